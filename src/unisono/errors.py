@@ -1,0 +1,172 @@
+"""Every exception that unisono raises, sorted by whose fault it is.
+
+    UnisonoError
+    ├── UsageError                  you called it wrong; nothing has moved, nothing has changed
+    │   ├── ArgumentError           (also a ValueError)   wrong root, count, shape, algorithm, ...
+    │   ├── DTypeError              (also a TypeError)    wrong type, or an op that this dtype does not have
+    │   ├── MismatchError           the ranks made different calls; every rank raises the same table
+    │   └── NotInitialized          no group yet, or a closed one
+    ├── AlgorithmError              a table of transfers does not do what its collective promises
+    │   └── ProgramError            a compiled program has a race, a deadlock or a wrong value
+    ├── PeerError                   a peer is the reason
+    │   ├── PeerGone                a process died, or left without making this call
+    │   ├── PeerFailed              a peer gave this call up, and says why
+    │   └── RankFailed              a function started by run() raised; carries that rank's traceback
+    ├── WaitTimeout                 (also a TimeoutError) it took longer than timeout_s; names who is missing
+    ├── OutOfMemory                 (also a MemoryError)  the shared memory cannot grow
+    └── InternalError               our bug: please report it
+
+Fields come first; the message is made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "AlgorithmError",
+    "ArgumentError",
+    "DTypeError",
+    "InternalError",
+    "MismatchError",
+    "NotInitialized",
+    "OutOfMemory",
+    "PeerError",
+    "PeerFailed",
+    "PeerGone",
+    "ProgramError",
+    "RankFailed",
+    "UnisonoError",
+    "UsageError",
+    "WaitTimeout",
+]
+
+
+class UnisonoError(Exception):
+    """The root of the tree: catch this to catch everything that unisono raises."""
+
+    def again(self) -> UnisonoError:
+        """The same error, to be raised once more from another call."""
+        kind, args = self.__reduce__()[:2]
+        error: UnisonoError = kind(*args)  # type: ignore[operator, misc]
+        error.__cause__ = self
+        return error
+
+
+class UsageError(UnisonoError):
+    """The call was wrong. Nothing has moved and no tensor has changed."""
+
+
+class ArgumentError(UsageError, ValueError):
+    """An argument has a value that this call cannot take."""
+
+
+class DTypeError(UsageError, TypeError):
+    """An argument has a type, or a tensor a dtype, that this call cannot take."""
+
+
+class NotInitialized(UsageError):
+    """There is no group to talk to, or it has been closed."""
+
+
+class MismatchError(UsageError):
+    """The ranks of a group made different calls at the same place in their order of calls.
+
+    `calls` maps each rank to what it called and where; the odd ones come first in the message. No tensor has
+    changed, and the group can be used again.
+    """
+
+    def __init__(self, number: int, calls: Mapping[int, tuple[str, str]], odd: Sequence[int]) -> None:
+        self.number = number
+        self.calls = dict(calls)
+        self.odd = tuple(odd)
+        rows = [(rank, *self.calls[rank]) for rank in sorted(self.calls, key=lambda r: (r not in self.odd, r))]
+        wide = max((len(call) for _, call, _ in rows), default=0)
+        table = "\n".join(f"  rank {rank}  {call:<{wide}}  {where}" for rank, call, where in rows)
+        many = "ranks {} differ" if len(self.odd) > 1 else "rank {} differs"
+        who = many.format(", ".join(map(str, self.odd)))
+        super().__init__(
+            f"call #{number}: the ranks disagree ({who} from the rest):\n{table}\n"
+            "Make the same call, in the same order, with the same arguments on every rank. No tensor was changed."
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.number, self.calls, self.odd)
+
+
+class AlgorithmError(UnisonoError):
+    """A table of transfers does not keep the contract of its collective; the message has the row and the reason."""
+
+
+class ProgramError(AlgorithmError):
+    """A compiled program would race, deadlock or compute a wrong value."""
+
+
+class PeerError(UnisonoError):
+    """A peer is the reason that this rank cannot go on."""
+
+
+class PeerGone(PeerError):
+    """A peer died, or left the function without making this call. `rank` is the peer, `pid` its process."""
+
+    def __init__(self, rank: int, pid: int, how: str, waiting: int, call: str) -> None:
+        self.rank, self.pid, self.how, self.waiting, self.call = rank, pid, how, waiting, call
+        super().__init__(
+            f"rank {rank} (pid {pid}) {how} while rank {waiting} waited for it in {call}. "
+            "This group cannot be used any more: start the remaining work on a new group."
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.rank, self.pid, self.how, self.waiting, self.call)
+
+
+class PeerFailed(PeerError):
+    """A peer gave this call up. `rank` is the peer, `reason` its own exception in words."""
+
+    def __init__(self, rank: int, reason: str, waiting: int, call: str) -> None:
+        self.rank, self.reason, self.waiting, self.call = rank, reason, waiting, call
+        super().__init__(f"rank {rank} gave up {call}, in which rank {waiting} waited for it: {reason}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.rank, self.reason, self.waiting, self.call)
+
+
+class RankFailed(PeerError):
+    """A function that `run` started raised an exception on a rank.
+
+    `rank` is the first rank that failed, `traceback` its traceback as text, `waiting` the tracebacks of the ranks
+    that failed because they waited for it. The original exception, where it can be carried, is `__cause__`.
+    """
+
+    def __init__(self, rank: int, traceback: str, waiting: Mapping[int, str] | None = None) -> None:
+        self.rank, self.traceback, self.waiting = rank, traceback, dict(waiting or {})
+        parts = [f"rank {rank} failed:\n{traceback.rstrip()}"]
+        parts += [f"rank {r} failed after it:\n{text.rstrip()}" for r, text in sorted(self.waiting.items())]
+        super().__init__("\n\n".join(parts))
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.rank, self.traceback, self.waiting)
+
+
+class WaitTimeout(UnisonoError, TimeoutError):
+    """A call took longer than `timeout_s` seconds. `missing` are the ranks that had not come, or not finished."""
+
+    def __init__(self, call: str, waited_s: float, missing: Sequence[int], waiting: int, details: str = "") -> None:
+        self.call, self.waited_s, self.missing = call, waited_s, tuple(missing)
+        self.waiting, self.details = waiting, details
+        who = ("rank " if len(self.missing) == 1 else "ranks ") + ", ".join(map(str, self.missing))
+        super().__init__(
+            f"rank {waiting} waited {waited_s:.3g} s in {call} for {who}.{details} "
+            "Look at what the missing ranks are doing, or raise timeout_s."
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.call, self.waited_s, self.missing, self.waiting, self.details)
+
+
+class OutOfMemory(UnisonoError, MemoryError):
+    """The shared memory of a group cannot grow to what a call or `empty` asks for."""
+
+
+class InternalError(UnisonoError):
+    """Something that cannot happen has happened: please report it with the message."""

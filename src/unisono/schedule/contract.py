@@ -1,0 +1,88 @@
+"""What each collective promises: the slots that hold something before, and what the slots must hold after.
+
+A slot is (rank, buffer, chunk). What it holds is (origin chunk, set of ranks as bits): the combination of that chunk of
+the inputs of those ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import ArgumentError
+from .table import Schedule, X
+
+__all__ = ["BLOCKED", "HOLDERS", "ROOTED", "Contract", "Slot", "Value", "contract"]
+
+Slot = tuple[int, int, int]
+Value = tuple[int, int]
+
+ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})
+"""Collectives with a root."""
+
+BLOCKED = frozenset({"scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"})
+"""Collectives in which users see one block per rank. In the others a tensor may be cut anywhere."""
+
+HOLDERS = {
+    "broadcast": ("root", "all"),
+    "reduce": ("all", "root"),
+    "scatter": ("root", "owner"),
+    "gather": ("owner", "root"),
+    "all_gather": ("owner", "all"),
+    "reduce_scatter": ("all", "owner"),
+    "all_reduce": ("all", "all"),
+}
+"""Who holds a chunk before and after, where no chunk changes its number: the root, its owner (the rank whose block it
+belongs to) or all. Whoever holds it afterwards holds the combination of all that was held before."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Before and after, as dicts from slots to values.
+
+    The user's input on a rank is the slots of `before` in order of (buffer, chunk), his output those of `after`.
+    blocks: into how many blocks the longer of his tensors is cut; `per_block` chunks make a block.
+    """
+
+    before: dict[Slot, Value]
+    after: dict[Slot, Value]
+    blocks: int
+    per_block: int
+
+
+def contract(schedule: Schedule) -> Contract:
+    """The contract that this schedule must keep. Raises ArgumentError for a collective that does not exist."""
+    p, C, kind, result = schedule.ranks, schedule.chunks, schedule.collective, schedule.result
+    if kind in BLOCKED and C % p:
+        raise ArgumentError(f"{schedule.name}: {kind} over {p} ranks needs a multiple of {p} chunks, not {C}")
+    k = max(1, C // p)
+    cut = (p, k) if kind in BLOCKED else (1, C)
+    if kind in HOLDERS:
+        return Contract(*_held(schedule, k), *cut)
+    before = {(r, X, c): (c, 1 << r) for r in range(p) for c in range(C)}
+    if kind == "all_to_all":
+        blocks = [(r, q, i) for r in range(p) for q in range(p) for i in range(k)]
+        after = {(r, result, q * k + i): (r * k + i, 1 << q) for r, q, i in blocks}
+    elif kind == "barrier":
+        after = {(r, result, 0): (0, (1 << p) - 1) for r in range(p)}
+    elif kind == "scan":
+        after = {(r, result, c): (c, (2 << r) - 1) for r in range(p) for c in range(C)}
+    else:
+        raise ArgumentError(f"{kind!r} is no collective that has a contract")
+    return Contract(before, after, *cut)
+
+
+def _held(schedule: Schedule, per_rank: int) -> tuple[dict[Slot, Value], dict[Slot, Value]]:
+    """Before and after of a collective in HOLDERS."""
+    p, C, root = schedule.ranks, schedule.chunks, schedule.root
+    start, end = HOLDERS[schedule.collective]
+    everybody, at_root = [(1 << p) - 1] * C, [1 << root] * C
+    value = {"all": everybody, "root": at_root, "owner": [1 << c // per_rank for c in range(C)]}[start]
+
+    def chunks(who: str, r: int) -> range:
+        if who == "owner":
+            return range(r * per_rank, (r + 1) * per_rank)
+        return range(C if who == "all" or r == root else 0)
+
+    before = {(r, X, c): (c, 1 << r) for r in range(p) for c in chunks(start, r)}
+    after = {(r, schedule.result, c): (c, value[c]) for r in range(p) for c in chunks(end, r)}
+    return before, after
