@@ -1,0 +1,166 @@
+"""The shared memory of a group: one memfd, mapped by every rank, never named in a file system.
+
+    header | control lines | boards | staging of rank 0, 1, ... | heap of rank 0, 1, ...
+
+The control lines are what kernels wait for; a board is where a rank leaves words for its peers when something is wrong;
+staging holds what a rank publishes of private tensors; the heap holds the tensors of `unisono.empty`. Pages take
+memory when they are reserved, which raises OutOfMemory where there is too little; nothing is left after the last
+process has gone, however it went.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+from pathlib import Path
+
+
+from ..config import Config
+from ..errors import ArgumentError, OutOfMemory
+from ..units import format_bytes
+from .board import BOARD_BYTES, Board
+
+__all__ = ["LINE", "MAX_RANKS", "PAGE", "Arena"]
+
+PAGE = 4096
+LINE = 128
+"""Bytes between two control lines: two cache lines, because processors fetch pairs."""
+
+MAX_RANKS = 1024
+"""A bound on the ranks of one host; the control lines and boards of that many are 4 MiB."""
+
+_MAGIC = 0x6F6E6F73696E75
+_HEADER = struct.Struct("<QQQQ")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h
+
+
+class Arena:
+    """The mapped shared memory of `size` ranks."""
+
+    def __init__(self, fd: int, size: int, half: int, heap: int) -> None:
+        self.fd, self.size, self.half, self.heap_bytes = fd, size, half, heap
+        self._control = PAGE
+        self._boards = self._control + _pages(size * LINE)
+        self._staging = self._boards + size * BOARD_BYTES
+        # An odd number of pages between equal places of two ranks keeps them out of each other's cache sets.
+        self.stage_stride = _pages(2 * half) + PAGE
+        self._heap = self._staging + size * self.stage_stride
+        self.heap_stride = _pages(heap) + 17 * PAGE
+        self.bytes = self._heap + size * self.heap_stride
+        self.map: mmap.mmap | None = None
+        self.base = 0
+        self._staged = False
+
+    @classmethod
+    def create(cls, size: int, config: Config | None = None) -> Arena:
+        """New shared memory for `size` ranks; hand `fd` to the processes that take part."""
+        if not 1 <= size <= MAX_RANKS:
+            raise ArgumentError(f"a group of one host has 1 to {MAX_RANKS} ranks, not {size}")
+        config = config or Config.from_env()
+        heap = config.heap_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        # Two segments of every rank's largest staging need, and a page for ragged ends.
+        arena = cls(os.memfd_create("unisono", os.MFD_CLOEXEC), size, 4 * config.segment_bytes, heap)
+        os.ftruncate(arena.fd, arena.bytes)
+        arena._reserve(0, arena._staging)
+        os.pwrite(arena.fd, _HEADER.pack(_MAGIC, size, arena.half, heap), 0)
+        arena._map()
+        return arena
+
+    @classmethod
+    def attach(cls, fd: int) -> Arena:
+        """The arena behind a file descriptor that another process made."""
+        magic, size, half, heap = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
+        if magic != _MAGIC:
+            raise ArgumentError(f"file descriptor {fd} is no arena")
+        arena = cls(fd, size, half, heap)
+        arena._map()
+        return arena
+
+    def _map(self) -> None:
+        self.map = mmap.mmap(self.fd, self.bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000))
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+    def control(self, rank: int) -> int:
+        """The address of a rank's control line."""
+        return self.base + self._control + rank * LINE
+
+    def stage(self, rank: int) -> int:
+        """The address of a rank's staging area: two halves."""
+        return self.base + self._staging + rank * self.stage_stride
+
+    def heap(self, rank: int) -> int:
+        """The address of a rank's heap."""
+        return self.base + self._heap + rank * self.heap_stride
+
+    def board(self, rank: int) -> Board:
+        """The board of a rank."""
+        at = self._boards + rank * BOARD_BYTES
+        return Board(self._view[at : at + BOARD_BYTES])
+
+    def mark_gone(self, rank: int, how: str) -> None:
+        """Tell whoever waits for this rank that it will not come any more, and why (`was killed by signal 9`)."""
+        self.board(rank).set_gone(how)
+
+    def reserve_staging(self, rank: int) -> None:
+        """Take the memory of a rank's staging area. Once; raises OutOfMemory."""
+        if not self._staged:
+            self._reserve(self._staging + rank * self.stage_stride, self.stage_stride)
+            self._staged = True
+
+    def reserve_heap(self, rank: int, offset: int, nbytes: int) -> None:
+        """Take memory for nbytes at an offset in a rank's heap. Raises OutOfMemory."""
+        self._reserve(self._heap + rank * self.heap_stride + offset, nbytes)
+
+    def release_heap(self, rank: int, offset: int, nbytes: int) -> None:
+        """Give whole pages of a rank's heap back to the system."""
+        if self.fd >= 0:
+            at = self._heap + rank * self.heap_stride + offset
+            _LIBC.fallocate(self.fd, _PUNCH_HOLE, ctypes.c_int64(at), ctypes.c_int64(nbytes))
+
+    def close(self) -> None:
+        """Give up the file descriptor. The mapping goes when the last tensor in it has gone."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self.map = None
+
+    @property
+    def _view(self) -> memoryview:
+        if self.map is None:
+            raise ArgumentError("this arena has been closed")
+        return memoryview(self.map)
+
+    def _reserve(self, offset: int, nbytes: int) -> None:
+        free = _available_bytes()
+        try:
+            if nbytes > free:
+                raise OSError
+            os.posix_fallocate(self.fd, offset, nbytes)
+        except OSError as error:
+            raise OutOfMemory(
+                f"{format_bytes(nbytes)} of shared memory are not there: {format_bytes(free)} are free on this host. "
+                "Use smaller tensors, fewer ranks, or free memory."
+            ) from error
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE) * PAGE
+
+
+def _available_bytes() -> int:
+    """What the host and this process's control group still have, by their own account."""
+    free = 1 << 62
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) << 10
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return free
+    return free if limit == "max" else min(free, max(0, int(limit) - used))
+
+

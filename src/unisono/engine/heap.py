@@ -1,0 +1,74 @@
+"""A rank's tensors in shared memory: a first-fit allocator over its heap in the arena.
+
+Peers reach a tensor by its offset, so it never moves. Memory is taken from the system when it is allocated, and large
+pieces are given back when their tensor has gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+
+import torch
+
+from ..errors import OutOfMemory
+from ..units import format_bytes
+from .arena import PAGE, Arena
+
+__all__ = ["Heap"]
+
+_ALIGN = 128
+_GIVE_BACK = 1 << 20
+
+
+class Heap:
+    """The heap of one rank."""
+
+    def __init__(self, arena: Arena, rank: int) -> None:
+        self._arena, self._rank = arena, rank
+        self._free: list[tuple[int, int]] = [(0, arena.heap_bytes)]  # (offset, bytes), in order, never adjacent
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised contiguous tensor whose memory all ranks of the arena can reach. Raises OutOfMemory."""
+        count = 1
+        for extent in shape:
+            count *= extent
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        nbytes = count * dtype.itemsize
+        offset = self._take(-(-nbytes // _ALIGN) * _ALIGN)
+        start = self._arena.heap(self._rank) + offset
+        memory = (ctypes.c_char * nbytes).from_address(start)
+        # The tensor's storage holds `memory`, which holds the mapping; when the last goes, the bytes are free again.
+        memory.mapping = self._arena.map  # type: ignore[attr-defined]
+        weakref.finalize(memory, self._give, offset, -(-nbytes // _ALIGN) * _ALIGN).atexit = False
+        return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+    def _take(self, nbytes: int) -> int:
+        with self._lock:
+            for k, (offset, size) in enumerate(self._free):
+                if size >= nbytes:
+                    self._arena.reserve_heap(self._rank, offset, nbytes)
+                    self._free[k : k + 1] = [(offset + nbytes, size - nbytes)] if size > nbytes else []
+                    return offset
+        raise OutOfMemory(
+            f"the heap of rank {self._rank} has {format_bytes(self._arena.heap_bytes)} of address space and no room for "
+            f"{format_bytes(nbytes)}. Free tensors, or set UNISONO_HEAP_BYTES before the group is made."
+        )
+
+    def _give(self, offset: int, nbytes: int) -> None:
+        with self._lock:
+            spans = sorted([*self._free, (offset, nbytes)])
+            merged = [spans[0]]
+            for start, size in spans[1:]:
+                last, length = merged[-1]
+                if last + length == start:
+                    merged[-1] = (last, length + size)
+                else:
+                    merged.append((start, size))
+            self._free = merged
+        if nbytes >= _GIVE_BACK:
+            first, end = -(-offset // PAGE) * PAGE, (offset + nbytes) // PAGE * PAGE
+            self._arena.release_heap(self._rank, first, end - first)

@@ -1,0 +1,95 @@
+"""Second pass: where each version lives, and in which order a rank makes its moves.
+
+- A version is in the user's tensor only if it is his input or the result; everything else is in staging.
+- Peers read it in the owner's staging area (staged), or in the tensor itself (zero copy) unless that memory is
+  overwritten while they may still read it.
+- An input that peers find in staging is published there once. What the first round needs is published before the gate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .program import IN, OUT, STAGE, Lowering
+from .versions import Move, Place, Version, Versions
+
+__all__ = ["Placed", "memory", "place"]
+
+_NEVER = float("inf")
+
+
+@dataclass
+class Placed:
+    """All moves with their places: those before the gate, the others in order, and the staging slots of each rank."""
+
+    before_gate: list[Move]
+    after_gate: list[Move]
+    slots: list[int]
+
+
+def memory(place: Place, lowering: Lowering) -> Place:
+    """The memory behind a place: in place, input and output are one."""
+    return place._replace(where=IN) if lowering.in_place and place.where == OUT else place
+
+
+def place(versions: Versions, ranks: int, lowering: Lowering) -> Placed:
+    """Give every version its places, and add the moves that publish inputs and copy them to the output."""
+    slots = [0] * ranks
+
+    def stage(version: Version) -> Place:
+        slots[version.rank] += 1
+        return Place(STAGE, version.rank, slots[version.rank] - 1, version.sub)
+
+    overwritten: dict[Place, Move] = {}
+    for move in versions.moves:
+        if move.makes and move.makes.result:
+            overwritten[memory(move.makes.result, lowering)] = move
+    publish: list[Move] = []
+    for version in _each(versions):
+        peers = version.peers()
+        if version.given:
+            version.home = version.abroad = version.given
+            writer = overwritten.get(version.given)
+            until = writer.round if writer else _NEVER
+            # The owner may overwrite while it combines, but not before another of its moves has read.
+            kept = all(m is writer or m.round < until for m in version.readers if m.rank == version.rank)
+            reached = lowering.zero_copy and all(m.round < until for m in peers)
+            if (peers and not reached) or not kept:
+                staged = stage(version)
+                publish.append(_copy(version, min(m.round for m in version.readers) - 0.5, staged))
+                version.abroad = staged
+                if not kept:
+                    version.home = staged
+        elif version.maker:
+            if version.result:
+                version.maker.to.append(version.result)
+            if not version.result or (peers and not lowering.zero_copy):
+                version.maker.to.append(stage(version))
+            version.home = version.maker.to[0]
+            version.abroad = version.home if lowering.zero_copy else version.maker.to[-1]
+    copies = [
+        _copy(version, -0.25, version.result)
+        for version in versions.finals
+        if version.given and version.result and memory(version.result, lowering) != version.given
+    ]
+    before = [m for m in publish if m.round < 0]
+    after = sorted([*(m for m in publish if m.round >= 0), *copies, *versions.moves], key=lambda m: m.round)
+    return Placed(before, after, slots)
+
+
+def _each(versions: Versions) -> list[Version]:
+    """Every version once, in the order in which the table names them."""
+    seen: dict[Version, None] = {}
+    for move in versions.moves:
+        seen.update(dict.fromkeys(move.inputs))
+        if move.makes:
+            seen[move.makes] = None
+    return list(seen)
+
+
+def _copy(version: Version, at: float, to: Place) -> Move:
+    move = Move(version.rank, at, version.sub, [], None)
+    if version.given:
+        move.source = [version.given]
+    move.to = [to]
+    return move

@@ -1,0 +1,145 @@
+"""The form of a compiled program: rows of integers, and the words that kernel and Python share.
+
+A program is rows and refs. A row is one of
+
+    WAIT   rank step                    until that rank has posted that step of this segment
+    GATE                                until every rank has entered this call with the same signature
+    MOVE   sub, inputs -> outputs       copy one input, or combine several, into all outputs; may post a step
+
+and a ref is an address without a size in it: (where, rank, block, sub). Where is the user's input, his output, or the
+staging area of a rank. Sizes come with the plan that binds a program to a tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "IN", "OUT", "ROW_WORDS", "STAGE", "STEP_BITS", "Lowering", "Op", "PlanWord", "Program", "RefWord", "RowWord",
+    "StateWord",
+]  # fmt: skip
+
+IN, OUT, STAGE = 0, 1, 2
+"""Where a ref points: the user's input, his output, a staging slot."""
+
+STEP_BITS = 12
+"""A progress word is segment << STEP_BITS | step: one monotone number per rank, with one writer."""
+
+ROW_WORDS = 8
+
+
+class Op(IntEnum):
+    """What a row does."""
+
+    WAIT = 0
+    MOVE = 1
+    GATE = 2
+
+
+class RowWord(IntEnum):
+    """The words of a row. A WAIT has a rank and a step; a GATE has a post."""
+
+    OP = 0
+    RANK = 1
+    STEP = 2
+    SUB = 1
+    NIN = 2
+    FIRST = 3  # the refs of the inputs, then those of the outputs
+    NOUT = 4
+    POST = 5
+    LAST = 6  # 1: this combine completes a result
+
+
+class RefWord(IntEnum):
+    """The words of a ref. In the staging area `block` is the slot."""
+
+    WHERE = 0
+    RANK = 1
+    BLOCK = 2
+    SUB = 3
+
+
+class PlanWord(IntEnum):
+    """The words of a plan: a program bound to dtype, op and sizes."""
+
+    NROWS = 0
+    ROWS = 1  # address
+    REFS = 2  # address
+    TOTAL = 3  # elements of a block
+    PIECE = 4  # elements of a chunk in a full segment
+    PER_BLOCK = 5  # chunks of a block
+    ITEM = 6  # bytes of an element
+    ALIGN = 7  # elements to which a short segment's chunks are rounded
+    COMBINE = 8  # address of the kernel for partial results
+    FINISH = 9  # address of the kernel that completes a result
+    SLOT_BYTES = 10
+    TAG = 11  # 1: signature and payload share a line
+    BASE = 12  # where slots begin in a staging half
+    READERS = 13  # address of the flags, one per rank: reads my staging area
+    SIGNATURE = 14  # 32 bits that all ranks must agree on
+    GATE_STEP = 15
+    SHARED = 16  # 1: peers reach my tensors directly
+    IN_LIST = 17  # 1: the input argument is a table of block addresses
+    OUT_LIST = 18
+    WORDS = 19
+
+
+class StateWord(IntEnum):
+    """The words of a rank's private state in one group."""
+
+    SEGMENT = 0  # number of the next segment, over all calls
+    PC = 1  # row to resume at; -1: the segment has not begun
+    OFFSET = 2  # elements of each block that are done
+    RANKS = 3
+    ME = 4
+    CONTROL = 5  # address of the control lines
+    STAGING = 6  # address of rank 0's staging area
+    STAGE_STRIDE = 7
+    HALF = 8  # bytes of a staging half
+    SPINS = 9  # most pauses before a yield
+    SPIN_NOW = 10  # how many now
+    QUICK = 11  # cycles of a yield that nobody else used
+    LOOK_UP_NS = 12  # longest stay in the kernel without a look from Python
+    CALL = 13  # number of the call, over all calls
+    SCRATCH = 14  # address of a block that stays in the first-level cache
+    CLOCK = 15  # two words for clock_gettime
+    FLOOR = 17  # every rank is known to have posted this
+    READERS_0 = 18  # who may still read the half with even segments: address of flags, 0: nobody
+    READERS_1 = 19
+    ADDRESSES = 20  # address of the table below: 5 words per rank
+    WORDS = 21
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How a table becomes programs. zero_copy: peers reach the tensors; in_place: input and output are one."""
+
+    zero_copy: bool = False
+    in_place: bool = False
+
+    def __str__(self) -> str:
+        return ("zero copy" if self.zero_copy else "staged") + (", in place" if self.in_place else "")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one rank does. `readers`: the ranks that read my staging area; `slots`: staging slots of the neediest rank;
+    one_post: every rank publishes before the gate only, so that flag and payload can share a line."""
+
+    rows: npt.NDArray[np.int64]
+    refs: npt.NDArray[np.int64]
+    readers: frozenset[int]
+    slots: int
+    gate_step: int
+    blocks: int
+    per_block: int
+    one_post: bool
+
+    @property
+    def gate_row(self) -> int:
+        """Which row is the gate."""
+        return int(np.flatnonzero(self.rows[:, RowWord.OP] == Op.GATE)[0])

@@ -1,0 +1,148 @@
+"""First pass: a table as versions of slots (single assignment form).
+
+Each write of a slot makes a new version; a version has one maker and knows its readers. All that a round combines into
+a slot is one move, with its inputs in absolute rank order: the sum has the same bits wherever and however it is cut.
+Moves that no result needs are dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import AlgorithmError
+from ..schedule.contract import Contract, Slot, contract
+from ..schedule.table import COPY, ROUND, Schedule, expand
+from .program import IN, OUT
+
+
+__all__ = ["Move", "Place", "Version", "Versions", "make_versions"]
+
+
+class Place(NamedTuple):
+    """A ref: where (IN, OUT, STAGE), whose, which block (or staging slot), which chunk of the block."""
+
+    where: int
+    rank: int
+    block: int
+    sub: int
+
+
+@dataclass(eq=False)
+class Version:
+    """What a slot holds between two writes. given: its place in the user's input, when it comes from there;
+    result: its place in the user's output, when it must end there; whole: every rank has contributed."""
+
+    rank: int
+    sub: int
+    maker: Move | None
+    contributions: int
+    given: Place | None = None
+    result: Place | None = None
+    readers: list[Move] = field(default_factory=list)
+    home: Place | None = None  # where its own rank finds it
+    abroad: Place | None = None  # where peers find it
+
+    def peers(self) -> list[Move]:
+        """The moves of other ranks that read it."""
+        return [m for m in self.readers if m.rank != self.rank]
+
+
+@dataclass(eq=False)
+class Move:
+    """One step of a rank: copy or combine `inputs`, to all places in `to`. A publish has a source and no version."""
+
+    rank: int
+    round: float
+    sub: int
+    inputs: list[Version]
+    makes: Version | None
+    source: list[Place] = field(default_factory=list)
+    to: list[Place] = field(default_factory=list)
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    step: int = 0
+    clock: list[int] = field(default_factory=list)
+    last: bool = False
+
+
+@dataclass
+class Versions:
+    """The moves in order of rounds, and the versions that must end in the outputs."""
+
+    moves: list[Move]
+    finals: list[Version]
+    contract: Contract
+
+
+def make_versions(schedule: Schedule) -> Versions:
+    """The table in single assignment form. Raises AlgorithmError where a chunk changes its place inside a block."""
+    promise = contract(schedule)
+    per, everybody = promise.per_block, (1 << schedule.ranks) - 1
+    given, result = _places(promise.before, IN, per), _places(promise.after, OUT, per)
+    rows = expand(schedule)
+    cuts = np.searchsorted(rows[:, ROUND], np.arange(schedule.rounds + 1)).tolist()
+    table = rows.tolist()
+    now: dict[Slot, Version] = {}
+    moves: list[Move] = []
+
+    def read(slot: Slot) -> Version:
+        if slot not in now:
+            if slot not in given:
+                raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which holds nothing")
+            now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], given=given[slot])
+        return now[slot]
+
+    for k in range(schedule.rounds):
+        terms: dict[Slot, list[Version]] = {}
+        for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[cuts[k] : cuts[k + 1]]:
+            slot, version = (dst, dbuf, dchunk), read((src, sbuf, schunk))
+            if version.sub != dchunk % per:
+                raise AlgorithmError(f"{schedule.name}, round {k}: chunk {schunk} goes to {dchunk}: their sizes may differ")
+            if op == COPY:
+                terms[slot] = [version]
+            elif slot in terms:
+                terms[slot].append(version)
+            else:
+                terms[slot] = [read(slot), version]
+        for slot, inputs in terms.items():
+            inputs.sort(key=lambda v: v.rank)
+            move = Move(slot[0], k, slot[2] % per, inputs, None)
+            union = 0
+            for version in inputs:
+                union |= version.contributions
+            move.makes = now[slot] = Version(slot[0], move.sub, move, union)
+            move.last = union == everybody
+            moves.append(move)
+    finals = []
+    for slot, place in result.items():
+        version = read(slot)
+        version.result = place
+        finals.append(version)
+    return Versions(_needed(moves, finals), finals, promise)
+
+
+def _places(slots: dict[Slot, tuple[int, int]], where: int, per: int) -> dict[Slot, Place]:
+    """A user's tensor on a rank is the slots of that rank, in order."""
+    count: dict[int, int] = {}
+    places = {}
+    for slot in sorted(slots):
+        index = count.get(slot[0], 0)
+        count[slot[0]] = index + 1
+        places[slot] = Place(where, slot[0], index // per, index % per)
+    return places
+
+
+def _needed(moves: list[Move], finals: list[Version]) -> list[Move]:
+    """The moves that a result depends on, entered as readers of their inputs."""
+    live, keep = set(finals), []
+    for move in reversed(moves):
+        if move.makes in live:
+            live.update(move.inputs)
+            keep.append(move)
+    keep.reverse()
+    for move in keep:
+        for version in move.inputs:
+            version.readers.append(move)
+    return keep

@@ -1,0 +1,118 @@
+"""Third and fourth pass: puts and waits.
+
+Put: a copy of what another rank has just combined becomes one more output of that combine, where vector clocks prove
+that nobody else can be using the destination. (Two-shot and ring then reduce and distribute in one pass.)
+
+Waits: a move waits for the makers of what it reads, and, where peers reach tensors directly, for the last users of what
+it overwrites; but only if no earlier wait implies it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from .places import Placed, memory
+from .program import OUT, STAGE, Lowering
+from .versions import Move, Place
+
+__all__ = ["order"]
+
+
+def order(placed: Placed, ranks: int, lowering: Lowering) -> tuple[list[list[Move]], list[list[Move]], int]:
+    """(moves before the gate, moves after it) of each rank with their waits, and the step that the gate posts.
+
+    Steps count the moves of a rank. All that happens before the gate is posted with it, as the same step on all ranks.
+    """
+    return _Order(placed, ranks, lowering).result()
+
+
+class _Order:
+    def __init__(self, placed: Placed, ranks: int, lowering: Lowering) -> None:
+        self.ranks, self.lowering = ranks, lowering
+        self.before: list[list[Move]] = [[] for _ in range(ranks)]
+        self.after: list[list[Move]] = [[] for _ in range(ranks)]
+        for move in placed.before_gate:
+            self.before[move.rank].append(move)
+        self.gate = 1 + max(map(len, self.before))
+        for moves in self.before:
+            for move in moves:
+                move.step = self.gate
+        self.clock = [[self.gate if q == r else 0 for q in range(ranks)] for r in range(ranks)]
+        self.at_gate = [list(clock) for clock in self.clock]
+        self.publisher = {move.to[0]: move for moves in self.before for move in moves}
+        self.users: dict[Place, list[Move]] = defaultdict(list)  # who touches a tensor, where peers reach it
+        for move in placed.before_gate:
+            self.use(move)
+        for move in placed.after_gate:
+            self.add(move)
+        if lowering.zero_copy:
+            for rank in range(ranks):
+                self.leave(rank)
+
+    def result(self) -> tuple[list[list[Move]], list[list[Move]], int]:
+        return self.before, self.after, self.gate
+
+    def add(self, move: Move) -> None:
+        if self.put(move):
+            return
+        needs: list[Move] = []
+        for version in move.inputs:
+            place = version.home if version.rank == move.rank else version.abroad
+            if place is None:
+                continue
+            move.source.append(place)
+            if version.maker:
+                needs.append(version.maker)
+            elif place in self.publisher:
+                needs.append(self.publisher[place])
+        if self.lowering.zero_copy:
+            needs += [user for place in move.to if place.where != STAGE for user in self.users[self.memory(place)]]
+        self.wait(move, needs)
+        moves = self.after[move.rank]
+        moves.append(move)
+        move.step = self.gate + len(moves)
+        self.clock[move.rank][move.rank] = move.step
+        move.clock = list(self.clock[move.rank])
+        if move.to[0].where == STAGE and move.makes is None:
+            self.publisher[move.to[0]] = move
+        self.use(move)
+
+    def use(self, move: Move) -> None:
+        for place in [*move.source, *move.to]:
+            if place.where != STAGE:
+                self.users[self.memory(place)].append(move)
+
+    def put(self, move: Move) -> bool:
+        """Let the maker of the only input write this output too, if the destination is free by then."""
+        maker = move.inputs[0].maker if len(move.inputs) == 1 else None
+        if not (self.lowering.zero_copy and maker and len(maker.inputs) > 1 and move.makes):
+            return False
+        if len(move.to) != 1 or move.to[0].where != OUT or any(m.round <= move.round for m in move.makes.readers):
+            return False
+        users = self.users[self.memory(move.to[0])]
+        if not all(user is maker or user.step <= maker.clock[user.rank] for user in users):
+            return False
+        maker.to.append(move.to[0])
+        users.append(maker)
+        move.makes.maker = maker
+        return True
+
+    def leave(self, rank: int) -> None:
+        """Return only when no peer touches my tensors any more."""
+        last = Move(rank, float("inf"), 0, [], None)
+        self.wait(last, [m for place, users in self.users.items() if place.rank == rank for m in users])
+        if last.waits:
+            last.step = self.gate + len(self.after[rank]) + 1
+            self.after[rank].append(last)
+
+    def wait(self, move: Move, needs: list[Move]) -> None:
+        """Wait for these moves, the latest first: it implies the most."""
+        mine = self.clock[move.rank]
+        for need in sorted(needs, key=lambda m: (-m.round, -m.step, (m.rank - move.rank) % self.ranks)):
+            if need.rank != move.rank and mine[need.rank] < need.step:
+                move.waits.append((need.rank, need.step))
+                seen = need.clock or self.at_gate[need.rank]
+                mine[:] = map(max, mine, seen)
+
+    def memory(self, place: Place) -> Place:
+        return memory(place, self.lowering)
