@@ -1,0 +1,107 @@
+"""Collective communication for PyTorch tensors, written in Python that you can read.
+
+    import unisono
+
+    def work():
+        t = unisono.empty(1 << 20).fill_(unisono.get_rank())
+        unisono.all_reduce(t)
+
+    unisono.run(work, ranks=4)
+
+Names are loaded when they are first used, so that what needs no tensors (tables, proofs, pictures) needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .algorithms import CATALOGUE, Algorithm, algorithm
+    from .collectives import (
+        ReduceOp,
+        all_gather,
+        all_gather_into_tensor,
+        all_gather_single,
+        all_reduce,
+        all_to_all,
+        all_to_all_single,
+        barrier,
+        broadcast,
+        gather,
+        reduce,
+        reduce_scatter,
+        reduce_scatter_single,
+        reduce_scatter_tensor,
+        scatter,
+    )
+    from .errors import (
+        AlgorithmError,
+        ArgumentError,
+        DTypeError,
+        InternalError,
+        MismatchError,
+        NotInitialized,
+        OutOfMemory,
+        PeerError,
+        PeerFailed,
+        PeerGone,
+        ProgramError,
+        RankFailed,
+        UnisonoError,
+        UsageError,
+        WaitTimeout,
+    )
+    from .membership import empty, get_rank, get_world_size, init, is_initialized, share_, shutdown
+    from .schedule import Schedule, prove, send, trace
+    from .work import Work
+    from .world import World, run, world
+    from .world.group import Group
+
+__version__ = "0.1.0"
+
+_HOME = {
+    **dict.fromkeys(("Algorithm", "CATALOGUE", "algorithm"), "algorithms"),
+    **dict.fromkeys(
+        (
+            "ReduceOp", "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all",
+            "all_to_all_single", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_single",
+            "reduce_scatter_tensor", "scatter",
+        ),
+        "collectives",
+    ),
+    **dict.fromkeys(
+        (
+            "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MismatchError", "NotInitialized",
+            "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed", "UnisonoError",
+            "UsageError", "WaitTimeout",
+        ),
+        "errors",
+    ),
+    **dict.fromkeys(("empty", "get_rank", "get_world_size", "init", "is_initialized", "share_", "shutdown"), "membership"),
+    **dict.fromkeys(("Schedule", "prove", "send", "trace"), "schedule"),
+    **dict.fromkeys(("World", "run", "world"), "world"),
+    "Group": "world.group",
+    "Work": "work",
+}  # fmt: skip
+
+__all__ = [  # noqa: PLE0604  the names of the table above
+    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "DTypeError", "Group", "InternalError", "MismatchError",
+    "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed", "ReduceOp",
+    "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "all_gather",
+    "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
+    "empty", "gather", "get_rank", "get_world_size", "init", "is_initialized", "prove", "reduce", "reduce_scatter",
+    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scatter", "send", "share_", "shutdown", "trace", "world",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'unisono' has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

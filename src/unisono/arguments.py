@@ -1,0 +1,92 @@
+"""What calls accept, checked before anything moves. Every error names the argument and the rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .engine.reducers import DTYPES, OPS
+from .errors import ArgumentError, DTypeError
+from .world.group import Group
+
+__all__ = ["check_op", "check_root", "check_tensor", "check_tensors", "dtype_name", "op_name", "shape_name"]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def shape_name(tensor: torch.Tensor) -> str:
+    """`float32[2, 3]`."""
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
+
+
+def op_name(op: object) -> str:
+    """The name of an op: a string such as "sum", or one of torch.distributed.ReduceOp."""
+    if isinstance(op, str):
+        name = op.lower()
+    else:
+        # torch.distributed.ReduceOp.SUM prints as RedOpType.SUM or <RedOpType.SUM: 0>
+        text = str(getattr(op, "op", op))
+        if "RedOpType" not in text:
+            raise DTypeError(f"op: {op!r} is no reduce op; use one of {', '.join(OPS)}")
+        name = text.strip("<>").split(".")[-1].split(":")[0].lower()
+    name = {"mul": "product", "prod": "product", "mean": "avg"}.get(name, name)
+    if name not in OPS:
+        raise ArgumentError(f"op: {op!r} is not supported; use one of {', '.join(OPS)}")
+    return name
+
+
+def check_op(name: str, tensor: torch.Tensor) -> None:
+    """Is there this op for tensors of this dtype?"""
+    if dtype_name(tensor.dtype) not in DTYPES:
+        raise DTypeError(
+            f"there is no {name} of {dtype_name(tensor.dtype)} tensors, only of {', '.join(DTYPES)}: "
+            "convert the tensor first"
+        )
+
+
+def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
+    """A dense tensor in the memory of the processor; `written`: no two of its elements share memory."""
+    if not isinstance(tensor, torch.Tensor):
+        raise DTypeError(f"{argument}: expected a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout is not torch.strided:
+        raise DTypeError(f"{argument}: {tensor.layout} tensors are not supported; call .to_dense() first")
+    if not tensor.is_cpu:
+        raise ArgumentError(f"{argument}: is on {tensor.device}, but only CPU tensors are supported; call .cpu() first")
+    if tensor.is_quantized:
+        raise DTypeError(f"{argument}: quantized tensors are not supported; pass .int_repr()")
+    if written and not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:  # type: ignore[attr-defined]  # noqa: SLF001
+        raise ArgumentError(f"{argument}: several of its elements share memory (it is expanded); pass .contiguous()")
+    if written and (tensor.is_conj() or tensor.is_neg()):
+        raise ArgumentError(f"{argument}: is a conjugate or negative view; pass .resolve_conj().resolve_neg()")
+
+
+def check_tensors(
+    argument: str, tensors: Any, group: Group, like: torch.Tensor, *, written: bool = False
+) -> Sequence[torch.Tensor]:
+    """One tensor per rank, each of the dtype and count of `like`."""
+    if not isinstance(tensors, Sequence):
+        raise DTypeError(f"{argument}: expected a list of {group.size} tensors, got {type(tensors).__name__}")
+    if len(tensors) != group.size:
+        raise ArgumentError(f"{argument}: expected {group.size} tensors, one per rank, got {len(tensors)}")
+    for rank, tensor in enumerate(tensors):
+        check_tensor(f"{argument}[{rank}]", tensor, written=written)
+        if tensor.dtype != like.dtype or tensor.numel() != like.numel():
+            raise ArgumentError(
+                f"{argument}[{rank}]: is {shape_name(tensor)}, but rank {group.rank} exchanges blocks like "
+                f"{shape_name(like)}; every block has the same dtype and number of elements"
+            )
+    return tensors
+
+
+def check_root(argument: str, root: Any, group: Group) -> int:
+    """A rank of the group."""
+    if isinstance(root, bool) or not isinstance(root, int):
+        raise DTypeError(f"{argument}: expected a rank, got {type(root).__name__}")
+    if not 0 <= root < group.size:
+        raise ArgumentError(f"{argument}={root}: the ranks of this group are 0 to {group.size - 1}")
+    return root

@@ -1,0 +1,56 @@
+"""Which algorithm a call uses when it names none, and why.
+
+On one host everybody reaches everybody in one step, so the direct algorithms win; what is left to decide is where
+one step over whole vectors (one-shot) gives way to two steps over slices (two-shot). With L the cost of one more wait
+and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. Both combine in rank order, so the choice
+never changes a bit of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..algorithms.catalogue import Algorithm, find
+from ..config import Config
+from ..units import format_bytes
+
+__all__ = ["Choice", "choose", "one_shot_limit"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An algorithm and the reason for it."""
+
+    algorithm: Algorithm
+    why: str
+
+
+_DIRECT = {
+    "broadcast": ("linear", "the root publishes once and every rank copies it: no byte moves twice"),
+    "reduce": ("linear", "the root combines all inputs in one pass, in rank order"),
+    "scatter": ("linear", "every rank takes its block from the root in one step"),
+    "gather": ("linear", "the root takes every block in one step"),
+    "all_gather": ("direct", "every rank reads every block where its owner left it, in one step"),
+    "reduce_scatter": ("direct", "every rank combines its block of all inputs in one pass, in rank order"),
+    "all_to_all": ("direct", "every rank takes its blocks where their owners left them, in one step"),
+    "barrier": ("direct", "every rank looks at every other rank's line, in one step"),
+}
+
+
+def one_shot_limit(ranks: int, config: Config | None = None) -> int:
+    """The largest all_reduce, in bytes, that one-shot serves; L·B is the field `one_shot_bytes` of the configuration."""
+    product = (config or Config.from_env()).one_shot_bytes
+    return int(product / max(1.0, ranks - 2 + 2 / ranks))
+
+
+def choose(collective: str, nbytes: int, ranks: int, config: Config | None = None) -> Choice:
+    """The algorithm for a collective on vectors of `nbytes` among the ranks of one host."""
+    if collective == "all_reduce":
+        limit = one_shot_limit(ranks, config)
+        if nbytes <= limit:
+            why = f"up to {format_bytes(limit)} among {ranks} ranks one step over whole vectors beats two over slices"
+            return Choice(find(collective, "one_shot"), why)
+        why = f"above {format_bytes(limit)} among {ranks} ranks each rank should combine its slice only"
+        return Choice(find(collective, "two_shot"), why)
+    name, why = _DIRECT[collective]
+    return Choice(find(collective, name), why)

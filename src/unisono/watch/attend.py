@@ -1,0 +1,163 @@
+"""What happens when a kernel comes back unfinished: look around, then go on waiting or raise.
+
+The kernel waits for some hundredths of a second at most before it returns here. Python then handles signals (Ctrl-C),
+looks at every peer and lets `judge` decide.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+
+from ..engine.bind import Plan
+from ..engine.interpret import DONE
+from ..errors import MismatchError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
+from ..world.group import Group
+from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
+
+__all__ = ["attend", "caller"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COLLECT_S = 1.0
+"""How long a rank waits for the others' side of a disagreement before it raises without them."""
+_WORDS_S = 0.1
+"""How long after a death its cause (such as a signal number) may arrive from whoever started the process."""
+
+
+def caller() -> str:
+    """The line outside this package that made the current call, as file:line."""
+    frame = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def attend(group: Group, plan: Plan, resume: Callable[[], int], status: int, timeout_s: float | None, where: str) -> None:
+    """Bring a call that stopped with this status to its end.
+
+    resume goes on with the kernel. Raises MismatchError, PeerGone, PeerFailed or WaitTimeout; all but the first leave
+    the group broken, because the ranks may be at different points of the call.
+    """
+    started = time.monotonic()
+    allowed = group.timeout_s if timeout_s is None else timeout_s
+    watch = _Watch(group, plan, where)
+    try:
+        while status != DONE:
+            watch.look(status >> 8, time.monotonic() - started, allowed)
+            status = resume()
+    except MismatchError:
+        group.host.skip_call()
+        raise
+    except BaseException as error:
+        watch.give_up(error)
+        raise
+
+
+class _Watch:
+    """One rank's look at its peers during one call."""
+
+    def __init__(self, group: Group, plan: Plan, where: str) -> None:
+        self.group, self.host, self.plan, self.where = group, group.host, plan, where
+        self.number = group.host.call_number
+        self.call = f"{plan.call} #{self.number} ({where})"
+        self.board = self.host.arena.board(group.rank)
+        self.told = False
+
+    def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
+        """Raise if the call cannot end well."""
+        if not self.told:
+            self.board.set_call(self.number, f"{self.plan.call}, {self.plan.details}", self.where)
+            self.told = True
+        me = Situation(
+            self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan), waited_s > allowed_s
+        )
+        verdict = judge(me, self.peers())
+        if isinstance(verdict, Gone):
+            board = self.host.arena.board(verdict.rank)
+            raise PeerGone(verdict.rank, board.pid, verdict.how, self.group.rank, self.call)
+        if isinstance(verdict, Failed):
+            raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call)
+        if isinstance(verdict, Disagree):
+            raise self.mismatch()
+        if isinstance(verdict, Late):
+            raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, self.last_calls(verdict.missing))
+
+    def peers(self) -> list[PeerView]:
+        views = []
+        for rank in range(self.group.size):
+            if rank == self.group.rank:
+                continue
+            number, signature = self.host.entered(rank)
+            board = self.host.arena.board(rank)
+            gave_up, text = board.gave_up
+            blamed, _, reason = text.partition("\n")
+            views.append(
+                PeerView(rank, number, signature, self.gone(rank), (gave_up, int(blamed) if gave_up else -1, reason))
+            )
+        return views
+
+    def gone(self, rank: int) -> str:
+        """Why a peer will not come any more, or "" for all that is known it will."""
+        board = self.host.arena.board(rank)
+        if board.gone or not board.pid:
+            return board.gone
+        if rank not in self.group.pidfds:
+            try:
+                self.group.pidfds[rank] = os.pidfd_open(board.pid)
+            except ProcessLookupError:
+                return board.gone or "died"
+        poll = select.poll()
+        poll.register(self.group.pidfds[rank], select.POLLIN)
+        if not poll.poll(0):
+            return ""
+        until = time.monotonic() + _WORDS_S
+        while not board.gone and time.monotonic() < until:
+            time.sleep(0.002)
+        return board.gone or "died"
+
+    def mismatch(self) -> MismatchError:
+        """Gather what every rank called; wait a little for those that have not noticed yet."""
+        until = time.monotonic() + _COLLECT_S
+        mine = (f"{self.plan.call}, {self.plan.details}", self.where)
+        while True:
+            calls = {self.group.rank: mine}
+            for rank in range(self.group.size):
+                call = self.host.arena.board(rank).call(self.number)
+                if rank != self.group.rank and call:
+                    calls[rank] = call
+            if len(calls) == self.group.size or time.monotonic() > until:
+                break
+            time.sleep(0.002)
+        return MismatchError(self.number, calls, _odd(calls))
+
+    def last_calls(self, missing: tuple[int, ...]) -> str:
+        """How far the missing ranks have come."""
+        said = []
+        for rank in missing:
+            number, _ = self.host.entered(rank)
+            board = self.host.arena.board(rank)
+            at = "has made no call yet" if not number else f"has last made call #{number} of this group"
+            said.append(f" Rank {rank} (pid {board.pid or 'unknown'}) {at}.")
+        return "".join(said)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the others, and end the group."""
+        blamed = error.rank if isinstance(error, PeerGone) else -1
+        reason = str(error) or type(error).__name__
+        self.board.set_gave_up(self.number, f"{blamed}\n{type(error).__name__}: {reason}")
+        self.host.sign_off(self.plan)
+        if not isinstance(error, UnisonoError):
+            error = PeerFailed(self.group.rank, f"interrupted by {type(error).__name__}", self.group.rank, self.call)
+        self.group.break_off(error)
+
+
+def _odd(calls: dict[int, tuple[str, str]]) -> list[int]:
+    """The ranks that differ from the most common call; of two equally common ones, rank 0's counts."""
+    common: dict[str, int] = {}
+    for rank in sorted(calls):
+        common[calls[rank][0]] = common.get(calls[rank][0], 0) + 1
+    usual = max(common, key=lambda call: common[call])
+    return [rank for rank in sorted(calls) if calls[rank][0] != usual]

@@ -1,0 +1,108 @@
+"""Asynchronous calls: a handle for the caller, and the thread of a group that runs them in order."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+import torch
+
+from .errors import WaitTimeout
+
+__all__ = ["Work", "Worker"]
+
+
+class Work:
+    """A call that runs in the background. Its tensors must be left alone until `wait` has returned."""
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+        self._done = threading.Event()
+        self._exception: BaseException | None = None
+        self._future: torch.futures.Future[None] | None = None
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the call has ended; returns True, or raises what the call raised.
+
+        timeout: seconds to wait; WaitTimeout after that, while the call goes on. None: as long as the call may take.
+        """
+        if not self._done.wait(timeout):
+            raise WaitTimeout(self._call, timeout or 0.0, (), -1, " It is still running in the background.")
+        if self._exception is not None:
+            raise self._exception
+        return True
+
+    def is_completed(self) -> bool:
+        """Has the call ended, well or not?"""
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Has the call ended well?"""
+        return self._done.is_set() and self._exception is None
+
+    def exception(self) -> BaseException | None:
+        """What the call raised, or None."""
+        return self._exception
+
+    def get_future(self) -> torch.futures.Future[None]:
+        """A future that completes with the call, with None or with what it raised."""
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self._done.is_set():
+                    self._complete(self._future)
+            return self._future
+
+    def _finish(self, exception: BaseException | None) -> None:
+        with self._lock:
+            self._exception = exception
+            self._done.set()
+            if self._future is not None:
+                self._complete(self._future)
+
+    def _complete(self, future: torch.futures.Future[None]) -> None:
+        if self._exception is None:
+            future.set_result(None)
+        else:
+            future.set_exception(self._exception)
+
+
+class Worker:
+    """The thread of a group that runs its asynchronous calls, one after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._last: Work | None = None
+        self._thread = threading.Thread(target=self._loop, name=f"unisono {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Are there calls that have not ended?"""
+        return self._last is not None and not self._last.is_completed()
+
+    def submit(self, call: str, action: Callable[[], None]) -> Work:
+        """Run the action after all that were submitted before."""
+        self._last = work = Work(call)
+        self._queue.put((work, action))
+        return work
+
+    def close(self) -> None:
+        """Let the calls end, then the thread."""
+        self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        torch.set_grad_enabled(False)
+        while (item := self._queue.get()) is not None:
+            work, action = item
+            try:
+                action()
+            except BaseException as error:  # noqa: BLE001  it reaches the caller by wait()
+                work._finish(error)  # noqa: SLF001  the worker is the other half of Work
+            else:
+                work._finish(None)  # noqa: SLF001
+            del item, work, action

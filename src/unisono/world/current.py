@@ -1,0 +1,20 @@
+"""The default group: the one that calls use when they name none."""
+
+from __future__ import annotations
+
+from .group import Group
+
+__all__ = ["get_default", "set_default"]
+
+_default: Group | None = None
+
+
+def get_default() -> Group | None:
+    """The default group of this process, or None."""
+    return _default
+
+
+def set_default(group: Group | None) -> None:
+    """Make this the default group of this process."""
+    global _default  # noqa: PLW0603  one per process is what a default group is
+    _default = group

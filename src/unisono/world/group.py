@@ -1,0 +1,76 @@
+"""A group: the ranks that make collective calls together, in one order."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import torch
+
+from ..config import Config
+from ..engine.arena import Arena
+from ..engine.bind import Plan
+from ..engine.host import Host
+from ..errors import NotInitialized, UnisonoError
+
+__all__ = ["Group"]
+
+
+class Group:
+    """The ranks of one host that share an arena.
+
+    rank, size: who I am and how many we are. timeout_s: how long a call waits unless it says otherwise. broken: the
+    exception that ended the group's use, or None. The other attributes serve the calls.
+    """
+
+    def __init__(self, arena: Arena, rank: int, *, name: str = "world", config: Config | None = None) -> None:
+        config = config or Config.from_env()
+        self.name, self.rank, self.size = name, rank, arena.size
+        self.timeout_s = config.timeout_s
+        self.broken: UnisonoError | None = None
+        self.closed = False
+        self.host = Host(arena, rank, config)
+        self.lock = threading.Lock()
+        """Held while a call runs: calls of one group run one after the other."""
+        self.plans: dict[tuple[object, ...], Plan] = {}
+        """What the fast path of each call looks its plan up in; empty once the group is broken or closed."""
+        self.worker: Any = None
+        """The thread that runs asynchronous calls, once there are any; see `work`."""
+        self.pidfds: dict[int, int] = {}
+        # The fast path reads these without another step in between.
+        self.run, self.state = self.host.run, self.host.state
+        self.heap_first, self.heap_end = self.host.heap_first, self.host.heap_end
+
+    def check_usable(self) -> None:
+        """Raise the exception that broke the group, or NotInitialized if it has been closed."""
+        if self.broken is not None:
+            raise self.broken.again()
+        if self.closed:
+            raise NotInitialized(f"group {self.name!r} has been closed; call unisono.init() for a new one")
+
+    def break_off(self, error: UnisonoError) -> None:
+        """No more calls: this one went wrong in a way that leaves the ranks apart."""
+        self.broken = error
+        self.plans = {}
+
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """An uninitialised tensor in shared memory, which peers reach without a copy. Raises OutOfMemory."""
+        self.check_usable()
+        return self.host.heap.empty(shape, dtype or torch.get_default_dtype())
+
+    def close(self) -> None:
+        """End the group on this rank: finish asynchronous calls, give the descriptors up. Idempotent."""
+        if self.closed:
+            return
+        if self.worker is not None:
+            self.worker.close()
+        for fd in self.pidfds.values():
+            os.close(fd)
+        self.pidfds.clear()
+        self.closed, self.plans = True, {}
+        self.host.arena.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ", broken" if self.broken else ""
+        return f"Group({self.name!r}, rank {self.rank} of {self.size}{state})"
