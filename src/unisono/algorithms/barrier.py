@@ -1,0 +1,37 @@
+"""barrier: nobody leaves before everybody has come. What travels is empty: m is 0 bytes. Naive first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..schedule import JOIN, Rows, Transfer, send
+from .declare import algorithm
+
+__all__ = ["direct", "dissemination"]
+
+
+@algorithm("barrier", chunks=1)
+def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:
+    """Everybody tells everybody else.
+
+    rounds: 1
+    bytes: m * (p - 1)
+    wins: inside a host, up to a few dozen ranks
+    source: folklore
+    """
+    yield [send(r, (r + d) % p, 0, op=JOIN) for d in range(1, p)]
+
+
+@algorithm("barrier", chunks=1)
+def dissemination(r: Rows, p: int) -> Iterator[Transfer]:
+    """Everybody tells the rank 1 further on, then the rank 2 further on, then 4, passing on what it has heard.
+
+    rounds: lg
+    bytes: m * lg
+    wins: between hosts, at any number of ranks
+    source: Hensgen, Finkel and Manber 1988
+    """
+    k = 1
+    while k < p:
+        yield send(r, (r + k) % p, 0, op=JOIN)
+        k *= 2

@@ -1,0 +1,120 @@
+"""How an algorithm says what it is: one decorator on a generator of rounds, one on a function that makes a table.
+
+    @algorithm("all_gather")
+    def ring(r, p):                                  # rooted collectives: (r, p, root)
+        for s in range(p - 1):
+            yield send(r, (r + 1) % p, (r - s) % p)
+
+    @composed("reduce_scatter")
+    def ring(p):                                     # rooted collectives: (p, root)
+        return transpose(table(all_gather.ring, p))
+
+The functions stay what they are; the decorators only leave a note on them, the attribute `declared`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from ..errors import ArgumentError
+from ..schedule import ROOTED, Schedule, X, Y, trace
+
+__all__ = ["Declaration", "algorithm", "composed", "declaration", "table"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What an algorithm is.
+
+    requires: names of restrictions, such as "power_of_two". chunks: into how many chunks it cuts each buffer, as a
+    number or as a function of the number of ranks. result: X or Y. rounds: whether it yields rounds or makes the table.
+    """
+
+    collective: str
+    name: str
+    requires: tuple[str, ...] = ()
+    chunks: int | Callable[[int], int] = 1
+    result: int = X
+    rounds: bool = True
+
+
+def algorithm(
+    collective: str,
+    *,
+    name: str = "",
+    chunks: int | Callable[[int], int] | None = None,
+    result: int | str | None = None,
+    requires: tuple[str, ...] = (),
+) -> Callable[[_F], _F]:
+    """Declare a generator of rounds. By default one chunk per rank, and in place (all_to_all: into Y)."""
+
+    def declare(function: _F) -> _F:
+        note = _rounds(function, collective, name=name, chunks=chunks, result=result, requires=requires)
+        function.declared = note  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def composed(collective: str, *, name: str = "", requires: tuple[str, ...] = ()) -> Callable[[_F], _F]:
+    """Declare a function that makes the table out of other tables."""
+
+    def declare(function: _F) -> _F:
+        note = Declaration(collective, name or function.__name__, requires, rounds=False)
+        function.declared = note  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def declaration(function: Callable[..., Any], collective: str = "") -> Declaration:
+    """What a function is declared to be; otherwise, with the defaults, rounds for the given collective."""
+    note = getattr(function, "declared", None)
+    return note if isinstance(note, Declaration) else _rounds(function, collective)
+
+
+def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: str = "") -> Schedule:
+    """The table of an algorithm for so many ranks. Its name is the full one, such as "all_gather.ring"."""
+    note = declaration(function, collective)
+    rooted = note.collective in ROOTED
+    if note.rounds:
+        chunks = note.chunks(ranks) if callable(note.chunks) else note.chunks
+        given = root if rooted else None
+        schedule = trace(function, ranks, chunks, note.collective, root=given, result=note.result)
+    else:
+        schedule = function(ranks, root) if rooted else function(ranks)
+    name = f"{note.collective}.{note.name}"
+    return replace(schedule, collective=note.collective, name=name, root=root if rooted else 0)
+
+
+def _rounds(
+    function: Callable[..., Any],
+    collective: str,
+    *,
+    name: str = "",
+    chunks: int | Callable[[int], int] | None = None,
+    result: int | str | None = None,
+    requires: tuple[str, ...] = (),
+) -> Declaration:
+    title = name or getattr(function, "__name__", "algorithm")
+    wanted = ("r", "p", "root") if collective in ROOTED else ("r", "p")
+    try:
+        inspect.signature(function).bind(*wanted)
+    except TypeError as error:
+        raise ArgumentError(f"{collective}.{title} must be a generator {title}({', '.join(wanted)}): {error}") from None
+    if result is None:
+        result = Y if collective == "all_to_all" else X
+    buffers = {X: X, Y: Y, "X": X, "Y": Y}
+    if result not in buffers:
+        raise ArgumentError(f"{collective}.{title}: the result is in buffer X or Y, not in {result!r}")
+    cut = chunks if chunks is not None else _one_per_rank
+    return Declaration(collective, title, requires, cut, buffers[result])
+
+
+def _one_per_rank(ranks: int) -> int:
+    return ranks

@@ -1,0 +1,33 @@
+"""gather: everybody's block to the root. Each is a scatter backwards. Naive first."""
+
+from __future__ import annotations
+
+from ..schedule import Schedule, transpose
+from . import scatter
+from .declare import composed, table
+
+__all__ = ["binomial", "linear"]
+
+
+@composed("gather")
+def linear(p: int, root: int) -> Schedule:
+    """Every rank sends the root its block.
+
+    rounds: 1
+    bytes: m / p; received: m * F
+    wins: inside a host, and wherever m is large
+    source: folklore
+    """
+    return transpose(table(scatter.linear, p, root))
+
+
+@composed("gather")
+def binomial(p: int, root: int) -> Schedule:
+    """Neighbours put their blocks together, then pairs, and so on up to the root.
+
+    rounds: lg
+    bytes: m * max(p - below, below // 2) / p; received: m * F
+    wins: small blocks
+    source: folklore
+    """
+    return transpose(table(scatter.binomial, p, root))

@@ -1,0 +1,61 @@
+"""Algorithms for ranks on islands, such as the hosts of a cluster: cheap inside, dear across. Ranks are numbered island
+by island; the ranks with the same number inside their islands are a rail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isqrt
+
+import numpy as np
+
+from ..schedule import Rows, Schedule, T, Transfer, Y, on, par, send, seq, transpose
+from . import all_gather
+from .all_reduce import there_and_back
+from .declare import algorithm, composed, table
+
+__all__ = ["all_reduce", "all_to_all", "island"]
+
+
+def island(p: int) -> int:
+    """l in the formulas: how many ranks an island has, unless told. The largest divisor of p not above its root."""
+    return max(d for d in range(1, isqrt(p) + 1) if p % d == 0)
+
+
+@composed("all_reduce", name="hierarchical", requires=("commutative",))
+def all_reduce(p: int, local: int = 0) -> Schedule:
+    """A reduce_scatter on each island, an all_reduce along each rail, and an all_gather on each island.
+
+    rounds: 2 * min(1, l - 1) + 2 * rounds_for(p / l)
+    bytes: 2 * m * F
+    wins: clusters with fast islands: across goes only 1 / l of the vector per rank
+    source: folklore; direct inside, circulant (Träff 2024) across
+    """
+    local = local or island(p)
+    islands = p // local
+    inside = table(all_gather.direct, local)
+    across = there_and_back(table(all_gather.circulant, islands))
+    # Every rank of an island looks after `islands` chunks, one for each rank of its rail.
+    gathers = par(*(on(inside, p, i * local + np.arange(local), width=islands) for i in range(islands)))
+    first = np.arange(islands)
+    rails = [on(across, p, rail + local * first, chunks=p, first=rail * islands + first) for rail in range(local)]
+    return seq(transpose(gathers), par(*rails), gathers)
+
+
+@algorithm("all_to_all", name="hierarchical")
+def all_to_all(r: Rows, p: int, local: int = 0) -> Iterator[list[Transfer] | Transfer]:
+    """Blocks go first to the rank of the own island on the right rail, then along the rail, many in one message.
+
+    rounds: l - 1 + p / l - 1
+    bytes: m * ((l - 1) / l + (p / l - 1) * l / p)
+    wins: small blocks on clusters with fast islands
+    source: folklore
+    """
+    local = local or island(p)
+    islands = p // local
+    here, seat = r // local, r % local
+    for s in range(local):
+        other = (seat + s) % local
+        yield [send(r, here * local + other, i * local + other, to=i * local + seat, dbuf=T) for i in range(islands)]
+    for s in range(islands):
+        there = (here + s) % islands
+        yield send(r, there * local + seat, there * local, to=here * local, n=local, sbuf=T, dbuf=Y)

@@ -1,0 +1,38 @@
+"""scan: rank r gets the combination of the ranks 0 to r. Naive first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..schedule import ADD, Rows, Transfer, send
+from .declare import algorithm
+
+__all__ = ["hillis_steele", "linear"]
+
+
+@algorithm("scan", chunks=1)
+def linear(r: Rows, p: int) -> Iterator[Transfer]:
+    """The sum goes from rank to rank, and each adds its own vector.
+
+    rounds: p - 1
+    bytes: m
+    wins: few ranks, or sums that should be made in the plainest order
+    source: folklore
+    """
+    for k in range(p - 1):
+        yield send(r[k], r[k + 1], 0, op=ADD)
+
+
+@algorithm("scan", chunks=1)
+def hillis_steele(r: Rows, p: int) -> Iterator[Transfer]:
+    """Everybody adds the sum of the rank 1 before it, then of the rank 2 before it, then 4, and so on.
+
+    rounds: lg
+    bytes: m * lg
+    wins: small tensors
+    source: Hillis and Steele 1986
+    """
+    k = 1
+    while k < p:
+        yield send(r[:-k], r[k:], 0, op=ADD)
+        k *= 2

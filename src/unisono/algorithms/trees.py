@@ -1,0 +1,90 @@
+"""The trees that several collectives share."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..schedule import Rows, Transfer, send
+
+__all__ = ["double_tree", "splits"]
+
+
+def splits(r: Rows, p: int, root: int, k: int) -> Iterator[tuple[Rows, Rows, Rows, Rows]]:
+    """The k-nomial tree in rank order: rounds of (sender, receiver, first rank of the receiver's block, its length).
+
+    All ranks are one block. Each round cuts every block into k, and the head of the whole sends to the heads of its
+    parts. The head of a block is the root, where the root is in it, or else its first rank. Blocks are runs of ranks in
+    order, so that the tree backwards combines neighbours only, whatever the root is.
+    """
+    width = 1
+    while width * k < p:
+        width *= k
+    while width:
+        first = r[::width]
+        sender, receiver = _head(first, width * k, root), _head(first, width, root)
+        new = sender != receiver
+        yield sender[new], receiver[new], first[new], np.minimum(width, p - first)[new]
+        width //= k
+
+
+def _head(rank: Rows, width: int, root: int) -> Rows:
+    """The head of the block of this width that a rank is in."""
+    block = rank // width
+    return np.where(block == root // width, root, block * width)
+
+
+def double_tree(r: Rows, p: int, root: int) -> Iterator[list[Transfer]]:
+    """Two binary trees, one for each half of the vector, in which no rank but the root has children in both.
+
+    The other ranks, in order, are the labels 1 .. p - 1. In the first tree a label's position is its number, in the
+    second one less. Both are in-order trees: odd positions are leaves, so a leaf of one is inside the other. Each edge
+    has the parity of its rounds as a colour, such that a rank never receives, nor sends, twice in a round: pairs of
+    edges that must differ form chains and even rings, so two colours always do (Sanders, Speck, Träff 2009).
+    """
+    name = np.concatenate([[root], r[r != root]])
+    above = {(t, v): _parent(v - t, p - 1 - t) + t if v > t else 0 for t in (0, 1) for v in range(1, p)}
+    below = defaultdict(list)
+    for (t, v), parent in above.items():
+        below[t if parent else 0, parent].append((t, v))
+    differ = [[(0, v), (1, v)] for v in range(1, p)] + [edges for edges in below.values() if len(edges) == 2]
+    colour = _two_colours(differ)
+    when: dict[tuple[int, int], int] = {}
+
+    def arrives(edge: tuple[int, int]) -> int:
+        if edge not in when:
+            ready = arrives((edge[0], above[edge])) + 1 if above[edge] else 0
+            when[edge] = ready + (ready + colour[edge]) % 2
+        return when[edge]
+
+    rounds = defaultdict(list)
+    for edge in above:
+        rounds[arrives(edge)].append(edge)
+    for k in range(max(rounds, default=-1) + 1):
+        yield [send(name[above[t, v]], name[v], t) for t, v in rounds[k]]
+
+
+def _parent(v: int, last: int) -> int:
+    """The parent of position v in the in-order tree over the positions 1 .. last; 0 is above its root."""
+    low = v & -v
+    up = (v ^ low) | low << 1
+    return up if up <= last else v ^ low
+
+
+def _two_colours(differ: list[list[tuple[int, int]]]) -> dict[tuple[int, int], int]:
+    """A colour, 0 or 1, for every item, such that the two of each pair differ."""
+    others = defaultdict(list)
+    for a, b in differ:
+        others[a].append(b)
+        others[b].append(a)
+    colour: dict[tuple[int, int], int] = {}
+    for item in others:
+        open_ = [(item, 0)] if item not in colour else []
+        while open_:
+            at, mine = open_.pop()
+            if at not in colour:
+                colour[at] = mine
+                open_ += [(other, 1 - mine) for other in others[at]]
+    return colour

@@ -1,0 +1,185 @@
+"""Tables made of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError
+from .contract import BLOCKED, contract
+from .table import (
+    ADD,
+    COPY,
+    DBUF,
+    DCHUNK,
+    DST,
+    OP,
+    ROUND,
+    SBUF,
+    SCHUNK,
+    SRC,
+    N,
+    Rows,
+    Schedule,
+    T,
+    Transfer,
+    X,
+    Y,
+    expand,
+    send,
+    trace,
+    unwrap,
+)
+
+__all__ = ["as_collective", "fold", "on", "once", "par", "pipeline", "seq", "transpose"]
+
+_DUAL = {
+    "broadcast": ("reduce", ADD),
+    "reduce": ("broadcast", COPY),
+    "all_gather": ("reduce_scatter", ADD),
+    "reduce_scatter": ("all_gather", COPY),
+    "scatter": ("gather", COPY),
+    "gather": ("scatter", COPY),
+    "all_to_all": ("all_to_all", COPY),
+}
+
+
+def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
+    """The same table, held to another contract."""
+    return replace(schedule, collective=collective, name=name or schedule.name)
+
+
+def seq(*parts: Schedule) -> Schedule:
+    """One after the other. The whole has the collective and root of the first part, and the result of the last."""
+    _same_shape("seq", parts)
+    starts = np.cumsum([0, *(part.rounds for part in parts)])
+    rows = np.concatenate([_later(part.rows, int(start)) for part, start in zip(parts, starts, strict=False)])
+    return replace(parts[0], rows=rows, name=" ; ".join(part.name for part in parts), result=parts[-1].result)
+
+
+def par(*parts: Schedule) -> Schedule:
+    """Side by side: round k of the whole is round k of every part. The parts must write different slots."""
+    _same_shape("par", parts)
+    return replace(
+        parts[0], rows=_by_round([part.rows for part in parts]), name=" | ".join(part.name for part in parts)
+    )
+
+
+def transpose(schedule: Schedule) -> Schedule:
+    """Time and arrows reversed: what was copied out is now added up (or collected), for the dual collective.
+
+    broadcast and reduce are each other's dual, so are all_gather and reduce_scatter, and scatter and gather.
+    """
+    if schedule.collective not in _DUAL:
+        raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual; only {', '.join(sorted(_DUAL))} have")
+    collective, op = _DUAL[schedule.collective]
+    rows = schedule.rows[::-1].copy()
+    rows[:, ROUND] = schedule.rounds - 1 - rows[:, ROUND]
+    rows[:, [SRC, SBUF, SCHUNK, DST, DBUF, DCHUNK]] = rows[:, [DST, DBUF, DCHUNK, SRC, SBUF, SCHUNK]]
+    rows[:, OP] = op
+    if schedule.result == Y:
+        rows[:, [SBUF, DBUF]] = np.array([Y, X, T])[rows[:, [SBUF, DBUF]]]
+    return replace(schedule, rows=rows, collective=collective, name=f"{schedule.name} transposed")
+
+
+def on(
+    schedule: Schedule,
+    ranks: int,
+    members: npt.ArrayLike,
+    *,
+    chunks: int | None = None,
+    first: npt.ArrayLike | None = None,
+    width: int = 1,
+) -> Schedule:
+    """The schedule among some ranks of a larger world, on some chunks of a larger buffer.
+
+    members[i] is the rank that plays rank i. Chunk c becomes the chunks first[c] .. first[c] + width - 1, by default
+    those from c * width, of `chunks` (by default as many as there are then).
+    """
+    rank_of = np.asarray(members)
+    start = np.arange(schedule.chunks) * width if first is None else np.asarray(first)
+    if len(rank_of) != schedule.ranks or len(start) != schedule.chunks:
+        raise ArgumentError(
+            f"{schedule.name} has {schedule.ranks} ranks and {schedule.chunks} chunks, "
+            f"but on() was told where to put {len(rank_of)} ranks and {len(start)} chunks"
+        )
+    runs_stay_runs = bool((np.diff(start) == width).all())
+    rows = (unwrap(schedule) if runs_stay_runs else expand(schedule)).copy()
+    for column in (SRC, DST):
+        rows[:, column] = rank_of[rows[:, column]]
+    for column in (SCHUNK, DCHUNK):
+        rows[:, column] = start[rows[:, column]]
+    rows[:, N] *= width
+    total = schedule.chunks * width if chunks is None else chunks
+    return replace(schedule, ranks=ranks, chunks=total, rows=rows, root=int(rank_of[schedule.root]))
+
+
+def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
+    """As many copies of a schedule as there are segments of the vector, each `lag` rounds after the one before."""
+    if segments < 1 or lag < 0:
+        raise ArgumentError(f"pipeline: {segments} segments {lag} rounds apart make no schedule")
+    whole = np.arange(schedule.chunks)
+    parts = []
+    for j in range(segments):
+        # Where users see blocks, each block is cut into segments, and not the vector.
+        first = whole * segments + j if schedule.collective in BLOCKED else whole + j * schedule.chunks
+        part = on(schedule, schedule.ranks, np.arange(schedule.ranks), chunks=segments * schedule.chunks, first=first)
+        parts.append(_later(part.rows, j * lag))
+    name = f"{schedule.name} in {segments} segments"
+    return replace(schedule, chunks=segments * schedule.chunks, rows=_by_round(parts), name=name)
+
+
+def fold(core: Schedule, ranks: int) -> Schedule:
+    """An all_reduce for more ranks than the core has, but at most twice as many.
+
+    Each rank too many hands its vector to a neighbour, sits out, and gets the result back.
+    """
+    q, C = core.ranks, core.chunks
+    if core.collective != "all_reduce" or not q <= ranks <= 2 * q:
+        raise ArgumentError(f"fold: {core.name} is no all_reduce that {ranks} ranks can be folded into")
+    if ranks == q:
+        return core
+    members = np.concatenate([2 * np.arange(ranks - q) + 1, np.arange(2 * (ranks - q), ranks)])
+
+    def hand_in(r: Rows, p: int) -> Iterator[Transfer]:
+        out = 2 * r[: p - q]
+        yield send(out, out + 1, 0, n=C, op=ADD)
+
+    def hand_back(r: Rows, p: int) -> Iterator[Transfer]:
+        out = 2 * r[: p - q]
+        yield send(out + 1, out, 0, n=C, sbuf=core.result)
+
+    before, after = (trace(part, ranks, C, "all_reduce", result=core.result) for part in (hand_in, hand_back))
+    return replace(seq(before, on(core, ranks, members), after), name=f"{core.name} folded")
+
+
+def once(schedule: Schedule) -> Schedule:
+    """Without the sends of what the receiver already holds; for schedules that only copy."""
+    if (schedule.rows[:, OP] != COPY).any():
+        raise ArgumentError(f"{schedule.name}: once() is for schedules that only copy")
+    rows, C = expand(schedule), schedule.chunks
+    held = np.zeros((schedule.ranks, 3, C), bool)
+    held[tuple(np.array(list(contract(schedule).before)).T)] = True
+    first = np.zeros(len(rows), bool)
+    first[np.unique((rows[:, DST] * 3 + rows[:, DBUF]) * C + rows[:, DCHUNK], return_index=True)[1]] = True
+    return replace(schedule, rows=rows[first & ~held[rows[:, DST], rows[:, DBUF], rows[:, DCHUNK]]])
+
+
+def _same_shape(what: str, parts: tuple[Schedule, ...]) -> None:
+    if len({(part.ranks, part.chunks) for part in parts}) != 1:
+        shapes = ", ".join(f"{part.name}: {part.ranks} ranks, {part.chunks} chunks" for part in parts)
+        raise ArgumentError(f"{what} needs parts with the same ranks and chunks, but got {shapes or 'none'}")
+
+
+def _later(rows: Rows, rounds: int) -> Rows:
+    rows = rows.copy()
+    rows[:, ROUND] += rounds
+    return rows
+
+
+def _by_round(parts: list[Rows]) -> Rows:
+    rows = np.concatenate(parts)
+    return rows[np.argsort(rows[:, ROUND], kind="stable")]

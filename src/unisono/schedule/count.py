@@ -1,0 +1,105 @@
+"""What a table costs, counted: rounds, messages, and chunks sent, received and added by each rank.
+
+Amounts are fractions of the vector of m bytes: the tensor; for scatter, gather, all_gather and reduce_scatter the
+longer one, of all blocks; for all_to_all the tensor of one rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError
+from .table import COPY, DST, OP, ROUND, SRC, N, Schedule
+
+__all__ = ["Bounds", "Counts", "count", "lower_bounds"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """rounds: those in which a message travels. ports: the most messages that one rank sends, or
+    receives, in one round.
+
+    messages, sent, received, added: per rank, the last three as fractions of the vector. What a rank moves within
+    itself is no message; what it adds is an addition wherever it comes from.
+    """
+
+    rounds: int
+    ports: int
+    messages: tuple[int, ...]
+    sent: tuple[float, ...]
+    received: tuple[float, ...]
+    added: tuple[float, ...]
+
+    @property
+    def most_sent(self) -> float:
+        """What the busiest rank sends."""
+        return max(self.sent)
+
+    @property
+    def most_received(self) -> float:
+        """What the busiest rank receives."""
+        return max(self.received)
+
+    @property
+    def most_added(self) -> float:
+        """What the busiest rank adds."""
+        return max(self.added)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What no algorithm with one port per rank can beat: rounds, what the busiest rank sends or receives, and adds."""
+
+    rounds: int
+    sent: float
+    added: float
+
+
+def count(schedule: Schedule) -> Counts:
+    """Count what a table moves."""
+    p, rows = schedule.ranks, schedule.rows
+    far = rows[rows[:, SRC] != rows[:, DST]]
+    messages = np.unique(far[:, [ROUND, SRC, DST]], axis=0)
+    ends = [np.unique(messages[:, [0, end]], axis=0, return_counts=True)[1] for end in (1, 2)]
+
+    def chunks(column: int, some: npt.NDArray[np.int64]) -> tuple[float, ...]:
+        return tuple((np.bincount(some[:, column], some[:, N], p) / schedule.chunks).tolist())
+
+    return Counts(
+        rounds=len(np.unique(far[:, ROUND])),
+        ports=max(int(busy.max(initial=0)) for busy in ends),
+        messages=tuple(np.bincount(messages[:, 1], minlength=p).tolist()),
+        sent=chunks(SRC, far),
+        received=chunks(DST, far),
+        added=chunks(DST, rows[rows[:, OP] != COPY]),
+    )
+
+
+def lower_bounds(collective: str, ranks: int) -> Bounds:
+    """The lower bounds of Chan, Heimlich, Purkayastha and van de Geijn (2007); for scan and barrier the same arguments.
+
+    Somebody must hear from everybody, or be heard by everybody, and a round at most doubles the number of those who
+    know. What is missing must come, and what others need must go. p - 1 vectors must be added, at best by all alike.
+    """
+    lg, F = (ranks - 1).bit_length(), (ranks - 1) / ranks
+    whole = float(ranks > 1)
+    bounds = {
+        "broadcast": (whole, 0.0),
+        "reduce": (whole, F),
+        "scatter": (F, 0.0),
+        "gather": (F, 0.0),
+        "all_gather": (F, 0.0),
+        "reduce_scatter": (F, F),
+        "all_reduce": (2 * F, F),
+        "all_to_all": (F, 0.0),
+        "barrier": (0.0, 0.0),
+        "scan": (whole, F),
+    }
+    if collective not in bounds:
+        raise ArgumentError(
+            f"{collective!r} is no collective that has lower bounds; those that have: {', '.join(bounds)}"
+        )
+    return Bounds(lg, *bounds[collective])

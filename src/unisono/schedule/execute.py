@@ -1,0 +1,58 @@
+"""A table on real data: all ranks in one process, in numpy. For tests and for teaching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError
+from .moves import moves
+from .table import Schedule, X
+
+__all__ = ["even_bounds", "execute"]
+
+Array = npt.NDArray[Any]
+
+
+def even_bounds(count: int, chunks: int) -> npt.NDArray[np.int64]:
+    """Where each chunk of `count` elements starts, and where the last one ends. Chunks may be empty."""
+    return np.arange(chunks + 1) * count // chunks
+
+
+def execute(
+    schedule: Schedule,
+    inputs: Sequence[npt.ArrayLike],
+    bounds: npt.ArrayLike | None = None,
+    combine: Callable[[Array, Array], Array] | None = None,
+) -> list[list[Array]]:
+    """Run the table on one vector per rank; returns the buffers X, Y and T of every rank as `buffers[buffer][rank]`.
+
+    bounds: (chunks + 1,) element offsets of the chunks, the same everywhere, or anything that broadcasts to (3, ranks,
+    chunks + 1) where buffers and ranks differ; by default even. combine: by default addition, and the maximum for a
+    barrier. X starts as the inputs, Y and T as zeros.
+    """
+    p, C = schedule.ranks, schedule.chunks
+    vectors = [np.array(vector) for vector in inputs]
+    if len(vectors) != p or any(vector.ndim != 1 for vector in vectors):
+        raise ArgumentError(f"{schedule.name} needs {p} vectors, one per rank")
+    at = np.broadcast_to(
+        even_bounds(len(vectors[0]), C) if bounds is None else np.asarray(bounds), (3, p, C + 1)
+    ).tolist()
+    if combine is None:
+        combine = np.maximum if schedule.collective == "barrier" else np.add
+    buffers = [[np.zeros(at[b][r][C], vectors[r].dtype) for r in range(p)] for b in range(3)]
+    buffers[X] = vectors
+    for _, round_ in moves(schedule):
+        results = []
+        for slot, sources in round_:
+            first, *others = (buffers[b][r][at[b][r][c] : at[b][r][c + 1]] for r, b, c in sources)
+            result = first.copy()
+            for other in others:
+                result = combine(result, other)
+            results.append((slot, result))
+        for (r, b, c), result in results:
+            buffers[b][r][at[b][r][c] : at[b][r][c + 1]] = result
+    return buffers

@@ -1,0 +1,98 @@
+"""What a table means: per round, which slots are written, and from which slots.
+
+Adds into one slot in one round are one combination of several inputs, taken in absolute rank order, the slot's own
+content among them at the place of its rank. So neither the order of rows nor the size of a message changes a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import AlgorithmError
+from .contract import Slot
+from .table import ADD, COPY, DBUF, DCHUNK, DST, JOIN, OP, ROUND, SBUF, SCHUNK, SRC, N, Schedule, expand
+
+__all__ = ["Move", "check_rows", "moves"]
+
+_NAMES = "XYT"
+
+
+class Move(NamedTuple):
+    """slot becomes the source, if there is one, or the combination of all sources, which are in rank order."""
+
+    slot: Slot
+    sources: list[Slot]
+
+    def __str__(self) -> str:
+        rank, buffer, chunk = self.slot
+        return f"rank {rank}, chunk {chunk} of {_NAMES[buffer]}"
+
+
+def moves(schedule: Schedule) -> Iterator[tuple[int, list[Move]]]:
+    """The rounds of a table in order, each with its moves: all read before any writes.
+
+    Raises AlgorithmError for a table that means nothing: a number out of range, or a slot written twice in a round.
+    """
+    check_rows(schedule)
+    return _rounds(schedule)
+
+
+def _rounds(schedule: Schedule) -> Iterator[tuple[int, list[Move]]]:
+    rows = expand(schedule)
+    cuts = np.flatnonzero(np.diff(rows[:, ROUND], prepend=-1, append=-1)).tolist()
+    table = rows.tolist()
+    for start, stop in pairwise(cuts):
+        written: dict[Slot, list[Slot]] = {}
+        for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[start:stop]:
+            slot, source = (dst, dbuf, dchunk), (src, sbuf, schunk)
+            if op != COPY:
+                written.setdefault(slot, [slot]).append(source)
+            elif slot in written:
+                raise AlgorithmError(f"{schedule.name}: round {table[start][ROUND]}: {Move(slot, [])} is written twice")
+            else:
+                written[slot] = [source]
+        for sources in written.values():
+            if len(sources) > 1:
+                sources.sort(key=itemgetter(0))
+        yield table[start][ROUND], [Move(*item) for item in written.items()]
+
+
+def check_rows(schedule: Schedule) -> None:
+    """Raises AlgorithmError for the first row with a number out of range or an op that its collective does not have.
+
+    A barrier joins, because what it moves is only the news that a rank has come, and news may come twice. Every other
+    collective adds, because a contribution must be counted once.
+    """
+    rows, p, C = schedule.rows, schedule.ranks, schedule.chunks
+    combine = JOIN if schedule.collective == "barrier" else ADD
+    if not (0 <= schedule.root < p and schedule.result < len(_NAMES)):
+        raise AlgorithmError(f"{schedule.name}: root {schedule.root} or buffer {schedule.result} does not exist")
+    if not len(rows):
+        return
+    faults = {
+        "its round comes before that of the row above": np.diff(rows[:, ROUND], prepend=0) < 0,
+        f"there are only the ranks 0 to {p - 1}": _outside(rows[:, [SRC, DST]], p),
+        "there are only the buffers X, Y and T": _outside(rows[:, [SBUF, DBUF]], len(_NAMES)),
+        f"there are only the chunks 0 to {C - 1}": _outside(rows[:, [SCHUNK, DCHUNK]], C),
+        f"a run has from 1 to {C} chunks": _outside(rows[:, [N]] - 1, C),
+        f"{schedule.collective} only copies and {'joins' if combine == JOIN else 'adds'}": (
+            (rows[:, OP] != COPY) & (rows[:, OP] != combine)
+        ),
+    }
+    bad = np.stack(list(faults.values()))
+    if bad.any():
+        row = int(bad.any(axis=0).argmax())
+        reason = list(faults)[int(bad[:, row].argmax())]
+        raise AlgorithmError(
+            f"{schedule.name}: round {rows[row, ROUND]}, rank {rows[row, SRC]} to rank {rows[row, DST]}, "
+            f"chunk {rows[row, SCHUNK]} to {rows[row, DCHUNK]}: {reason} (row {row})"
+        )
+
+
+def _outside(columns: np.ndarray, size: int) -> np.ndarray:
+    return np.asarray(((columns < 0) | (columns >= size)).any(axis=1))
