@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..algorithms.catalogue import Algorithm, find
 from ..config import Config
+from ..errors import ArgumentError
 from ..units import format_bytes
 
 __all__ = ["Choice", "choose", "one_shot_limit"]
@@ -52,5 +53,7 @@ def choose(collective: str, nbytes: int, ranks: int, config: Config | None = Non
             return Choice(find(collective, "one_shot"), why)
         why = f"above {format_bytes(limit)} among {ranks} ranks each rank should combine its slice only"
         return Choice(find(collective, "two_shot"), why)
+    if collective not in _DIRECT:
+        raise ArgumentError(f"there is no default algorithm for {collective!r}; name one, or choose among: {', '.join(sorted(_DIRECT))}")
     name, why = _DIRECT[collective]
     return Choice(find(collective, name), why)

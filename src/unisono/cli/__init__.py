@@ -1,0 +1,60 @@
+"""The command `unisono`. Each command is imported when it is called, so that explaining a table needs no torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .. import __version__
+from ..errors import UnisonoError, UsageError
+
+__all__ = ["app", "main"]
+
+_COMMANDS = {"explain": "explain", "draw": "draw", "list": "listing", "demo": "demo", "bench": "bench"}
+"""Command -> the module of this package that has it, as a function of the module's name."""
+
+
+class _Commands(TyperGroup):
+    def list_commands(self, _ctx: Any) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, _ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _COMMANDS:
+            return None
+        home = _COMMANDS[cmd_name]
+        single = typer.Typer(add_completion=False)
+        single.command(cmd_name)(getattr(import_module(f".{home}", __name__), home))
+        return typer.main.get_command(single)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UnisonoError as error:
+            typer.secho(f"unisono: {error}", err=True, fg="red")
+            raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"unisono {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _unisono(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Collective communication for PyTorch tensors, written in Python that you can read."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="unisono")

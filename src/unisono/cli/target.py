@@ -1,0 +1,104 @@
+"""What `explain` and `draw` are about: `all_reduce`, `all_reduce.ring`, or a function in a file of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from ..algorithms import CATALOGUE, Algorithm, find
+from ..algorithms.declare import Declaration
+from ..choose import choose
+from ..errors import ArgumentError
+from ..schedule import ROOTED, Schedule
+
+__all__ = ["COLLECTIVES", "Target", "find_target"]
+
+COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
+
+
+@dataclass(frozen=True)
+class Target:
+    """An algorithm, its table for the number of ranks in question, and why it is this one."""
+
+    algorithm: Algorithm
+    schedule: Schedule
+    why: str
+
+    @property
+    def source(self) -> str:
+        """Where the algorithm is written, as file:line."""
+        build = self.algorithm.build
+        function = inspect.unwrap(build.args[0] if isinstance(build, partial) else build)
+        file = Path(function.__code__.co_filename)
+        here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+        return f"{here}:{function.__code__.co_firstlineno}"
+
+
+def find_target(
+    name: str, ranks: int, *, algorithm: str = "", collective: str = "", root: int = 0, nbytes: int = 16 << 20
+) -> Target:
+    """The target of that name. Raises ArgumentError for what does not exist.
+
+    name: a collective, a full name such as "all_reduce.ring", or path.py:function. algorithm: one by name, with a
+    collective; "" for the one that a call with so many bytes uses. collective: what a function of the user's own is
+    meant to be, where no decorator says it.
+    """
+    if ".py:" in name:
+        found, why = _own(name, collective), "it is your own"
+    else:
+        wanted, _, short = name.partition(".")
+        if wanted not in COLLECTIVES:
+            raise ArgumentError(
+                f"{wanted!r} is no collective: there are {', '.join(COLLECTIVES)}; or name path.py:function"
+            )
+        if short and algorithm:
+            raise ArgumentError(f"{name} names an algorithm already: leave out --algorithm {algorithm}")
+        if short or algorithm:
+            found, why = find(wanted, short or algorithm), "you named it"
+        else:
+            found, why = _chosen(wanted, ranks, nbytes)
+    if root and found.collective not in ROOTED:
+        raise ArgumentError(f"{found.collective} has no root: leave out --root {root}")
+    return Target(found, found.schedule(ranks, root), why)
+
+
+def _chosen(collective: str, ranks: int, nbytes: int) -> tuple[Algorithm, str]:
+    try:
+        choice = choose(collective, nbytes, max(ranks, 1))
+    except KeyError:
+        names = ", ".join(name for name in CATALOGUE if name.startswith(f"{collective}."))
+        raise ArgumentError(f"no call makes a {collective}, so none is chosen: name one of {names}") from None
+    return choice.algorithm, choice.why
+
+
+def _own(name: str, collective: str) -> Algorithm:
+    """The function of path.py:function as an algorithm. This runs the file."""
+    path, _, title = name.rpartition(":")
+    function = getattr(_load(Path(path)), title, None)
+    if not callable(function):
+        raise ArgumentError(f"{path} has no function {title!r}")
+    note = getattr(function, "declared", None)
+    meant = collective or (note.collective if isinstance(note, Declaration) else "")
+    if meant not in COLLECTIVES:
+        raise ArgumentError(f"{name}: say what it is meant to be: --collective with one of {', '.join(COLLECTIVES)}")
+    own: Callable[..., Any] = function
+    return find(meant, own)
+
+
+def _load(path: Path) -> object:
+    spec = spec_from_file_location(path.stem, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise ArgumentError(f"there is no file {path}")
+    module = module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))  # as for a script: it may import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

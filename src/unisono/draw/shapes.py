@@ -1,0 +1,186 @@
+"""The pieces of the pictures: columns of boxes that show what the ranks hold, and the arrows of a round between two.
+
+Time runs from left to right and every rank has a lane, so a chunk that travels draws a line of its colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from ..schedule.contract import Slot
+from ..schedule.table import ADD, COPY, JOIN, X
+from .film import Film, Held, Move
+
+__all__ = ["HUES", "LABELS", "Layout", "Slots", "arrows", "boxes", "key", "lanes", "layout"]
+
+HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
+"""Eight colours far apart for colour-blind eyes too, on light and on dark ground. Numbers always say the same."""
+
+_OPS = {COPY: "copy", ADD: "add", JOIN: "join"}
+
+LABELS = 84
+"""Width of the margin that names the ranks and the chunks."""
+
+_GAP = 3  # between two boxes
+_LETTER = 6.4  # width of a letter, about
+_LEGIBLE = 13  # the least height of a box that has numbers in it
+_NARROWEST = 280  # from the first column to the last, so that there is room for the title
+
+Slots = Sequence[tuple[int, int]]
+"""The (buffer, chunk) pairs that a column shows for each rank."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes in pixels: of one contribution, of a box, of a rank's lane, and from one column to the next."""
+
+    story: Film
+    cell: float
+    width: float
+    height: float
+    lane: float
+    pitch: float
+
+    def x(self, column: int) -> float:
+        """The left edge of the boxes in a column."""
+        return LABELS + column * self.pitch
+
+    def y(self, rank: int, row: int, rows: int) -> float:
+        """The middle of a box, in a stack of so many rows, in the lane of a rank."""
+        return (rank + 0.5) * self.lane + (row - (rows - 1) / 2) * (self.height + _GAP)
+
+    def hue(self, held: Held) -> int:
+        """The number of a colour: one for each chunk or, where chunks change their place, one for each rank."""
+        rank, chunk = held[0]
+        return (rank if self.story.shifts else chunk) % len(HUES)
+
+
+def layout(story: Film, rows: int, steps: int) -> Layout:
+    """Sizes that suit this film, with so many boxes for each rank, and so many steps from column to column."""
+    height = 9.0 if rows > 8 or story.full > 8 else 15.0 if story.full <= 4 else 13.0
+    cell = 13.0 if story.full <= 4 else 11.0 if story.full <= 8 else max(3.0, 90 / story.full)
+    width = cell * story.full if story.full > 1 else 34.0 if story.shifts else 24.0
+    busiest = max((len(frame.moves) for frame in story.frames), default=0)
+    lane = max(38.0, rows * (height + _GAP) + 13)
+    pitch = width + 80 + min(100, 1.5 * busiest)
+    return Layout(story, cell, width, height, lane, max(pitch, _NARROWEST / max(steps, 1)))
+
+
+def lanes(lay: Layout, slots: Slots, width: float) -> str:
+    """The ground: a band for every rank, its number, and the names of its slots."""
+    named = len(slots) > 1 and lay.height >= _LEGIBLE
+    out = ['<text class="quiet small middle" x="22" y="-6">rank</text>']
+    if named:
+        out.append(f'<text class="quiet small end" x="{LABELS - 6}" y="-6">chunk</text>')
+    for rank in range(lay.story.schedule.ranks):
+        top, middle = rank * lay.lane, (rank + 0.5) * lay.lane
+        out.append(f'<rect class="lane" y="{top + 2:g}" width="{width:g}" height="{lay.lane - 4:g}" rx="6"/>')
+        out.append(f'<circle class="rank" cx="22" cy="{middle:g}" r="13"/>')
+        out.append(f'<text class="middle" x="22" y="{middle + 4:g}">{rank}</text>')
+        if named:
+            for row, (buffer, chunk) in enumerate(slots):
+                name = f"{chunk}" if slots[-1][0] == X else f"{'XYT'[buffer]} {chunk}"
+                y = lay.y(rank, row, len(slots)) + 3.5
+                out.append(f'<text class="quiet small end" x="{LABELS - 6}" y="{y:g}">{name}</text>')
+    return "".join(out)
+
+
+def boxes(lay: Layout, column: int, state: Mapping[Slot, Held], slots: Slots, looks: Mapping[Slot, str]) -> str:
+    """What every rank holds: one box for each slot, in which the contribution of each rank fills its own part.
+
+    looks: further classes for some of the boxes, such as "idle", "result" or "wrong".
+    """
+    out = []
+    for rank in range(lay.story.schedule.ranks):
+        for row, (buffer, chunk) in enumerate(slots):
+            slot = (rank, buffer, chunk)
+            held = state.get(slot, ())
+            kinds = " ".join(["box", *([] if held else ["void"]), *([looks[slot]] if slot in looks else [])])
+            x, y = lay.x(column), lay.y(rank, row, len(slots)) - lay.height / 2
+            out.append(f'<g class="{kinds}" data-slot="{_address(column, slot)}" transform="translate({x:g} {y:g})">')
+            out.append(f"{_box(lay, held)}</g>")
+    return "".join(out)
+
+
+def arrows(lay: Layout, column: int, moves: Iterable[Move]) -> str:
+    """The transfers of a round, from the boxes of a column to those of the next: a group for each row of the table."""
+    row_of = {slot: row for row, slot in enumerate(lay.story.slots)}
+    left, right = lay.x(column) + lay.width + 2, lay.x(column + 1) - 2
+    bend = (right - left) * 0.45
+    out: list[str] = []
+    for number, chunks in groupby(moves, key=lambda move: move.row):
+        out.append(f'<g class="transfer" data-row="{number}">')
+        for move in chunks:
+            (src, *source), (dst, *target) = move.source, move.target
+            start = lay.y(src, row_of[source[0], source[1]], len(row_of))
+            end = lay.y(dst, row_of[target[0], target[1]], len(row_of))
+            hue = lay.hue(move.carries) if move.carries else "none"
+            path = f"M{left:g} {start:g}C{left + bend:g} {start:g} {right - bend - 9:g} {end:g} {right - 9:g} {end:g}"
+            out.append(f'<g class="move {_OPS[move.op]}" data-from="{_address(column, move.source)}">')
+            out.append(f'<path class="path s{hue}" d="{path}"/>{_head(right, end, move.op, hue)}</g>')
+        out.append("</g>")
+    return "".join(out)
+
+
+def _head(x: float, y: float, op: int, hue: int | str) -> str:
+    """What an arrow ends in: a triangle where the receiver copies, a plus where it adds, a ring where it joins."""
+    if op == COPY:
+        return f'<path class="c{hue}" d="M{x:g} {y:g}l-10 -4.5v9z"/>'
+    ring = f'<circle class="s{hue} {f"c{hue}" if op == ADD else "open"}" cx="{x - 6:g}" cy="{y:g}" r="5.5"/>'
+    return ring + (f'<path class="plus" d="M{x - 9:g} {y:g}h6m-3 -3v6"/>' if op == ADD else "")
+
+
+def key(lay: Layout, ops: Collection[int], width: float) -> tuple[str, float]:
+    """The legend, in as many lines as this width asks for, and its height."""
+    story = lay.story
+    items = [
+        (
+            f'<path class="path sq" d="M0 0h22"/>{_head(32, 0, op, "q")}',
+            40.0,
+            {COPY: "copies", ADD: "adds", JOIN: "joins"}[op],
+        )
+        for op in sorted(ops)
+    ]
+    if story.full > 1:
+        some = tuple((rank, 0) for rank in range(0, story.schedule.ranks, 2))
+        box = f'<g transform="translate(0 {-lay.height / 2:g})">{_box(lay, some)}</g>'
+        items.append((box, lay.width + 8, f"contributions of ranks {', '.join(str(rank) for rank, _ in some)}"))
+    elif story.shifts:
+        items.append(("", 0, "2[0]: chunk 0 of rank 2"))
+    else:
+        items.append(("", 0, "number: the rank it came from"))
+    if story.schedule.chunks > 1:
+        items.append(("", 0, f"colour: {'rank' if story.shifts else 'chunk'}"))
+    if ops and story.schedule.collective != "barrier":
+        items.append(("", 0, "m: bytes of the vector"))
+    out, x, y = [], 0.0, 0.0
+    for sign, wide, words in items:
+        length = wide + _LETTER * len(words)
+        if x and x + length > width:
+            x, y = 0.0, y + 24
+        out.append(
+            f'<g transform="translate({x:g} {y:g})">{sign}<text class="quiet" x="{wide:g}" y="4">{words}</text></g>'
+        )
+        x += length + 24
+    return "".join(out), y + 24
+
+
+def _address(column: int, slot: Slot) -> str:
+    return f"{column}-{slot[0]}-{slot[1]}-{slot[2]}"
+
+
+def _box(lay: Layout, held: Held) -> str:
+    out = [f'<rect class="frame" width="{lay.width:g}" height="{lay.height:g}" rx="3"/>']
+    many, inner = lay.story.full > 1, lay.height - 2
+    for rank, origin in held:
+        x, width = (rank * lay.cell, lay.cell) if many else (0, lay.width)
+        hue = lay.hue(((rank, origin),))
+        out.append(
+            f'<rect class="c{hue}" x="{x + 1:g}" y="1" width="{max(width - 2, 2):g}" height="{inner:g}" rx="2"/>'
+        )
+        if lay.height >= _LEGIBLE:
+            name = f"{rank}[{origin}]" if lay.story.shifts else rank
+            out.append(f'<text class="who" x="{x + width / 2:g}" y="{lay.height / 2 + 3.5:g}">{name}</text>')
+    return "".join(out)

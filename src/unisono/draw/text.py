@@ -1,0 +1,143 @@
+"""A table as text: round by round who sends what to whom, and what every rank holds afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+
+from ..schedule.contract import Slot
+from ..schedule.table import ADD, COPY, JOIN, Schedule, X
+from .film import Film, Held, Move, film
+from .words import costs, counted, spans
+
+__all__ = ["MARK", "text", "transfers"]
+
+MARK = "▸"
+"""Stands before what a round has written."""
+
+_ARROW = {COPY: "──→", ADD: "─+→", JOIN: "─∪→"}
+_WIDEST_CELL = 7
+
+
+def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = None, lines: int | None = None) -> str:
+    """The rounds of a schedule as a grid: ranks are columns, chunks are rows.
+
+    A cell names the ranks whose contributions a slot holds; ▸ marks what the round has written.
+
+    width: columns of the page; ranks that do not fit are counted, not shown. rounds, lines: show at most so many
+    rounds, and so many lines in each, and count the rest. None shows everything.
+    """
+    story = film(schedule)
+    shown = story.frames[:rounds]
+    told = [[], *(transfers(story, frame.moves) for frame in shown)]
+    left = max([len("round 99"), *(len(line) for block in told for line in block)])
+    if width is not None:
+        left = min(left, width // 2)
+    out = [*_title(story), ""]
+    grid = _Grid(story, None if width is None else width - left - 2)
+    for number, (block, state) in enumerate(zip(told, story.states(), strict=False)):
+        written = {move.target for move in shown[number - 1].moves} if number else set()
+        beside = [f"round {number - 1}" if number else "before", *_limit([_cut(line, left) for line in block], lines)]
+        cells = [grid.head, *_limit([grid.row(slot, state, written) for slot in story.slots], lines)]
+        out += [f"{a:{left}}  {b}".rstrip() for a, b in zip_longest(beside, cells, fillvalue="")] + [""]
+    if len(shown) < schedule.rounds:
+        out.append(f"… {schedule.rounds - len(shown)} more rounds")
+    return "\n".join(out).rstrip() + "\n"
+
+
+def transfers(story: Film, moves: Iterable[Move]) -> list[str]:
+    """What moves, as lines like `0 ─+→ 1  chunk 2`. What several ranks do alike takes one line: `0 ──→ 1..3`."""
+    chunks: dict[tuple[int, int, int, int, int, int], list[int]] = {}
+    for move in moves:
+        (src, sbuf, schunk), (dst, dbuf, dchunk) = move.source, move.target
+        shift = (dchunk - schunk) % story.schedule.chunks
+        chunks.setdefault((src, dst, move.op, sbuf, dbuf, shift), []).append(schunk)
+    receivers: dict[tuple[int, int, str], list[int]] = {}
+    for (src, dst, op, sbuf, dbuf, shift), sent in chunks.items():
+        landed = [(chunk + shift) % story.schedule.chunks for chunk in sent]
+        what, there = _slots(story, sbuf, sent), _slots(story, dbuf, landed)
+        receivers.setdefault((src, op, what if what == there else f"{what} as {there}"), []).append(dst)
+    senders: dict[tuple[str, int, str], list[int]] = {}
+    for (src, op, what), to in receivers.items():
+        senders.setdefault((spans(sorted(to)), op, what), []).append(src)
+    lines = sorted((min(who), spans(sorted(who)), _ARROW[op], to, what) for (to, op, what), who in senders.items())
+    widest = max((len(who) for _, who, *_ in lines), default=0)
+    return [f"{who:>{widest}} {arrow} {to}  {what}" for _, who, arrow, to, what in lines]
+
+
+def _name(story: Film, buffer: int, chunk: int) -> str:
+    """What a slot is called: `chunk 2`, or `Y 2` in schedules with more than one buffer."""
+    return _slots(story, buffer, [chunk])
+
+
+def _contents(story: Film, held: Held) -> str:
+    """What a slot holds in a few signs: `0+1`, `0..3+7`, `all`, `5 of 8`; `·` for nothing."""
+    ranks, everybody = story.schedule.ranks, list(range(story.schedule.ranks))
+    who = [rank for rank, _ in held]
+    if not held:
+        return "·"
+    if who == everybody and ranks > 1 and story.full == ranks:
+        return "all"
+    origins = {chunk for _, chunk in held}
+    if story.shifts or len(origins) > 1:
+        return "+".join(f"{rank}[{chunk}]" for rank, chunk in held)
+    ways = ["+".join(map(str, who)), spans(who, "+"), f"{len(who)} of {ranks}"]
+    return next((way for way in ways if len(way) <= _WIDEST_CELL), ways[-1])
+
+
+def _slots(story: Film, buffer: int, chunks: list[int]) -> str:
+    if story.slots[-1][0] == X:
+        return f"{'chunk' if len(chunks) == 1 else 'chunks'} {spans(sorted(chunks))}"
+    return f"{'XYT'[buffer]} {spans(sorted(chunks))}"
+
+
+def _title(story: Film) -> list[str]:
+    schedule = story.schedule
+    signs = {COPY: "──→ copies", ADD: "─+→ adds", JOIN: "─∪→ joins"}
+    if story.shifts:
+        cell = "2[0]: chunk 0 of rank 2"
+    elif story.full > 1:
+        cell = "0+1: the contributions of ranks 0 and 1"
+    else:
+        cell = "2: what rank 2 had"
+    return [
+        f"{schedule.name}: {counted(schedule.ranks, 'rank')}, {counted(schedule.rounds, 'round')}",
+        costs(schedule),
+        "   ".join([*(signs[op] for op in sorted(story.ops())), f"{MARK} just written", cell]),
+    ]
+
+
+class _Grid:
+    """The right side: one column for each rank that fits, one row for each slot."""
+
+    def __init__(self, story: Film, width: int | None) -> None:
+        self.story = story
+        ranks = story.schedule.ranks
+        values = {held for state in story.states() for held in state.values()}
+        self.cell = max([len(f"rank {ranks - 1}"), *(len(_contents(story, held)) for held in values)]) + 2
+        self.label = max(len(_name(story, *slot)) for slot in story.slots) + 1
+        fit = ranks
+        if width is not None and self.label + ranks * self.cell > width:
+            fit = max(1, (width - self.label - len(f"  … {ranks} more ranks")) // self.cell)
+        self.shown = range(fit)
+        rest = ranks - len(self.shown)
+        heads = "".join(f"  {f'rank {rank}':{self.cell - 2}}" for rank in self.shown)
+        self.head = f"{'':{self.label}}{heads}{f'  … {rest} more ranks' if rest else ''}"
+
+    def row(self, slot: tuple[int, int], state: dict[Slot, Held], written: set[Slot]) -> str:
+        cells = ""
+        for rank in self.shown:
+            here = (rank, *slot)
+            mark = MARK if here in written else " "
+            cells += f" {mark}{_contents(self.story, state.get(here, ())):{self.cell - 2}}"
+        return f"{_name(self.story, *slot):{self.label}}{cells}"
+
+
+def _limit(lines: list[str], most: int | None) -> list[str]:
+    if most is None or len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], f"… {len(lines) - most + 1} more lines"]
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"

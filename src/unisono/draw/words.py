@@ -1,0 +1,42 @@
+"""Numbers in the words of pictures: runs of ranks, shares of a vector, plurals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..schedule.count import count
+from ..schedule.table import Schedule
+
+__all__ = ["costs", "counted", "share", "spans"]
+
+
+def spans(numbers: Iterable[int], comma: str = ",") -> str:
+    """[0, 1, 2, 5] -> `0..2,5`: three or more in a row are written as a span."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return comma.join(f"{run[0]}..{run[-1]}" if len(run) > 2 else comma.join(map(str, run)) for run in runs)
+
+
+def counted(number: int, noun: str) -> str:
+    """1, "round" -> `1 round`; 2 -> `2 rounds`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def share(fraction: float, parts: int) -> str:
+    """A share of a vector of m bytes that is cut into so many parts: 1.5 of 4 -> `6/4 m`; 2.0 -> `2 m`; 0.0 -> `0`."""
+    pieces = fraction * parts
+    if abs(fraction - round(fraction)) < 1e-9:
+        return f"{round(fraction)} m" if round(fraction) else "0"
+    return f"{round(pieces)}/{parts} m" if abs(pieces - round(pieces)) < 1e-9 else f"{fraction:.3g} m"
+
+
+def costs(schedule: Schedule) -> str:
+    """What the busiest rank sends, receives and adds, in one line. A barrier moves no data."""
+    counts, p = count(schedule), schedule.ranks
+    amounts = (("sends", counts.most_sent), ("receives", counts.most_received), ("adds", counts.most_added))
+    said = [f"{verb} ≤ {share(amount, p)}" for verb, amount in amounts if amount and schedule.collective != "barrier"]
+    return f"a rank {', '.join(said)}" if said else "no data moves"

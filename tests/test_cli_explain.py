@@ -1,0 +1,218 @@
+"""`unisono explain`, `draw` and `list`: what they say, and how they say no."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+import unisono
+from unisono.algorithms import CATALOGUE
+from unisono.choose import choose
+from unisono.cli import app
+from unisono.cli.bound import reason
+from unisono.cli.target import COLLECTIVES, find_target
+from unisono.draw import html, svg, svg_contract, text
+from unisono.errors import ArgumentError
+from unisono.schedule import lower_bounds
+from unisono.units import parse_bytes
+
+MINE = '''
+from unisono import algorithm, send
+from unisono.schedule import ADD
+
+def my_ring(r, p):
+    """Partial sums travel round."""
+    for s in range(p - 1):
+        yield send(r, (r + 1) % p, (r - s) % p, op=ADD)
+    for s in range(p - 1):
+        yield send(r, (r + 1) % p, (r - s + 1) % p)
+
+@algorithm("all_reduce", chunks=1)
+def greedy(r, p):
+    for s in range(p - 1):
+        yield send(r, (r + 1) % p, 0, op=ADD)
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return path
+
+
+def say(*arguments: str, fails: int = 0) -> str:
+    """What the command prints; on failure, its one line of error."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == fails, result.output + result.stderr
+    if fails:
+        assert "Traceback" not in result.stderr
+        assert result.stderr.count("\n") == 1
+        return result.stderr
+    return result.stdout
+
+
+def test_explain_says_which_algorithm_why_what_it_costs_and_that_it_is_right() -> None:
+    printed = say("explain", "all_reduce", "--ranks", "4", "--bytes", "16MiB")
+    choice = choose("all_reduce", 16 << 20, 4)
+    assert printed.startswith(f"{choice.algorithm.full_name} · 4 ranks · 16 MiB, because")
+    assert " ".join(choice.why.split()) in " ".join(printed.split())
+    assert re.search(r"each rank sends +6/4 m = 24 MiB +6/4 m = 24 MiB", printed)
+    assert re.search(r"each rank adds +3/4 m = 12 MiB +3/4 m = 12 MiB", printed)
+    assert re.search(r"proved +in .*s: every rank ends with what it must have", printed)
+    assert re.search(r"bits +the same on every rank", printed)
+    assert re.search(r"bytes +2 \* m \* F", printed)
+    assert text(choice.algorithm.schedule(4)) in printed
+
+
+def test_explain_names_the_line_of_the_source() -> None:
+    printed = say("explain", "all_reduce.ring", "--no-rounds")
+    found = re.search(r"written in +(\S+):(\d+)", printed)
+    assert found
+    lines = Path(found[1]).read_text().splitlines()
+    assert "def ring(" in "".join(lines[int(found[2]) - 1 : int(found[2]) + 1])
+    assert "round 0" not in printed
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_algorithm_can_be_explained(name: str) -> None:
+    collective = name.partition(".")[0]
+    printed = say("explain", name, "--ranks", "8", "--bytes", "8000")
+    assert printed.startswith(f"{name} · 8 ranks")
+    assert reason(collective, 8, 8000)[:30] in printed
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_the_reason_arrives_at_the_lower_bound(collective: str, ranks: int) -> None:
+    whole = 1000 * ranks
+    said = reason(collective, ranks, whole)
+    if collective == "barrier":
+        assert f"{lower_bounds(collective, ranks).rounds} rounds" in said
+        return
+    # What has to leave a rank; a gather is told from the side of the root, which receives.
+    least = lower_bounds("scatter" if collective == "gather" else collective, ranks).sent
+    amounts = [parse_bytes(amount) for amount in re.findall(r"[\d.]+ (?:B|KiB)", said)]
+    assert any(abs(amount - least * whole) < 0.01 * whole for amount in amounts)
+
+
+def test_reduce_scatter_moves_seven_eighths_and_not_fourteen() -> None:
+    said = " ".join(say("explain", "reduce_scatter", "--ranks", "8", "--bytes", "16MiB", "--no-rounds").split())
+    assert "each rank sends 7/8 m = 14 MiB 7/8 m = 14 MiB" in said
+    assert "7 × 2 MiB = 14 MiB, or 7/8 of the vector" in said
+    assert "moves twice that: 14/8" in said
+
+
+def test_a_function_of_the_users_own_is_explained_and_drawn(mine: Path) -> None:
+    name = f"{mine}:my_ring"
+    printed = say("explain", name, "--collective", "all_reduce", "--ranks", "3")
+    assert printed.startswith("all_reduce.my_ring · 3 ranks · 16 MiB, because it is your own")
+    assert f"{mine}:5" in "".join(printed.split())
+    assert "Partial sums travel round." in printed
+    assert "round 3" in say("draw", name, "--collective", "all_reduce", "--ranks", "3")
+
+
+def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
+    result = CliRunner().invoke(app, ["explain", f"{mine}:greedy"])
+    assert result.exit_code == 1
+    assert "0+2+3+3" in result.stdout
+    assert "counted twice" in result.stderr
+    assert "proved" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("explain all_redduce", "'all_redduce' is no collective"),
+        ("explain all_reduce.rng", "Did you mean 'ring'?"),
+        ("explain all_reduce --algorithm rng", "Did you mean 'ring'?"),
+        ("explain all_reduce.ring --algorithm tree", "leave out --algorithm tree"),
+        ("explain all_reduce --bytes lots", "'lots' is not a number of bytes"),
+        ("explain all_reduce --root 1", "all_reduce has no root"),
+        ("explain broadcast --root 4", "root 4"),
+        ("explain all_reduce --ranks 0", "0 ranks"),
+        ("explain all_gather.swing --ranks 6", "a power of two"),
+        ("explain scan", "scan.linear"),
+        ("explain nothing.py:here", "there is no file nothing.py"),
+        ("draw all_reduce.ring --output x.pdf", "must end in .svg, .html, .txt"),
+        ("draw all_reduce.ring --contract", "--output"),
+        ("draw all_reduce.ring --output no/such/folder/x.svg", "cannot write no/such/folder/x.svg"),
+        ("draw all_reduce.ring --ranks 64 --output x.svg", "draw fewer ranks"),
+        ("list all", "'all' is no collective"),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_2(arguments: str, words: str) -> None:
+    assert words in say(*arguments.split(), fails=2)
+
+
+def test_mistakes_in_files_of_the_users_own(mine: Path) -> None:
+    assert "has no function 'ring'" in say("explain", f"{mine}:ring", "--collective", "all_reduce", fails=2)
+    assert "--collective" in say("explain", f"{mine}:my_ring", fails=2)
+    with pytest.raises(ArgumentError, match="my_ring must be a generator"):
+        find_target(f"{mine}:my_ring", 4, collective="broadcast")
+
+
+def test_draw_writes_what_the_suffix_asks_for(tmp_path: Path) -> None:
+    schedule = CATALOGUE["broadcast.binomial"].schedule(5, 3)
+    wanted = {"x.svg": svg(schedule), "x.html": html(schedule), "x.txt": text(schedule, width=None)}
+    for file, content in wanted.items():
+        say("draw", "broadcast.binomial", "--ranks", "5", "--root", "3", "-o", str(tmp_path / file))
+        assert (tmp_path / file).read_text(encoding="utf-8") == content
+    say("draw", "broadcast.binomial", "--contract", "-o", str(tmp_path / "c.svg"))
+    content = (tmp_path / "c.svg").read_text(encoding="utf-8")
+    assert content == svg_contract(CATALOGUE["broadcast.binomial"].schedule(4))
+    assert ElementTree.fromstring(content).tag.endswith("svg")  # noqa: S314  our own picture
+
+
+def test_draw_without_a_file_prints_text() -> None:
+    assert say("draw", "all_gather.ring", "--ranks", "3") == text(CATALOGUE["all_gather.ring"].schedule(3))
+
+
+def test_list_has_every_algorithm_with_its_formulas_and_restrictions() -> None:
+    printed = " ".join(say("list").split())
+    for algorithm in CATALOGUE.values():
+        assert f" {algorithm.name} " in f" {printed} "
+        assert not algorithm.requires or f"requires {', '.join(algorithm.requires)}" in printed
+    assert "F = (p - 1) / p" in printed
+    only = say("list", "all_to_all")
+    assert "bruck" in only
+    assert "rabenseifner" not in only
+
+
+def test_version_and_help() -> None:
+    assert say("--version") == f"unisono {unisono.__version__}\n"
+    printed = say("--help")
+    assert all(command in printed for command in ("explain", "draw", "list", "demo", "bench"))
+    assert "--ranks" in say("explain", "--help")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["explain all_reduce --ranks 4", "draw all_reduce.ring -o {folder}/ring.svg", "list all_reduce", "--version"],
+)
+def test_what_needs_no_tensors_runs_without_torch_and_numba(arguments: str, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from unisono.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'numba'} & sys.modules.keys()\n"
+        "assert not heavy, heavy\n"
+    )
+    words = arguments.format(folder=tmp_path).split()
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "unisono", "explain", "all_reduce.rng"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("unisono: all_reduce has no algorithm 'rng'")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,136 @@
+"""The house rules, as tests: who may import whom, how modules look, what prose must be there."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unisono
+
+ROOT = Path(unisono.__file__).parent
+FILES = sorted(path for path in ROOT.rglob("*.py"))
+NAMES = [str(path.relative_to(ROOT)) for path in FILES]
+
+FLOORS = [
+    {"errors", "units", "config"},
+    {"schedule"},
+    {"algorithms", "price", "draw"},
+    {"engine"},
+    {"membership"},
+    {"choose", "watch", "trace"},
+    {"work", "arguments"},
+    {"dispatch"},
+    {"collectives", "objects"},
+    {"cli", "torch_backend", "testing"},
+    {"__main__"},
+]
+"""From the ground up; a room imports from the floors below it only. The package itself only names what it exports."""
+
+TORCH_FREE = {"errors", "units", "config", "schedule", "algorithms", "price", "draw", "choose"}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def floor(name: str) -> int:
+    return next(k for k, rooms in enumerate(FLOORS) if name in rooms)
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """The rooms of this package that a module imports, at its top or inside functions, but not for types only."""
+    package = ["unisono", *path.relative_to(ROOT).parts[:-1]]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            full = [*base, *(node.module or "").split(".")] if node.module else base
+            targets = [[*full, alias.name] for alias in node.names] if len(full) == 1 else [full]
+            found |= {target[1] for target in targets if target[0] == "unisono" and len(target) > 1}
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                if parts[0] == "unisono" and len(parts) > 1:
+                    found.add(parts[1])
+    return {name for name in found if (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists()}
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_imports_point_down(path: Path) -> None:
+    mine = room(path)
+    if mine == "__init__":
+        return
+    for other in imported_rooms(path) - {mine}:
+        assert floor(other) < floor(mine), f"{mine} (floor {floor(mine)}) imports {other} (floor {floor(other)})"
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_module_is_short_and_says_what_it_is(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400, "which concept has no name yet?"
+    assert ast.get_docstring(ast.parse(text)), "no docstring"
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_surfaces_are_explicit(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    public = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    ]
+    lists = [
+        [ast.literal_eval(item) for item in node.value.elts]
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    if path.name == "__main__.py":
+        return
+    assert lists, "no __all__"  # its order is ruff's affair (RUF022)
+    assert set(public) <= set(lists[0]), f"public but not in __all__: {sorted(set(public) - set(lists[0]))}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_public_functions_have_docstrings(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+@pytest.mark.parametrize("name", sorted(unisono.__all__))
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    value = getattr(unisono, name)
+    assert value.__doc__
+
+
+def test_what_needs_no_tensors_imports_neither_torch_nor_numba() -> None:
+    modules = [
+        ".".join(["unisono", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
+        for path in FILES
+        if room(path) in TORCH_FREE
+    ]
+    code = f"import importlib, sys\nfor m in {modules}: importlib.import_module(m)\nprint([m for m in ('torch', 'numba') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_error_tree_is_as_drawn() -> None:
+    errors = importlib.import_module("unisono.errors")
+    drawn = {
+        line.split("──")[1].split()[0]: line.index("──") for line in (errors.__doc__ or "").splitlines() if "──" in line
+    }
+    assert set(drawn) == set(errors.__all__) - {"UnisonoError"}
+    lines = [line for line in (errors.__doc__ or "").splitlines() if "──" in line]
+    above: list[tuple[int, str]] = [(-1, "UnisonoError")]
+    for line in lines:
+        depth, name = line.index("──"), line.split("──")[1].split()[0]
+        while above[-1][0] >= depth:
+            above.pop()
+        assert getattr(errors, name).__mro__[1] is getattr(errors, above[-1][1])
+        above.append((depth, name))
