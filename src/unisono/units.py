@@ -30,11 +30,11 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """16777216 -> `16 MiB`, with at most three significant digits."""
+    """16777216 -> `16 MiB`, with one decimal where there is a fraction."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
-            return f"{count / size:.4g} {unit}"
-    return f"{count:.4g} B"
+            return f"{round(count / size, 1):g} {unit}"
+    return f"{round(count, 1):g} B"
 
 
 def format_seconds(seconds: float) -> str:
