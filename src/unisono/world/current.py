@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .group import Group
 
-__all__ = ["get_default", "set_default"]
+__all__ = ["get_default", "is_initialized", "set_default"]
 
 _default: Group | None = None
 
@@ -18,3 +18,8 @@ def set_default(group: Group | None) -> None:
     """Make this the default group of this process."""
     global _default  # noqa: PLW0603  one per process is what a default group is
     _default = group
+
+
+def is_initialized() -> bool:
+    """Has this process a default group?"""
+    return _default is not None

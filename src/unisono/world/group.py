@@ -12,7 +12,7 @@ from ..config import Config
 from ..engine.arena import Arena
 from ..engine.bind import Plan
 from ..engine.host import Host
-from ..errors import NotInitialized, UnisonoError
+from ..errors import InternalError, NotInitialized, UnisonoError
 
 __all__ = ["Group"]
 
@@ -53,6 +53,12 @@ class Group:
         """No more calls: this one went wrong in a way that leaves the ranks apart."""
         self.broken = error
         self.plans = {}
+        self.run = self._refuse
+
+    def _refuse(self, *_: int) -> int:
+        """What a call runs that was already on its way when the group broke."""
+        self.check_usable()
+        raise InternalError(f"group {self.name!r} is neither broken nor closed, and yet refuses a call")
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """An uninitialised tensor in shared memory, which peers reach without a copy. Raises OutOfMemory."""

@@ -1,0 +1,52 @@
+"""What a rank asks most: who am I, how many are we, and a tensor that the others can reach."""
+
+from __future__ import annotations
+
+import torch
+
+from ..errors import ArgumentError, DTypeError
+from .current import get_default
+from .group import Group
+from .initialize import init
+
+__all__ = ["empty", "get_rank", "get_world_size", "share_"]
+
+
+def get_rank(group: Group | None = None) -> int:
+    """This process's rank in the group, or in the default group."""
+    return (group or get_default() or init()).rank
+
+
+def get_world_size(group: Group | None = None) -> int:
+    """How many ranks the group has, or the default group."""
+    return (group or get_default() or init()).size
+
+
+def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group: Group | None = None) -> torch.Tensor:
+    """An uninitialised CPU tensor in shared memory: collectives on such tensors move no byte twice (zero copy).
+
+    shape: integers, or one tuple of them, as in torch.empty. dtype: torch's default dtype unless said. Zero copy needs
+    such tensors on every rank of the call. Raises OutOfMemory where there is too little memory.
+    """
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    if not all(isinstance(n, int) and n >= 0 for n in sizes):
+        raise ArgumentError(f"shape: expected integers from 0 up, got {shape}")
+    return (group or get_default() or init()).empty(*sizes, dtype=dtype)  # type: ignore[arg-type]
+
+
+def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
+    """Move a tensor's data to shared memory, in place: the tensor stays the same object with the same values.
+
+    tensor: a contiguous CPU tensor, parameters included; views of it made before keep the old memory. Returns it.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise DTypeError(f"tensor: expected a torch.Tensor, got {type(tensor).__name__}")
+    if not tensor.is_cpu or not tensor.is_contiguous():
+        raise ArgumentError(
+            "tensor: only contiguous CPU tensors can be moved to shared memory; call .cpu().contiguous() first"
+        )
+    moved = empty(tuple(tensor.shape), dtype=tensor.dtype, group=group)
+    with torch.no_grad():
+        moved.copy_(tensor)
+        tensor.data = moved
+    return tensor

@@ -1,0 +1,158 @@
+"""Messages and file descriptors between two processes of one host, over a Unix stream socket.
+
+A message is a note (a small object, pickled), a cargo (bytes of any length) and file descriptors. On the wire it is a
+header with the two lengths and the number of descriptors, the note, the cargo; the descriptors travel beside the
+header. Both ends belong to the same user, who may do anything to either process anyway, so pickle gives nothing away.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+__all__ = ["Channel", "Descriptor", "Message", "remaining"]
+
+_HEADER = struct.Struct("<IQB")
+_CHUNK = 1 << 18
+_MAX_FDS = 16
+
+
+class Message(NamedTuple):
+    """What one send carries to one receive."""
+
+    note: Any
+    cargo: bytes
+    fds: list[int]
+
+
+class Descriptor:
+    """A file descriptor that is closed when nobody holds it any more."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        """The number, or -1 when it has been closed."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close it now."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Socket(socket.socket):
+    """A socket that nobody has to close: a world that is dropped ends without a word."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Channel:
+    """One end of a connection; takes the socket over. Not for several threads at once."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = _Socket(fileno=sock.detach())
+        self._bytes = bytearray()
+        self._fds: list[int] = []
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, socket.socket]:
+        """A channel, and the raw socket of its other end, to be handed to another process."""
+        mine, theirs = socket.socketpair()
+        return cls(mine), theirs
+
+    def fileno(self) -> int:
+        """The file descriptor, for a selector."""
+        return self._socket.fileno()
+
+    def send(self, note: object, cargo: bytes = b"", fds: Sequence[int] = (), deadline: float | None = None) -> None:
+        """Send one message. Raises TimeoutError at the deadline, and another OSError where the peer has gone."""
+        pickled = pickle.dumps(note)
+        head = _HEADER.pack(len(pickled), len(cargo), len(fds)) + pickled
+        self._socket.settimeout(remaining(deadline))
+        try:
+            sent = socket.send_fds(self._socket, [head], fds)
+            for rest in (memoryview(head)[sent:], cargo):
+                if rest:  # sending nothing to a peer that has what it wanted, and has left, is an error too
+                    self._socket.sendall(rest)
+        finally:
+            self._socket.settimeout(None)
+
+    def receive(self, deadline: float | None = None) -> Message:
+        """The next message. Raises EOFError where the peer has gone, TimeoutError at the deadline."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        while (message := self.poll()) is None:
+            left = remaining(deadline)
+            if not poller.poll(None if left is None else left * 1e3) and left is not None:
+                raise TimeoutError("no message came in time")
+        return message
+
+    def poll(self) -> Message | None:
+        """The next message if it has arrived as a whole, without waiting. Raises EOFError where the peer has gone."""
+        while (message := self._take()) is None:
+            try:
+                # Not socket.recv_fds, which drops its flags.
+                data, beside, _, _ = self._socket.recvmsg(
+                    _CHUNK, socket.CMSG_LEN(_MAX_FDS * 4), socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                return None
+            except ConnectionError as error:
+                raise EOFError("the peer has gone") from error
+            if not data:
+                raise EOFError("the peer has closed the channel")
+            self._bytes += data
+            for _, _, numbers in beside:
+                self._fds += memoryview(numbers).cast("i").tolist()
+        return message
+
+    def _take(self) -> Message | None:
+        if len(self._bytes) < _HEADER.size:
+            return None
+        note, cargo, count = _HEADER.unpack_from(self._bytes)
+        middle, end = _HEADER.size + note, _HEADER.size + note + cargo
+        if len(self._bytes) < end:
+            return None
+        with memoryview(self._bytes) as view:
+            message = Message(pickle.loads(view[_HEADER.size : middle]), bytes(view[middle:end]), self._fds[:count])  # noqa: S301  the module's docstring says why
+        del self._bytes[:end], self._fds[:count]
+        return message
+
+    def hang_up(self) -> None:
+        """End the connection, also for processes that have inherited a copy of this end, and close it."""
+        with suppress(OSError):  # the peer was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+    def end_sending(self) -> None:
+        """Let the peer see the end; what it still says can be received."""
+        with suppress(OSError):  # the peer was faster
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close this process's copy of this end."""
+        self._socket.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def remaining(deadline: float | None) -> float | None:
+    """Seconds until a deadline on the monotonic clock, at least a millisecond; None where there is none."""
+    return None if deadline is None else max(1e-3, deadline - time.monotonic())

@@ -1,0 +1,111 @@
+"""From the reports of all ranks to one list of results, or one exception."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, cast
+
+from ..errors import ArgumentError, PeerGone, RankFailed, UnisonoError, WaitTimeout
+from .cargo import unpack
+from .protocol import Report
+
+__all__ = ["rank_failed", "results"]
+
+_PARENT = -1
+"""Who waited, in a WaitTimeout: no rank, but the process that started them."""
+
+Reports = Mapping[int, tuple[Report, bytes]]
+
+
+def results(reports: Reports, call: str, waited_s: float) -> list[Any]:
+    """The results in rank order. Raises RankFailed where a rank failed, WaitTimeout where ranks only did not finish."""
+    failed = [report for report, _ in reports.values() if report.kind in ("raised", "waited", "died")]
+    stuck = {rank: report.text for rank, (report, _) in sorted(reports.items()) if report.kind == "stuck"}
+    if failed:
+        raise _blame(reports, failed, stuck)
+    if stuck:
+        raise _too_late(call, waited_s, stuck)
+    return [_result(rank, reports[rank][1]) for rank in sorted(reports)]
+
+
+def _result(rank: int, cargo: bytes) -> Any:
+    try:
+        return unpack(cargo)
+    except Exception as error:
+        raise ArgumentError(f"the result of rank {rank} cannot be read in the parent: {error}") from error
+
+
+def _blame(reports: Reports, failed: list[Report], stuck: Mapping[int, str]) -> RankFailed:
+    # In order of time, but a rank that only waited for another is never the first cause while there is one.
+    first, *others = sorted(failed, key=lambda report: (report.kind == "waited", report.at_ns))
+    waiting = {report.rank: report.text for report in others if report.kind == "waited"}
+    for rank, stack in stuck.items():
+        waiting[rank] = f"it did not end in time and was killed; it was here:\n{stack}"
+    same = sorted(report.rank for report in others if report.kind != "waited" and report.how == first.how)
+    text = first.text
+    if same:
+        text += f"(the same on {_ranks(same)})\n"
+    text += "".join(
+        f"(and rank {report.rank} {report.how})\n"
+        for report in sorted(others, key=lambda report: report.rank)
+        if report.rank not in waiting and report.rank not in same
+    )
+    return rank_failed(first.rank, text, waiting, _cause(reports, first, waiting))
+
+
+def _cause(reports: Reports, first: Report, waiting: Mapping[int, str]) -> BaseException:
+    """The first exception itself; where there is none, the best account of it."""
+    if cause := _exception(reports[first.rank][1]):
+        return cause
+    for rank in waiting:
+        seen = _exception(reports[rank][1])
+        if isinstance(seen, PeerGone) and seen.rank == first.rank:
+            return seen
+    kind = ChildProcessError if first.kind == "died" else RuntimeError
+    return kind(f"rank {first.rank} {first.how}")
+
+
+def _exception(cargo: bytes) -> BaseException | None:
+    try:
+        return cast(BaseException, unpack(cargo)) if cargo else None
+    except Exception:  # noqa: BLE001  its class may exist on the rank only; the traceback says the rest
+        return None
+
+
+def rank_failed(rank: int, traceback: str, waiting: Mapping[int, str], cause: BaseException | None) -> RankFailed:
+    """A RankFailed with its cause; where the cause is one of our own errors, an instance of that class as well.
+
+    So `except MismatchError` around `run` catches what `except MismatchError` inside the function would.
+    """
+    plain = RankFailed(rank, traceback, waiting)
+    plain.__cause__ = cause
+    if not isinstance(cause, UnisonoError) or type(cause) is RankFailed:
+        return plain
+    kind = _both(type(cause))  # type: ignore[arg-type]  # a class is hashable
+    mixed: RankFailed = kind.__new__(kind, str(plain))
+    mixed.args = plain.args
+    vars(mixed).update(vars(cause))
+    vars(mixed).update(vars(plain))
+    mixed.__cause__ = cause
+    return mixed
+
+
+@cache
+def _both(kind: type[UnisonoError]) -> type[RankFailed]:
+    def __reduce__(self: RankFailed) -> tuple[Any, tuple[object, ...]]:  # noqa: N807
+        return rank_failed, (self.rank, self.traceback, self.waiting, self.__cause__)
+
+    bases = (kind,) if issubclass(kind, RankFailed) else (RankFailed, kind)
+    return type("RankFailed", bases, {"__reduce__": __reduce__, "__module__": RankFailed.__module__})
+
+
+def _too_late(call: str, waited_s: float, stuck: Mapping[int, str]) -> WaitTimeout:
+    stacks = "".join(f"\nrank {rank} was here:\n{stack.rstrip()}" for rank, stack in stuck.items())
+    error = WaitTimeout(call, waited_s, list(stuck), _PARENT, stacks)
+    error.args = (f"{call} took longer than {waited_s:.3g} s: {_ranks(list(stuck))} had not finished.{stacks}",)
+    return error
+
+
+def _ranks(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -1,0 +1,180 @@
+"""The process that ranks are forked from: it imports everything once, and then a new rank takes milliseconds.
+
+One zygote serves one parent process. It has no threads, starts no collective and runs no user's code, so that forking
+it is safe. Each world has a connection of its own:
+
+    parent -> zygote   the rank number, with the rank's end of its control channel
+    zygote -> parent   ("opened",) · ("forked", rank, pid) · ("refused", rank, why) · ("ended", rank, wait status)
+
+The end of a world's connection means: kill its ranks. The end of the parent means: kill all and leave. A zygote that
+dies takes its ranks with it. So nothing is left behind, whoever is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import traceback
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from .transport import Channel
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(fd: int, parent_pid: int) -> None:
+    """Serve the parent at the other end of this socket; in a forked rank, live that rank's life instead."""
+    parent = Channel(socket.socket(fileno=fd))
+    parent_watch = os.pidfd_open(parent_pid)
+    if os.getppid() != parent_pid:
+        return  # the parent has gone already, and its number may be somebody else's
+    try:
+        from ..engine.host import warm_up
+        from .rank import live
+
+        warm_up()
+    except Exception:  # noqa: BLE001  whatever it is, the parent shows it
+        parent.send(("failed", traceback.format_exc()))
+        return
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]  # noqa: SLF001
+        finalizer.atexit = False  # what was imported here is not for every rank to clean up
+    gc.collect()
+    gc.freeze()  # collections in the ranks then leave the shared pages alone
+    parent.send(("ready", os.getpid()))
+    control = _Zygote(parent, parent_watch).serve()
+    if control is not None:
+        live(control)
+        _exit()
+
+
+def _exit() -> NoReturn:
+    """End a rank as multiprocessing ends a fork: a full finalization would first copy every page that it frees."""
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit._run_exitfuncs()  # noqa: SLF001
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
+
+
+@dataclass(eq=False)
+class _World:
+    channel: Channel
+    children: dict[int, int] = field(default_factory=dict)
+    """pid -> rank, of the ranks that live."""
+    open: bool = True
+
+
+class _Zygote:
+    def __init__(self, parent: Channel, parent_watch: int) -> None:
+        self._parent = parent
+        self._worlds: set[_World] = set()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(parent, selectors.EVENT_READ, self._on_parent)
+        self._selector.register(parent_watch, selectors.EVENT_READ, self._on_parent_death)
+        self._leave = False
+
+    def serve(self) -> Channel | None:
+        """Work until the parent goes. In a forked rank, return that rank's control channel at once."""
+        while not self._leave:
+            for key, _ in self._selector.select():
+                control: Channel | None = key.data(key.fileobj)
+                if control is not None:
+                    return control
+        for world in self._worlds:
+            self._kill(world)
+            for pid in world.children:
+                os.waitpid(pid, 0)
+        return None
+
+    def _on_parent_death(self, _watch: int) -> None:
+        self._leave = True
+
+    def _on_parent(self, parent: Channel) -> None:
+        try:
+            while (message := parent.poll()) is not None:
+                self._open(_World(Channel(socket.socket(fileno=message.fds[0]))))
+        except EOFError:
+            self._leave = True
+
+    def _open(self, world: _World) -> None:
+        self._worlds.add(world)
+        self._selector.register(world.channel, selectors.EVENT_READ, lambda _: self._on_world(world))
+        self._tell(world, ("opened",))
+
+    def _on_world(self, world: _World) -> Channel | None:
+        try:
+            while (message := world.channel.poll()) is not None:
+                control = self._fork(world, message.note, Channel(socket.socket(fileno=message.fds[0])))
+                if control is not None:
+                    return control
+        except EOFError:
+            self._selector.unregister(world.channel)
+            world.open = False
+            self._kill(world)
+            self._forget_if_over(world)
+        return None
+
+    def _fork(self, world: _World, rank: int, control: Channel) -> Channel | None:
+        zygote = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(world, ("refused", rank, str(error)))
+            return None
+        if pid == 0:
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != zygote:
+                os._exit(1)  # it died before the line above could tell
+            self._abandon()
+            return control
+        control.close()
+        world.children[pid] = rank
+        watch = os.pidfd_open(pid)
+        self._selector.register(watch, selectors.EVENT_READ, lambda _: self._on_end(world, pid, watch))
+        self._tell(world, ("forked", rank, pid))
+        return None
+
+    def _on_end(self, world: _World, pid: int, watch: int) -> None:
+        self._selector.unregister(watch)
+        os.close(watch)
+        _, status = os.waitpid(pid, 0)
+        self._tell(world, ("ended", world.children.pop(pid), status))
+        self._forget_if_over(world)
+
+    def _tell(self, world: _World, note: object) -> None:
+        with suppress(OSError):  # nobody listens any more; the end of the connection follows
+            world.channel.send(note)
+
+    def _kill(self, world: _World) -> None:
+        for pid in world.children:
+            os.kill(pid, signal.SIGKILL)
+
+    def _forget_if_over(self, world: _World) -> None:
+        if not world.open and not world.children:
+            world.channel.close()
+            self._worlds.remove(world)
+
+    def _abandon(self) -> None:
+        """In a new rank: close every descriptor that is the zygote's business."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, Channel):
+                key.fileobj.close()
+            else:
+                os.close(key.fd)
+        for world in self._worlds:
+            world.channel.close()
+        self._selector.close()

@@ -1,0 +1,76 @@
+"""What ranks print arrives where the parent prints, before `run` returns."""
+
+# ruff: noqa: T201  printing is what is tested
+
+import ctypes
+import io
+import os
+import subprocess
+import sys
+
+from unisono.world import init, run, world
+
+
+def speak():
+    rank = init().rank
+    print(f"rank {rank} speaks: äöü")
+    print(f"rank {rank} complains", file=sys.stderr)
+
+
+def lines(text: str) -> list[str]:
+    return sorted(text.splitlines())
+
+
+def test_into_a_stream_without_a_file(capsys):
+    run(speak, 3)
+    seen = capsys.readouterr()
+    assert lines(seen.out) == [f"rank {rank} speaks: äöü" for rank in range(3)]
+    assert lines(seen.err) == [f"rank {rank} complains" for rank in range(3)]
+
+
+def test_into_a_file(capfd):
+    run(speak, 3)
+    seen = capfd.readouterr()
+    assert lines(seen.out) == [f"rank {rank} speaks: äöü" for rank in range(3)]
+    assert lines(seen.err) == [f"rank {rank} complains" for rank in range(3)]
+
+
+def test_a_world_follows_its_parents_stream(capfd, monkeypatch):
+    with world(2) as w:
+        w.run(print, "to a file")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", io.StringIO())
+            w.run(print, "to a buffer")
+            assert sys.stdout.getvalue() == "to a buffer\n" * 2
+        w.run(print, "to a file")
+    assert capfd.readouterr().out == "to a file\n" * 4
+
+
+def test_output_of_c_code_and_half_lines(capsys):
+    def speak_in_c():
+        libc = ctypes.CDLL(None)
+        libc.printf(b"from C\n")
+        libc.fflush(None)
+        sys.stdout.write("no end of line")
+
+    run(speak_in_c, 1)
+    assert capsys.readouterr().out == "from C\nno end of line"
+
+
+def test_much_output_does_not_block(capsys):
+    def chatter():
+        for number in range(3000):
+            print(f"{number} " + "x" * 100)
+
+    run(chatter, 2)
+    assert len(capsys.readouterr().out) == 2 * sum(len(f"{number} ") + 101 for number in range(3000))
+
+
+def test_the_order_of_parent_and_ranks_is_kept():
+    code = "from unisono.world import run\nprint('before')\nrun(print, 1, ('within',))\nprint('after')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "before\nwithin\nafter\n"
+
+
+def test_a_rank_that_closes_its_output_still_reports():
+    assert run(lambda: sys.stdout.close() or os.getpid() > 0, 2) == [True, True]
