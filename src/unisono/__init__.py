@@ -52,11 +52,11 @@ if TYPE_CHECKING:
         UsageError,
         WaitTimeout,
     )
-    from .membership import empty, get_rank, get_world_size, init, is_initialized, share_, shutdown
     from .schedule import Schedule, prove, send, trace
     from .work import Work
-    from .world import World, run, world
-    from .world.group import Group
+    from .membership import (
+        Group, World, empty, get_rank, get_world_size, init, is_initialized, run, share_, shutdown, world,
+    )  # fmt: skip
 
 __version__ = "0.1.0"
 
@@ -78,10 +78,14 @@ _HOME = {
         ),
         "errors",
     ),
-    **dict.fromkeys(("empty", "get_rank", "get_world_size", "init", "is_initialized", "share_", "shutdown"), "membership"),
     **dict.fromkeys(("Schedule", "prove", "send", "trace"), "schedule"),
-    **dict.fromkeys(("World", "run", "world"), "world"),
-    "Group": "world.group",
+    **dict.fromkeys(
+        (
+            "Group", "World", "empty", "get_rank", "get_world_size", "init", "is_initialized", "run", "share_", "shutdown",
+            "world",
+        ),
+        "membership",
+    ),
     "Work": "work",
 }  # fmt: skip
 

@@ -9,9 +9,12 @@ import torch
 
 from .engine.reducers import DTYPES, OPS
 from .errors import ArgumentError, DTypeError
-from .world.group import Group
+from .membership.group import Group
 
-__all__ = ["check_op", "check_root", "check_tensor", "check_tensors", "dtype_name", "op_name", "shape_name"]
+__all__ = [
+    "check_apart", "check_op", "check_root", "check_rooted", "check_tensor", "check_tensors", "check_whole", "count_name",
+    "dtype_name", "op_name", "shape_name",
+]  # fmt: skip
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -22,6 +25,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 def shape_name(tensor: torch.Tensor) -> str:
     """`float32[2, 3]`."""
     return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
+
+
+def count_name(tensor: torch.Tensor) -> str:
+    """`float32[6]` for six elements in any shape: what ranks must agree on."""
+    return f"{dtype_name(tensor.dtype)}[{tensor.numel()}]"
 
 
 def op_name(op: object) -> str:
@@ -59,7 +67,7 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
         raise ArgumentError(f"{argument}: is on {tensor.device}, but only CPU tensors are supported; call .cpu() first")
     if tensor.is_quantized:
         raise DTypeError(f"{argument}: quantized tensors are not supported; pass .int_repr()")
-    if written and not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:  # type: ignore[attr-defined]  # noqa: SLF001
+    if written and not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:  # noqa: SLF001
         raise ArgumentError(f"{argument}: several of its elements share memory (it is expanded); pass .contiguous()")
     if written and (tensor.is_conj() or tensor.is_neg()):
         raise ArgumentError(f"{argument}: is a conjugate or negative view; pass .resolve_conj().resolve_neg()")
@@ -90,3 +98,44 @@ def check_root(argument: str, root: Any, group: Group) -> int:
     if not 0 <= root < group.size:
         raise ArgumentError(f"{argument}={root}: the ranks of this group are 0 to {group.size - 1}")
     return root
+
+
+def check_rooted(
+    argument: str, tensors: Any, root_argument: str, root: int, group: Group, like: torch.Tensor, *, written: bool
+) -> Sequence[torch.Tensor] | None:
+    """The list of a rooted call: needed on the root, and only there."""
+    if group.rank == root:
+        if tensors is None:
+            raise ArgumentError(f"{argument}: rank {root} is {root_argument} and must pass one tensor per rank")
+        return check_tensors(argument, tensors, group, like, written=written)
+    if tensors:
+        raise ArgumentError(
+            f"{argument}: only rank {root} ({root_argument}) passes it, but rank {group.rank} did; pass None here"
+        )
+    return None
+
+
+def check_whole(whole_name: str, whole: torch.Tensor, part_name: str, part: torch.Tensor, group: Group) -> None:
+    """The whole has one part for every rank."""
+    if whole.dtype != part.dtype or whole.numel() != part.numel() * group.size:
+        raise ArgumentError(
+            f"{whole_name}: is {shape_name(whole)}, but {part_name} is {shape_name(part)} and there are {group.size} "
+            f"ranks: {whole_name} needs the same dtype and {part.numel() * group.size} elements"
+        )
+
+
+def check_apart(blocks: Sequence[torch.Tensor], tensor: torch.Tensor, own: int | None, offset: int = 0) -> None:
+    """Inputs and outputs share no memory; blocks[own], from `offset` bytes on, may be the tensor itself."""
+    first, last = tensor.data_ptr(), tensor.data_ptr() + _extent(tensor)
+    for k, block in enumerate(blocks):
+        start = block.data_ptr()
+        if max(first, start) < min(last, start + _extent(block)) and not (k == own and start + offset == first):
+            raise ArgumentError("an input and an output share memory in part: give the output memory of its own")
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to behind the last."""
+    if tensor.numel() == 0:
+        return 0
+    spans = zip(tensor.shape, tensor.stride(), strict=True)
+    return (1 + sum((n - 1) * step for n, step in spans)) * tensor.element_size()

@@ -19,12 +19,23 @@ from typing import Any
 
 import torch
 
-from .arguments import check_op, check_root, check_tensor, check_tensors, op_name, shape_name
+from .arguments import (
+    check_apart,
+    check_op,
+    check_root,
+    check_rooted,
+    check_tensor,
+    check_tensors,
+    check_whole,
+    op_name,
+    shape_name,
+)  # fmt: skip
 from .dispatch import Request, default_group, finish_plan, known_plan, perform, run_plan
 from .errors import ArgumentError, DTypeError
+from .membership.current import get_default
+from .membership.group import Group
+from .watch import caller, interrupted
 from .work import Work
-from .world.current import get_default
-from .world.group import Group
 
 __all__ = [
     "ReduceOp", "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all",
@@ -70,17 +81,17 @@ def all_reduce(
         try:
             if status := group.run(plan.address, pointer, pointer, group.state):
                 finish_plan(group, plan, pointer, pointer, timeout_s, status)
+        except BaseException as error:
+            interrupted(group, plan, error, caller())
+            raise
         finally:
             group.lock.release()
         return None
     check_tensor("tensor", tensor, written=True)
     name = op_name(op)
     check_op(name, tensor)
-    request = Request(
-        "all_reduce", f"all_reduce({shape_name(tensor)}, {name})", tensor, tensor.numel(), 1, tensor, tensor, name, 0, True,
-        algorithm, timeout_s, ("all_reduce", op, algorithm),
-    )  # fmt: skip
-    return perform(group, request, async_op)
+    request = Request("all_reduce", tensor, tensor, tensor, op=name, in_place=True)
+    return perform(group, request, async_op, algorithm, timeout_s, ("all_reduce", op, algorithm))
 
 
 def reduce(
@@ -104,23 +115,8 @@ def reduce(
     root, name = check_root("dst", dst, group), op_name(op)
     check_tensor("tensor", tensor, written=True)
     check_op(name, tensor)
-    text = f"reduce({shape_name(tensor)}, dst={root}, {name})"
-    request = Request(
-        "reduce",
-        text,
-        tensor,
-        tensor.numel(),
-        1,
-        tensor,
-        tensor,
-        name,
-        root,
-        True,
-        algorithm,
-        timeout_s,
-        ("reduce", op, dst, algorithm),
-    )
-    return perform(group, request, async_op)
+    request = Request("reduce", tensor, tensor, tensor, op=name, root=root, in_place=True)
+    return perform(group, request, async_op, algorithm, timeout_s, ("reduce", op, dst, algorithm))
 
 
 def broadcast(
@@ -142,23 +138,8 @@ def broadcast(
         return None
     root = check_root("src", src, group)
     check_tensor("tensor", tensor, written=group.rank != root)
-    text = f"broadcast({shape_name(tensor)}, src={root})"
-    request = Request(
-        "broadcast",
-        text,
-        tensor,
-        tensor.numel(),
-        1,
-        tensor,
-        tensor,
-        None,
-        root,
-        True,
-        algorithm,
-        timeout_s,
-        ("broadcast", None, src, algorithm),
-    )
-    return perform(group, request, async_op)
+    request = Request("broadcast", tensor, tensor, tensor, root=root, in_place=True)
+    return perform(group, request, async_op, algorithm, timeout_s, ("broadcast", None, src, algorithm))
 
 
 def scatter(
@@ -179,12 +160,10 @@ def scatter(
     group = group or default_group()
     root = check_root("src", src, group)
     check_tensor("tensor", tensor, written=True)
-    blocks = _rooted_list("scatter_list", scatter_list, "src", root, group, tensor, written=False)
-    request = Request(
-        "scatter", f"scatter({shape_name(tensor)}, src={root})", tensor, tensor.numel(), group.size, blocks, tensor, None,
-        root, False, algorithm, timeout_s,
-    )  # fmt: skip
-    return perform(group, request, async_op)
+    blocks = check_rooted("scatter_list", scatter_list, "src", root, group, tensor, written=False)
+    check_apart(blocks or [], tensor, root)
+    request = Request("scatter", tensor, blocks, tensor, root=root)
+    return perform(group, request, async_op, algorithm, timeout_s)
 
 
 def gather(
@@ -205,12 +184,10 @@ def gather(
     group = group or default_group()
     root = check_root("dst", dst, group)
     check_tensor("tensor", tensor)
-    blocks = _rooted_list("gather_list", gather_list, "dst", root, group, tensor, written=True)
-    request = Request(
-        "gather", f"gather({shape_name(tensor)}, dst={root})", tensor, tensor.numel(), group.size, tensor, blocks, None,
-        root, False, algorithm, timeout_s,
-    )  # fmt: skip
-    return perform(group, request, async_op)
+    blocks = check_rooted("gather_list", gather_list, "dst", root, group, tensor, written=True)
+    check_apart(blocks or [], tensor, root)
+    request = Request("gather", tensor, tensor, blocks, root=root)
+    return perform(group, request, async_op, algorithm, timeout_s)
 
 
 def all_gather(
@@ -232,12 +209,9 @@ def all_gather(
     group = group or default_group()
     check_tensor("tensor", tensor)
     blocks = check_tensors("tensor_list", tensor_list, group, tensor, written=True)
-    _check_apart(blocks, tensor, group.rank)
-    request = Request(
-        "all_gather", f"all_gather({shape_name(tensor)})", tensor, tensor.numel(), group.size, tensor, blocks, None, 0,
-        False, algorithm, timeout_s,
-    )  # fmt: skip
-    return perform(group, request, async_op)
+    check_apart(blocks, tensor, group.rank)
+    request = Request("all_gather", tensor, tensor, blocks)
+    return perform(group, request, async_op, algorithm, timeout_s)
 
 
 def all_gather_single(
@@ -260,13 +234,10 @@ def all_gather_single(
         return None
     check_tensor("input", input)
     check_tensor("output", output, written=True)
-    _check_whole("output", output, "input", input, group)
-    _check_apart([output], input, 0, group.rank * input.numel() * input.element_size())
-    request = Request(
-        "all_gather", f"all_gather({shape_name(input)})", input, input.numel(), group.size, input, output, None, 0, False,
-        algorithm, timeout_s, ("all_gather", None, 0, algorithm),
-    )  # fmt: skip
-    return perform(group, request, async_op)
+    check_whole("output", output, "input", input, group)
+    check_apart([output], input, 0, group.rank * input.numel() * input.element_size())
+    request = Request("all_gather", input, input, output)
+    return perform(group, request, async_op, algorithm, timeout_s, ("all_gather", None, 0, algorithm))
 
 
 def reduce_scatter(
@@ -287,12 +258,9 @@ def reduce_scatter(
     check_tensor("output", output, written=True)
     blocks = check_tensors("input_list", input_list, group, output)
     check_op(name, output)
-    _check_apart(blocks, output, group.rank)
-    request = Request(
-        "reduce_scatter", f"reduce_scatter({shape_name(output)}, {name})", output, output.numel(), group.size, blocks,
-        output, name, 0, False, algorithm, timeout_s,
-    )  # fmt: skip
-    return perform(group, request, async_op)
+    check_apart(blocks, output, group.rank)
+    request = Request("reduce_scatter", output, blocks, output, op=name)
+    return perform(group, request, async_op, algorithm, timeout_s)
 
 
 def reduce_scatter_single(
@@ -318,13 +286,10 @@ def reduce_scatter_single(
     check_tensor("input", input)
     check_tensor("output", output, written=True)
     check_op(name, output)
-    _check_whole("input", input, "output", output, group)
-    _check_apart([input], output, 0, group.rank * output.numel() * output.element_size())
-    request = Request(
-        "reduce_scatter", f"reduce_scatter({shape_name(output)}, {name})", output, output.numel(), group.size, input,
-        output, name, 0, False, algorithm, timeout_s, ("reduce_scatter", op, 0, algorithm),
-    )  # fmt: skip
-    return perform(group, request, async_op)
+    check_whole("input", input, "output", output, group)
+    check_apart([input], output, 0, group.rank * output.numel() * output.element_size())
+    request = Request("reduce_scatter", output, input, output, op=name)
+    return perform(group, request, async_op, algorithm, timeout_s, ("reduce_scatter", op, 0, algorithm))
 
 
 def all_to_all(
@@ -348,12 +313,9 @@ def all_to_all(
     inputs = check_tensors("input_tensor_list", input_tensor_list, group, like)
     outputs = check_tensors("output_tensor_list", output_tensor_list, group, like, written=True)
     for tensor in inputs:
-        _check_apart(outputs, tensor, None)
-    request = Request(
-        "all_to_all", f"all_to_all({shape_name(like)})", like, like.numel(), group.size, inputs, outputs, None, 0, False,
-        algorithm, timeout_s,
-    )  # fmt: skip
-    return perform(group, request, async_op)
+        check_apart(outputs, tensor, None)
+    request = Request("all_to_all", like, inputs, outputs)
+    return perform(group, request, async_op, algorithm, timeout_s)
 
 
 def all_to_all_single(
@@ -370,7 +332,8 @@ def all_to_all_single(
     Both: p·n elements of one dtype; the input is read, the output written.
     """
     group = group or default_group()
-    if not async_op and (plan := known_plan(group, input, output, "all_to_all", None, 0, algorithm)):
+    apart = input is not output  # what runs in place elsewhere is wrong here
+    if not async_op and apart and (plan := known_plan(group, input, output, "all_to_all", None, 0, algorithm)):
         run_plan(group, plan, input.data_ptr(), output.data_ptr(), timeout_s)
         return None
     check_tensor("input", input)
@@ -380,12 +343,10 @@ def all_to_all_single(
             f"output: is {shape_name(output)} and input {shape_name(input)}; both need the same dtype and number of "
             f"elements, a multiple of {group.size} ranks"
         )
-    _check_apart([output], input, None)
-    request = Request(
-        "all_to_all", f"all_to_all({shape_name(input)})", input, input.numel() // group.size, group.size, input, output,
-        None, 0, False, algorithm, timeout_s, ("all_to_all", None, 0, algorithm),
-    )  # fmt: skip
-    return perform(group, request, async_op)
+    check_apart([output], input, None)
+    block = torch.empty(input.numel() // group.size, dtype=input.dtype, device="meta")
+    request = Request("all_to_all", block, input, output)
+    return perform(group, request, async_op, algorithm, timeout_s, ("all_to_all", None, 0, algorithm))
 
 
 def barrier(
@@ -394,49 +355,9 @@ def barrier(
     """Return when every rank of the group has called this."""
     group = group or default_group()
     nothing = torch.empty(0)
-    request = Request("barrier", "barrier()", nothing, 0, 1, nothing, nothing, None, 0, True, algorithm, timeout_s)
-    return perform(group, request, async_op)
+    request = Request("barrier", nothing, nothing, nothing, in_place=True)
+    return perform(group, request, async_op, algorithm, timeout_s)
 
 
 all_gather_into_tensor = all_gather_single
 reduce_scatter_tensor = reduce_scatter_single
-
-
-def _rooted_list(
-    argument: str, tensors: Any, root_argument: str, root: int, group: Group, like: torch.Tensor, *, written: bool
-) -> Sequence[torch.Tensor] | None:
-    """The list of a rooted call: needed on the root, and only there."""
-    if group.rank == root:
-        if tensors is None:
-            raise ArgumentError(f"{argument}: rank {root} is {root_argument} and must pass one tensor per rank")
-        return check_tensors(argument, tensors, group, like, written=written)
-    if tensors:
-        raise ArgumentError(
-            f"{argument}: only rank {root} ({root_argument}) passes it, but rank {group.rank} did; pass None here"
-        )
-    return None
-
-
-def _check_whole(whole_name: str, whole: torch.Tensor, part_name: str, part: torch.Tensor, group: Group) -> None:
-    if whole.dtype != part.dtype or whole.numel() != part.numel() * group.size:
-        raise ArgumentError(
-            f"{whole_name}: is {shape_name(whole)}, but {part_name} is {shape_name(part)} and there are {group.size} ranks: "
-            f"{whole_name} needs the same dtype and {part.numel() * group.size} elements"
-        )
-
-
-def _check_apart(blocks: Sequence[torch.Tensor], tensor: torch.Tensor, own: int | None, offset: int = 0) -> None:
-    """Inputs and outputs share no memory; blocks[own], from `offset` bytes on, may be the tensor itself."""
-    first, last = tensor.data_ptr(), tensor.data_ptr() + _extent(tensor)
-    for k, block in enumerate(blocks):
-        start = block.data_ptr()
-        if max(first, start) < min(last, start + _extent(block)) and not (k == own and start + offset == first):
-            raise ArgumentError("an input and an output share memory in part: give the output memory of its own")
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    """Bytes from the first element to behind the last."""
-    if tensor.numel() == 0:
-        return 0
-    spans = zip(tensor.shape, tensor.stride(), strict=True)
-    return (1 + sum((n - 1) * step for n, step in spans)) * tensor.element_size()

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 
 from .algorithms.catalogue import find
-from .arguments import dtype_name
+from .arguments import count_name, dtype_name
 from .choose import choose, one_shot_limit
 from .engine.bind import Plan
 from .engine.program import Lowering
 from .errors import ArgumentError
-from .watch import attend, caller
+from .membership import init
+from .membership.current import get_default
+from .membership.group import Group
+from .schedule import ADD, BLOCKED, OP, ROUND
+from .watch import attend, caller, interrupted
 from .work import Work, Worker
-from .world import init
-from .world.current import get_default
-from .world.group import Group
 
 __all__ = ["Request", "default_group", "finish_plan", "known_plan", "perform", "run_plan"]
 
@@ -30,25 +31,26 @@ Tensors = torch.Tensor | Sequence[torch.Tensor] | None
 class Request:
     """A checked call.
 
-    text: the call in words. count: elements of a block, as the contract of the collective cuts the longer tensor.
-    inp, out: a tensor, a list with one tensor per rank, or None where this rank has none. in_place: they are one.
-    exact: they may be one where that does no harm (the own block of all_gather and reduce_scatter).
+    like: a block as users see it; the tensor itself where any cut will do. inp, out: a tensor, a list with one block
+    per rank, or None where this rank has none. in_place: they are one.
     """
 
     collective: str
-    text: str
     like: torch.Tensor
-    count: int
-    blocks: int
     inp: Tensors
     out: Tensors
     op: str | None = None
     root: int = 0
     in_place: bool = False
-    algorithm: Any = None
-    timeout_s: float | None = None
-    what: tuple[object, ...] = ()
-    """What `known_plan` asks for beside the tensors; empty: the plan is not kept for it."""
+
+    @property
+    def text(self) -> str:
+        """The call in words: `broadcast(float32[10], src=2)`. Ranks whose words differ do not run together."""
+        if self.collective == "barrier":
+            return "barrier()"
+        root = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}.get(self.collective)
+        details = [count_name(self.like)] + [f"{root}={self.root}"] * bool(root) + [self.op or ""] * bool(self.op)
+        return f"{self.collective}({', '.join(details)})"
 
 
 def default_group() -> Group:
@@ -72,7 +74,7 @@ def known_plan(group: Group, inp: torch.Tensor, out: torch.Tensor, *what: object
         if plan is None or not (inp.is_contiguous() and inp.is_cpu) or (count == 1 and inp.is_neg()):
             return None
         # Whatever runs in the background comes first.
-        return plan if group.worker is None or not group.worker.busy else None
+        return plan if group.worker is None or not group.worker.busy else None  # noqa: TRY300  one way through
     except (AttributeError, RuntimeError, TypeError):
         return None
 
@@ -80,8 +82,12 @@ def known_plan(group: Group, inp: torch.Tensor, out: torch.Tensor, *what: object
 def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> None:
     """Run a plan on these addresses, and come back when it is done."""
     with group.lock:
-        if status := group.run(plan.address, inp, out, group.state):
-            finish_plan(group, plan, inp, out, timeout_s, status, where)
+        try:
+            if status := group.run(plan.address, inp, out, group.state):
+                finish_plan(group, plan, inp, out, timeout_s, status, where)
+        except BaseException as error:
+            interrupted(group, plan, error, where or caller())
+            raise
 
 
 def finish_plan(
@@ -91,23 +97,33 @@ def finish_plan(
     attend(group, plan, lambda: group.run(plan.address, inp, out, group.state), status, timeout_s, where or caller())
 
 
-def perform(group: Group, request: Request, async_op: bool) -> Work | None:
-    """Do what was asked: None when it is done, or a Work with `async_op`."""
+def perform(
+    group: Group,
+    request: Request,
+    async_op: bool,
+    algorithm: Any,
+    timeout_s: float | None,
+    known_as: tuple[object, ...] = (),
+) -> Work | None:
+    """Do what was asked: None when it is done, or a Work with `async_op`.
+
+    known_as: what `known_plan` asks for beside the tensors; empty: the plan is not kept for it.
+    """
     group.check_usable()
-    inp, out, finish = _contiguous(request)
+    inp, out, finish = _contiguous(request, group.rank)
     shared = not request.in_place or inp is out
     shared = shared and all(isinstance(t, torch.Tensor) and _in_heap(group, t) for t in (inp, out))
-    nbytes = request.count * request.blocks * request.like.element_size()
+    nbytes = request.like.nbytes * (group.size if request.collective in BLOCKED else 1)
     # Small messages travel with their flag, whatever memory the tensors are in.
     shared = shared and nbytes > one_shot_limit(group.size, group.host.config)
-    plan = _plan(group, request, nbytes, Lowering(shared, request.in_place), (_is_list(inp), _is_list(out)))
-    if request.what and inp is request.inp and isinstance(inp, torch.Tensor) and isinstance(out, torch.Tensor):
-        _keep(group, plan, request.what, inp, out)
+    plan = _plan(group, request, algorithm, nbytes, Lowering(shared, request.in_place), (_is_list(inp), _is_list(out)))
+    if known_as and inp is request.inp and isinstance(inp, torch.Tensor) and isinstance(out, torch.Tensor):
+        _keep(group, plan, known_as, inp, out)
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)
 
     def action(where: str | None = None) -> None:
-        run_plan(group, plan, inp_address, out_address, request.timeout_s, where)
+        run_plan(group, plan, inp_address, out_address, timeout_s, where)
         finish()
         _ = inp, out, kept_inp, kept_out  # alive until here
 
@@ -126,33 +142,38 @@ def perform(group: Group, request: Request, async_op: bool) -> Work | None:
 
 def _keep(group: Group, plan: Plan, what: tuple[object, ...], inp: torch.Tensor, out: torch.Tensor) -> None:
     """Let the fast path find the plan: `known_plan`, or for a tensor in place its own unrolled look-up."""
+    if inp.is_complex():
+        return  # the fast path does not look for conjugate views
     where = _in_heap(group, inp), _in_heap(group, out)
+    key: tuple[object, ...] = (what, inp.dtype, inp.numel(), out.numel(), *where)
     if what[0] == "all_reduce":
-        group.plans[inp.dtype, inp.numel(), *what[1:], where[0]] = plan
-    else:
-        group.plans[what, inp.dtype, inp.numel(), out.numel(), *where] = plan
+        key = (inp.dtype, inp.numel(), *what[1:], where[0])
+    group.plans[key] = plan
 
 
-def _plan(group: Group, request: Request, nbytes: int, lowering: Lowering, lists: tuple[bool, bool]) -> Plan:
+def _plan(
+    group: Group, request: Request, named: Any, nbytes: int, lowering: Lowering, lists: tuple[bool, bool]
+) -> Plan:
     like = request.like
-    key = (request.collective, request.op, like.dtype, request.count, request.root, request.algorithm, lowering, lists)
+    key = (request.collective, request.op, like.dtype, like.numel(), request.root, named, lowering, lists)
     plan = group.plans.get(key)
     if plan is None:
-        if request.algorithm is None:
+        if named is None:
             algorithm = choose(request.collective, nbytes, group.size, group.host.config).algorithm
         else:
-            algorithm = find(request.collective, request.algorithm)
+            algorithm = find(request.collective, named)
         schedule = algorithm.schedule(group.size, request.root)
         if request.op == "avg" and not like.dtype.is_floating_point and not _in_one_pass(schedule.rows):
             raise ArgumentError(
-                f"{request.text}: {algorithm.full_name} rounds partial sums, so the average of {dtype_name(like.dtype)} "
-                "tensors would not be exact; leave algorithm= out, or average floating point tensors"
+                f"{request.text}: {algorithm.full_name} rounds partial sums, so the average of "
+                f"{dtype_name(like.dtype)} tensors would not be exact; leave algorithm= out, or average floating point "
+                "tensors"
             )
         plan = group.host.plan(
             schedule,
             lowering,
             call=request.text,
-            count=request.count,
+            count=like.numel(),
             item=like.element_size(),
             combine=(dtype_name(like.dtype), request.op) if request.op else None,
             lists=lists,
@@ -163,8 +184,6 @@ def _plan(group: Group, request: Request, nbytes: int, lowering: Lowering, lists
 
 def _in_one_pass(rows: np.ndarray[Any, Any]) -> bool:
     """Does the table combine in its first round only, so that every sum is made at once?"""
-    from .schedule.table import ADD, OP, ROUND  # noqa: PLC0415  only here
-
     return bool((rows[rows[:, OP] == ADD][:, ROUND] == 0).all())
 
 
@@ -186,8 +205,9 @@ def _address(tensors: Tensors) -> tuple[int, Any]:
     return table.ctypes.data, table
 
 
-def _contiguous(request: Request) -> tuple[Tensors, Tensors, Callable[[], None]]:
+def _contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[[], None]]:
     """The same tensors, contiguous: inputs are copied before, results copied back after, where they are not."""
+    only_read = request.collective == "broadcast" and rank == request.root
     back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -196,10 +216,9 @@ def _contiguous(request: Request) -> tuple[Tensors, Tensors, Callable[[], None]]
         return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def result(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_contiguous():
-            return tensor
         copy = dense(tensor)
-        back.append((tensor.detach(), copy))
+        if copy is not tensor and not only_read:
+            back.append((tensor.detach(), copy))
         return copy
 
     def finish() -> None:

@@ -149,16 +149,23 @@ class RankFailed(PeerError):
 
 
 class WaitTimeout(UnisonoError, TimeoutError):
-    """A call took longer than `timeout_s` seconds. `missing` are the ranks that had not come, or not finished."""
+    """A call took longer than `timeout_s` seconds.
 
-    def __init__(self, call: str, waited_s: float, missing: Sequence[int], waiting: int, details: str = "") -> None:
+    missing: the ranks that had not come, or not finished; none where only the call itself is known to be unfinished.
+    waiting: the rank that waited, or None for a process that is no rank.
+    """
+
+    def __init__(
+        self, call: str, waited_s: float, missing: Sequence[int], waiting: int | None = None, details: str = ""
+    ) -> None:
         self.call, self.waited_s, self.missing = call, waited_s, tuple(missing)
         self.waiting, self.details = waiting, details
-        who = ("rank " if len(self.missing) == 1 else "ranks ") + ", ".join(map(str, self.missing))
-        super().__init__(
-            f"rank {waiting} waited {waited_s:.3g} s in {call} for {who}.{details} "
-            "Look at what the missing ranks are doing, or raise timeout_s."
-        )
+        ranks = ("rank " if len(self.missing) == 1 else "ranks ") + ", ".join(map(str, self.missing))
+        if waiting is None:
+            text = f"{call} took longer than {waited_s:.3g} s" + (f": {ranks} had not finished" if self.missing else "")
+        else:
+            text = f"rank {waiting} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
+        super().__init__(f"{text}.{details}\nLook at what is missing, or give it more time with timeout_s.")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.call, self.waited_s, self.missing, self.waiting, self.details)

@@ -29,7 +29,7 @@ class Work:
         timeout: seconds to wait; WaitTimeout after that, while the call goes on. None: as long as the call may take.
         """
         if not self._done.wait(timeout):
-            raise WaitTimeout(self._call, timeout or 0.0, (), -1, " It is still running in the background.")
+            raise WaitTimeout(self._call, timeout or 0.0, (), details=" It goes on in the background.")
         if self._exception is not None:
             raise self._exception
         return True
@@ -66,7 +66,7 @@ class Work:
         if self._exception is None:
             future.set_result(None)
         else:
-            future.set_exception(self._exception)
+            future.set_exception(self._exception)  # type: ignore[arg-type]  # torch's annotation is wrong
 
 
 class Worker:

@@ -16,7 +16,6 @@ import os
 import struct
 from pathlib import Path
 
-
 from ..config import Config
 from ..errors import ArgumentError, OutOfMemory
 from ..units import format_bytes
@@ -104,6 +103,10 @@ class Arena:
         """Tell whoever waits for this rank that it will not come any more, and why (`was killed by signal 9`)."""
         self.board(rank).set_gone(how)
 
+    def mark_back(self, rank: int) -> None:
+        """Take that back: the rank takes part again."""
+        self.board(rank).set_back()
+
     def reserve_staging(self, rank: int) -> None:
         """Take the memory of a rank's staging area. Once; raises OutOfMemory."""
         if not self._staged:
@@ -135,15 +138,18 @@ class Arena:
 
     def _reserve(self, offset: int, nbytes: int) -> None:
         free = _available_bytes()
-        try:
-            if nbytes > free:
-                raise OSError
-            os.posix_fallocate(self.fd, offset, nbytes)
-        except OSError as error:
-            raise OutOfMemory(
-                f"{format_bytes(nbytes)} of shared memory are not there: {format_bytes(free)} are free on this host. "
-                "Use smaller tensors, fewer ranks, or free memory."
-            ) from error
+        refused: OSError | None = None
+        if nbytes <= free:
+            try:
+                os.posix_fallocate(self.fd, offset, nbytes)
+            except OSError as error:
+                refused = error
+            else:
+                return
+        raise OutOfMemory(
+            f"{format_bytes(nbytes)} of shared memory are not there: {format_bytes(free)} are free on this host. "
+            "Use smaller tensors, fewer ranks, or free memory."
+        ) from refused
 
 
 def _pages(nbytes: int) -> int:
@@ -162,5 +168,3 @@ def _available_bytes() -> int:
     except (OSError, ValueError):
         return free
     return free if limit == "max" else min(free, max(0, int(limit) - used))
-
-

@@ -13,7 +13,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["call_combine", "clock_gettime", "cycles", "load", "load_acquire", "memcpy", "pause", "sched_yield", "store", "store_release"]  # fmt: skip
+__all__ = [
+    "call_combine", "clock_gettime", "cycles", "load", "load_acquire", "memcpy", "pause", "sched_yield", "store",
+    "store_release",
+]  # fmt: skip
 
 _I64 = ir.IntType(64)
 
@@ -73,7 +76,8 @@ def pause(typing: Any) -> Any:
         if builder.module.triple.startswith(("aarch64", "arm64")):
             hint = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])
             builder.call(
-                cgutils.get_or_insert_function(builder.module, hint, "llvm.aarch64.hint"), [ir.Constant(ir.IntType(32), 1)]
+                cgutils.get_or_insert_function(builder.module, hint, "llvm.aarch64.hint"),
+                [ir.Constant(ir.IntType(32), 1)],
             )
         else:
             none = ir.FunctionType(ir.VoidType(), [])

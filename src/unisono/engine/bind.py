@@ -65,7 +65,9 @@ def bind(
     if program.slots:
         room = (half - _LINE) // program.slots // 128 * 128 - _LINE
         if room < _LINE:
-            raise AlgorithmError(f"{call}: {program.slots} staging slots do not fit into {half} bytes: use larger segments")
+            raise AlgorithmError(
+                f"{call}: {program.slots} staging slots do not fit into {half} bytes: use larger segments"
+            )
         most = min(room, max(_SMALLEST_SLOT, segment_bytes // program.slots // 128 * 128)) // item // align * align
         segments = max(1, -(-count // (most * program.per_block)))
         chunk = -(-count // (segments * program.per_block))

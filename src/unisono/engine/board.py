@@ -12,7 +12,7 @@ __all__ = ["BOARD_BYTES", "Board"]
 
 BOARD_BYTES = 4096
 _PID, _GONE, _CALLS, _GAVE_UP = 0, 64, (1088, 2112), 3136
-_FIELD = 1024 - 16
+_FIELD = BOARD_BYTES - _GAVE_UP
 _HEAD = struct.Struct("<QI")
 
 
@@ -35,6 +35,10 @@ class Board:
         """The rank will not come any more; the first reason stands."""
         if not self.gone:
             self._write(_GONE, 1, how)
+
+    def set_back(self) -> None:
+        """The rank takes part again."""
+        self._write(_GONE, 0, "")
 
     @property
     def gone(self) -> str:

@@ -7,12 +7,14 @@ pieces are given back when their tensor has gone.
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import weakref
+from collections import deque
 
 import torch
 
-from ..errors import OutOfMemory
+from ..errors import ArgumentError, OutOfMemory
 from ..units import format_bytes
 from .arena import PAGE, Arena
 
@@ -28,13 +30,14 @@ class Heap:
     def __init__(self, arena: Arena, rank: int) -> None:
         self._arena, self._rank = arena, rank
         self._free: list[tuple[int, int]] = [(0, arena.heap_bytes)]  # (offset, bytes), in order, never adjacent
+        self._given: deque[tuple[int, int]] = deque()  # what has come back since
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised contiguous tensor whose memory all ranks of the arena can reach. Raises OutOfMemory."""
-        count = 1
-        for extent in shape:
-            count *= extent
+        if any(extent < 0 for extent in shape):
+            raise ArgumentError(f"shape: {list(shape)} has a negative extent")
+        count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype)
         nbytes = count * dtype.itemsize
@@ -48,27 +51,32 @@ class Heap:
 
     def _take(self, nbytes: int) -> int:
         with self._lock:
+            self._merge()
             for k, (offset, size) in enumerate(self._free):
                 if size >= nbytes:
                     self._arena.reserve_heap(self._rank, offset, nbytes)
                     self._free[k : k + 1] = [(offset + nbytes, size - nbytes)] if size > nbytes else []
                     return offset
         raise OutOfMemory(
-            f"the heap of rank {self._rank} has {format_bytes(self._arena.heap_bytes)} of address space and no room for "
-            f"{format_bytes(nbytes)}. Free tensors, or set UNISONO_HEAP_BYTES before the group is made."
+            f"the heap of rank {self._rank} has {format_bytes(self._arena.heap_bytes)} of address space and no room "
+            f"for {format_bytes(nbytes)}. Free tensors, or set UNISONO_HEAP_BYTES before the group is made."
         )
 
     def _give(self, offset: int, nbytes: int) -> None:
-        with self._lock:
-            spans = sorted([*self._free, (offset, nbytes)])
-            merged = [spans[0]]
-            for start, size in spans[1:]:
-                last, length = merged[-1]
-                if last + length == start:
-                    merged[-1] = (last, length + size)
-                else:
-                    merged.append((start, size))
-            self._free = merged
+        """Take a piece back. The garbage collector may call this anywhere, in `_take` too: so it takes no lock."""
         if nbytes >= _GIVE_BACK:
             first, end = -(-offset // PAGE) * PAGE, (offset + nbytes) // PAGE * PAGE
             self._arena.release_heap(self._rank, first, end - first)
+        self._given.append((offset, nbytes))
+
+    def _merge(self) -> None:
+        spans = list(self._free)
+        while self._given:
+            spans.append(self._given.popleft())
+        self._free = []
+        for start, size in sorted(spans):
+            last, length = self._free[-1] if self._free else (-1, 0)
+            if last + length == start:
+                self._free[-1] = (last, length + size)
+            else:
+                self._free.append((start, size))

@@ -26,6 +26,7 @@ from .reducers import combine_address
 __all__ = ["Host", "kernel", "warm_up"]
 
 _LINE_WORDS = LINE // 8
+_NUMBER = 0xFFFFFFFF
 _SIGNED_OFF = 0
 """A signature that no call has: this rank has given the call up."""
 
@@ -46,14 +47,16 @@ def kernel() -> Callable[[int, int, int, int], int]:
         if said:
             print(f"{time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
         # The entry point skips the dispatcher's look at argument types, which would cost as much as a small call.
-        _kernel = next(iter(interpret.run.overloads.values())).entry_point
+        _kernel = next(iter(interpret.run.overloads.values())).entry_point  # type: ignore[attr-defined]
     return _kernel
 
 
 def _cached() -> bool:
     """Is the kernel's machine code on disk?"""
     path = interpret.run.stats.cache_path
-    return path is not None and any(name.startswith("interpret.run-") and name.endswith(".nbi") for name in os.listdir(path))
+    return path is not None and any(
+        name.startswith("interpret.run-") and name.endswith(".nbi") for name in os.listdir(path)
+    )
 
 
 def warm_up() -> None:
@@ -124,7 +127,8 @@ class Host:
         program = self.program(schedule, lowering)
         details = f"{schedule.name}, {lowering}"
         # Whether a rank passes lists or one tensor is its own affair, and not part of the agreement.
-        agreed = f"{call}|{details}|{schedule.root}|{zlib.crc32(schedule.rows.tobytes())}|{count}|{item}"
+        table = f"{schedule.root}|{zlib.crc32(schedule.rows.tobytes())}"
+        agreed = f"{call}|{details}|{table}|{count}|{item}|{self.config.segment_bytes}|{self.config.tag_bytes}"
         kernels = (0, 0)
         if combine:
             kernels = (combine_address(*combine, last=False), combine_address(*combine, last=True))
@@ -150,16 +154,30 @@ class Host:
         """The number of this rank's next (or current) call."""
         return int(self._state[StateWord.CALL])
 
+    @property
+    def unfinished(self) -> bool:
+        """Has the kernel come back in the middle of a call?"""
+        return int(self._state[StateWord.PC]) >= 0 or int(self._state[StateWord.OFFSET]) > 0
+
     def at_gate(self, plan: Plan) -> bool:
         """Is this rank still waiting for its peers to agree on the call?"""
         return int(self._state[StateWord.OFFSET]) == 0 and int(self._state[StateWord.PC]) <= plan.gate_row
 
-    def entered(self, rank: int) -> tuple[int, int]:
-        """(number, signature) of the latest call that a rank has entered; (0, 0) before its first."""
+    def entered(self, rank: int) -> int:
+        """The number of the latest call that a rank has entered; 0 before its first."""
+        return max(word & _NUMBER for word in self._entries(rank))
+
+    def signature(self, rank: int, number: int) -> int:
+        """The signature with which a rank entered the call of this number; 0: it has not, or it has withdrawn it.
+
+        A peer can be one call ahead of this rank, but not two, so its word for this rank's call is still there.
+        """
+        return next((word >> 32 for word in self._entries(rank) if word & _NUMBER == number), 0)
+
+    def _entries(self, rank: int) -> list[int]:
+        """The latest words (signature << 32 | number) with which a rank has entered calls."""
         line = self._lines[rank]
-        words = [int(line[1]), int(line[2]), *(int(tag[0]) for tag in self._tags[rank])]
-        latest = max(words, key=lambda word: word & 0xFFFFFFFF)
-        return latest & 0xFFFFFFFF, latest >> 32
+        return [int(line[1]), int(line[2]), *(int(tag[0]) for tag in self._tags[rank])]
 
     def skip_call(self) -> None:
         """Leave a call that no rank has begun, so that the next can follow."""

@@ -14,14 +14,23 @@ import numpy as np
 from numba import njit
 
 from .atomics import (
-    call_combine, clock_gettime, cycles, load, load_acquire, memcpy, pause, sched_yield, store, store_release,
-)  # fmt: skip
+    call_combine,
+    clock_gettime,
+    cycles,
+    load,
+    load_acquire,
+    memcpy,
+    pause,
+    sched_yield,
+    store,
+    store_release,
+)
 from .program import OUT, STAGE, STEP_BITS, Op, PlanWord, RowWord, StateWord
 
 __all__ = ["BLOCK", "DISAGREE", "DONE", "ENTERED", "IN_OFFSET", "OUT_OFFSET", "WAITING", "quick_yield", "run"]
 
 DONE, WAITING, DISAGREE = 0, 1, 2
-"""What run returns: finished; WAITING | rank << 8: nothing new from that rank; DISAGREE | rank << 8: it made another call."""
+"""What run returns: finished; WAITING | rank << 8: nothing new from that rank; DISAGREE | rank << 8: other call."""
 
 BLOCK = 16 << 10
 """Bytes that are combined at a time before they are copied on: they stay in the first-level cache."""
@@ -36,7 +45,9 @@ _NROWS, _ROWS, _REFS, _TOTAL, _PIECE, _PER, _ITEM, _ALIGN = (8 * k for k in rang
 _COMBINE, _FINISH, _SLOT, _TAG, _BASE, _READERS, _SIGNATURE, _GATE_STEP, _SHARED, _IN_LIST, _OUT_LIST = (
     8 * k for k in range(int(PlanWord.COMBINE), int(PlanWord.WORDS))
 )
-_SEGMENT, _PC, _OFFSET, _RANKS, _ME, _CONTROL, _STAGING, _STRIDE, _HALF, _SPINS, _SPIN_NOW, _QUICK = (8 * k for k in range(12))
+_SEGMENT, _PC, _OFFSET, _RANKS, _ME, _CONTROL, _STAGING, _STRIDE, _HALF, _SPINS, _SPIN_NOW, _QUICK = (
+    8 * k for k in range(12)
+)
 _LOOK_UP, _CALL, _SCRATCH, _CLOCK, _FLOOR, _READERS_NOW, _ADDRESSES = (
     8 * int(w)
     for w in (

@@ -37,7 +37,8 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
         rows, refs = _encode(rank, before[rank], after[rank], gate, waited)
         if gate + len(after[rank]) >= 1 << STEP_BITS:
             raise AlgorithmError(
-                f"{schedule.name}: rank {rank} makes {len(after[rank])} moves, more than {1 << STEP_BITS} steps can count"
+                f"{schedule.name}: rank {rank} makes {len(after[rank])} moves; no more than {1 << STEP_BITS} steps can "
+                "be counted"
             )
         programs.append(
             Program(

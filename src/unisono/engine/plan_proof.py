@@ -1,7 +1,8 @@
 """The proof of compiled programs: no race, no deadlock, the right values, for every timing.
 
-It reads rows and refs only and knows nothing of the compiler. All ranks run side by side, two calls of two segments
-each (what goes wrong between calls shows in the second), with staging halves used in turn as the kernel uses them.
+It reads rows and refs only and knows nothing of the compiler. All ranks run side by side, two calls (what goes wrong
+between calls shows in the second) of three segments each (the third is the first to use a half of the staging area
+again), with staging halves used in turn as the kernel uses them.
 Waits are for monotone words and each word has one writer, so one run decides about deadlock for every timing. Vector
 clocks decide about races for every timing: each access of a word must be ordered after the accesses it conflicts with.
 The user rewrites his tensors before each call and spoils them after it, so late readers and early writers show too.
@@ -22,7 +23,7 @@ from .program import OUT, STAGE, STEP_BITS, Lowering, Op, Program
 
 __all__ = ["Call", "prove_calls", "prove_programs"]
 
-_SEGMENTS = 2
+_SEGMENTS = 3
 
 Word = tuple[int, ...]
 """(STAGE, rank, half, slot) or (IN or OUT, rank, call, segment, block, sub)."""
@@ -57,9 +58,12 @@ class _Machine:
         self.writer: dict[Word, tuple[int, int]] = {}
         self.readers: dict[Word, dict[int, int]] = defaultdict(dict)
         self.halves: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)
-        draw = random.Random(0)
+        draw = random.Random(0)  # noqa: S311  not for secrets
         self.data = [
-            [[{c: draw.getrandbits(40) for c in range(call.schedule.chunks)} for _ in range(p)] for _ in range(_SEGMENTS)]
+            [
+                [{c: draw.getrandbits(40) for c in range(call.schedule.chunks)} for _ in range(p)]
+                for _ in range(_SEGMENTS)
+            ]
             for call in calls
         ]
         self.user = [_user_words(call) for call in calls]
@@ -140,7 +144,7 @@ class _Machine:
         call = self.calls[number]
         refs, nin = call.programs[me].refs[row[3] : row[3] + row[2] + row[4]].tolist(), row[2]
         self.tick(me)
-        words = []
+        words: list[Word] = []
         for where, rank, block, sub in refs:
             if where == STAGE:
                 words.append((STAGE, rank, segment & 1, block))
@@ -161,7 +165,9 @@ class _Machine:
         for (rank, other), at in list(uses.items()):
             if other != segment:
                 if rank != me and self.clock[me][rank] < at:
-                    raise ProgramError(f"{self.name}: rank {me} uses a half of rank {owner} while {rank} is in segment {other}")
+                    raise ProgramError(
+                        f"{self.name}: rank {me} uses a half of rank {owner} while {rank} is in segment {other}"
+                    )
                 if me == owner:
                     del uses[rank, other]
         uses[me, segment] = self.clock[me][me]
@@ -198,7 +204,9 @@ class _Machine:
         for part in range(_SEGMENTS):
             for word, (origin, ranks) in results[me]:
                 if self.read(me, _at(word, number, part)) != self.value(number, part, origin, ranks):
-                    raise ProgramError(f"{self.name}: rank {me} ends with a wrong value in {_say(_at(word, number, part))}")
+                    raise ProgramError(
+                        f"{self.name}: rank {me} ends with a wrong value in {_say(_at(word, number, part))}"
+                    )
             for word, _ in [*given[me], *results[me]]:
                 self.write(me, _at(word, number, part), -1)
 

@@ -8,7 +8,7 @@ float32 and rounded once. An op that ends with a step of its own (avg divides) h
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -176,7 +176,7 @@ def _kernel(name: int, op: int, last: int) -> Callable[..., None]:
     return combine
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(dtype: str, op: str, last: bool) -> Any:
     kernel = _kernel(DTYPES.index(dtype), OPS.index(op), int(last))
     return cfunc(types.void(*[types.intp] * 6), cache=True)(kernel)

@@ -17,7 +17,6 @@ from ..schedule.contract import Contract, Slot, contract
 from ..schedule.table import COPY, ROUND, Schedule, expand
 from .program import IN, OUT
 
-
 __all__ = ["Move", "Place", "Version", "Versions", "make_versions"]
 
 
@@ -99,7 +98,9 @@ def make_versions(schedule: Schedule) -> Versions:
         for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[cuts[k] : cuts[k + 1]]:
             slot, version = (dst, dbuf, dchunk), read((src, sbuf, schunk))
             if version.sub != dchunk % per:
-                raise AlgorithmError(f"{schedule.name}, round {k}: chunk {schunk} goes to {dchunk}: their sizes may differ")
+                raise AlgorithmError(
+                    f"{schedule.name}, round {k}: chunk {schunk} goes to {dchunk}: their sizes may differ"
+                )
             if op == COPY:
                 terms[slot] = [version]
             elif slot in terms:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from ..engine.bind import Plan
 from ..engine.interpret import DONE
 from ..errors import MismatchError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
-from ..world.group import Group
+from ..membership.group import Group
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
-__all__ = ["attend", "caller"]
+__all__ = ["attend", "caller", "interrupted"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COLLECT_S = 1.0
@@ -35,7 +35,9 @@ def caller() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def attend(group: Group, plan: Plan, resume: Callable[[], int], status: int, timeout_s: float | None, where: str) -> None:
+def attend(
+    group: Group, plan: Plan, resume: Callable[[], int], status: int, timeout_s: float | None, where: str
+) -> None:
     """Bring a call that stopped with this status to its end.
 
     resume goes on with the kernel. Raises MismatchError, PeerGone, PeerFailed or WaitTimeout; all but the first leave
@@ -54,6 +56,12 @@ def attend(group: Group, plan: Plan, resume: Callable[[], int], status: int, tim
     except BaseException as error:
         watch.give_up(error)
         raise
+
+
+def interrupted(group: Group, plan: Plan, error: BaseException, where: str) -> None:
+    """Give up a call that Ctrl-C ended where nobody attended to it: just behind the kernel's return."""
+    if group.broken is None and group.host.unfinished:
+        _Watch(group, plan, where).give_up(error)
 
 
 class _Watch:
@@ -90,13 +98,13 @@ class _Watch:
         for rank in range(self.group.size):
             if rank == self.group.rank:
                 continue
-            number, signature = self.host.entered(rank)
+            number, signature = self.host.entered(rank), self.host.signature(rank, self.number)
             board = self.host.arena.board(rank)
             gave_up, text = board.gave_up
             blamed, _, reason = text.partition("\n")
-            views.append(
-                PeerView(rank, number, signature, self.gone(rank), (gave_up, int(blamed) if gave_up else -1, reason))
-            )
+            late = reason.startswith(WaitTimeout.__name__)
+            ranks = tuple(map(int, blamed.split()))
+            views.append(PeerView(rank, number, signature, self.gone(rank), gave_up, ranks, late, reason))
         return views
 
     def gone(self, rank: int) -> str:
@@ -131,13 +139,20 @@ class _Watch:
             if len(calls) == self.group.size or time.monotonic() > until:
                 break
             time.sleep(0.002)
+        if len({call for call, _ in calls.values()}) == 1:  # yet the tables behind the name, or the knobs, differ
+            signatures = {rank: self.host.signature(rank, self.number) for rank in calls}
+            signatures[self.group.rank] = self.plan.signature
+            calls = {
+                rank: (f"{call}, table and configuration {signatures[rank]:08x}", where)
+                for rank, (call, where) in calls.items()
+            }
         return MismatchError(self.number, calls, _odd(calls))
 
     def last_calls(self, missing: tuple[int, ...]) -> str:
         """How far the missing ranks have come."""
         said = []
         for rank in missing:
-            number, _ = self.host.entered(rank)
+            number = self.host.entered(rank)
             board = self.host.arena.board(rank)
             at = "has made no call yet" if not number else f"has last made call #{number} of this group"
             said.append(f" Rank {rank} (pid {board.pid or 'unknown'}) {at}.")
@@ -145,9 +160,13 @@ class _Watch:
 
     def give_up(self, error: BaseException) -> None:
         """Tell the others, and end the group."""
-        blamed = error.rank if isinstance(error, PeerGone) else -1
+        blamed: tuple[int, ...] = ()
+        if isinstance(error, PeerGone):
+            blamed = (error.rank,)
+        elif isinstance(error, WaitTimeout):
+            blamed = error.missing
         reason = str(error) or type(error).__name__
-        self.board.set_gave_up(self.number, f"{blamed}\n{type(error).__name__}: {reason}")
+        self.board.set_gave_up(self.number, f"{' '.join(map(str, blamed))}\n{type(error).__name__}: {reason}")
         self.host.sign_off(self.plan)
         if not isinstance(error, UnisonoError):
             error = PeerFailed(self.group.rank, f"interrupted by {type(error).__name__}", self.group.rank, self.call)

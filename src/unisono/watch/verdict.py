@@ -10,14 +10,22 @@ __all__ = ["Disagree", "Failed", "Gone", "Late", "Patience", "PeerView", "Situat
 
 @dataclass(frozen=True)
 class PeerView:
-    """A peer as seen now. number, signature: of the latest call it entered. gone: why it will not come, or "".
-    gave_up: number of the call it gave up (0: none), whom it blames (-1: nobody), and its reason."""
+    """A peer as seen now.
+
+    number: of the latest call it entered. signature: with which it entered the call that this rank is in; 0: it has
+    not, or no longer stands by it. gone: why it will not come, or "". gave_up: number of the call it gave up, or 0;
+    blames: the ranks it waited for; late: because they did not come in time, not because they are gone; reason: in
+    words.
+    """
 
     rank: int
     number: int
     signature: int
     gone: str = ""
-    gave_up: tuple[int, int, str] = (0, -1, "")
+    gave_up: int = 0
+    blames: tuple[int, ...] = ()
+    late: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,14 +77,14 @@ Verdict = Patience | Disagree | Gone | Failed | Late
 
 
 def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
-    """The most telling fact first: a different call explains whatever its caller did next, a death those who gave up."""
+    """The most telling fact first: another call explains whatever its caller did next, a death those who gave up."""
     by_rank = {peer.rank: peer for peer in peers}
 
     def refused(peer: PeerView) -> bool:
-        """Did it make another call? Past this one it can only have gone by refusing it: the gate needs every rank."""
-        if not me.at_gate or peer.number < me.number or 0 < peer.gave_up[0] <= me.number:
+        """Did it make another call in place of this one? (One that made this call may already be in the next.)"""
+        if not me.at_gate or peer.number < me.number or 0 < peer.gave_up <= me.number:
             return False
-        return peer.number > me.number or peer.signature != me.signature
+        return peer.signature != me.signature
 
     def needed(peer: PeerView) -> bool:
         """Can the call not end without a further step of this peer?"""
@@ -85,14 +93,17 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
     if any(refused(peer) for peer in peers):
         return Disagree()
     for peer in peers:
-        if peer.gone and needed(peer) and peer.gave_up[0] != me.number:
+        if peer.gone and needed(peer) and peer.gave_up != me.number:
             return Gone(peer.rank, peer.gone)
     for peer in peers:
-        number, blamed, reason = peer.gave_up
-        if 0 < number <= me.number:
-            if blamed in by_rank and by_rank[blamed].gone:
-                return Gone(blamed, by_rank[blamed].gone)
-            return Failed(peer.rank, reason)
+        if 0 < peer.gave_up <= me.number:
+            for blamed in peer.blames:
+                if blamed in by_rank and by_rank[blamed].gone:
+                    return Gone(blamed, by_rank[blamed].gone)
+            # Who waits for the same ranks in the same call runs out of time with the first that does.
+            if peer.late and peer.gave_up == me.number and all(rank in by_rank for rank in peer.blames):
+                return Late(peer.blames)
+            return Failed(peer.rank, peer.reason)
     if me.overdue:
         absent = tuple(peer.rank for peer in peers if peer.number < me.number)
         return Late(absent or (me.waiting_for,))

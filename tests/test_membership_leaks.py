@@ -12,11 +12,11 @@ import time
 import pytest
 
 from unisono.errors import RankFailed
-from unisono.world import init, run, world
+from unisono.membership import init, run, world
 
 PARENT = """
 import os, signal, threading
-from unisono.world import world
+from unisono.membership import world
 w = world(3)
 print(os.getpid(), *set(w.run(os.getppid)), *w.run(os.getpid), flush=True)
 {before}
@@ -147,7 +147,7 @@ def test_a_forgotten_world_ends_with_its_object():
 
 
 def test_nothing_is_said_at_exit():
-    code = "from unisono.world import run, world\nw = world(2)\nw.run(int)\nrun(int, 2)"
+    code = "from unisono.membership import run, world\nw = world(2)\nw.run(int)\nrun(int, 2)"
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", code],
         capture_output=True,

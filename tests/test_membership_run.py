@@ -13,7 +13,7 @@ import torch
 
 import unisono
 from unisono.errors import ArgumentError, NotInitialized, RankFailed
-from unisono.world import get_default, init, run, shutdown, world
+from unisono.membership import get_default, init, run, shutdown, world
 
 KEPT = {}
 
@@ -55,7 +55,7 @@ def test_a_large_argument_and_result():
 
 
 def test_functions_of_a_module_on_no_path(tmp_path):
-    (tmp_path / "odd_place.py").write_text("import os\nfrom unisono.world import init\ndef f():\n    return g()\n"
+    (tmp_path / "odd_place.py").write_text("import os\nfrom unisono.membership import init\ndef f():\n    return g()\n"
                                            "def g():\n    return init().rank, os.sep\n")  # fmt: skip
     spec = importlib.util.spec_from_file_location("odd_place", tmp_path / "odd_place.py")
     module = importlib.util.module_from_spec(spec)
@@ -169,7 +169,7 @@ def test_a_forked_child_does_not_touch_its_parents_world():
     script = """
 import os, sys
 from unisono.errors import NotInitialized
-from unisono.world import run, world
+from unisono.membership import run, world
 w = world(2)
 pids = w.run(os.getpid)
 child = os.fork()
@@ -211,7 +211,7 @@ def test_wrong_calls_are_refused_before_anything_starts():
 def test_a_plain_script_needs_no_guard(tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(
-        "from unisono.world import run, init\n"
+        "from unisono.membership import run, init\n"
         "class Answer:\n    def __init__(self, rank): self.rank = rank\n"
         "def f(): return Answer(init().rank)\n"
         "answers = run(f, 3)\n"

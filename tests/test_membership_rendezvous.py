@@ -10,9 +10,9 @@ import pytest
 from torch.distributed import HashStore
 
 from unisono.errors import ArgumentError, WaitTimeout
-from unisono.world import rendezvous
-from unisono.world.detect import Launch
-from unisono.world.rendezvous import Identity, connect, meet, strangers
+from unisono.membership import rendezvous
+from unisono.membership.detect import Launch
+from unisono.membership.rendezvous import Identity, connect, meet, strangers
 
 HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000)
 

@@ -11,8 +11,8 @@ import torch
 
 import unisono
 from unisono.errors import ArgumentError, MismatchError, PeerGone, RankFailed, WaitTimeout
-from unisono.world import crew as crew_module
-from unisono.world import init, run, world
+from unisono.membership import crew as crew_module
+from unisono.membership import init, run, world
 
 
 class Unpicklable(Exception):
@@ -52,7 +52,7 @@ def test_an_exception_names_its_rank_and_is_the_cause():
     assert error.rank == 1
     assert isinstance(error.__cause__, ValueError)
     assert "in boom" in error.traceback
-    assert "unisono/world/" not in error.traceback
+    assert "unisono/membership/" not in error.traceback
     assert sorted(error.waiting) == [0, 2]
     assert "raised ValueError: boom while rank 2 waited" in error.waiting[2]
 
@@ -173,7 +173,7 @@ def test_stuck_ranks_are_killed_and_show_where_they_were(short_grace):
     assert caught.value.rank == 1
     for rank in (0, 2):
         assert "in forever" in caught.value.waiting[rank]
-        assert "unisono/world" not in caught.value.waiting[rank]
+        assert "unisono/membership" not in caught.value.waiting[rank]
 
 
 def test_a_stopped_rank_is_killed_too(short_grace):

@@ -77,7 +77,7 @@ class Crew:
         their stacks.
         """
         for rank in range(len(self.pids)):
-            _take_back(self.arena, rank)
+            self.arena.mark_back(rank)  # it has returned from the last run's function
         path = [os.path.abspath(entry) for entry in sys.path]
         # Lines with no time of change belong to no file.
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
@@ -134,11 +134,6 @@ class Crew:
                 wait_s = _QUIET_S
             stacks[rank] = _without_ours(b"".join(parts).decode(errors="replace")) or "(it did not say where it is)\n"
         return stacks
-
-
-def _take_back(arena: Arena, rank: int) -> None:
-    """Forget that this rank has returned from the last run's function: it takes part again."""
-    arena.board(rank)._write(64, 0, "")  # noqa: SLF001
 
 
 def _without_ours(stack: str) -> str:

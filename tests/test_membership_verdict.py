@@ -5,9 +5,9 @@ import copy
 import pytest
 
 from unisono.errors import ArgumentError, MismatchError, PeerGone, RankFailed, UsageError, WaitTimeout
-from unisono.world.cargo import pack, unpack
-from unisono.world.protocol import Report
-from unisono.world.verdict import rank_failed, results
+from unisono.membership.cargo import pack, unpack
+from unisono.membership.protocol import Report
+from unisono.membership.verdict import rank_failed, results
 
 
 def returned(rank, value):

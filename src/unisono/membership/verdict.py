@@ -12,9 +12,6 @@ from .protocol import Report
 
 __all__ = ["rank_failed", "results"]
 
-_PARENT = -1
-"""Who waited, in a WaitTimeout: no rank, but the process that started them."""
-
 Reports = Mapping[int, tuple[Report, bytes]]
 
 
@@ -102,9 +99,7 @@ def _both(kind: type[UnisonoError]) -> type[RankFailed]:
 
 def _too_late(call: str, waited_s: float, stuck: Mapping[int, str]) -> WaitTimeout:
     stacks = "".join(f"\nrank {rank} was here:\n{stack.rstrip()}" for rank, stack in stuck.items())
-    error = WaitTimeout(call, waited_s, list(stuck), _PARENT, stacks)
-    error.args = (f"{call} took longer than {waited_s:.3g} s: {_ranks(list(stuck))} had not finished.{stacks}",)
-    return error
+    return WaitTimeout(call, waited_s, list(stuck), details=stacks)
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from unisono.errors import ArgumentError, WaitTimeout
-from unisono.world import get_default, init, run, shutdown
+from unisono.membership import get_default, init, run, shutdown
 
 SCRIPT = """
 import os, sys, time
-from unisono.world import get_default, init, shutdown
+from unisono.membership import get_default, init, shutdown
 group = init()
 board = group.host.arena.board
 assert init() is group

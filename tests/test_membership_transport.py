@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from unisono.world.transport import Channel, Descriptor
+from unisono.membership.transport import Channel, Descriptor
 
 
 @pytest.fixture

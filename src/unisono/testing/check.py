@@ -1,0 +1,49 @@
+"""The contract of an algorithm, checked the way a group checks it before its first call, for many sizes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..algorithms.catalogue import Algorithm, find
+from ..engine.plan import compile_schedule
+from ..engine.plan_proof import prove_programs
+from ..engine.program import Lowering
+from ..errors import ArgumentError
+from ..schedule import BLOCKED, ROOTED, Proof, Schedule, prove
+
+__all__ = ["check_algorithm", "lowerings"]
+
+
+def check_algorithm(
+    collective: str, algorithm: str | Algorithm | Callable[..., Any], ranks: Sequence[int] = (1, 2, 3, 4, 5, 7, 8)
+) -> list[Proof]:
+    """Prove an algorithm, and the programs that it is compiled to, for groups of these sizes and every root.
+
+    algorithm: a name of the catalogue, an Algorithm, or a generator of rounds (r, p), for collectives with a root
+    (r, p, root). Sizes that its restrictions exclude are left out. Returns the proofs, by size and root.
+
+    Raises AlgorithmError, with the row and the reason, if it breaks its contract for some size, and ArgumentError if
+    it allows none of the sizes.
+    """
+    found = find(collective, algorithm)
+    proofs = []
+    for size in ranks:
+        if not found.allows(size):
+            continue
+        for root in range(size if collective in ROOTED else 1):
+            schedule = found.schedule(size, root)
+            proofs.append(prove(schedule))
+            for lowering in lowerings(schedule):
+                prove_programs(schedule, compile_schedule(schedule, lowering), lowering)
+    if not proofs:
+        raise ArgumentError(f"{found.full_name} allows none of {', '.join(map(str, ranks))} ranks")
+    return proofs
+
+
+def lowerings(schedule: Schedule) -> Iterator[Lowering]:
+    """Every way in which a schedule can be compiled for one host."""
+    for zero_copy in (False, True):
+        yield Lowering(zero_copy, in_place=False)
+        if schedule.collective not in BLOCKED:
+            yield Lowering(zero_copy, in_place=True)

@@ -1,0 +1,24 @@
+"""Ranks that tests share: one world per size for a whole session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import unisono
+
+
+@pytest.fixture(scope="session")
+def worlds() -> Iterator[Callable[[int], unisono.World]]:
+    """worlds(p): a world of p ranks, the same for everybody who asks. A run that fails takes its ranks with it only."""
+    with ExitStack() as stack:
+        made: dict[int, unisono.World] = {}
+
+        def of(size: int) -> unisono.World:
+            if size not in made:
+                made[size] = stack.enter_context(unisono.World(size, timeout_s=60))
+            return made[size]
+
+        yield of

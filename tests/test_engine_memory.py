@@ -1,0 +1,201 @@
+"""The shared memory of a group: what is allocated comes back, what is too much is refused, nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from unisono.config import Config
+from unisono.engine.arena import MAX_RANKS, Arena
+from unisono.engine.board import Board
+from unisono.engine.heap import Heap
+from unisono.errors import ArgumentError, OutOfMemory
+
+SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = Arena.create(2, SMALL)
+    yield arena
+    arena.close()
+
+
+def taken(arena: Arena) -> int:
+    """Bytes of memory behind the arena."""
+    return os.stat(arena.fd).st_blocks * 512
+
+
+def test_tensors_are_separate_and_aligned(arena: Arena) -> None:
+    heap = Heap(arena, 0)
+    tensors = [heap.empty((n,), torch.uint8).fill_(n) for n in range(1, 200)]
+    for n, tensor in enumerate(tensors, start=1):
+        assert tensor.data_ptr() % 64 == 0
+        assert tensor.tolist() == [n] * n
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int16, torch.float64, torch.complex64, torch.bfloat16])
+def test_any_dtype_and_shape(arena: Arena, dtype: torch.dtype) -> None:
+    tensor = Heap(arena, 1).empty((3, 5, 2), dtype)
+    assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == ((3, 5, 2), dtype, True)
+    assert arena.heap(1) <= tensor.data_ptr() < arena.heap(1) + arena.heap_bytes
+
+
+def test_another_mapping_sees_the_same_bytes(arena: Arena) -> None:
+    tensor = Heap(arena, 1).empty((100,), torch.int32).copy_(torch.arange(100))
+    other = Arena.attach(os.dup(arena.fd))
+    seen = (other.map or b"")[tensor.data_ptr() - arena.base :][:400]
+    assert seen == tensor.numpy().tobytes()
+    other.close()
+
+
+def test_a_thousand_tensors_need_no_more_than_one(arena: Arena) -> None:
+    heap = Heap(arena, 0)
+    heap.empty((100_000,), torch.uint8)
+    before = taken(arena)
+    addresses = {heap.empty((100_000,), torch.uint8).data_ptr() for _ in range(1000)}
+    assert len(addresses) == 1
+    assert taken(arena) == before
+
+
+def test_pieces_grow_together_again(arena: Arena) -> None:
+    heap, draw = Heap(arena, 0), random.Random(3)
+    for _ in range(20):
+        tensors = [heap.empty((draw.randrange(1, 20_000),), torch.uint8) for _ in range(40)]
+        draw.shuffle(tensors)
+        del tensors[: draw.randrange(40)]
+    del tensors
+    whole = heap.empty((arena.heap_bytes,), torch.uint8)
+    assert whole.numel() == arena.heap_bytes
+
+
+def test_memory_lives_as_long_as_any_view_of_it(arena: Arena) -> None:
+    heap = Heap(arena, 0)
+    view = heap.empty((1000,), torch.uint8).fill_(7)[500:].view(5, 100)[1:]
+    others = [heap.empty((1000,), torch.uint8).fill_(9) for _ in range(20)]
+    assert view.unique().tolist() == [7]
+    del view
+    assert len({t.data_ptr() for t in others} | {heap.empty((1000,), torch.uint8).data_ptr()}) == 21
+
+
+def test_large_pieces_go_back_to_the_system() -> None:
+    arena = Arena.create(1, Config(segment_bytes=4096, heap_bytes=64 << 20))
+    heap = Heap(arena, 0)
+    before = taken(arena)
+    tensor = heap.empty((32 << 20,), torch.uint8).fill_(1)
+    assert taken(arena) - before >= 32 << 20
+    del tensor
+    assert taken(arena) - before < 1 << 20
+    arena.close()
+
+
+def test_garbage_may_be_collected_while_memory_is_taken(arena: Arena) -> None:
+    """A collection inside the allocator ends tensors of the same heap: that must neither deadlock nor lose pieces."""
+    heap = Heap(arena, 0)
+    reserve = arena.reserve_heap
+
+    def collect_first(rank: int, offset: int, nbytes: int) -> None:
+        gc.collect(0)
+        reserve(rank, offset, nbytes)
+
+    arena.reserve_heap = collect_first  # type: ignore[method-assign]
+    for n in range(1, 50):
+        cycle: list[object] = [heap.empty((n * 300,), torch.uint8)]
+        cycle.append(cycle)
+        del cycle
+        heap.empty((n * 200,), torch.uint8)
+    gc.collect()
+    heap.empty((arena.heap_bytes,), torch.uint8)
+
+
+def test_too_much_is_refused_and_nothing_is_lost(arena: Arena) -> None:
+    heap = Heap(arena, 0)
+    for shape in ((arena.heap_bytes + 1,), (1 << 60,), (1 << 40, 1 << 40)):
+        with pytest.raises(OutOfMemory, match="UNISONO_HEAP_BYTES"):
+            heap.empty(shape, torch.uint8)
+    heap.empty((arena.heap_bytes,), torch.uint8)
+
+
+def test_more_than_the_host_has_is_refused() -> None:
+    arena = Arena.create(1, Config(segment_bytes=4096, heap_bytes=1 << 44))
+    with pytest.raises(OutOfMemory, match="are free on this host"):
+        Heap(arena, 0).empty((1 << 43,), torch.uint8)
+    Heap(arena, 0).empty((10,), torch.uint8).fill_(1)
+    arena.close()
+
+
+def test_empty_tensors_and_wrong_shapes(arena: Arena) -> None:
+    assert Heap(arena, 0).empty((0, 5), torch.float32).shape == (0, 5)
+    assert Heap(arena, 0).empty((), torch.float32).fill_(3.0).item() == 3.0
+    for shape in ((-1,), (3, -2), (0, -1)):
+        with pytest.raises(ArgumentError, match="negative extent"):
+            Heap(arena, 0).empty(shape, torch.float32)
+
+
+def test_only_sensible_numbers_of_ranks() -> None:
+    for size in (0, -1, MAX_RANKS + 1):
+        with pytest.raises(ArgumentError, match=str(size)):
+            Arena.create(size, SMALL)
+
+
+def test_only_arenas_can_be_attached(tmp_path: Path) -> None:
+    path = tmp_path / "none"
+    path.write_bytes(bytes(8192))
+    with path.open("rb") as file, pytest.raises(ArgumentError, match="no arena"):
+        Arena.attach(file.fileno())
+
+
+def test_a_closed_arena_leaves_nothing() -> None:
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:unisono")
+
+    descriptors, shm, mapped = len(os.listdir("/proc/self/fd")), os.listdir("/dev/shm"), mappings()  # noqa: S108
+    for _ in range(5):
+        arena = Arena.create(3, SMALL)
+        tensor = Heap(arena, 2).empty((1000,), torch.float32).fill_(5.0)
+        arena.close()
+        arena.close()
+        assert tensor.sum() == 5000  # it keeps the mapping
+        with pytest.raises(ArgumentError, match="closed"):
+            arena.board(0)
+        del tensor, arena
+        gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert os.listdir("/dev/shm") == shm  # noqa: S108
+    assert mappings() == mapped
+
+
+def test_a_board_says_what_was_written_last() -> None:
+    board = Board(memoryview(bytearray(4096)))
+    assert (board.pid, board.gone, board.call(1), board.gave_up) == (0, "", None, (0, ""))
+    board.pid = 4711
+    board.set_call(1, "all_reduce(float32[6], sum)", "train.py:88")
+    board.set_call(2, "barrier()", "train.py:89")
+    assert board.call(1) == ("all_reduce(float32[6], sum)", "train.py:88")
+    assert board.call(2) == ("barrier()", "train.py:89")
+    board.set_call(3, "barrier()", "train.py:90")
+    assert board.call(1) is None
+    board.set_gave_up(3, "1 2\nWaitTimeout: too late")
+    assert board.gave_up == (3, "1 2\nWaitTimeout: too late")
+    board.set_gone("died")
+    board.set_gone("returned")
+    assert (board.pid, board.gone) == (4711, "died")
+
+
+def test_long_words_stay_in_their_field() -> None:
+    board = Board(memoryview(bytearray(4096)))
+    for number in (1, 2):
+        board.set_call(number, "ü" * 5000, "train.py:88")
+    board.set_gone("ö" * 5000)
+    board.set_gave_up(1, "ä" * 5000)
+    for number in (1, 2):
+        call, _ = board.call(number) or ("", "")
+        assert set(call) <= {"ü", "\N{REPLACEMENT CHARACTER}"}
+    assert set(board.gone) <= {"ö", "\N{REPLACEMENT CHARACTER}"}
+    assert set(board.gave_up[1]) <= {"ä", "\N{REPLACEMENT CHARACTER}"}

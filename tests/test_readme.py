@@ -1,0 +1,78 @@
+"""What the README shows is run: its Python, its command lines, its picture, its figures."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def part(name: str) -> str:
+    """The text between two marks."""
+    return README.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0].strip()
+
+
+def python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_there_are_programs() -> None:
+    assert len(PROGRAMS) >= 3
+
+
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if "ranks" not in p or "unisono.run" in p])
+def test_programs_run(program: str) -> None:
+    python(program)
+
+
+def test_the_average_is_right() -> None:
+    program = next(p for p in PROGRAMS if 'op="avg"' in p)
+    assert python(program).strip() == str([[15.0] * 4] * 4)
+
+
+def test_the_own_algorithm_is_right() -> None:
+    program = next(p for p in PROGRAMS if "doubling" in p)
+    assert python(program).strip() == str([6.0, 10.0, 14.0])
+
+
+def test_explain_prints_what_is_shown() -> None:
+    command = re.search(r"\$ (unisono explain .*)", README)
+    assert command
+    done = subprocess.run(
+        [sys.executable, "-m", *command[1].split()], capture_output=True, text=True, timeout=60, check=True
+    )
+    shown = part("explain").strip("`\n").splitlines()
+    actual = done.stdout.splitlines()
+
+    def plain(lines: list[str]) -> list[str]:
+        # How long the proof took, and the line of the source, may change.
+        return [re.sub(r"in [\d.]+ [nµm]?s|\.py:\d+", "", line).rstrip() for line in lines if line.strip()]
+
+    assert plain(shown) == plain(actual)
+
+
+def test_the_picture_is_drawn_from_the_table_that_runs() -> None:
+    from unisono.algorithms import CATALOGUE
+    from unisono.draw import svg
+
+    assert (ROOT / "docs" / "ring.svg").read_text().strip() == svg(CATALOGUE["all_reduce.ring"].schedule(4)).strip()
+
+
+def test_the_disagreement_shown_is_what_ranks_raise() -> None:
+    shown = part("mismatch")
+    program = re.search(r"```python\n(.*?)```", shown, re.DOTALL)
+    message = re.search(r"```\n(call #.*?)```", shown, re.DOTALL)
+    assert program
+    assert message
+    caught = "try:\n" + "".join(f"    {line}\n" for line in program[1].splitlines())
+    said = python(f"import unisono\n{caught}except unisono.MismatchError as error:\n    print(error.__cause__)")
+    assert [line.split() for line in said.splitlines()[:3]] == [line.split() for line in message[1].splitlines()[:3]]

@@ -1,0 +1,169 @@
+"""What a waiting rank concludes from what it sees: a table of situations, and what must hold in all of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unisono.watch.verdict import Disagree, Failed, Gone, Late, Patience, PeerView, Situation, Verdict, judge
+
+N, MINE, OTHER = 7, 111, 222
+"""The call that this rank (0) is in, its signature, and that of another call."""
+
+
+def at_gate(overdue: bool = False, waiting_for: int = 1) -> Situation:
+    return Situation(N, MINE, waiting_for, True, overdue)
+
+
+def inside(overdue: bool = False, waiting_for: int = 1) -> Situation:
+    return Situation(N, MINE, waiting_for, False, overdue)
+
+
+def here(rank: int, **more: object) -> PeerView:
+    return PeerView(rank, N, MINE, **more)  # type: ignore[arg-type]
+
+
+def behind(rank: int, **more: object) -> PeerView:
+    return PeerView(rank, N - 1, 0, **more)  # type: ignore[arg-type]
+
+
+def ahead(rank: int, signature: int = MINE, **more: object) -> PeerView:
+    return PeerView(rank, N + 1, signature, **more)  # type: ignore[arg-type]
+
+
+def differs(rank: int, **more: object) -> PeerView:
+    return PeerView(rank, N, OTHER, **more)  # type: ignore[arg-type]
+
+
+DEAD = {"gone": "was killed by signal 9"}
+
+TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
+    "nobody else has come yet": (at_gate(), [behind(1), behind(2)], Patience()),
+    "all are in the call": (inside(), [here(1), here(2)], Patience()),
+    "a peer has finished, and is in the next call": (at_gate(), [ahead(1), here(2)], Patience()),
+    "a peer made another call": (at_gate(), [differs(1), here(2)], Disagree()),
+    "another call, though a third is missing": (at_gate(), [behind(1), differs(2)], Disagree()),
+    "a peer refused the call and went on": (at_gate(), [ahead(1, OTHER), here(2)], Disagree()),
+    "a peer never entered the call and went on": (at_gate(), [ahead(1, 0), here(2)], Disagree()),
+    "a peer made another call, and died": (at_gate(), [differs(1, **DEAD), behind(2)], Disagree()),
+    "behind the gate all have agreed": (inside(), [ahead(1, 0), here(2)], Patience()),
+    "a peer died before the call": (at_gate(), [behind(1), behind(2, **DEAD)], Gone(2, DEAD["gone"])),
+    "a peer died in the call, and is needed": (inside(), [here(1, **DEAD), here(2)], Gone(1, DEAD["gone"])),
+    "a peer died after its part": (inside(), [here(1), here(2, **DEAD)], Patience()),
+    "a peer died in the next call": (inside(waiting_for=2), [ahead(1, **DEAD), here(2)], Patience()),
+    "a peer gave up": (inside(), [here(1), here(2, gave_up=N, reason="Ctrl-C")], Failed(2, "Ctrl-C")),
+    "a peer gave up and withdrew its signature": (
+        at_gate(),
+        [PeerView(1, N, 0, gave_up=N, reason="Ctrl-C"), here(2)],
+        Failed(1, "Ctrl-C"),
+    ),
+    "a peer gave up an earlier call": (at_gate(), [behind(1, gave_up=N - 1, reason="x"), here(2)], Failed(1, "x")),
+    "a peer gave up a later call": (inside(), [ahead(1, gave_up=N + 1, reason="x"), here(2)], Patience()),
+    "a peer gave up and died": (inside(), [here(1, gave_up=N, reason="x", **DEAD), here(2)], Failed(1, "x")),
+    "a peer gave up because of the dead": (
+        inside(),
+        [here(1, gave_up=N, blames=(2,), reason="PeerGone"), here(2, **DEAD)],
+        Gone(2, DEAD["gone"]),
+    ),
+    "a peer gave up because of one who lives": (
+        inside(),
+        [here(1, gave_up=N, blames=(2,), reason="PeerGone"), here(2)],
+        Failed(1, "PeerGone"),
+    ),
+    "a peer ran out of time": (
+        at_gate(waiting_for=2),
+        [here(1, gave_up=N, blames=(2, 3), late=True, reason="WaitTimeout"), behind(2), behind(3)],
+        Late((2, 3)),
+    ),
+    "a peer ran out of time waiting for me": (
+        at_gate(),
+        [here(1, gave_up=N, blames=(0, 2), late=True, reason="WaitTimeout"), behind(2)],
+        Failed(1, "WaitTimeout"),
+    ),
+    "a peer ran out of time in an earlier call": (
+        at_gate(),
+        [behind(1, gave_up=N - 1, blames=(2,), late=True, reason="WaitTimeout"), behind(2)],
+        Failed(1, "WaitTimeout"),
+    ),
+    "time is over, and some have not come": (at_gate(overdue=True), [behind(1), here(2), behind(3)], Late((1, 3))),
+    "time is over inside the call": (inside(overdue=True, waiting_for=2), [here(1), here(2)], Late((2,))),
+    "time is over, but one is dead": (at_gate(overdue=True), [behind(1), behind(2, **DEAD)], Gone(2, DEAD["gone"])),
+    "time is over, but one disagrees": (at_gate(overdue=True), [behind(1), differs(2)], Disagree()),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_situations(name: str) -> None:
+    me, peers, verdict = TABLE[name]
+    assert judge(me, peers) == verdict
+
+
+PEERS = 3
+
+
+@st.composite
+def views(draw: st.DrawFn, rank: int) -> PeerView:
+    number = draw(st.sampled_from([N - 1, N, N + 1]))
+    gave_up = draw(st.sampled_from([0, 0, 0, N - 1, N, N + 1]))
+    blames = draw(st.sampled_from([(), (0,), (1,), (2, 3)])) if gave_up else ()
+    return PeerView(
+        rank,
+        number,
+        draw(st.sampled_from([0, MINE, OTHER])) if number >= N else 0,
+        draw(st.sampled_from(["", "", "died"])),
+        gave_up,
+        blames,
+        bool(blames) and draw(st.booleans()),
+        "why" if gave_up else "",
+    )
+
+
+situations = st.builds(Situation, st.just(N), st.just(MINE), st.integers(1, PEERS), st.booleans(), st.booleans())
+companies = st.tuples(*(views(rank) for rank in range(1, PEERS + 1)))
+
+
+@settings(max_examples=2000, deadline=None, derandomize=True)
+@given(situations, companies)
+def test_what_holds_in_every_situation(me: Situation, peers: tuple[PeerView, ...]) -> None:
+    verdict = judge(me, peers)
+    by_rank = {peer.rank: peer for peer in peers}
+    if isinstance(verdict, Disagree):
+        assert me.at_gate
+        assert any(peer.number >= N and peer.signature != MINE for peer in peers)
+    if isinstance(verdict, Gone):
+        assert by_rank[verdict.rank].gone == verdict.how
+    if isinstance(verdict, Failed):
+        assert 0 < by_rank[verdict.rank].gave_up <= N
+    if isinstance(verdict, Late):
+        assert verdict.missing
+        assert set(verdict.missing) <= set(by_rank)
+        assert me.overdue or any(peer.late for peer in peers)
+    if isinstance(verdict, Patience):
+        assert not me.overdue
+        assert not any(0 < peer.gave_up <= N for peer in peers)
+        assert not by_rank[me.waiting_for].gone
+        assert all(peer.number >= N or not peer.gone for peer in peers)
+
+
+@settings(max_examples=1000, deadline=None, derandomize=True)
+@given(situations, companies, st.permutations(range(PEERS)))
+def test_the_kind_of_verdict_does_not_depend_on_the_order_of_peers(
+    me: Situation, peers: tuple[PeerView, ...], order: list[int]
+) -> None:
+    verdict, other = judge(me, peers), judge(me, [peers[k] for k in order])
+    blamed = {Gone, Failed, Late}  # which of several failures is told first is not decided
+    assert type(verdict) is type(other) or {type(verdict), type(other)} <= blamed
+
+
+@settings(max_examples=1000, deadline=None, derandomize=True)
+@given(companies)
+def test_ranks_at_the_gate_agree_on_whether_they_agree(peers: tuple[PeerView, ...]) -> None:
+    """Of ranks that have all entered one call and given nothing up, either all see a disagreement or none does."""
+    ranks = [PeerView(0, N, MINE), *(PeerView(p.rank, N, p.signature or MINE) for p in peers)]
+    verdicts = {
+        isinstance(judge(Situation(N, one.signature, (one.rank + 1) % len(ranks), True, False), others), Disagree)
+        for one in ranks
+        for others in [[other for other in ranks if other is not one]]
+    }
+    assert len(verdicts) == 1
