@@ -89,7 +89,9 @@ def test_surfaces_are_explicit(path: Path) -> None:
     lists = [
         [ast.literal_eval(item) for item in node.value.elts]
         for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List) and ast.unparse(node.targets[0]) == "__all__"
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.List)
+        and ast.unparse(node.targets[0]) == "__all__"
     ]
     if path.name == "__main__.py":
         return
@@ -117,7 +119,10 @@ def test_what_needs_no_tensors_imports_neither_torch_nor_numba() -> None:
         for path in FILES
         if room(path) in TORCH_FREE
     ]
-    code = f"import importlib, sys\nfor m in {modules}: importlib.import_module(m)\nprint([m for m in ('torch', 'numba') if m in sys.modules])"
+    code = (
+        f"import importlib, sys\nfor m in {modules}: importlib.import_module(m)\n"
+        "print([m for m in ('torch', 'numba') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -88,7 +88,7 @@ def test_processors_are_shared_out():
 
 def test_ranks_and_worlds_draw_different_random_numbers():
     def draw():
-        return torch.rand(1).item(), float(np.random.rand()), random.random()  # noqa: S311
+        return torch.rand(1).item(), float(np.random.rand()), random.random()
 
     for column in zip(*run(draw, 3), *run(draw, 3), strict=True):
         assert len(set(column)) == 6

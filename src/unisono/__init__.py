@@ -52,11 +52,21 @@ if TYPE_CHECKING:
         UsageError,
         WaitTimeout,
     )
+    from .membership import (
+        Group,
+        World,
+        empty,
+        get_rank,
+        get_world_size,
+        init,
+        is_initialized,
+        run,
+        share_,
+        shutdown,
+        world,
+    )  # fmt: skip
     from .schedule import Schedule, prove, send, trace
     from .work import Work
-    from .membership import (
-        Group, World, empty, get_rank, get_world_size, init, is_initialized, run, share_, shutdown, world,
-    )  # fmt: skip
 
 __version__ = "0.1.0"
 
@@ -81,21 +91,22 @@ _HOME = {
     **dict.fromkeys(("Schedule", "prove", "send", "trace"), "schedule"),
     **dict.fromkeys(
         (
-            "Group", "World", "empty", "get_rank", "get_world_size", "init", "is_initialized", "run", "share_", "shutdown",
-            "world",
+            "Group", "World", "empty", "get_rank", "get_world_size", "init", "is_initialized", "run", "share_",
+            "shutdown", "world",
         ),
         "membership",
     ),
     "Work": "work",
 }  # fmt: skip
 
-__all__ = [  # noqa: PLE0604  the names of the table above
-    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "DTypeError", "Group", "InternalError", "MismatchError",
-    "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed", "ReduceOp",
-    "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "all_gather",
-    "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
-    "empty", "gather", "get_rank", "get_world_size", "init", "is_initialized", "prove", "reduce", "reduce_scatter",
-    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scatter", "send", "share_", "shutdown", "trace", "world",
+__all__ = [
+    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "DTypeError", "Group", "InternalError",
+    "MismatchError", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError",
+    "RankFailed", "ReduceOp", "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm",
+    "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single",
+    "barrier", "broadcast", "empty", "gather", "get_rank", "get_world_size", "init", "is_initialized", "prove",
+    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "run", "scatter", "send",
+    "share_", "shutdown", "trace", "world",
 ]  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from .errors import ArgumentError, DTypeError
 from .membership.group import Group
 
 __all__ = [
-    "check_apart", "check_op", "check_root", "check_rooted", "check_tensor", "check_tensors", "check_whole", "count_name",
-    "dtype_name", "op_name", "shape_name",
+    "check_apart", "check_op", "check_root", "check_rooted", "check_tensor", "check_tensors", "check_whole",
+    "count_name", "dtype_name", "op_name", "shape_name",
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from .errors import ArgumentError
 from .units import parse_bytes
@@ -11,8 +12,8 @@ from .units import parse_bytes
 __all__ = ["Config"]
 
 
-def _knob(default: float, env: str, why: str) -> float:
-    return field(default=default, metadata={"env": env, "why": why})  # type: ignore[no-any-return]
+def _knob(default: Any, env: str, why: str) -> Any:
+    return field(default=default, metadata={"env": env, "why": why})
 
 
 @dataclass(frozen=True)
@@ -22,29 +23,33 @@ class Config:
     timeout_s: float = _knob(
         300.0, "UNISONO_TIMEOUT_S", "a call raises WaitTimeout after this long; long enough for a slow data loader"
     )
-    segment_bytes: int = _knob(  # type: ignore[assignment]
-        512 << 10, "UNISONO_SEGMENT_BYTES", "staged per rank and step; half a second-level cache, good on every host measured"
+    segment_bytes: int = _knob(
+        512 << 10,
+        "UNISONO_SEGMENT_BYTES",
+        "staged per rank and step; half a second-level cache",
     )
-    one_shot_bytes: int = _knob(  # type: ignore[assignment]
-        8 << 10, "UNISONO_ONE_SHOT_BYTES", "latency of one more wait times copy rate: where one-shot meets two-shot at 2 ranks"
+    one_shot_bytes: int = _knob(
+        8 << 10,
+        "UNISONO_ONE_SHOT_BYTES",
+        "latency of one more wait times copy rate: up to here one-shot wins at 2 ranks",
     )
-    tag_bytes: int = _knob(  # type: ignore[assignment]
-        32 << 10, "UNISONO_TAG_BYTES", "up to here flag and payload travel together"
-    )
-    heap_bytes: int = _knob(  # type: ignore[assignment]
-        0, "UNISONO_HEAP_BYTES", "address space per rank for shared tensors, backed when used; 0 means half of the memory"
+    tag_bytes: int = _knob(32 << 10, "UNISONO_TAG_BYTES", "up to here flag and payload travel together")
+    heap_bytes: int = _knob(
+        0,
+        "UNISONO_HEAP_BYTES",
+        "address space per rank for shared tensors, backed when used; 0: half of the memory",
     )
     look_up_s: float = _knob(
         0.02, "UNISONO_LOOK_UP_S", "a waiting kernel returns to Python this often: signals, liveness, deadline"
     )
-    spins: int = _knob(  # type: ignore[assignment]
+    spins: int = _knob(
         2000, "UNISONO_SPINS", "pauses before the first yield, where every rank has a processor of its own"
     )
 
     @classmethod
     def from_env(cls) -> Config:
         """The defaults, overridden by the environment variables that are set."""
-        values: dict[str, float] = {}
+        values: dict[str, Any] = {}
         for knob in fields(cls):
             text = os.environ.get(knob.metadata["env"])
             if text is None:
@@ -52,5 +57,7 @@ class Config:
             try:
                 values[knob.name] = float(text) if knob.name.endswith("_s") else parse_bytes(text)
             except ValueError as error:
-                raise ArgumentError(f"{knob.metadata['env']}={text!r} is not a number ({knob.metadata['why']})") from error
-        return cls(**values)  # type: ignore[arg-type]
+                raise ArgumentError(
+                    f"{knob.metadata['env']}={text!r} is not a number ({knob.metadata['why']})"
+                ) from error
+        return cls(**values)

@@ -22,6 +22,7 @@ Fields come first; the message is made of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 __all__ = [
     "AlgorithmError",
@@ -47,8 +48,8 @@ class UnisonoError(Exception):
 
     def again(self) -> UnisonoError:
         """The same error, to be raised once more from another call."""
-        kind, args = self.__reduce__()[:2]
-        error: UnisonoError = kind(*args)  # type: ignore[operator, misc]
+        reduced: Any = self.__reduce__()
+        error: UnisonoError = reduced[0](*reduced[1])
         error.__cause__ = self
         return error
 

@@ -2,8 +2,8 @@
 
 On one host everybody reaches everybody in one step, so the direct algorithms win; what is left to decide is where
 one step over whole vectors (one-shot) gives way to two steps over slices (two-shot). With L the cost of one more wait
-and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. Both combine in rank order, so the choice
-never changes a bit of the result.
+and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. Both combine in rank order, so the
+choice never changes a bit of the result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DIRECT = {
 
 
 def one_shot_limit(ranks: int, config: Config | None = None) -> int:
-    """The largest all_reduce, in bytes, that one-shot serves; L·B is the field `one_shot_bytes` of the configuration."""
+    """The largest all_reduce, in bytes, that one-shot serves; L·B is `one_shot_bytes` of the configuration."""
     product = (config or Config.from_env()).one_shot_bytes
     return int(product / max(1.0, ranks - 2 + 2 / ranks))
 
@@ -54,6 +54,8 @@ def choose(collective: str, nbytes: int, ranks: int, config: Config | None = Non
         why = f"above {format_bytes(limit)} among {ranks} ranks each rank should combine its slice only"
         return Choice(find(collective, "two_shot"), why)
     if collective not in _DIRECT:
-        raise ArgumentError(f"there is no default algorithm for {collective!r}; name one, or choose among: {', '.join(sorted(_DIRECT))}")
+        raise ArgumentError(
+            f"there is no default algorithm for {collective!r}; name one, or choose among: {', '.join(sorted(_DIRECT))}"
+        )
     name, why = _DIRECT[collective]
     return Choice(find(collective, name), why)
