@@ -29,7 +29,7 @@ def test_there_are_programs() -> None:
     assert len(PROGRAMS) >= 3
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if "ranks" not in p or "unisono.run" in p])
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if 'op="max"' not in p])
 def test_programs_run(program: str) -> None:
     python(program)
 
@@ -67,12 +67,15 @@ def test_the_picture_is_drawn_from_the_table_that_runs() -> None:
     assert (ROOT / "docs" / "ring.svg").read_text().strip() == svg(CATALOGUE["all_reduce.ring"].schedule(4)).strip()
 
 
-def test_the_disagreement_shown_is_what_ranks_raise() -> None:
+def test_the_disagreement_shown_is_what_ranks_raise(tmp_path: Path) -> None:
     shown = part("mismatch")
     program = re.search(r"```python\n(.*?)```", shown, re.DOTALL)
     message = re.search(r"```\n(call #.*?)```", shown, re.DOTALL)
     assert program
     assert message
-    caught = "try:\n" + "".join(f"    {line}\n" for line in program[1].splitlines())
-    said = python(f"import unisono\n{caught}except unisono.MismatchError as error:\n    print(error.__cause__)")
-    assert [line.split() for line in said.splitlines()[:3]] == [line.split() for line in message[1].splitlines()[:3]]
+    script = tmp_path / "train.py"
+    script.write_text(program[1])
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode
+    said = done.stderr.replace(f"{tmp_path}/", "").splitlines()
+    assert all(line in said for line in message[1].splitlines()[1:]), done.stderr
