@@ -132,6 +132,22 @@ def test_futures_complete_with_their_calls(worlds: Worlds) -> None:
     assert worlds(2).run(futures) == [40.0] * 2
 
 
+def test_callbacks_may_call_and_ask_while_more_is_queued(worlds: Worlds) -> None:
+    def callbacks() -> tuple[float, bool]:
+        first, second, third = torch.ones(50_000), torch.ones(50_000), torch.ones(5)
+        work = unisono.all_reduce(first, async_op=True)
+        assert work is not None
+        called = work.get_future().then(lambda _: unisono.all_reduce(third))
+        queued = unisono.all_reduce(second, async_op=True)
+        asked = work.get_future().then(lambda _: work.get_future().done() and work.is_success())
+        called.wait()
+        assert queued is not None
+        queued.wait()
+        return third[0].item(), asked.wait()
+
+    assert worlds(2).run(callbacks) == [(2.0, True)] * 2
+
+
 def test_a_work_keeps_its_tensors(worlds: Worlds) -> None:
     """Temporaries that nobody else holds live until the call has ended."""
 

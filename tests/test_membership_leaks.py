@@ -10,8 +10,10 @@ import threading
 import time
 
 import pytest
+import torch
 
-from unisono.errors import RankFailed
+from unisono import all_reduce, get_rank
+from unisono.errors import NotInitialized, RankFailed
 from unisono.membership import init, run, world
 
 PARENT = """
@@ -165,3 +167,22 @@ def test_the_zygote_has_no_threads_and_no_zombies():
         with open(f"/proc/{zygote}/task/{zygote}/children") as children:
             assert sorted(map(int, children.read().split())) == sorted(w.pids)
         assert os.listdir(f"/proc/{zygote}/task") == [str(zygote)]
+
+
+def test_a_forked_child_leaves_the_group_to_its_parent():
+    def fork_and_go_on(rank_that_forks):
+        tensor = torch.full((3,), float(get_rank()))
+        all_reduce(tensor)  # so that the child inherits a plan
+        if get_rank() == rank_that_forks:
+            child = os.fork()
+            if child == 0:
+                try:
+                    all_reduce(tensor)
+                except NotInitialized:
+                    os._exit(7)
+                os._exit(8)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        all_reduce(tensor)
+        return tensor[0].item()
+
+    assert run(fork_and_go_on, 3, (1,), timeout_s=30) == [9.0] * 3

@@ -59,8 +59,9 @@ class Work:
         with self._lock:
             self._exception = exception
             self._done.set()
-            if self._future is not None:
-                self._complete(self._future)
+            future = self._future
+        if future is not None:  # its callbacks may ask this work anything
+            self._complete(future)
 
     def _complete(self, future: torch.futures.Future[None]) -> None:
         if self._exception is None:
@@ -80,8 +81,10 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Are there calls that have not ended?"""
-        return self._last is not None and not self._last.is_completed()
+        """Are there calls that have not ended? Not for a call from this very thread, out of a future's callback."""
+        if self._last is None or self._last.is_completed():
+            return False
+        return threading.current_thread() is not self._thread
 
     def submit(self, call: str, action: Callable[[], None]) -> Work:
         """Run the action after all that were submitted before."""

@@ -58,6 +58,8 @@ class Arena:
         """New shared memory for `size` ranks; hand `fd` to the processes that take part."""
         if not 1 <= size <= MAX_RANKS:
             raise ArgumentError(f"a group of one host has 1 to {MAX_RANKS} ranks, not {size}")
+        if not hasattr(os, "memfd_create"):
+            raise ArgumentError("shared memory without a name needs Linux (memfd_create); this system has none")
         config = config or Config.from_env()
         heap = config.heap_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         # Two segments of every rank's largest staging need, and a page for ragged ends.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import Any
 
 import torch
@@ -41,19 +42,28 @@ class Group:
         # The fast path reads these without another step in between.
         self.run, self.state = self.host.run, self.host.state
         self.heap_first, self.heap_end = self.host.heap_first, self.host.heap_end
+        _alive.add(self)
 
     def check_usable(self) -> None:
         """Raise the exception that broke the group, or NotInitialized if it has been closed."""
         if self.broken is not None:
             raise self.broken.again()
         if self.closed:
-            raise NotInitialized(f"group {self.name!r} has been closed; call unisono.init() for a new one")
+            raise NotInitialized(
+                f"group {self.name!r} has been closed, or belongs to the process from which this one was forked; "
+                "call unisono.init() for a new one"
+            )
 
     def break_off(self, error: UnisonoError) -> None:
         """No more calls: this one went wrong in a way that leaves the ranks apart."""
         self.broken = error
         self.plans = {}
         self.run = self._refuse
+
+    def leave_to_parent(self) -> None:
+        """In a child that was forked from this rank: the group stays the parent's."""
+        self.closed, self.plans, self.run, self.worker = True, {}, self._refuse, None
+        self.lock = threading.Lock()
 
     def _refuse(self, *_: int) -> int:
         """What a call runs that was already on its way when the group broke."""
@@ -80,3 +90,14 @@ class Group:
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ", broken" if self.broken else ""
         return f"Group({self.name!r}, rank {self.rank} of {self.size}{state})"
+
+
+_alive: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for group in list(_alive):
+        group.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -38,7 +38,7 @@ def init(
     """
     global _attempts, _store  # noqa: PLW0603  the default group is one per process, and so is how it came to be
     group = get_default()
-    if group is not None:
+    if group is not None and not group.closed:
         for name, given, actual in (("rank", rank, group.rank), ("size", size, group.size)):
             if given is not None and given != actual:
                 raise ArgumentError(f"{name}={given}, but this process is already rank {group.rank} of {group.size}")
