@@ -15,7 +15,6 @@ import torch
 import unisono
 from unisono import testing as oracle
 from unisono.algorithms import CATALOGUE
-from unisono.dispatch import default_group
 from unisono.schedule import ROOTED
 
 COLLECTIVES = (
@@ -71,7 +70,7 @@ class Buffer:
 
     def __init__(self, case: Case, count: int) -> None:
         many = {"plain": count, "offset": count + 8, "strided": 2 * count + 1, "transposed": count}[case.layout]
-        make = default_group().empty if case.shared else torch.empty
+        make = unisono.init().empty if case.shared else torch.empty
         self.whole = make(many, dtype=case.dtype)
         self.whole.copy_(torch.full((many,), GUARD).to(case.dtype))
         self.tensor = self.whole
@@ -126,7 +125,7 @@ def call(case: Case) -> None:
 
 def start(case: Case) -> Pending:
     """Make the call, maybe in the background."""
-    group = default_group()
+    group = unisono.init()
     p, me, name, n = group.size, group.rank, case.collective, case.count
     longer = n * p if name in ("scatter", "reduce_scatter", "all_to_all") else n
     inputs = [values(rank, longer, case.dtype, case.op if name in REDUCING else "", case.seed) for rank in range(p)]
@@ -152,7 +151,7 @@ def start(case: Case) -> Pending:
 
 
 def _scatter(case: Case, inputs: list[torch.Tensor], options: dict[str, Any]) -> Pending:
-    p, me = len(inputs), default_group().rank
+    p, me = len(inputs), unisono.init().rank
     out = Buffer(case, case.count)
     want = oracle.scatter(inputs, case.root)
     blocks = [Buffer(case, case.count).fill(want[rank]) for rank in range(p)] if me == case.root else []
@@ -166,7 +165,7 @@ def _scatter(case: Case, inputs: list[torch.Tensor], options: dict[str, Any]) ->
 
 
 def _gather(case: Case, inputs: list[torch.Tensor], options: dict[str, Any]) -> Pending:
-    p, me = len(inputs), default_group().rank
+    p, me = len(inputs), unisono.init().rank
     inp = Buffer(case, case.count).fill(inputs[me])
     blocks = [Buffer(case, case.count) for _ in range(p)] if me == case.root else []
     if case.alias and blocks:
@@ -180,7 +179,7 @@ def _gather(case: Case, inputs: list[torch.Tensor], options: dict[str, Any]) -> 
 
 def _blocks(case: Case, inputs: list[torch.Tensor], options: dict[str, Any]) -> Pending:
     """all_gather, reduce_scatter, all_to_all, for lists or whole tensors."""
-    name, p, me, n = case.collective, len(inputs), default_group().rank, case.count
+    name, p, me, n = case.collective, len(inputs), unisono.init().rank, case.count
     if name == "all_gather":
         want = oracle.all_gather(inputs)
     elif name == "reduce_scatter":
@@ -223,7 +222,7 @@ def _blocks(case: Case, inputs: list[torch.Tensor], options: dict[str, Any]) -> 
 
 def algorithms(collective: str) -> list[str]:
     """The names in the catalogue that allow this group."""
-    size = default_group().size
+    size = unisono.init().size
     return [a.name for a in CATALOGUE.values() if a.collective == collective and a.allows(size)]
 
 
@@ -237,5 +236,5 @@ def forms(collective: str) -> Iterator[dict[str, bool]]:
 
 def roots(collective: str) -> list[int]:
     """The first, a middle and the last rank, where there is a root."""
-    size = default_group().size
+    size = unisono.init().size
     return sorted({0, size // 2, size - 1}) if collective in ROOTED else [0]

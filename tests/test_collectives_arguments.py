@@ -12,7 +12,6 @@ import torch
 import unisono
 from collectives_driver import REDUCING, Case, algorithms, call
 from unisono import ArgumentError, DTypeError
-from unisono.dispatch import default_group
 
 Worlds = Callable[[int], unisono.World]
 
@@ -193,7 +192,7 @@ def test_what_is_kept_from_an_earlier_call_excuses_nothing(worlds: Worlds) -> No
 def test_wrong_arguments_raise_where_they_are_given(worlds: Worlds, name: str) -> None:
     def one_is_wrong() -> tuple[type[Exception] | None, str, float]:
         function, kind, _ = WRONG[name]
-        group = default_group()
+        group = unisono.init()
         number, error, message = group.host.call_number, None, ""
         if group.rank == 0:
             try:

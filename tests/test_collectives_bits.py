@@ -9,7 +9,6 @@ import torch
 
 import unisono
 from unisono import testing as oracle
-from unisono.dispatch import default_group
 
 Worlds = Callable[[int], unisono.World]
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -34,7 +33,7 @@ def pieces() -> list[slice]:
 
 def memories(part: torch.Tensor, count: int) -> list[torch.Tensor]:
     """Copies of a part: private, shared, and inside larger tensors of both kinds."""
-    group = default_group()
+    group = unisono.init()
     wide = [torch.empty(count + 10, dtype=part.dtype), group.empty(count + 10, dtype=part.dtype)]
     narrow = [torch.empty(count, dtype=part.dtype), group.empty(count, dtype=part.dtype)]
     return [t.copy_(part) for t in (*narrow, *(w[7 : 7 + count] for w in wide))]
@@ -48,7 +47,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_bits_depend_on_the_numbers_only(worlds: Worlds, ranks: int, dtype: torch.dtype) -> None:
     def each() -> int:
-        group = default_group()
+        group = unisono.init()
         data = [numbers(rank, dtype) for rank in range(group.size)]
         calls = 0
         for op in ("sum", "avg"):
@@ -67,7 +66,7 @@ def test_bits_depend_on_the_numbers_only(worlds: Worlds, ranks: int, dtype: torc
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_every_reducing_collective_gives_these_bits(worlds: Worlds, dtype: torch.dtype) -> None:
     def each() -> None:
-        group = default_group()
+        group = unisono.init()
         data = [numbers(rank, dtype) for rank in range(group.size)]
         for op in ("sum", "avg", "product"):
             want = oracle.combine(data, op)
@@ -87,7 +86,7 @@ def test_other_orders_would_show(worlds: Worlds) -> None:
     """The data of these tests tells orders apart: a ring adds in another one, on every rank the same."""
 
     def ring() -> torch.Tensor:
-        tensor = numbers(default_group().rank, torch.float32)
+        tensor = numbers(unisono.init().rank, torch.float32)
         unisono.all_reduce(tensor, algorithm="ring")
         return tensor
 
@@ -100,7 +99,7 @@ def test_other_orders_would_show(worlds: Worlds) -> None:
 
 def test_special_values_pass_like_any_other(worlds: Worlds) -> None:
     def special() -> list[list[float]]:
-        rank = default_group().rank
+        rank = unisono.init().rank
         values = [[float("inf"), 1.0, 65_504.0, -0.0, float("nan")], [-float("inf"), float("inf"), 65_504.0, -0.0, 1.0]]
         got = []
         for dtype in (torch.float16, torch.float32):

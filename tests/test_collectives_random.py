@@ -12,7 +12,6 @@ import torch
 import unisono
 from collectives_driver import COLLECTIVES, DTYPES, OPS, REDUCING, Case, Pending, algorithms, call, forms, roots, start
 from unisono.config import Config
-from unisono.dispatch import default_group
 
 Worlds = Callable[[int], unisono.World]
 COUNTS = (0, 1, 2, 3, 7, 64, 130, 1000, 2049, 5003, 40_001)
@@ -43,7 +42,7 @@ def draw_case(draw: random.Random, background: bool) -> Case:
 
 def sequence(seed: int, calls: int, background: bool = False) -> None:
     """The same calls on all ranks; now and then one of them is a little late."""
-    draw, late = random.Random(seed), random.Random(f"{seed} {default_group().rank}")
+    draw, late = random.Random(seed), random.Random(f"{seed} {unisono.init().rank}")
     pending: list[Pending] = []
     for _ in range(calls):
         pending.append(start(draw_case(draw, background)))
@@ -82,7 +81,7 @@ def test_no_call_is_taken_for_another_while_peers_come_late() -> None:
     """Who looks up at the gate may see a peer in the next call already: that is no disagreement."""
 
     def many() -> None:
-        late = random.Random(default_group().rank)
+        late = random.Random(unisono.init().rank)
         for seed in range(600):
             call(Case("all_reduce", 1, seed=seed % 31))
             if late.random() < 0.5:
@@ -95,7 +94,7 @@ def test_no_call_is_taken_for_another_while_peers_come_late() -> None:
 def test_the_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_LOOK_UP_S", "0.000001")
     with unisono.World(2, timeout_s=60) as world:
-        assert world.run(lambda: default_group().host.config.look_up_s) == [1e-6] * 2
+        assert world.run(lambda: unisono.init().host.config.look_up_s) == [1e-6] * 2
         world.run(sequence, 500, 200)
 
 
@@ -152,7 +151,7 @@ def test_a_work_keeps_its_tensors(worlds: Worlds) -> None:
     """Temporaries that nobody else holds live until the call has ended."""
 
     def temporaries() -> list[float]:
-        group = default_group()
+        group = unisono.init()
         results = [torch.zeros(20_000 * group.size) for _ in range(20)]
         works = []
         for k, result in enumerate(results):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,22 +11,21 @@ import torch
 
 import unisono
 from unisono import MismatchError
-from unisono.dispatch import default_group
 
 Worlds = Callable[[int], unisono.World]
 COUNT = 5000
 
 
 def tensor(count: int = COUNT, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return (torch.arange(count) % 100 + default_group().rank).to(dtype)
+    return (torch.arange(count) % 100 + unisono.init().rank).to(dtype)
 
 
 def shared(count: int = COUNT) -> torch.Tensor:
-    return default_group().empty(count).copy_(tensor(count))
+    return unisono.init().empty(count).copy_(tensor(count))
 
 
 def wide() -> torch.Tensor:
-    return torch.zeros(COUNT * default_group().size)
+    return torch.zeros(COUNT * unisono.init().size)
 
 
 def upwards(r, p):  # type: ignore[no-untyped-def]
@@ -46,8 +46,8 @@ Call = Callable[[torch.Tensor], Any]
 DIFFERENT: dict[str, tuple[Call, Call, str]] = {
     "op": (lambda t: unisono.all_reduce(t), lambda t: unisono.all_reduce(t, "max"), "max)"),
     "op of reduce_scatter": (
-        lambda t: unisono.reduce_scatter(tensor(), [t] * default_group().size),
-        lambda t: unisono.reduce_scatter(tensor(), [t] * default_group().size, "min"),
+        lambda t: unisono.reduce_scatter(tensor(), [t] * unisono.init().size),
+        lambda t: unisono.reduce_scatter(tensor(), [t] * unisono.init().size, "min"),
         "min)",
     ),
     "dtype": (lambda t: unisono.all_reduce(t), lambda t: unisono.all_reduce(tensor(dtype=torch.int32)), "int32[5000]"),
@@ -90,7 +90,7 @@ DIFFERENT: dict[str, tuple[Call, Call, str]] = {
 
 def disagree(name: str, odd: int) -> tuple[dict[int, tuple[str, str]], tuple[int, ...], str, int]:
     """Make the call of the others, or of the odd one; return what the error said, when all was as it should be."""
-    group = default_group()
+    group = unisono.init()
     usual, other, _ = DIFFERENT[name]
     mine, before = tensor(), tensor()
     number = group.host.call_number
@@ -125,7 +125,7 @@ def test_every_rank_raises_the_same_table(worlds: Worlds, ranks: int, odd: int, 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_calls_in_another_order(worlds: Worlds, ranks: int) -> None:
     def crossed() -> list[str]:
-        rank = default_group().rank
+        rank = unisono.init().rank
         calls: list[Call] = [lambda t: unisono.all_reduce(t), lambda t: unisono.broadcast(t, 0)]
         said = []
         for call in calls[::-1] if rank == ranks - 1 else calls:
@@ -143,7 +143,7 @@ def test_calls_in_another_order(worlds: Worlds, ranks: int) -> None:
 def test_three_ways_to_differ(worlds: Worlds) -> None:
     def each_its_own() -> tuple[int, ...]:
         with pytest.raises(MismatchError) as caught:
-            unisono.all_reduce(tensor(), ["sum", "max", "min", "max"][default_group().rank])
+            unisono.all_reduce(tensor(), ["sum", "max", "min", "max"][unisono.init().rank])
         return caught.value.odd
 
     assert worlds(4).run(each_its_own) == [(0, 2)] * 4
@@ -151,7 +151,7 @@ def test_three_ways_to_differ(worlds: Worlds) -> None:
 
 def test_a_rank_that_comes_late_still_hears_of_it(worlds: Worlds) -> None:
     def late() -> tuple[int, ...]:
-        group = default_group()
+        group = unisono.init()
         while group.rank == 2 and group.host.entered(0) < group.host.call_number:
             pass  # the others are in the call, and have seen that they disagree
         with pytest.raises(MismatchError) as caught:
@@ -162,9 +162,32 @@ def test_a_rank_that_comes_late_still_hears_of_it(worlds: Worlds) -> None:
     assert worlds(3).run(late)[2] == (1,)
 
 
+@pytest.mark.parametrize("count", [3, COUNT])
+def test_a_rank_that_comes_when_the_others_have_gone_on(worlds: Worlds, count: int) -> None:
+    """The others stop waiting for its side, raise, and are in the next call when it makes the one they refused."""
+
+    def later() -> tuple[tuple[int, ...], float]:
+        group = unisono.init()
+        number = group.host.call_number
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.modules["unisono.watch.attend"], "_COLLECT_S", 0.01)
+            while group.rank == 2 and min(group.host.entered(rank) for rank in (0, 1)) <= number:
+                pass
+            with pytest.raises(MismatchError) as caught:
+                unisono.all_reduce(tensor(count), "max" if group.rank == 1 else "sum")
+        assert caught.value.number == number
+        total = torch.ones(count)
+        unisono.all_reduce(total)
+        return caught.value.odd, total.mean().item()
+
+    results = worlds(3).run(later)
+    assert [mean for _, mean in results] == [3.0] * 3
+    assert results[2][0] == (1,)
+
+
 def test_what_follows_in_the_background_goes_on(worlds: Worlds) -> None:
     def queued() -> list[str]:
-        rank = default_group().rank
+        rank = unisono.init().rank
         tensors = [tensor() for _ in range(4)]
         works = [
             unisono.all_reduce(t, "max" if rank == k == 1 else "sum", async_op=True) for k, t in enumerate(tensors)
@@ -189,7 +212,7 @@ def test_knobs_that_change_programs_are_part_of_the_agreement() -> None:
     def different() -> str:
         from dataclasses import replace
 
-        group = default_group()
+        group = unisono.init()
         if group.rank == 1:
             group.host.config = replace(group.host.config, segment_bytes=1 << 16)
         with pytest.raises(MismatchError, match="table and configuration") as caught:

@@ -30,11 +30,15 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """16777216 -> `16 MiB`, with one decimal where there is a fraction."""
+    """16777216 -> `16 MiB`, with three significant digits."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
-            return f"{round(count / size, 1):g} {unit}"
-    return f"{round(count, 1):g} B"
+            return f"{_three_digits(count / size):g} {unit}"
+    return f"{_three_digits(count):g} B"
+
+
+def _three_digits(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def format_seconds(seconds: float) -> str:
