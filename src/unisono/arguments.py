@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -88,6 +89,11 @@ def check_tensors(
                 f"{argument}[{rank}]: is {shape_name(tensor)}, but rank {group.rank} exchanges blocks like "
                 f"{shape_name(like)}; every block has the same dtype and number of elements"
             )
+    if written:
+        spans = sorted((t.data_ptr(), t.nbytes, rank) for rank, t in enumerate(tensors) if t.is_contiguous())
+        for (start, nbytes, first), (after, _, second) in pairwise(spans):
+            if start + nbytes > after and nbytes:
+                raise ArgumentError(f"{argument}[{first}] and {argument}[{second}] share memory: each needs its own")
     return tensors
 
 

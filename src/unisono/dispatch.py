@@ -24,6 +24,9 @@ from .work import Work, Worker
 
 __all__ = ["Request", "default_group", "finish_plan", "known_plan", "perform", "run_plan"]
 
+_MOST_PLANS = 4096
+"""How many plans a group keeps; a program with ever new sizes must not grow for ever."""
+
 Tensors = torch.Tensor | Sequence[torch.Tensor] | None
 
 
@@ -178,6 +181,9 @@ def _plan(
             combine=(dtype_name(like.dtype), request.op) if request.op else None,
             lists=lists,
         )
+        if len(group.plans) >= _MOST_PLANS:
+            for old in list(group.plans)[: _MOST_PLANS // 2]:
+                group.plans.pop(old, None)
         group.plans[key] = plan
     return plan
 

@@ -42,7 +42,6 @@ class Plan:
 def bind(
     program: Program,
     *,
-    ranks: int,
     count: int,
     item: int,
     combine: tuple[int, int],
@@ -73,8 +72,6 @@ def bind(
         chunk = -(-count // (segments * program.per_block))
     chunk = -(-max(1, chunk) // align) * align
     tag = program.one_post and segments == 1 and count * item * program.slots <= tag_bytes
-    readers = np.zeros(ranks, np.int64)
-    readers[list(program.readers)] = 1
     rows, refs = np.ascontiguousarray(program.rows), np.ascontiguousarray(program.refs)
     words = np.zeros(PlanWord.WORDS, np.int64)
     words[PlanWord.NROWS] = len(rows)
@@ -89,9 +86,9 @@ def bind(
     words[PlanWord.SLOT_BYTES] = -(-chunk * item // _LINE) * _LINE + (0 if tag else _LINE)
     words[PlanWord.TAG] = tag
     words[PlanWord.BASE] = 8 if tag else _LINE
-    words[PlanWord.READERS] = readers.ctypes.data if program.readers else 0
+    words[PlanWord.READERS] = program.reader_flags.ctypes.data if program.readers else 0
     words[PlanWord.SIGNATURE] = signature
     words[PlanWord.GATE_STEP] = program.gate_step
     words[PlanWord.SHARED] = shared
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = lists
-    return Plan(words.ctypes.data, call, details, words, (rows, refs, readers), signature, program.gate_row)
+    return Plan(words.ctypes.data, call, details, words, (rows, refs), signature, program.gate_row)

@@ -134,7 +134,6 @@ class Host:
             kernels = (combine_address(*combine, last=False), combine_address(*combine, last=True))
         return bind(
             program,
-            ranks=self.size,
             count=count,
             item=item,
             combine=kernels,

@@ -42,7 +42,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             )
         programs.append(
             Program(
-                rows, refs, frozenset(readers[rank]), max(placed.slots), gate, versions.contract.blocks,
+                ranks, rows, refs, frozenset(readers[rank]), max(placed.slots), gate, versions.contract.blocks,
                 versions.contract.per_block, one_post,
             )
         )  # fmt: skip

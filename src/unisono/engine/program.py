@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +131,7 @@ class Program:
     """What one rank does. `readers`: the ranks that read my staging area; `slots`: staging slots of the neediest rank;
     one_post: every rank publishes before the gate only, so that flag and payload can share a line."""
 
+    ranks: int
     rows: npt.NDArray[np.int64]
     refs: npt.NDArray[np.int64]
     readers: frozenset[int]
@@ -138,6 +140,13 @@ class Program:
     blocks: int
     per_block: int
     one_post: bool
+
+    @cached_property
+    def reader_flags(self) -> npt.NDArray[np.int64]:
+        """`readers` for the kernel, one flag per rank; it looks at them after the call, too, so they live as long."""
+        flags = np.zeros(self.ranks, np.int64)
+        flags[list(self.readers)] = 1
+        return flags
 
     @property
     def gate_row(self) -> int:

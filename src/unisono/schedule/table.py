@@ -59,9 +59,9 @@ Transfer = tuple[Any, ...]
 """What `send` returns: the columns after ROUND, each an integer, an array, or a symbolic rank."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
-    """A table of transfers with what it promises.
+    """A table of transfers with what it promises. Two are equal only if they are one: tables are compared by proof.
 
     ranks: how many take part. chunks: into how many chunks each buffer is cut. rows: (n, 9) int64, sorted by round.
     collective: the contract it keeps, such as "all_reduce". root: for the rooted ones. result: the buffer that holds
