@@ -15,13 +15,14 @@ from numba.extending import intrinsic
 
 __all__ = [
     "call_combine", "clock_gettime", "cycles", "load", "load_acquire", "memcpy", "pause", "sched_yield", "store",
-    "store_release",
+    "store_release", "usleep",
 ]  # fmt: skip
 
 _I64 = ir.IntType(64)
 
 memcpy = types.ExternalFunction("memcpy", types.voidptr(types.intp, types.intp, types.intp))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
+usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 
 
