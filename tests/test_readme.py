@@ -79,3 +79,19 @@ def test_the_disagreement_shown_is_what_ranks_raise(tmp_path: Path) -> None:
     assert done.returncode
     said = done.stderr.replace(f"{tmp_path}/", "").splitlines()
     assert all(line in said for line in message[1].splitlines()[1:]), done.stderr
+
+
+def test_the_figures_are_those_of_the_report() -> None:
+    report = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    speed = part("speed")
+    date = re.search(r"- date: (.*)", report)
+    assert date
+    assert date[1] in speed
+    medians = report.split("### all_reduce, float32, 2 ranks")[1].split("\n### ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in speed.splitlines() if line.startswith("| ")]
+    assert len(rows) == 7
+    for size, *values in rows[1:]:
+        for contender, value in zip(rows[0][1:-1], values[:-1], strict=True):
+            line = next(x for x in medians.splitlines() if f"({size}) |" in x and f"| {contender} |" in x)
+            reported = float(line.split("|")[4])
+            assert float(value.replace(",", "")) == pytest.approx(reported, rel=0.01)
