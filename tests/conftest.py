@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
 import unisono
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
