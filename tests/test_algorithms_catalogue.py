@@ -20,7 +20,8 @@ EXPECTED = {
     "gather": "linear binomial",
     "reduce": "linear binomial knomial bine chain reduce_scatter_gather double_binary_tree circulant",
     "reduce_scatter": "direct ring two_way_ring recursive_halving bruck circulant pat swing neighbour_exchange",
-    "scan": "linear hillis_steele",
+    "scan": "linear hillis_steele direct",
+    "exscan": "linear hillis_steele direct",
     "scatter": "linear binomial",
 }
 
@@ -49,7 +50,7 @@ def test_find_by_name() -> None:
     ("collective", "name", "message"),
     [
         ("all_reduce", "rign", r"all_reduce has no algorithm 'rign'. Did you mean 'ring'\? It has: naive, "),
-        ("scan", "qqq", r"scan has no algorithm 'qqq'. It has: linear, hillis_steele"),
+        ("scan", "qqq", r"scan has no algorithm 'qqq'. It has: linear, hillis_steele, direct"),
         ("all_reduce", "all_gather.ring", "is an algorithm for all_gather, not for all_reduce"),
         ("all_redcue", "ring", "'all_redcue' is no collective; there are: broadcast, "),
         ("scan", 3, "3 is no algorithm"),

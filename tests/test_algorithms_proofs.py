@@ -48,7 +48,8 @@ def test_gives_the_right_result_on_data(algorithm: Algorithm) -> None:
 def test_one_rank_moves_nothing_to_others(algorithm: Algorithm) -> None:
     schedule = algorithm.schedule(1)
     assert (schedule.rows[:, SRC] == schedule.rows[:, DST]).all()
-    assert bool(len(schedule.rows)) == (schedule.result != X)
+    # Where input and output are two buffers it copies; an exscan leaves rank 0 nothing.
+    assert bool(len(schedule.rows)) == (schedule.result != X and algorithm.collective != "exscan")
 
 
 @ALL

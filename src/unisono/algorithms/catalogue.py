@@ -17,6 +17,7 @@ from . import (
     all_to_all,
     barrier,
     broadcast,
+    exscan,
     gather,
     hierarchical,
     reduce,
@@ -166,6 +167,7 @@ _MODULES = (
     all_to_all,
     barrier,
     scan,
+    exscan,
     hierarchical,
 )
 

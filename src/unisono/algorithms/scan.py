@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..schedule import ADD, Rows, Transfer, send
 from .declare import algorithm
 
-__all__ = ["hillis_steele", "linear"]
+__all__ = ["direct", "hillis_steele", "linear"]
 
 
 @algorithm("scan", chunks=1)
@@ -36,3 +36,16 @@ def hillis_steele(r: Rows, p: int) -> Iterator[Transfer]:
     while k < p:
         yield send(r[:-k], r[k:], 0, op=ADD)
         k *= 2
+
+
+@algorithm("scan", chunks=1)
+def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:
+    """Everybody takes the vectors of all ranks before it, and combines them in one pass.
+
+    rounds: min(1, p - 1)
+    bytes: m * (p - 1)
+    wins: shared memory, where a vector is read where it lies
+    source: folklore
+    """
+    if p > 1:
+        yield [send(r[:-d], r[d:], 0, op=ADD) for d in range(1, p)]

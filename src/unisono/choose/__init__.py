@@ -34,6 +34,8 @@ _DIRECT = {
     "all_gather": ("direct", "every rank reads every block where its owner left it, in one step"),
     "reduce_scatter": ("direct", "every rank combines its block of all inputs in one pass, in rank order"),
     "all_to_all": ("direct", "every rank takes its blocks where their owners left them, in one step"),
+    "scan": ("direct", "every rank combines the vectors before its own in one pass, in rank order"),
+    "exscan": ("direct", "every rank combines the vectors before its own in one pass, in rank order"),
     "barrier": ("direct", "every rank looks at every other rank's line, in one step"),
 }
 

@@ -37,5 +37,6 @@ def reason(collective: str, ranks: int, nbytes: int) -> str:
         ),
         "all_to_all": f"A tensor is {p} blocks of {block}, one for each rank. All but its own must go: {blocks}.",
         "scan": f"Every rank but the last must send its {whole} on once, added to those of others or not.",
+        "exscan": f"Every rank but the last must send its {whole} on once, added to those of others or not.",
         "barrier": f"No data moves, but all must hear of all. Who knows at most doubles in a round: {lg} rounds.",
     }[collective]

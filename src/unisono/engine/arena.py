@@ -1,8 +1,9 @@
 """The shared memory of a group: one memfd, mapped by every rank, never named in a file system.
 
-    header | control lines | boards | staging of rank 0, 1, ... | heap of rank 0, 1, ...
+    header | control lines | boards | mail words | staging of rank 0, 1, ... | heap of rank 0, 1, ...
 
 The control lines are what kernels wait for; a board is where a rank leaves words for its peers when something is wrong;
+a mail word says where, in the sender's heap, the messages of one rank to another lie;
 staging holds what a rank publishes of private tensors; the heap holds the tensors of `unisono.empty`. Pages take
 memory when they are reserved, which raises OutOfMemory where there is too little; nothing is left after the last
 process has gone, however it went.
@@ -43,7 +44,8 @@ class Arena:
         self.fd, self.size, self.half, self.heap_bytes = fd, size, half, heap
         self._control = PAGE
         self._boards = self._control + _pages(size * LINE)
-        self._staging = self._boards + size * BOARD_BYTES
+        self._mail = self._boards + size * BOARD_BYTES
+        self._staging = self._mail + _pages(8 * size * size)
         # An odd number of pages between equal places of two ranks keeps them out of each other's cache sets.
         self.stage_stride = _pages(2 * half) + PAGE
         self._heap = self._staging + size * self.stage_stride
@@ -87,6 +89,10 @@ class Arena:
     def control(self, rank: int) -> int:
         """The address of a rank's control line."""
         return self.base + self._control + rank * LINE
+
+    def mail(self, sender: int, receiver: int) -> int:
+        """The address of the word that leads to what one rank sends to another; it holds 0 until there is something."""
+        return self.base + self._mail + 8 * (receiver * self.size + sender)
 
     def stage(self, rank: int) -> int:
         """The address of a rank's staging area: two halves."""

@@ -53,11 +53,13 @@ def bind(
     details: str,
     shared: bool,
     lists: tuple[bool, bool],
+    extents: npt.NDArray[np.int64] | None = None,
 ) -> Plan:
     """The plan for blocks of `count` elements of `item` bytes.
 
     combine: addresses of the kernels for partial and complete results. half: bytes of a staging half. call, details:
-    the call in words, for messages. lists: whether input and output are tables of block addresses.
+    the call in words, for messages. lists: whether input and output are tables of block addresses. extents: the
+    elements of each block, where they differ; then `count` is the most of them, and tensors come as tables of blocks.
     """
     align = max(1, _LINE // item)
     chunk, segments = count, 1
@@ -91,4 +93,9 @@ def bind(
     words[PlanWord.GATE_STEP] = program.gate_step
     words[PlanWord.SHARED] = shared
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = lists
-    return Plan(words.ctypes.data, call, details, words, (rows, refs), signature, program.gate_row)
+    kept = (rows, refs)
+    if extents is not None:
+        extents = np.ascontiguousarray(extents, np.int64)
+        words[PlanWord.EXTENTS] = extents.ctypes.data
+        kept += (extents,)
+    return Plan(words.ctypes.data, call, details, words, kept, signature, program.gate_row)

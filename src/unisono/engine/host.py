@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -118,17 +118,21 @@ class Host:
         item: int,
         combine: tuple[str, str] | None = None,
         lists: tuple[bool, bool] = (False, False),
+        extents: Sequence[int] | None = None,
     ) -> Plan:
         """Bind a schedule to blocks of `count` elements of `item` bytes.
 
         call: the call in words; ranks whose words, schedule or lowering differ do not run together. combine: (dtype,
-        op) where elements are combined. lists: whether input and output are tables of block addresses, not tensors.
+        op) where elements are combined. lists: whether input and output are tables of block addresses, not tensors. extents: the
+        elements of each block (all_to_all: of each pair of ranks), where they differ; `count` is the most of them.
         """
         program = self.program(schedule, lowering)
         details = f"{schedule.name}, {lowering}"
         # Whether a rank passes lists or one tensor is its own affair, and not part of the agreement.
         table = f"{schedule.root}|{zlib.crc32(schedule.rows.tobytes())}"
         agreed = f"{call}|{details}|{table}|{count}|{item}|{self.config.segment_bytes}|{self.config.tag_bytes}"
+        if extents is not None:
+            agreed += f"|{zlib.crc32(np.asarray(extents, np.int64).tobytes())}"
         kernels = (0, 0)
         if combine:
             kernels = (combine_address(*combine, last=False), combine_address(*combine, last=True))
@@ -145,6 +149,7 @@ class Host:
             details=details,
             shared=lowering.zero_copy,
             lists=lists,
+            extents=None if extents is None else np.asarray(extents, np.int64),
         )
 
     # What the slow paths look at: see interpret for the words of a control line.

@@ -44,9 +44,9 @@ ENTERED, IN_OFFSET, OUT_OFFSET = 1, 3, 5
 
 # Numba takes module constants as literals, but not members of an enumeration.
 _WAIT, _GATE = int(Op.WAIT), int(Op.GATE)
-_SUB, _NIN, _FIRST, _NOUT, _POST, _LAST = (8 * k for k in range(int(RowWord.SUB), int(RowWord.LAST) + 1))
+_SUB, _NIN, _FIRST, _NOUT, _POST, _LAST, _EXTENT = (8 * k for k in range(int(RowWord.SUB), int(RowWord.EXTENT) + 1))
 _NROWS, _ROWS, _REFS, _TOTAL, _PIECE, _PER, _ITEM, _ALIGN = (8 * k for k in range(8))
-_COMBINE, _FINISH, _SLOT, _TAG, _BASE, _READERS, _SIGNATURE, _GATE_STEP, _SHARED, _IN_LIST, _OUT_LIST = (
+_COMBINE, _FINISH, _SLOT, _TAG, _BASE, _READERS, _SIGNATURE, _GATE_STEP, _SHARED, _IN_LIST, _OUT_LIST, _EXTENTS = (
     8 * k for k in range(int(PlanWord.COMBINE), int(PlanWord.WORDS))
 )
 _SEGMENT, _PC, _OFFSET, _RANKS, _ME, _CONTROL, _STAGING, _STRIDE, _HALF, _SPINS, _SPIN_NOW, _QUICK = (
@@ -231,7 +231,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     rows, refs, nrows = load(plan + _ROWS), load(plan + _REFS), load(plan + _NROWS)
     total, piece, per, item = load(plan + _TOTAL), load(plan + _PIECE), load(plan + _PER), load(plan + _ITEM)
     slot, base = load(plan + _SLOT), load(plan + _BASE)
-    in_list, out_list = load(plan + _IN_LIST), load(plan + _OUT_LIST)
+    in_list, out_list, extents = load(plan + _IN_LIST), load(plan + _OUT_LIST), load(plan + _EXTENTS)
     known = load(state + _ADDRESSES)  # what was last seen of each rank's progress; then its tensors; then its heap
     tensors = known + 8 * ranks
     ins = known + 32 * ranks
@@ -281,7 +281,10 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                 elif load(row + _POST):
                     store_release(posted, (segment << STEP_BITS) + load(row + _POST))
             else:
-                n = max(0, min(cut, span - load(row + _SUB) * cut))
+                most = span
+                if extents != 0:
+                    most = min(span, load(extents + 8 * load(row + _EXTENT)) - offset)
+                n = max(0, min(cut, most - load(row + _SUB) * cut))
                 if n > 0:
                     nin, nout = load(row + _NIN), load(row + _NOUT)
                     for k in range(nin + nout):

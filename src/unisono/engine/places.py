@@ -88,7 +88,7 @@ def _each(versions: Versions) -> list[Version]:
 
 
 def _copy(version: Version, at: float, to: Place) -> Move:
-    move = Move(version.rank, at, version.sub, [], None)
+    move = Move(version.rank, at, version.sub, [], None, version.extent)
     if version.given:
         move.source = [version.given]
     move.to = [to]

@@ -61,7 +61,7 @@ def _encode(
     def add(move: Move, step: int) -> None:
         first = len(refs)
         refs.extend([*move.source, *move.to])
-        rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), 0])
+        rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.extent])
 
     for move in before:
         add(move, 0)

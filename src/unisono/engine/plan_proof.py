@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import ProgramError
-from ..schedule.contract import Slot, Value, contract
+from ..schedule.contract import BLOCKED, Slot, Value, contract
 from ..schedule.table import Schedule
 from .program import OUT, STAGE, STEP_BITS, Lowering, Op, Program
 
@@ -55,6 +55,7 @@ class _Machine:
         self.posted: list[list[tuple[int, list[int]]]] = [[(0, [0] * p)] for _ in range(p)]
         self.entered: list[list[list[int]]] = [[] for _ in range(p)]  # per rank and call, its clock at the gate
         self.values: dict[Word, int] = {}
+        self.extents: dict[Word, int] = {}  # which block's size what is there has
         self.writer: dict[Word, tuple[int, int]] = {}
         self.readers: dict[Word, dict[int, int]] = defaultdict(dict)
         self.halves: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)
@@ -153,6 +154,10 @@ class _Machine:
                 alias = 0 if call.lowering.in_place and where == OUT else where
                 words.append((alias, rank, number, part, block, sub))
         terms = [self.read(me, word) for word in words[:nin]]
+        extents = {self.extents.get(word, row[7]) for word in words[:nin]}
+        if extents - {row[7]}:
+            raise ProgramError(f"{self.name}: rank {me} moves blocks {sorted(extents)} by the size of block {row[7]}")
+        self.extents.update(dict.fromkeys(words[nin:], row[7]))
         total = 0
         for term in terms:
             total = total | term if call.schedule.collective == "barrier" else total + term
@@ -196,7 +201,9 @@ class _Machine:
             for word, _ in results[me]:
                 self.write(me, _at(word, number, part), -1)
             for word, (origin, _) in given[me]:
-                self.write(me, _at(word, number, part), self.value(number, part, origin, 1 << me))
+                at = _at(word, number, part)
+                self.write(me, at, self.value(number, part, origin, 1 << me))
+                self.extents[at] = self.extent(number, me, origin)
 
     def check(self, me: int, number: int) -> None:
         self.tick(me)
@@ -209,6 +216,14 @@ class _Machine:
                     )
             for word, _ in [*given[me], *results[me]]:
                 self.write(me, _at(word, number, part), -1)
+
+    def extent(self, number: int, me: int, origin: int) -> int:
+        """Which block's size this chunk of a rank's input has: the block's; in an all_to_all that of the pair."""
+        schedule = self.calls[number].schedule
+        if schedule.collective not in BLOCKED:
+            return 0
+        block = origin * self.ranks // schedule.chunks
+        return me * self.ranks + block if schedule.collective == "all_to_all" else block
 
     def value(self, number: int, part: int, origin: int, ranks: int) -> int:
         data, barrier = self.data[number][part], self.calls[number].schedule.collective == "barrier"

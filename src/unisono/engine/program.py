@@ -53,6 +53,7 @@ class RowWord(IntEnum):
     NOUT = 4
     POST = 5
     LAST = 6  # 1: this combine completes a result
+    EXTENT = 7  # which of the sizes of blocks, where they differ
 
 
 class RefWord(IntEnum):
@@ -70,7 +71,7 @@ class PlanWord(IntEnum):
     NROWS = 0
     ROWS = 1  # address
     REFS = 2  # address
-    TOTAL = 3  # elements of a block
+    TOTAL = 3  # elements of a block, of the largest where they differ
     PIECE = 4  # elements of a chunk in a full segment
     PER_BLOCK = 5  # chunks of a block
     ITEM = 6  # bytes of an element
@@ -86,7 +87,8 @@ class PlanWord(IntEnum):
     SHARED = 16  # 1: peers reach my tensors directly
     IN_LIST = 17  # 1: the input argument is a table of block addresses
     OUT_LIST = 18
-    WORDS = 19
+    EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
+    WORDS = 20
 
 
 class StateWord(IntEnum):

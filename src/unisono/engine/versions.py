@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import AlgorithmError
-from ..schedule.contract import Contract, Slot, contract
+from ..schedule.contract import BLOCKED, Contract, Slot, contract
 from ..schedule.table import COPY, ROUND, Schedule, expand
 from .program import IN, OUT
 
-__all__ = ["Move", "Place", "Version", "Versions", "make_versions"]
+__all__ = ["Move", "Place", "Version", "Versions", "extent_of", "make_versions"]
 
 
 class Place(NamedTuple):
@@ -32,12 +32,13 @@ class Place(NamedTuple):
 @dataclass(eq=False)
 class Version:
     """What a slot holds between two writes. given: its place in the user's input, when it comes from there;
-    result: its place in the user's output, when it must end there; whole: every rank has contributed."""
+    result: its place in the user's output, when it must end there; extent: which of the sizes of blocks is its own."""
 
     rank: int
     sub: int
     maker: Move | None
     contributions: int
+    extent: int = 0
     given: Place | None = None
     result: Place | None = None
     readers: list[Move] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Move:
     sub: int
     inputs: list[Version]
     makes: Version | None
+    extent: int = 0
     source: list[Place] = field(default_factory=list)
     to: list[Place] = field(default_factory=list)
     waits: list[tuple[int, int]] = field(default_factory=list)
@@ -90,7 +92,9 @@ def make_versions(schedule: Schedule) -> Versions:
         if slot not in now:
             if slot not in given:
                 raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which holds nothing")
-            now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], given=given[slot])
+            place = given[slot]
+            extent = extent_of(schedule, place.rank, promise.before[slot][0] // per)
+            now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], extent, given=place)
         return now[slot]
 
     for k in range(schedule.rounds):
@@ -109,11 +113,14 @@ def make_versions(schedule: Schedule) -> Versions:
                 terms[slot] = [read(slot), version]
         for slot, inputs in terms.items():
             inputs.sort(key=lambda v: v.rank)
-            move = Move(slot[0], k, slot[2] % per, inputs, None)
+            extent = inputs[0].extent
+            if any(version.extent != extent for version in inputs):
+                raise AlgorithmError(f"{schedule.name}, round {k}: blocks are combined whose sizes may differ")
+            move = Move(slot[0], k, slot[2] % per, inputs, None, extent)
             union = 0
             for version in inputs:
                 union |= version.contributions
-            move.makes = now[slot] = Version(slot[0], move.sub, move, union)
+            move.makes = now[slot] = Version(slot[0], move.sub, move, union, extent)
             move.last = union == everybody
             moves.append(move)
     finals = []
@@ -122,6 +129,13 @@ def make_versions(schedule: Schedule) -> Versions:
         version.result = place
         finals.append(version)
     return Versions(_needed(moves, finals), finals, promise)
+
+
+def extent_of(schedule: Schedule, rank: int, block: int) -> int:
+    """Which of the sizes of blocks this block of a rank has: one for each block, all_to_all one for each pair."""
+    if schedule.collective == "all_to_all":
+        return rank * schedule.ranks + block
+    return block if schedule.collective in BLOCKED else 0
 
 
 def _places(slots: dict[Slot, tuple[int, int]], where: int, per: int) -> dict[Slot, Place]:

@@ -38,6 +38,8 @@ class Group:
         """What the fast path of each call looks its plan up in; empty once the group is broken or closed."""
         self.worker: Any = None
         """The thread that runs asynchronous calls, once there are any; see `work`."""
+        self.mailbox: Any = None
+        """What point-to-point calls go through, once there are any; see `p2p`."""
         self.pidfds: dict[int, int] = {}
         # The fast path reads these without another step in between.
         self.run, self.state = self.host.run, self.host.state

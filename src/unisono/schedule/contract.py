@@ -66,6 +66,8 @@ def contract(schedule: Schedule) -> Contract:
         after = {(r, result, 0): (0, (1 << p) - 1) for r in range(p)}
     elif kind == "scan":
         after = {(r, result, c): (c, (2 << r) - 1) for r in range(p) for c in range(C)}
+    elif kind == "exscan":
+        after = {(r, result, c): (c, (1 << r) - 1) for r in range(1, p) for c in range(C)}
     else:
         raise ArgumentError(f"{kind!r} is no collective that has a contract")
     return Contract(before, after, *cut)

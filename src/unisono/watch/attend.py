@@ -7,7 +7,6 @@ looks at every peer and lets `judge` decide.
 from __future__ import annotations
 
 import os
-import select
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from ..engine.bind import Plan
 from ..engine.interpret import DONE
 from ..errors import MismatchError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ..membership.group import Group
+from .gone import gone
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
 __all__ = ["attend", "caller", "interrupted"]
@@ -23,8 +23,6 @@ __all__ = ["attend", "caller", "interrupted"]
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COLLECT_S = 1.0
 """How long a rank waits for the others' side of a disagreement before it raises without them."""
-_WORDS_S = 0.1
-"""How long after a death its cause (such as a signal number) may arrive from whoever started the process."""
 
 
 def caller() -> str:
@@ -104,27 +102,8 @@ class _Watch:
             blamed, _, reason = text.partition("\n")
             late = reason.startswith(WaitTimeout.__name__)
             ranks = tuple(map(int, blamed.split()))
-            views.append(PeerView(rank, number, signature, self.gone(rank), gave_up, ranks, late, reason))
+            views.append(PeerView(rank, number, signature, gone(self.group, rank), gave_up, ranks, late, reason))
         return views
-
-    def gone(self, rank: int) -> str:
-        """Why a peer will not come any more, or "" for all that is known it will."""
-        board = self.host.arena.board(rank)
-        if board.gone or not board.pid:
-            return board.gone
-        if rank not in self.group.pidfds:
-            try:
-                self.group.pidfds[rank] = os.pidfd_open(board.pid)
-            except ProcessLookupError:
-                return board.gone or "died"
-        poll = select.poll()
-        poll.register(self.group.pidfds[rank], select.POLLIN)
-        if not poll.poll(0):
-            return ""
-        until = time.monotonic() + _WORDS_S
-        while not board.gone and time.monotonic() < until:
-            time.sleep(0.002)
-        return board.gone or "died"
 
     def mismatch(self) -> MismatchError:
         """Gather what every rank called; wait a little for those that have not noticed yet."""
