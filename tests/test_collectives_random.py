@@ -123,7 +123,7 @@ def test_futures_complete_with_their_calls(worlds: Worlds) -> None:
         tensor = torch.ones(10)
         work = unisono.all_reduce(tensor, async_op=True)
         assert work is not None
-        doubled = work.get_future().then(lambda done: tensor * 2 if done.value() is None else None)
+        doubled = work.get_future().then(lambda done: done.value() * 2 if done.value() is tensor else None)
         result = doubled.wait()
         work.get_future().wait()
         return result.sum().item()

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .algorithms import CATALOGUE, Algorithm, algorithm
     from .collectives import (
-        ReduceOp,
         all_gather,
         all_gather_into_tensor,
         all_gather_single,
@@ -28,11 +27,13 @@ if TYPE_CHECKING:
         all_to_all_single,
         barrier,
         broadcast,
+        exscan,
         gather,
         reduce,
         reduce_scatter,
         reduce_scatter_single,
         reduce_scatter_tensor,
+        scan,
         scatter,
     )
     from .errors import (
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         shutdown,
         world,
     )  # fmt: skip
+    from .ops import ReduceOp, make_op, premul_sum
     from .schedule import Schedule, prove, send, trace
     from .work import Work
 
@@ -74,9 +76,9 @@ _HOME = {
     **dict.fromkeys(("Algorithm", "CATALOGUE", "algorithm"), "algorithms"),
     **dict.fromkeys(
         (
-            "ReduceOp", "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all",
-            "all_to_all_single", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_single",
-            "reduce_scatter_tensor", "scatter",
+            "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all",
+            "all_to_all_single", "barrier", "broadcast", "exscan", "gather", "reduce", "reduce_scatter",
+            "reduce_scatter_single", "reduce_scatter_tensor", "scan", "scatter",
         ),
         "collectives",
     ),
@@ -88,6 +90,7 @@ _HOME = {
         ),
         "errors",
     ),
+    **dict.fromkeys(("ReduceOp", "make_op", "premul_sum"), "ops"),
     **dict.fromkeys(("Schedule", "prove", "send", "trace"), "schedule"),
     **dict.fromkeys(
         (
@@ -104,9 +107,9 @@ __all__ = [
     "MismatchError", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError",
     "RankFailed", "ReduceOp", "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm",
     "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single",
-    "barrier", "broadcast", "empty", "gather", "get_rank", "get_world_size", "init", "is_initialized", "prove",
-    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "run", "scatter", "send",
-    "share_", "shutdown", "trace", "world",
+    "barrier", "broadcast", "empty", "exscan", "gather", "get_rank", "get_world_size", "init", "is_initialized",
+    "make_op", "premul_sum", "prove", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
+    "run", "scan", "scatter", "send", "share_", "shutdown", "trace", "world",
 ]  # fmt: skip
 
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from .engine.reducers import DTYPES, OPS
 from .errors import ArgumentError, DTypeError
 from .membership.group import Group
+from .ops import CustomOp, PremulSum, check_op_dtype, resolve
 
 __all__ = [
-    "check_apart", "check_op", "check_root", "check_rooted", "check_tensor", "check_tensors", "check_whole",
-    "count_name", "dtype_name", "op_name", "shape_name",
+    "blank",
+    "check_apart",
+    "check_op",
+    "check_own",
+    "check_root",
+    "check_rooted",
+    "check_splits",
+    "check_tensor",
+    "check_tensors",
+    "check_whole",
+    "count_name",
+    "dtype_name",
+    "shape_name",
 ]  # fmt: skip
 
 
@@ -29,33 +41,33 @@ def shape_name(tensor: torch.Tensor) -> str:
 
 
 def count_name(tensor: torch.Tensor) -> str:
-    """`float32[6]` for six elements in any shape: what ranks must agree on."""
-    return f"{dtype_name(tensor.dtype)}[{tensor.numel()}]"
+    """`float32[6]` for six elements in any shape: what ranks must agree on, for quantized tensors with the scale."""
+    return f"{dtype_name(tensor.dtype)}[{tensor.numel()}]{_scale_name(tensor)}"
 
 
-def op_name(op: object) -> str:
-    """The name of an op: a string such as "sum", or one of torch.distributed.ReduceOp."""
-    if isinstance(op, str):
-        name = op.lower()
-    else:
-        # torch.distributed.ReduceOp.SUM prints as RedOpType.SUM or <RedOpType.SUM: 0>
-        text = str(getattr(op, "op", op))
-        if "RedOpType" not in text:
-            raise DTypeError(f"op: {op!r} is no reduce op; use one of {', '.join(OPS)}")
-        name = text.strip("<>").split(".")[-1].split(":")[0].lower()
-    name = {"mul": "product", "prod": "product", "mean": "avg"}.get(name, name)
-    if name not in OPS:
-        raise ArgumentError(f"op: {op!r} is not supported; use one of {', '.join(OPS)}")
-    return name
+def _scale_name(tensor: torch.Tensor) -> str:
+    if not tensor.is_quantized:
+        return ""
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return f" * {tensor.q_scale():g} + {tensor.q_zero_point()}"
+    scales = f"{tensor.q_per_channel_scales().tolist()} {tensor.q_per_channel_zero_points().tolist()}"
+    return f" scales {zlib.crc32(scales.encode()):08x}"
 
 
-def check_op(name: str, tensor: torch.Tensor) -> None:
-    """Is there this op for tensors of this dtype?"""
-    if dtype_name(tensor.dtype) not in DTYPES:
-        raise DTypeError(
-            f"there is no {name} of {dtype_name(tensor.dtype)} tensors, only of {', '.join(DTYPES)}: "
-            "convert the tensor first"
-        )
+_BITS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+"""Quantized dtypes with whole bytes, and the dtypes of their bits."""
+
+
+def blank(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor without memory, which only says how many elements of which size there are."""
+    return torch.empty(count, dtype=_BITS.get(dtype, dtype), device="meta")
+
+
+def check_op(op: Any, tensor: torch.Tensor) -> str | PremulSum | CustomOp:
+    """The op that is meant, if tensors of this dtype can be combined with it."""
+    found = resolve(op)
+    check_op_dtype(found, dtype_name(tensor.dtype))
+    return found
 
 
 def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
@@ -66,8 +78,11 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
         raise DTypeError(f"{argument}: {tensor.layout} tensors are not supported; call .to_dense() first")
     if not tensor.is_cpu:
         raise ArgumentError(f"{argument}: is on {tensor.device}, but only CPU tensors are supported; call .cpu() first")
-    if tensor.is_quantized:
-        raise DTypeError(f"{argument}: quantized tensors are not supported; pass .int_repr()")
+    if tensor.is_quantized and (tensor.dtype not in _BITS or not tensor.is_contiguous()):
+        raise DTypeError(
+            f"{argument}: of quantized tensors only contiguous ones of {', '.join(map(dtype_name, _BITS))} can be "
+            "moved, not this one; pass .int_repr()"
+        )
     if written and not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:  # noqa: SLF001
         raise ArgumentError(f"{argument}: several of its elements share memory (it is expanded); pass .contiguous()")
     if written and (tensor.is_conj() or tensor.is_neg()):
@@ -75,26 +90,57 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
 
 
 def check_tensors(
-    argument: str, tensors: Any, group: Group, like: torch.Tensor, *, written: bool = False
-) -> Sequence[torch.Tensor]:
-    """One tensor per rank, each of the dtype and count of `like`."""
+    argument: str, tensors: Any, group: Group, dtype: torch.dtype | None = None, *, written: bool = False
+) -> list[int]:
+    """One tensor per rank, all of one dtype (the given one); returns their numbers of elements."""
     if not isinstance(tensors, Sequence):
         raise DTypeError(f"{argument}: expected a list of {group.size} tensors, got {type(tensors).__name__}")
     if len(tensors) != group.size:
         raise ArgumentError(f"{argument}: expected {group.size} tensors, one per rank, got {len(tensors)}")
     for rank, tensor in enumerate(tensors):
         check_tensor(f"{argument}[{rank}]", tensor, written=written)
-        if tensor.dtype != like.dtype or tensor.numel() != like.numel():
+        dtype = dtype or tensor.dtype
+        if tensor.dtype != dtype:
             raise ArgumentError(
-                f"{argument}[{rank}]: is {shape_name(tensor)}, but rank {group.rank} exchanges blocks like "
-                f"{shape_name(like)}; every block has the same dtype and number of elements"
+                f"{argument}[{rank}]: is {shape_name(tensor)}, but rank {group.rank} exchanges {dtype_name(dtype)}: "
+                "every block has the same dtype"
             )
+        if _scale_name(tensor) != _scale_name(tensors[0]):
+            raise ArgumentError(f"{argument}[{rank}]: is quantized otherwise than {argument}[0]; pass .int_repr()")
     if written:
         spans = sorted((t.data_ptr(), t.nbytes, rank) for rank, t in enumerate(tensors) if t.is_contiguous())
         for (start, nbytes, first), (after, _, second) in pairwise(spans):
             if start + nbytes > after and nbytes:
                 raise ArgumentError(f"{argument}[{first}] and {argument}[{second}] share memory: each needs its own")
-    return tensors
+    return [tensor.numel() for tensor in tensors]
+
+
+def check_own(list_name: str, tensors: Sequence[torch.Tensor], own_name: str, own: torch.Tensor, group: Group) -> None:
+    """This rank's place in a list has the size of its own tensor."""
+    if tensors[group.rank].numel() != own.numel():
+        raise ArgumentError(
+            f"{list_name}[{group.rank}]: is {shape_name(tensors[group.rank])}, but {own_name} of rank {group.rank} is "
+            f"{shape_name(own)}: both need the same number of elements"
+        )
+
+
+def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) -> list[torch.Tensor]:
+    """The tensor as blocks of these lengths along its first dimension, one per rank; without sizes of one length."""
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if not sizes:
+        if rows % group.size:
+            raise ArgumentError(
+                f"{argument}: is {shape_name(tensor)}; {rows} rows cannot be split among {group.size} ranks alike: "
+                f"pass {argument}_split_sizes"
+            )
+        sizes = [rows // group.size] * group.size
+    sizes = [int(size) for size in sizes]
+    if len(sizes) != group.size or sum(sizes) != rows or min(sizes) < 0:
+        raise ArgumentError(
+            f"{argument}_split_sizes: {sizes} are no {group.size} lengths that sum up to the {rows} rows of "
+            f"{shape_name(tensor)} on rank {group.rank}"
+        )
+    return list(tensor.split(sizes))
 
 
 def check_root(argument: str, root: Any, group: Group) -> int:
@@ -107,18 +153,23 @@ def check_root(argument: str, root: Any, group: Group) -> int:
 
 
 def check_rooted(
-    argument: str, tensors: Any, root_argument: str, root: int, group: Group, like: torch.Tensor, *, written: bool
-) -> Sequence[torch.Tensor] | None:
-    """The list of a rooted call: needed on the root, and only there."""
+    argument: str,
+    tensors: Any,
+    root_argument: str,
+    root: int,
+    group: Group,
+    dtype: torch.dtype | None,
+    *,
+    written: bool,
+) -> list[int]:
+    """The list of a rooted call, which only the root passes; returns the numbers of elements of its tensors."""
     if group.rank == root:
-        if tensors is None:
-            raise ArgumentError(f"{argument}: rank {root} is {root_argument} and must pass one tensor per rank")
-        return check_tensors(argument, tensors, group, like, written=written)
+        return [] if tensors is None else check_tensors(argument, tensors, group, dtype, written=written)
     if tensors:
         raise ArgumentError(
             f"{argument}: only rank {root} ({root_argument}) passes it, but rank {group.rank} did; pass None here"
         )
-    return None
+    return []
 
 
 def check_whole(whole_name: str, whole: torch.Tensor, part_name: str, part: torch.Tensor, group: Group) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -20,7 +21,8 @@ class Work:
         self._call = call
         self._done = threading.Event()
         self._exception: BaseException | None = None
-        self._future: torch.futures.Future[None] | None = None
+        self._result: Any = None
+        self._future: torch.futures.Future[Any] | None = None
         self._lock = threading.Lock()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -34,6 +36,11 @@ class Work:
             raise self._exception
         return True
 
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait, and return what the call wrote or made: a tensor, a list of tensors, or None where there is none."""
+        self.wait(timeout)
+        return self._result
+
     def is_completed(self) -> bool:
         """Has the call ended, well or not?"""
         return self._done.is_set()
@@ -46,8 +53,8 @@ class Work:
         """What the call raised, or None."""
         return self._exception
 
-    def get_future(self) -> torch.futures.Future[None]:
-        """A future that completes with the call, with None or with what it raised."""
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that completes with the call, with its result or with what it raised."""
         with self._lock:
             if self._future is None:
                 self._future = torch.futures.Future()
@@ -55,17 +62,17 @@ class Work:
                     self._complete(self._future)
             return self._future
 
-    def _finish(self, exception: BaseException | None) -> None:
+    def _finish(self, exception: BaseException | None, result: Any = None) -> None:
         with self._lock:
-            self._exception = exception
+            self._exception, self._result = exception, result
             self._done.set()
             future = self._future
         if future is not None:  # its callbacks may ask this work anything
             self._complete(future)
 
-    def _complete(self, future: torch.futures.Future[None]) -> None:
+    def _complete(self, future: torch.futures.Future[Any]) -> None:
         if self._exception is None:
-            future.set_result(None)
+            future.set_result(self._result)
         else:
             future.set_exception(self._exception)  # type: ignore[arg-type]  # torch's annotation is wrong
 
@@ -74,21 +81,21 @@ class Worker:
     """The thread of a group that runs its asynchronous calls, one after the other."""
 
     def __init__(self, name: str) -> None:
-        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], None]] | None] = queue.SimpleQueue()
-        self._last: Work | None = None
+        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._last = threading.Event()  # set when the latest call has ended
+        self._last.set()
         self._thread = threading.Thread(target=self._loop, name=f"unisono {name}", daemon=True)
         self._thread.start()
 
     @property
     def busy(self) -> bool:
         """Are there calls that have not ended? Not for a call from this very thread, out of a future's callback."""
-        if self._last is None or self._last.is_completed():
-            return False
-        return threading.current_thread() is not self._thread
+        return not self._last.is_set() and threading.current_thread() is not self._thread
 
-    def submit(self, call: str, action: Callable[[], None]) -> Work:
+    def submit(self, call: str, action: Callable[[], Any]) -> Work:
         """Run the action after all that were submitted before."""
-        self._last = work = Work(call)
+        work = Work(call)
+        self._last = work._done  # noqa: SLF001  the worker is the other half of Work
         self._queue.put((work, action))
         return work
 
@@ -103,9 +110,10 @@ class Worker:
         while (item := self._queue.get()) is not None:
             work, action = item
             try:
-                action()
+                result = action()
             except BaseException as error:  # noqa: BLE001  it reaches the caller by wait()
                 work._finish(error)  # noqa: SLF001  the worker is the other half of Work
             else:
-                work._finish(None)  # noqa: SLF001
+                work._finish(None, result)  # noqa: SLF001
+                del result
             del item, work, action

@@ -21,7 +21,7 @@ from .heap import Heap
 from .plan import compile_schedule
 from .plan_proof import prove_programs
 from .program import STEP_BITS, Lowering, Program, StateWord
-from .reducers import combine_address
+from .reducers import CustomOp, combine_address
 
 __all__ = ["Host", "kernel", "warm_up"]
 
@@ -116,15 +116,15 @@ class Host:
         call: str,
         count: int,
         item: int,
-        combine: tuple[str, str] | None = None,
+        combine: tuple[str, str | CustomOp] | None = None,
         lists: tuple[bool, bool] = (False, False),
         extents: Sequence[int] | None = None,
     ) -> Plan:
         """Bind a schedule to blocks of `count` elements of `item` bytes.
 
         call: the call in words; ranks whose words, schedule or lowering differ do not run together. combine: (dtype,
-        op) where elements are combined. lists: whether input and output are tables of block addresses, not tensors. extents: the
-        elements of each block (all_to_all: of each pair of ranks), where they differ; `count` is the most of them.
+        op) where elements are combined. lists: whether input and output are tables of block addresses, not tensors.
+        extents: the elements of each block (all_to_all: of each pair of ranks), where they differ; `count` is the most.
         """
         program = self.program(schedule, lowering)
         details = f"{schedule.name}, {lowering}"
@@ -190,6 +190,15 @@ class Host:
         state[StateWord.CALL] += 1
         state[StateWord.PC], state[StateWord.OFFSET] = -1, 0
         self._lines[self.rank][0] = int(state[StateWord.SEGMENT]) << STEP_BITS
+
+    def refuse_call(self) -> None:
+        """Let the peers' next call be another one than mine, and leave it to them."""
+        number = self.call_number
+        word = (_SIGNED_OFF << 32) | number
+        # Whoever looks at the tag may do so from here on: all ranks have left the last call that used this half.
+        self._tags[self.rank][int(self._state[StateWord.SEGMENT]) & 1][0] = word
+        self._lines[self.rank][1 + (number & 1)] = word
+        self.skip_call()
 
     def sign_off(self, plan: Plan) -> None:
         """Withdraw the signature of the current call: whoever comes later must not go on with this rank."""

@@ -38,6 +38,9 @@ class Group:
         """What the fast path of each call looks its plan up in; empty once the group is broken or closed."""
         self.worker: Any = None
         """The thread that runs asynchronous calls, once there are any; see `work`."""
+        self.uneven: dict[tuple[str, int], int] = {}
+        """Collectives (with their roots) whose blocks have differed in size: how often they may be alike before the
+        sizes are asked for no more; see `dispatch.exchange`."""
         self.mailbox: Any = None
         """What point-to-point calls go through, once there are any; see `p2p`."""
         self.pidfds: dict[int, int] = {}

@@ -1,0 +1,63 @@
+"""scan and exscan: every rank ends with the combination of the ranks before it, with its own or without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..arguments import check_op, check_tensor
+from ..dispatch import Request, combine, default_group, entering
+from ..errors import ArgumentError
+from ..membership.group import Group
+from ..ops import ReduceOp
+from ..work import Work
+
+__all__ = ["exscan", "scan"]
+
+
+def scan(
+    tensor: torch.Tensor,
+    op: Any = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: Any = None,
+    timeout_s: float | None = None,
+) -> Work | None:
+    """Replace `tensor`, on each rank r, by the combination of the tensors of ranks 0 to r.
+
+    tensor: any shape, the same dtype and number of elements on every rank; in place. op: any but avg.
+    """
+    return _scan("scan", tensor, op, group, async_op, algorithm, timeout_s)
+
+
+def exscan(
+    tensor: torch.Tensor,
+    op: Any = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: Any = None,
+    timeout_s: float | None = None,
+) -> Work | None:
+    """Replace `tensor`, on each rank r from 1 up, by the combination of the tensors of ranks 0 to r - 1.
+
+    tensor: any shape, the same dtype and number of elements on every rank; in place. That of rank 0 stays as it was.
+    op: any but avg.
+    """
+    return _scan("exscan", tensor, op, group, async_op, algorithm, timeout_s)
+
+
+def _scan(
+    collective: str, tensor: torch.Tensor, op: Any, group: Group | None, async_op: bool, algorithm: Any,
+    timeout_s: float | None,
+) -> Work | None:  # fmt: skip
+    group = group or default_group()
+    with entering(group, collective):
+        check_tensor("tensor", tensor, written=True)
+        name = check_op(op, tensor)
+        if name == "avg":
+            raise ArgumentError(f"op: {collective} has no avg; use sum, and divide by the number of ranks combined")
+        request = Request(collective, tensor, tensor, tensor, name, in_place=True)
+    return combine(group, request, async_op, algorithm, timeout_s)

@@ -1,0 +1,49 @@
+"""scatter: every rank ends with its block of one rank's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor
+from ..dispatch import Exchange, Request, default_group, entering, exchange
+from ..errors import ArgumentError
+from ..membership.group import Group
+
+__all__ = ["scatter"]
+
+
+def scatter(
+    tensor: torch.Tensor | None,
+    scatter_list: Sequence[torch.Tensor] | None = None,
+    src: int = 0,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: Any = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Put scatter_list[r] of rank `src` into `tensor` of each rank r.
+
+    tensor: written, of the number of elements of the rank's block; or None where that is not known: then the call
+    returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, in any size, read; None elsewhere.
+    """
+    group = group or default_group()
+    with entering(group, "scatter"):
+        root = check_root("src", src, group)
+        if tensor is not None:
+            check_tensor("tensor", tensor, written=True)
+        blocks, plain = scatter_list or None, None
+        if group.rank == root and blocks is None:
+            raise ArgumentError(f"scatter_list: rank {root} is src and must pass one tensor per rank")
+        dtype = tensor.dtype if tensor is not None else None
+        sizes = check_rooted("scatter_list", blocks, "src", root, group, dtype, written=False)
+        if blocks is not None and tensor is not None:
+            check_apart(blocks, tensor, root)
+            check_own("scatter_list", blocks, "tensor", tensor, group)
+        if tensor is not None and len(set(sizes)) <= 1:
+            plain = Request("scatter", tensor, blocks, tensor, root=root)
+        call = Exchange("scatter", blocks, tensor, plain, root=root)
+    return exchange(group, call, async_op, algorithm, timeout_s)

@@ -1,0 +1,58 @@
+"""A rank whose own arguments are wrong says so to the others: they raise in the same call, and do not wait for it."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from ..errors import AlgorithmError, ArgumentError, DTypeError, OutOfMemory
+from ..membership.group import Group
+from ..watch import caller
+
+__all__ = ["entering"]
+
+_PATIENCE_S = 1.0
+_REFUSALS = (AlgorithmError, ArgumentError, DTypeError, OutOfMemory)
+
+
+class entering:  # noqa: N801  used as a statement: with entering(group, "reduce"): ...
+    """Where a call is checked and planned. What this rank refuses counts as its call: to the others it is another one,
+    so they raise MismatchError with the reason, and the group stays usable."""
+
+    def __init__(self, group: Group, collective: str) -> None:
+        self._group, self._collective = group, collective
+
+    def __enter__(self) -> None:
+        self._group.check_usable()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        group = self._group
+        if not isinstance(error, _REFUSALS) or group.size == 1 or group.closed or group.broken:
+            return
+        call = f"{self._collective}, refused there: {' '.join(str(error).split())}"
+        where = caller()
+
+        def refuse() -> None:
+            with group.lock:
+                if not _all_have_followed(group):
+                    return
+                group.host.arena.board(group.rank).set_call(group.host.call_number, call, where)
+                group.host.refuse_call()
+
+        if group.worker is not None and group.worker.busy:
+            group.worker.submit(call, refuse)
+        else:
+            refuse()
+
+
+def _all_have_followed(group: Group) -> bool:
+    """Have all ranks come as far as the call before? A rank's words for its latest two calls are all that is kept, so
+    one that goes on without waiting must not leave a slow one behind by more."""
+    number, until = group.host.call_number, time.monotonic() + _PATIENCE_S
+    while any(group.host.entered(rank) < number - 1 for rank in range(group.size) if rank != group.rank):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.0005)
+    return True

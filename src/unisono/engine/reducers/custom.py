@@ -1,0 +1,134 @@
+"""Ops that a user has written: a Python function, and where it takes numbers, a kernel that Numba makes of it.
+
+These kernels are not kept on disk: what a function does depends on more than the file it stands in.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType
+from typing import Any, no_type_check
+
+import numpy as np
+from numba import cfunc, njit, types
+
+from ...errors import DTypeError
+from .dtypes import DTYPES
+from .elements import load, number_type, store, word
+from .identity import identify
+
+__all__ = ["CustomOp", "custom_address"]
+
+_BLOCK = 256
+"""Elements that are combined with one input after the other: each step is a loop that LLVM can vectorise."""
+
+
+class CustomOp:
+    """An op of a user's own, made by `make_op`. It can be sent to other processes where its function can.
+
+    Two are equal if their names and flags are, and their functions do the same as far as can be seen. `text` is a
+    short name, `max_abs#1f2e3d4c`, that says the same for all ranks to compare.
+    """
+
+    def __init__(
+        self, function: Callable[[Any, Any], Any], name: str, commutative: bool, associative: bool, elementwise: bool
+    ) -> None:
+        self.function, self.name = function, name
+        self.commutative, self.associative, self.elementwise = commutative, associative, elementwise
+        words, ids = identify(function)
+        same = f"{name} {commutative} {associative} {elementwise} {words}"
+        self.text = f"{name}#{zlib.crc32(same.encode()):08x}"
+        self._same = same, ids
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CustomOp) and self._same == other._same
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"<{self.text}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew, it looks at its function anew: ids of objects are those of a process.
+        return CustomOp, (self.function, self.name, self.commutative, self.associative, self.elementwise)
+
+
+def _kernel(step: Any, dtype: int, number: Any) -> Any:
+    @no_type_check
+    def combine(outs, nout, ins, nin, count, _ranks):
+        total = np.empty(_BLOCK, number)
+        for first in range(0, count, _BLOCK):
+            n = min(_BLOCK, count - first)
+            base = word(ins, 0)
+            for i in range(n):
+                total[i] = load(dtype, base, first + i)
+            for k in range(1, nin):
+                base = word(ins, k)
+                for i in range(n):
+                    total[i] = step(total[i], load(dtype, base, first + i))
+            for k in range(nout):
+                base = word(outs, k)
+                for i in range(n):
+                    store(dtype, base, first + i, total[i])
+
+    return combine
+
+
+@cache
+def _compiled(dtype: str, op: CustomOp) -> Any:
+    number, function = number_type(dtype), getattr(op.function, "py_func", op.function)
+    # Numba's model of errors is numpy's: a division by zero is inf or 0, where Python would raise.
+    step = njit(function if isinstance(function, FunctionType) else _in_python(function), error_model="numpy")
+    try:
+        step.compile((number, number))
+    except Exception as error:
+        raise _no_kernel(op, dtype, _first_reason(error)) from error
+    compiled = step.overloads[number, number]
+    result = compiled.signature.return_type
+    allowed = types.Number if isinstance(number, types.Complex) else types.Integer | types.Float
+    if not isinstance(result, allowed | types.Boolean):
+        raise _no_kernel(op, dtype, f"it returns {result} for two {number}")
+    if _may_raise(compiled):
+        raise _no_kernel(op, dtype, "it may raise an exception, and a kernel cannot")
+    return cfunc(types.void(*[types.intp] * 6))(_kernel(step, DTYPES.index(dtype), number))
+
+
+def _in_python(function: Any) -> Callable[[Any, Any], Any]:
+    """A function of C, such as math.gcd, as a call that Numba can read."""
+
+    def call(x: Any, y: Any) -> Any:
+        return function(x, y)
+
+    return call
+
+
+def _no_kernel(op: CustomOp, dtype: str, reason: str) -> DTypeError:
+    return DTypeError(
+        f"op {op.name}: Numba can make no kernel for {dtype} elements of this function: {reason}. "
+        "Write it with numbers and math alone, or pass elementwise=False and a function of whole tensors"
+    )
+
+
+def _first_reason(error: Exception) -> str:
+    """The first line of Numba's explanation that explains something."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines()]
+    return next((line.rstrip(".:") for line in lines if line and not line.startswith("Failed in ")), repr(error))
+
+
+def _may_raise(compiled: Any) -> bool:
+    """Does the code of a function lead to an exception anywhere? It would end a kernel half way."""
+    name, code = re.escape(compiled.fndesc.llvm_func_name), compiled.library.get_llvm_str()
+    body = re.search(rf'define [^\n]*@"?{name}"?\([^\n]*\n(.*?)\n}}', code, re.DOTALL)
+    return body is None or "excinfo" in body[1]
+
+
+def custom_address(dtype: str, op: CustomOp) -> int:
+    """The address of the kernel for elements of this dtype, combined from left to right. Compiles it at first use.
+
+    Raises DTypeError for a function that Numba cannot compile.
+    """
+    return int(_compiled(dtype, op).address)

@@ -1,0 +1,97 @@
+"""The four float8 formats of torch, to float32 and back, on the bits of vectors.
+
+A code is sign, exponent and mantissa. Behind the sign, the bits of a normal number are those of the float32 less some
+bits of the mantissa, but for the bias of the exponent; subnormal numbers are multiples of one power of two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from llvmlite import ir
+
+__all__ = ["FORMATS", "Format", "decode", "encode"]
+
+_I8, _I32, _F32 = ir.IntType(8), ir.IntType(32), ir.FloatType()
+_MANTISSA, _BIAS = 23, 127  # of float32
+_SIGN, _INFINITY, _NAN = 0x80000000, 0x7F800000, 0x7FC00000
+_NEGATIVE_ZERO = 0x80
+
+
+class Format(NamedTuple):
+    """mantissa: its bits. bias: of the exponent. top: the first magnitude that is no finite number; where it is the
+    code of -0 (the "fnuz" formats), that code is the only NaN. overflow: what torch makes of numbers too large: NaN,
+    infinity or the largest finite number, depending on the format and the version of torch.
+    """
+
+    mantissa: int
+    bias: int
+    top: int
+    overflow: int
+
+
+def _format(dtype: torch.dtype, mantissa: int, bias: int, top: int) -> Format:
+    overflow = torch.tensor([torch.inf]).to(dtype).view(torch.uint8)
+    return Format(mantissa, bias, top, int(overflow))
+
+
+FORMATS: dict[str, Format] = {
+    "float8_e4m3fn": _format(torch.float8_e4m3fn, mantissa=3, bias=7, top=0x7F),
+    "float8_e5m2": _format(torch.float8_e5m2, mantissa=2, bias=15, top=0x7C),
+    "float8_e4m3fnuz": _format(torch.float8_e4m3fnuz, mantissa=3, bias=8, top=_NEGATIVE_ZERO),
+    "float8_e5m2fnuz": _format(torch.float8_e5m2fnuz, mantissa=2, bias=16, top=_NEGATIVE_ZERO),
+}
+
+
+def decode(form: Format, b: Any, v: Any, n: int) -> Any:
+    """The float32 numbers of n codes."""
+    integers, floats, number = _types(n)
+    code = b.zext(v, integers)
+    magnitude = b.and_(code, number(0x7F))
+    shifted = b.shl(magnitude, number(_MANTISSA - form.mantissa))
+    normal = b.add(shifted, number((_BIAS - form.bias) << _MANTISSA))
+    # A subnormal mantissa, written behind a one, is too large by that one.
+    least = number((_BIAS - form.bias + 1) << _MANTISSA)
+    subnormal = b.fsub(b.bitcast(b.add(shifted, least), floats), b.bitcast(least, floats))
+    is_normal = b.icmp_unsigned(">=", magnitude, number(1 << form.mantissa))
+    bits = b.select(is_normal, normal, b.bitcast(subnormal, integers))
+    bits = b.select(b.icmp_unsigned(">=", magnitude, number(form.top)), b.or_(shifted, number(_INFINITY)), bits)
+    bits = b.or_(bits, b.shl(b.and_(code, number(0x80)), number(24)))
+    if form.top == _NEGATIVE_ZERO:
+        bits = b.select(b.icmp_unsigned("==", code, number(_NEGATIVE_ZERO)), number(_NAN), bits)
+    return b.bitcast(bits, floats)
+
+
+def encode(form: Format, b: Any, v: Any, n: int) -> Any:
+    """The codes nearest to n float32 numbers, the even one of two."""
+    integers, floats, number = _types(n)
+    shift = _MANTISSA - form.mantissa
+    bits = b.bitcast(v, integers)
+    sign = b.and_(bits, number(_SIGN))
+    magnitude = b.xor(bits, sign)
+    # Cut at the first number beyond the finite ones, rounding cannot carry on past `top`.
+    limit = number((form.top << shift) + ((_BIAS - form.bias) << _MANTISSA))
+    cut = b.select(b.icmp_unsigned("<", magnitude, limit), magnitude, limit)
+    odd = b.and_(b.lshr(cut, number(shift)), number(1))
+    half = number(((form.bias - _BIAS) << _MANTISSA) + (1 << (shift - 1)) - 1)
+    normal = b.lshr(b.add(b.add(cut, half), odd), number(shift))
+    # Added to a number whose last bit is worth the smallest code, a small number is rounded to codes by the processor.
+    magic = number((_BIAS - form.bias + shift + 1) << _MANTISSA)
+    subnormal = b.bitcast(b.fadd(b.bitcast(cut, floats), b.bitcast(magic, floats)), integers)
+    is_normal = b.icmp_unsigned(">=", cut, number((_BIAS - form.bias + 1) << _MANTISSA))
+    code = b.select(is_normal, normal, b.sub(subnormal, magic))
+    code = b.select(b.icmp_unsigned("==", code, number(form.top)), number(form.overflow), code)
+    nan = b.icmp_unsigned(">", magnitude, number(_INFINITY))
+    code = b.select(nan, number(max(form.top, 0x7F)), code)
+    if form.top == _NEGATIVE_ZERO:
+        sign = b.select(b.icmp_unsigned("==", code, number(0)), number(0), sign)
+    return b.trunc(b.or_(code, b.lshr(sign, number(24))), ir.VectorType(_I8, n) if n > 1 else _I8)
+
+
+def _types(n: int) -> tuple[Any, Any, Any]:
+    """n integers, n floats, and the constant of n equal integers."""
+    if n == 1:
+        return _I32, _F32, lambda value: ir.Constant(_I32, value)
+    integers = ir.VectorType(_I32, n)
+    return integers, ir.VectorType(_F32, n), lambda value: ir.Constant(integers, [value] * n)

@@ -1,0 +1,124 @@
+"""The ops as users name them: strings, torch's ReduceOp, and functions of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .engine.reducers import OPS, CustomOp, check_combine
+from .errors import ArgumentError, DTypeError
+
+__all__ = ["CustomOp", "PremulSum", "ReduceOp", "check_op_dtype", "make_op", "premul_sum", "resolve"]
+
+_SCALED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+"""The dtypes that can be multiplied with a factor, and stay what they are."""
+
+_NAMES = {**{name: name for name in OPS}, "mul": "product", "prod": "product", "mean": "avg"}
+_CHOICE = f"use one of {', '.join(OPS)}, premul_sum(factor) or make_op(function)"
+
+
+@dataclass(frozen=True)
+class PremulSum:
+    """The sum of what each rank passes, times a factor of the rank's own. Made by `premul_sum`."""
+
+    factor: float
+
+    @property
+    def text(self) -> str:
+        """The op in words. Factors are a rank's own affair, so they are not part of it."""
+        return "premul_sum"
+
+
+def premul_sum(factor: float | torch.Tensor) -> PremulSum:
+    """Multiply each rank's input with `factor`, then sum. The ranks' factors may differ.
+
+    factor: a number, or a real tensor with one element. Raises ArgumentError or DTypeError for anything else.
+    """
+    if isinstance(factor, torch.Tensor):
+        if factor.numel() != 1:
+            raise ArgumentError(f"factor: expected one number, got a tensor with {factor.numel()} elements")
+        factor = factor.item()
+    if not isinstance(factor, int | float):
+        raise DTypeError(f"factor: expected a real number, got {type(factor).__name__}")
+    return PremulSum(float(factor))
+
+
+class ReduceOp:
+    """The ops by torch's names. `PREMUL_SUM` wants a factor: `ReduceOp.PREMUL_SUM(0.5)`."""
+
+    SUM = "sum"
+    AVG = "avg"
+    PRODUCT = "product"
+    MIN = "min"
+    MAX = "max"
+    BAND = "band"
+    BOR = "bor"
+    BXOR = "bxor"
+    PREMUL_SUM = staticmethod(premul_sum)
+
+
+def make_op(
+    function: Callable[[Any, Any], Any],
+    *,
+    commutative: bool = False,
+    associative: bool = True,
+    elementwise: bool = True,
+    name: str | None = None,
+) -> CustomOp:
+    """An op of your own: `make_op(lambda x, y: max(abs(x), abs(y)))`.
+
+    function: with elementwise=True, (x, y) -> z on numbers, which Numba compiles for each dtype at first use. float16,
+    bfloat16 and the float8 dtypes come as float32, and are rounded once per combine; what is returned becomes x's type
+    before it is used again. Dividing by zero gives what numpy gives. With elementwise=False, (a, b) -> tensor on whole
+    tensors, any Python, called in the order of ranks.
+    commutative, associative: what may be relied on. Inputs are combined from left to right, in the order of ranks;
+    unless the function is associative, in one pass.
+    name: for messages; the function's own without it.
+
+    Every rank makes the op of the same function. Raises DTypeError for what is no function; that Numba cannot compile
+    a function, or that it may raise an exception, which a kernel cannot, is a DTypeError of the call that uses it.
+    """
+    if not callable(function):
+        raise DTypeError(f"function: expected a function of two arguments, got {type(function).__name__}")
+    if name is None:
+        name = str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+    return CustomOp(function, name, commutative, associative, elementwise)
+
+
+def resolve(op: Any) -> str | PremulSum | CustomOp:
+    """What an op is, whatever it is called by: "SUM", ReduceOp.SUM and torch.distributed.ReduceOp.SUM are "sum".
+
+    Knows the strings in OPS in any case, and mul, prod and mean; torch's ops, premultiplied sums included; and what
+    `premul_sum` and `make_op` return. Raises ArgumentError for an unknown name, DTypeError for an unknown type.
+    """
+    if isinstance(op, str):
+        name = _NAMES.get(op) or _NAMES.get(op.lower())
+        if name is None:
+            raise ArgumentError(f"op: there is no {op!r}; {_CHOICE}")
+        return name
+    if isinstance(op, PremulSum | CustomOp):
+        return op
+    kind = getattr(op, "op", op)  # torch's ops are members of RedOpType, some of them in a ReduceOp
+    is_torch = type(kind).__name__ == "RedOpType"
+    if op is premul_sum or (is_torch and kind is op and kind.name == "PREMUL_SUM"):
+        raise ArgumentError("op: PREMUL_SUM needs a factor; use premul_sum(factor)")
+    if is_torch:
+        # The factor is in the state for pickle.
+        return premul_sum(op.__getstate__()[1]) if kind.name == "PREMUL_SUM" else resolve(kind.name)
+    if callable(op):
+        raise DTypeError(f"op: {op!r} is a function; pass make_op(function)")
+    raise DTypeError(f"op: {op!r} is no reduce op; {_CHOICE}")
+
+
+def check_op_dtype(op: str | PremulSum | CustomOp, dtype: str) -> None:
+    """Raise a DTypeError if tensors of this dtype (by torch's name) cannot be combined with this op."""
+    if isinstance(op, PremulSum):
+        if dtype not in _SCALED:
+            raise DTypeError(
+                f"there is no premul_sum of {dtype} tensors, only of {', '.join(_SCALED)}: convert the tensor first"
+            )
+    elif isinstance(op, str) or op.elementwise:
+        check_combine(dtype, op)
