@@ -48,10 +48,10 @@ class entering:  # noqa: N801  used as a statement: with entering(group, "reduce
 
 
 def _all_have_followed(group: Group) -> bool:
-    """Have all ranks come as far as the call before? A rank's words for its latest two calls are all that is kept, so
-    one that goes on without waiting must not leave a slow one behind by more."""
-    number, until = group.host.call_number, time.monotonic() + _PATIENCE_S
-    while any(group.host.entered(rank) < number - 1 for rank in range(group.size) if rank != group.rank):
+    """Have all ranks ended the call before? Only the words for a rank's latest two calls are kept, so one that goes on
+    without waiting for the others must not leave a slow one behind by more."""
+    until = time.monotonic() + _PATIENCE_S
+    while not group.host.all_have_ended():
         if time.monotonic() > until:
             return False
         time.sleep(0.0005)

@@ -167,6 +167,11 @@ class Host:
         """Is this rank still waiting for its peers to agree on the call?"""
         return int(self._state[StateWord.OFFSET]) == 0 and int(self._state[StateWord.PC]) <= plan.gate_row
 
+    def all_have_ended(self) -> bool:
+        """Have all ranks ended the call before this rank's next one?"""
+        segment = int(self._state[StateWord.SEGMENT])
+        return all(int(line[0]) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank)
+
     def entered(self, rank: int) -> int:
         """The number of the latest call that a rank has entered; 0 before its first."""
         return max(word & _NUMBER for word in self._entries(rank))

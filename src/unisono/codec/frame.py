@@ -1,0 +1,100 @@
+"""The two codecs behind one byte that tells them apart."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from ..errors import ArgumentError, DTypeError, UnisonoError
+from .reader import read
+from .writer import write
+
+__all__ = ["Buffer", "decode", "encode", "fill"]
+
+Buffer = bytes | memoryview
+
+_SAFE, _PICKLE = 0xA1, 0xB1
+"""First byte of the first version of each codec."""
+
+_PREFIX = struct.Struct("<BQ")
+"""That byte, and the length of the tree."""
+
+
+def encode(obj: object, *, pickle: bool = False) -> list[Buffer]:
+    """An object as buffers, to be sent one behind the other.
+
+    What travels: None, bool, int of any size, float, complex, str, bytes; list, tuple, dict, set, frozenset; torch
+    tensors on the CPU, torch.dtype, torch.Size, torch.device; numpy arrays and scalars but for objects and structures;
+    dataclass instances whose class stands in a module or in another class. Types must match exactly: a subclass is
+    refused. Tensors and arrays come back contiguous; tensors keep `requires_grad`, not the graph behind them. What is
+    there twice comes back twice.
+
+    The buffers of tensors and arrays are views of them: use them before those change.
+
+    pickle: send anything that cloudpickle can; only receivers that pass pickle=True, too, accept it.
+
+    Raises DTypeError for an unknown type, ArgumentError for what contains itself, is nested deeper than 100 levels or
+    lies on another device; each says where in the object.
+    """
+    if pickle:
+        try:
+            return [bytes([_PICKLE]), cloudpickle.dumps(obj)]
+        except Exception as error:
+            raise DTypeError(f"{type(obj).__qualname__} cannot be pickled: {error}") from error
+    header, segments = write(obj)
+    return [_PREFIX.pack(_SAFE, len(header)) + header, *segments]
+
+
+def decode(data: bytes | bytearray | memoryview, *, pickle: bool = False) -> Any:
+    """The object whose buffers, one behind the other, are `data`; it shares no memory with them.
+
+    Safe for bytes of any origin, as long as `pickle` is false: a dataclass is looked up among the modules that have
+    been imported, must have the fields that the bytes name, and is rebuilt without `__init__`, `__post_init__` or
+    any hook of its own. Only where one is a key or in a set, its `__hash__` and `__eq__` are asked.
+
+    pickle: accept what was encoded with pickle=True, too. Unpickling runs what the sender wants: only for peers that
+    you trust.
+
+    Raises ArgumentError for damaged, cut or forged bytes, pickled bytes without pickle=True, and classes that are not
+    imported here.
+    """
+    whole = memoryview(data).cast("B")
+    kind = whole[0] if len(whole) else None
+    try:
+        if kind == _SAFE:
+            return _unpack(whole)
+        if kind == _PICKLE and pickle:
+            return cloudpickle.loads(whole[1:])
+    except UnisonoError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            f"these bytes are no object of this codec, or damaged: {type(error).__name__}: {error}"
+        ) from error
+    if kind == _PICKLE:
+        raise ArgumentError(
+            "the sender used pickle=True, and unpickling can run any code: pass pickle=True here as well if you trust "
+            "the sender, or send without it"
+        )
+    raise ArgumentError(f"these {len(whole)} bytes are no object of this codec, or of another version of it")
+
+
+def _unpack(whole: memoryview) -> Any:
+    _, length = _PREFIX.unpack_from(whole)
+    end = _PREFIX.size + length
+    if end > len(whole):
+        raise ArgumentError(f"the object is cut: its tree has {length} bytes, and {len(whole)} have come in all")
+    return read(whole[_PREFIX.size : end], whole[end:])
+
+
+def fill(tensor: torch.Tensor, buffers: Sequence[Buffer]) -> None:
+    """Put the buffers one behind the other into a tensor, uint8[n], which they need not fill."""
+    flat, at = tensor.numpy(), 0
+    for buffer in buffers:
+        flat[at : at + len(buffer)] = np.frombuffer(buffer, np.uint8)
+        at += len(buffer)

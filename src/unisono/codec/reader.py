@@ -1,0 +1,126 @@
+"""From what msgpack unpacked to an object. Nothing that the bytes say is believed before it is checked."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgpack
+import numpy as np
+import torch
+
+from ..errors import ArgumentError
+from . import records
+from .kinds import (
+    ARRAY,
+    ATOMS,
+    CONTAINERS,
+    DTYPES,
+    LEAVES,
+    MOST_LEVELS,
+    NUMBER,
+    NUMPY_DTYPES,
+    RECORD,
+    SURROGATES,
+    TENSOR,
+)
+
+__all__ = ["read"]
+
+_MOST_DIMENSIONS = 64
+
+
+def read(header: memoryview, segments: memoryview) -> Any:
+    """The object whose packed tree and whose tensors' bytes these are. Raises all sorts of things for other bytes."""
+    # To skip makes nothing, however long a list claims to be: memory is only taken for what is known to be there.
+    dry = msgpack.Unpacker(max_buffer_size=len(header))
+    dry.feed(header)
+    dry.skip()
+    tree = msgpack.unpackb(header, unicode_errors=SURROGATES)
+    reader = _Reader(segments)
+    value = reader.lift(tree, 0)
+    if len(reader.rest):
+        raise ArgumentError(f"{len(reader.rest)} bytes are left over: the object is damaged")
+    return value
+
+
+class _Reader:
+    """One walk through a tree, in the order of the walk that made it."""
+
+    def __init__(self, segments: memoryview) -> None:
+        self.rest = segments
+
+    def lift(self, node: Any, level: int) -> Any:
+        """The value in whose place the writer put this."""
+        kind = type(node)
+        if kind in ATOMS:
+            return node
+        if kind is msgpack.ExtType:
+            return self.leaf(node.code, node.data)
+        if kind is not list or level > MOST_LEVELS:
+            raise ArgumentError(f"a {kind.__name__} at level {level}: the object is damaged")
+        tag, *items = node
+        if tag == RECORD:
+            return self.record(items, level)
+        items = self.inside(items, level)
+        kind = CONTAINERS[tag]
+        return dict(zip(items[::2], items[1::2], strict=True)) if kind is dict else kind(items)
+
+    def inside(self, items: list[Any], level: int) -> list[Any]:
+        """Lift what a container holds."""
+        return items if set(map(type, items)) <= ATOMS else [self.lift(item, level + 1) for item in items]
+
+    def record(self, items: list[Any], level: int) -> Any:
+        module, name, *items = items
+        cls = records.find(module, name)
+        if cls is None:
+            raise ArgumentError(f"there is no class {module}.{name} on this rank: import {module} here first")
+        if reason := records.unfit(cls):
+            raise ArgumentError(f"{module}.{name} cannot be rebuilt from fields: {reason}")
+        names, own = items[::2], records.field_names(cls)
+        if names != own:
+            raise ArgumentError(
+                f"{module}.{name} has the fields {own} on this rank, but {names} where it was encoded: "
+                "use the same version on every rank"
+            )
+        return records.rebuild(cls, names, self.inside(items[1::2], level))
+
+    def leaf(self, code: int, data: bytes) -> Any:
+        if code == TENSOR:
+            return self.tensor(*msgpack.unpackb(data))
+        if code in {ARRAY, NUMBER}:
+            array = self.array(*msgpack.unpackb(data))
+            return array if code == ARRAY else array[()]
+        return LEAVES[code].from_bytes(data)
+
+    def tensor(self, dtype_name: str, shape: list[int], requires_grad: bool) -> torch.Tensor:
+        dtype = DTYPES[dtype_name]
+        if dtype_name.startswith("q"):
+            raise ArgumentError(f"a tensor of {dtype_name}, which is quantized: the object is damaged")
+        segment = self.take(shape, dtype.itemsize, dtype is torch.bool)
+        tensor = torch.empty(shape, dtype=dtype, device="cpu")
+        tensor.reshape(-1).view(torch.uint8).numpy()[:] = segment
+        return tensor.requires_grad_(requires_grad)
+
+    def array(self, dtype_name: str, shape: list[int]) -> np.ndarray[Any, Any]:
+        if not NUMPY_DTYPES.fullmatch(dtype_name):
+            raise ArgumentError(f"an array of {dtype_name}: the object is damaged")
+        dtype = np.dtype(dtype_name)
+        segment = self.take(shape, dtype.itemsize, dtype == np.bool_)
+        array = np.empty(shape, dtype)
+        if segment.size:
+            array.reshape(-1).view(np.uint8)[:] = segment
+        return array
+
+    def take(self, shape: list[int], itemsize: int, boolean: bool) -> np.ndarray[Any, Any]:
+        """The next segment, for a tensor of this shape. Memory for it is only taken when it is there."""
+        if len(shape) > _MOST_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
+            raise ArgumentError(f"a tensor of shape {shape}: the object is damaged")
+        nbytes = math.prod(shape) * itemsize
+        if nbytes > len(self.rest):
+            raise ArgumentError(f"a tensor of {nbytes} bytes, but only {len(self.rest)} have come: the object is cut")
+        segment = np.frombuffer(self.rest[:nbytes], np.uint8)
+        self.rest = self.rest[nbytes:]
+        if boolean and nbytes and segment.max() > 1:
+            raise ArgumentError("a bool that is neither 0 nor 1: the object is damaged")
+        return segment
