@@ -105,7 +105,7 @@ def check_tensors(
                 f"{argument}[{rank}]: is {shape_name(tensor)}, but rank {group.rank} exchanges {dtype_name(dtype)}: "
                 "every block has the same dtype"
             )
-        if _scale_name(tensor) != _scale_name(tensors[0]):
+        if tensor.is_quantized and _scale_name(tensor) != _scale_name(tensors[0]):
             raise ArgumentError(f"{argument}[{rank}]: is quantized otherwise than {argument}[0]; pass .int_repr()")
     if written:
         spans = sorted((t.data_ptr(), t.nbytes, rank) for rank, t in enumerate(tensors) if t.is_contiguous())
@@ -192,6 +192,8 @@ def check_apart(blocks: Sequence[torch.Tensor], tensor: torch.Tensor, own: int |
 
 def _extent(tensor: torch.Tensor) -> int:
     """Bytes from the first element to behind the last."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
     if tensor.numel() == 0:
         return 0
     spans = zip(tensor.shape, tensor.stride(), strict=True)

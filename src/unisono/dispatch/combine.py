@@ -43,7 +43,7 @@ def combine(
             out = None if request.collective == "reduce" and group.rank != request.root else request.out
             scaled = replace(request, inp=inp, out=out, op=op, in_place=False, words="premultiplied")
             action = prepare(group, scaled, algorithm, timeout_s)
-    work = start(group, request.text, action, async_op)
+    work = start(group, lambda: request.text, action, async_op)
     return work if async_op else None
 
 

@@ -120,7 +120,7 @@ def exchange(
             raise disagreed
         return _settle(group, call, algorithm, timeout_s, where)
 
-    made = start(group, _words(call) if request is None else request.text, action, async_op)
+    made = start(group, lambda: _words(call) if request is None else request.text, action, async_op)
     return made if async_op or call.out is None else None
 
 

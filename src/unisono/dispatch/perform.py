@@ -55,17 +55,17 @@ def perform(
     """
     with entering(group, request.collective):
         action = prepare(group, request, algorithm, timeout_s, known_as)
-    work = start(group, request.text, action, async_op)
+    work = start(group, lambda: request.text, action, async_op)
     return work if async_op else None
 
 
-def start(group: Group, text: str, action: Action, async_op: bool) -> Any:
+def start(group: Group, text: Callable[[], str], action: Action, async_op: bool) -> Any:
     """Run the action now, and return its result; or with `async_op` after all that runs in the background: a Work."""
     if async_op or (group.worker is not None and group.worker.busy):
         if group.worker is None:
             group.worker = Worker(group.name)
         where = caller()
-        work: Work = group.worker.submit(text, lambda: action(where))
+        work: Work = group.worker.submit(text(), lambda: action(where))
         return work if async_op else work.result()
     return action(None)
 

@@ -26,7 +26,9 @@ _NUMBERS = 64
 """Numbers at a time: enough for the widest registers of a processor, few enough to stay in them."""
 
 OPS: tuple[str, ...] = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
-"""The ops, by torch's names. min and max propagate NaN as torch does."""
+"""The ops, by torch's names. min and max propagate NaN as torch does. Sums and products of integers wrap as torch's do,
+but an average is made from the exact sum, except of 64 bits, and divided towards zero.
+"""
 
 _OF_BOOLS = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
 
@@ -102,7 +104,7 @@ def _loop(
 ) -> Any:  # fmt: skip
     dtype_name, op_name = DTYPES[dtype.literal_value], OPS[op.literal_value]
     layout, divide = LAYOUTS[dtype_name], op_name == "avg" and last.literal_value == 1
-    # An average of integers is made from their exact sum, but those of 64 bits, which wrap as every sum does.
+    # The sum of integers of 64 bits has no wider type to be exact in.
     exact = divide and layout.kind in ("signed", "unsigned") and layout.size < 8
     added = _I64 if exact else layout.added
 
@@ -126,7 +128,7 @@ def _loop(
                     value = extend(value, vector(_I64, n))
                 return value
 
-            total = cgutils.alloca_once(b, vector(added, n))  # type: ignore[no-untyped-call]
+            total = cgutils.alloca_once(b, vector(added, n))
             b.store(get(number(0)), total)
             with cgutils.for_range(b, nin, start=number(1), intp=_I64) as k:
                 b.store(_combine(op_name, layout, b, b.load(total), get(k.index), n), total)
