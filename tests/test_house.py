@@ -31,7 +31,7 @@ FLOORS = [
     {"collectives", "p2p"},
     {"coalesced", "groups", "objects"},
     {"autograd", "modules"},
-    {"cli", "torch_backend", "testing"},
+    {"cli", "sending", "testing", "torch_backend"},
     {"__main__"},
 ]
 """From the ground up; a room imports from the floors below it only. The package itself only names what it exports."""

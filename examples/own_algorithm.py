@@ -1,0 +1,58 @@
+"""An algorithm of one's own: write an all_reduce as a table of transfers, see it, prove it, count it, run it.
+
+A table says who sends what to whom, round by round, for all ranks at once. What it does is known before anything runs:
+a table that forgets a contribution, or counts one twice, is refused with the place where it goes wrong.
+
+    python examples/own_algorithm.py
+    unisono explain examples/own_algorithm.py:line --ranks 4
+    unisono draw examples/own_algorithm.py:line --ranks 4 -o line.svg
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import unisono
+from unisono import send
+from unisono.draw import text
+from unisono.schedule import ADD, count, lower_bounds
+
+RANKS = 3
+
+
+@unisono.algorithm("all_reduce", chunks=1)
+def line(r: Any, p: int) -> Iterator[Any]:
+    """The sum goes up the line of ranks, each adding its own, and comes back down whole."""
+    for k in range(p - 1):
+        yield send(r[k], r[k + 1], 0, op=ADD)  # from rank, to rank, chunk: here the vector is one chunk
+    for k in reversed(range(p - 1)):
+        yield send(r[k + 1], r[k], 0)
+
+
+def forgetful(r: Any, p: int) -> Iterator[Any]:
+    """The same with a mistake: the way back is missing."""
+    for k in range(p - 1):
+        yield send(r[k], r[k + 1], 0, op=ADD)
+
+
+def work() -> list[float]:
+    """Run it on this rank: it is compiled, and proved once more, at the first call."""
+    tensor = torch.tensor([1.0, 2.0]) * 10 ** unisono.get_rank()
+    unisono.all_reduce(tensor, algorithm=line)
+    return tensor.tolist()
+
+
+if __name__ == "__main__":  # so that `unisono explain` and `draw` can load this file without running it
+    table = unisono.trace(line, RANKS, 1, "all_reduce")
+    print(text(table))
+    print(unisono.prove(table))
+    try:
+        unisono.prove(unisono.trace(forgetful, RANKS, 1, "all_reduce"))
+    except unisono.AlgorithmError as error:
+        print(f"Refused: {error}")
+    counts, bounds = count(table), lower_bounds("all_reduce", RANKS)
+    print(f"rounds: {counts.rounds}, at best {bounds.rounds}; the busiest rank sends {counts.most_sent} of the vector")
+    print(unisono.run(work, ranks=RANKS))
