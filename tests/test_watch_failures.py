@@ -224,6 +224,7 @@ def test_an_interrupt_ends_the_call(name: str, look_up_s: float) -> None:
             until(lambda: group.host.entered(0) == group.host.call_number)
             os.kill(int(pids[0]), signal.SIGINT)
             until(lambda: group.host.arena.board(0).gave_up[0] > 0)
+            until(lambda: group.host.signature(0, group.host.call_number) == 0)
             with pytest.raises(PeerFailed, match="KeyboardInterrupt"):
                 CALLS[name](tensor)
             assert_over(PeerFailed)

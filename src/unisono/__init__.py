@@ -53,8 +53,17 @@ if TYPE_CHECKING:
         UsageError,
         WaitTimeout,
     )
+    from .groups import (
+        destroy_group,
+        get_global_rank,
+        get_group_rank,
+        get_process_group_ranks,
+        new_group,
+        split,
+    )
     from .membership import (
         Group,
+        NonMember,
         World,
         empty,
         get_rank,
@@ -66,8 +75,10 @@ if TYPE_CHECKING:
         shutdown,
         world,
     )  # fmt: skip
+    from .objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
     from .ops import ReduceOp, make_op, premul_sum
-    from .schedule import Schedule, prove, send, trace
+    from .schedule import Schedule, prove, trace
+    from .sending import send
     from .work import Work
 
 __version__ = "0.1.0"
@@ -91,11 +102,22 @@ _HOME = {
         "errors",
     ),
     **dict.fromkeys(("ReduceOp", "make_op", "premul_sum"), "ops"),
-    **dict.fromkeys(("Schedule", "prove", "send", "trace"), "schedule"),
+    **dict.fromkeys(("Schedule", "prove", "trace"), "schedule"),
+    **dict.fromkeys(
+        ("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+        "objects",
+    ),
     **dict.fromkeys(
         (
-            "Group", "World", "empty", "get_rank", "get_world_size", "init", "is_initialized", "run", "share_",
-            "shutdown", "world",
+            "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
+        ),
+        "groups",
+    ),
+    "send": "sending",
+    **dict.fromkeys(
+        (
+            "Group", "NonMember", "World", "empty", "get_rank", "get_world_size", "init", "is_initialized", "run",
+            "share_", "shutdown", "world",
         ),
         "membership",
     ),
@@ -104,12 +126,14 @@ _HOME = {
 
 __all__ = [
     "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "DTypeError", "Group", "InternalError",
-    "MismatchError", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError",
-    "RankFailed", "ReduceOp", "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm",
-    "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single",
-    "barrier", "broadcast", "empty", "exscan", "gather", "get_rank", "get_world_size", "init", "is_initialized",
-    "make_op", "premul_sum", "prove", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
-    "run", "scan", "scatter", "send", "share_", "shutdown", "trace", "world",
+    "MismatchError", "NonMember", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone",
+    "ProgramError", "RankFailed", "ReduceOp", "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World",
+    "algorithm", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
+    "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "destroy_group", "empty",
+    "exscan", "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
+    "get_world_size", "init", "is_initialized", "make_op", "new_group", "premul_sum", "prove", "reduce",
+    "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list",
+    "send", "share_", "shutdown", "split", "trace", "world",
 ]  # fmt: skip
 
 

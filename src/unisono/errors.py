@@ -43,8 +43,18 @@ __all__ = [
 ]
 
 
+def _rank(rank: int, world_ranks: Sequence[int], *more: str) -> str:
+    """`rank 1`, or in a sub-group `rank 1 (world rank 3)`."""
+    facts = [f"world rank {world_ranks[rank]}", *more] if world_ranks else more
+    return f"rank {rank}" + (f" ({', '.join(facts)})" if facts else "")
+
+
 class UnisonoError(Exception):
-    """The root of the tree: catch this to catch everything that unisono raises."""
+    """The root of the tree: catch this to catch everything that unisono raises.
+
+    Ranks in the fields of errors are those of the group that made the call; in a sub-group, `world_ranks[rank]` is
+    the same rank's number in the world.
+    """
 
     def again(self) -> UnisonoError:
         """The same error, to be raised once more from another call."""
@@ -77,13 +87,20 @@ class MismatchError(UsageError):
     changed, and the group can be used again.
     """
 
-    def __init__(self, number: int, calls: Mapping[int, tuple[str, str]], odd: Sequence[int]) -> None:
+    def __init__(
+        self,
+        number: int,
+        calls: Mapping[int, tuple[str, str]],
+        odd: Sequence[int],
+        world_ranks: Sequence[int] = (),
+    ) -> None:
         self.number = number
         self.calls = dict(calls)
         self.odd = tuple(odd)
+        self.world_ranks = tuple(world_ranks)
         rows = [(rank, *self.calls[rank]) for rank in sorted(self.calls, key=lambda r: (r not in self.odd, r))]
         wide = max((len(call) for _, call, _ in rows), default=0)
-        table = "\n".join(f"  rank {rank}  {call:<{wide}}  {where}" for rank, call, where in rows)
+        table = "\n".join(f"  {_rank(rank, self.world_ranks)}  {call:<{wide}}  {where}" for rank, call, where in rows)
         many = "ranks {} differ" if len(self.odd) > 1 else "rank {} differs"
         who = many.format(", ".join(map(str, self.odd)))
         super().__init__(
@@ -92,7 +109,7 @@ class MismatchError(UsageError):
         )
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.number, self.calls, self.odd)
+        return type(self), (self.number, self.calls, self.odd, self.world_ranks)
 
 
 class AlgorithmError(UnisonoError):
@@ -110,26 +127,35 @@ class PeerError(UnisonoError):
 class PeerGone(PeerError):
     """A peer died, or left the function without making this call. `rank` is the peer, `pid` its process."""
 
-    def __init__(self, rank: int, pid: int, how: str, waiting: int, call: str) -> None:
+    def __init__(self, rank: int, pid: int, how: str, waiting: int, call: str, world_ranks: Sequence[int] = ()) -> None:
         self.rank, self.pid, self.how, self.waiting, self.call = rank, pid, how, waiting, call
+        self.world_ranks = tuple(world_ranks)
         super().__init__(
-            f"rank {rank} (pid {pid}) {how} while rank {waiting} waited for it in {call}. "
-            "This group cannot be used any more: start the remaining work on a new group."
+            f"{_rank(rank, world_ranks, f'pid {pid}')} {how} while {_rank(waiting, world_ranks)} waited for it in "
+            f"{call}. This group cannot be used any more: start the remaining work on a new group."
         )
 
+    @property
+    def world_rank(self) -> int:
+        """The peer's rank in the world."""
+        return self.world_ranks[self.rank] if self.world_ranks else self.rank
+
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.rank, self.pid, self.how, self.waiting, self.call)
+        return type(self), (self.rank, self.pid, self.how, self.waiting, self.call, self.world_ranks)
 
 
 class PeerFailed(PeerError):
     """A peer gave this call up. `rank` is the peer, `reason` its own exception in words."""
 
-    def __init__(self, rank: int, reason: str, waiting: int, call: str) -> None:
+    def __init__(self, rank: int, reason: str, waiting: int, call: str, world_ranks: Sequence[int] = ()) -> None:
         self.rank, self.reason, self.waiting, self.call = rank, reason, waiting, call
-        super().__init__(f"rank {rank} gave up {call}, in which rank {waiting} waited for it: {reason}")
+        self.world_ranks = tuple(world_ranks)
+        super().__init__(
+            f"{_rank(rank, world_ranks)} gave up {call}, in which {_rank(waiting, world_ranks)} waited for it: {reason}"
+        )
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.rank, self.reason, self.waiting, self.call)
+        return type(self), (self.rank, self.reason, self.waiting, self.call, self.world_ranks)
 
 
 class RankFailed(PeerError):
@@ -157,19 +183,27 @@ class WaitTimeout(UnisonoError, TimeoutError):
     """
 
     def __init__(
-        self, call: str, waited_s: float, missing: Sequence[int], waiting: int | None = None, details: str = ""
+        self,
+        call: str,
+        waited_s: float,
+        missing: Sequence[int],
+        waiting: int | None = None,
+        details: str = "",
+        world_ranks: Sequence[int] = (),
     ) -> None:
         self.call, self.waited_s, self.missing = call, waited_s, tuple(missing)
-        self.waiting, self.details = waiting, details
-        ranks = ("rank " if len(self.missing) == 1 else "ranks ") + ", ".join(map(str, self.missing))
+        self.waiting, self.details, self.world_ranks = waiting, details, tuple(world_ranks)
+        names = ", ".join(_rank(rank, self.world_ranks).removeprefix("rank ") for rank in self.missing)
+        ranks = f"rank{'s' * (len(self.missing) > 1)} {names}"
         if waiting is None:
             text = f"{call} took longer than {waited_s:.3g} s" + (f": {ranks} had not finished" if self.missing else "")
         else:
-            text = f"rank {waiting} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
+            who = _rank(waiting, self.world_ranks)
+            text = f"{who} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
         super().__init__(f"{text}.{details}\nLook at what is missing, or give it more time with timeout_s.")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.call, self.waited_s, self.missing, self.waiting, self.details)
+        return type(self), (self.call, self.waited_s, self.missing, self.waiting, self.details, self.world_ranks)
 
 
 class OutOfMemory(UnisonoError, MemoryError):

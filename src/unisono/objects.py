@@ -161,7 +161,7 @@ class _Call:
     """One rank's part of one call: what all four have in common, and how payloads of uneven length move."""
 
     def __init__(self, name: str, group: Group | None, pickle: bool, timeout_s: float | None) -> None:
-        self.name, self.group = name, group or default_group()
+        self.name, self.group = name, (default_group() if group is None else group)
         self.pickle, self.timeout_s = pickle, timeout_s
 
     def encoded(self, argument: str, obj: object) -> Payload:

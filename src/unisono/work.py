@@ -99,10 +99,10 @@ class Worker:
         self._queue.put((work, action))
         return work
 
-    def close(self) -> None:
-        """Let the calls end, then the thread."""
+    def close(self, *, wait: bool = True) -> None:
+        """Let the calls end, then the thread; and wait until it has ended."""
         self._queue.put(None)
-        if threading.current_thread() is not self._thread:
+        if wait and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _loop(self) -> None:

@@ -32,7 +32,7 @@ def all_gather(
     """
     if isinstance(tensor_list, torch.Tensor):
         return all_gather_single(tensor_list, tensor, group, async_op, algorithm=algorithm, timeout_s=timeout_s)
-    group = group or default_group()
+    group = default_group() if group is None else group
     with entering(group, "all_gather"):
         check_tensor("tensor", tensor)
         blocks, plain, sizes = tensor_list, None, None
@@ -60,7 +60,7 @@ def all_gather_single(
     input: n elements, read. output: p·n elements of the same dtype, concatenated or stacked; written. The input may
     be the output's own block.
     """
-    group, disagreed = group or default_group(), None
+    group, disagreed = (default_group() if group is None else group), None
     if not async_op and (plan := known_plan(group, input, output, "all_gather", None, 0, algorithm)):
         try:
             return run_plan(group, plan, input.data_ptr(), output.data_ptr(), timeout_s)

@@ -29,7 +29,7 @@ def all_to_all(
     Both: one tensor per rank, all of one dtype, in any size; inputs are read, outputs written. output_tensor_list None
     where the sizes are not known: then the call returns the list, of new tensors.
     """
-    group = group or default_group()
+    group = default_group() if group is None else group
     with entering(group, "all_to_all"):
         if not isinstance(input_tensor_list, Sequence) or not input_tensor_list:
             raise DTypeError(f"input_tensor_list: expected a list of {group.size} tensors")
@@ -61,7 +61,7 @@ def all_to_all_single(
     input: read; output: written; of one dtype. Split sizes: the lengths of the blocks along the first dimension, one
     per rank; without them the tensor is cut into blocks of one size.
     """
-    group, disagreed = group or default_group(), None
+    group, disagreed = (default_group() if group is None else group), None
     splits = output_split_sizes or input_split_sizes
     apart = input is not output  # what runs in place elsewhere is wrong here
     if not (async_op or splits) and apart:

@@ -17,7 +17,7 @@ def barrier(
     group: Group | None = None, async_op: bool = False, *, algorithm: Any = None, timeout_s: float | None = None
 ) -> Work | None:
     """Return when every rank of the group has called this."""
-    group = group or default_group()
+    group = default_group() if group is None else group
     nothing = torch.empty(0)
     request = Request("barrier", nothing, nothing, nothing, in_place=True)
     return perform(group, request, async_op, algorithm, timeout_s)

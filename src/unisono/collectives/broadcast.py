@@ -27,7 +27,7 @@ def broadcast(
 
     tensor: any shape, the same dtype and number of elements on every rank; in place.
     """
-    group = group or default_group()
+    group = default_group() if group is None else group
     if not async_op and (plan := known_plan(group, tensor, tensor, "broadcast", None, src, algorithm)):
         run_plan(group, plan, tensor.data_ptr(), tensor.data_ptr(), timeout_s)
         return None

@@ -30,7 +30,7 @@ def gather(
     elements of that rank's, written; None elsewhere. None on `dst`, too, where the sizes are not known: then the call
     returns the list there, of new tensors.
     """
-    group = group or default_group()
+    group = default_group() if group is None else group
     with entering(group, "gather"):
         root = check_root("dst", dst, group)
         check_tensor("tensor", tensor)

@@ -29,7 +29,7 @@ def reduce(
 
     tensor: any shape, the same dtype and number of elements on every rank; in place on `dst`.
     """
-    group = group or default_group()
+    group = default_group() if group is None else group
     if not async_op and (plan := known_plan(group, tensor, tensor, "reduce", op, dst, algorithm)):
         run_plan(group, plan, tensor.data_ptr(), tensor.data_ptr(), timeout_s)
         return None

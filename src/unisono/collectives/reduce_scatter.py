@@ -42,7 +42,7 @@ def reduce_scatter(
     output: written, of the number of elements of the rank's block; or None: then the call returns a new tensor.
     input_list: one tensor per rank, of one dtype, in any size, but the same sizes on every rank; read.
     """
-    group = group or default_group()
+    group = default_group() if group is None else group
     with entering(group, "reduce_scatter"):
         if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], torch.Tensor):
             raise DTypeError(f"input_list: expected a list of {group.size} tensors")
@@ -81,7 +81,7 @@ def reduce_scatter_single(
     input: p·n elements, read. output: n elements of the same dtype, written; it may be the input's own block. Moves
     (p-1)/p of the input's bytes from and to each rank.
     """
-    group, disagreed = group or default_group(), None
+    group, disagreed = (default_group() if group is None else group), None
     if not async_op and (plan := known_plan(group, input, output, "reduce_scatter", op, 0, algorithm)):
         try:
             return run_plan(group, plan, input.data_ptr(), output.data_ptr(), timeout_s)

@@ -53,7 +53,7 @@ def _scan(
     collective: str, tensor: torch.Tensor, op: Any, group: Group | None, async_op: bool, algorithm: Any,
     timeout_s: float | None,
 ) -> Work | None:  # fmt: skip
-    group = group or default_group()
+    group = default_group() if group is None else group
     with entering(group, collective):
         check_tensor("tensor", tensor, written=True)
         name = check_op(op, tensor)

@@ -30,7 +30,7 @@ def scatter(
     tensor: written, of the number of elements of the rank's block; or None where that is not known: then the call
     returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, in any size, read; None elsewhere.
     """
-    group = group or default_group()
+    group = default_group() if group is None else group
     with entering(group, "scatter"):
         root = check_root("src", src, group)
         if tensor is not None:

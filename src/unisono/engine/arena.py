@@ -1,12 +1,10 @@
 """The shared memory of a group: one memfd, mapped by every rank, never named in a file system.
 
-    header | control lines | boards | mail words | staging of rank 0, 1, ... | heap of rank 0, 1, ...
+    header | what `layout` says | heap of rank 0, 1, ...
 
-The control lines are what kernels wait for; a board is where a rank leaves words for its peers when something is wrong;
-a mail word says where, in the sender's heap, the messages of one rank to another lie;
-staging holds what a rank publishes of private tensors; the heap holds the tensors of `unisono.empty`. Pages take
-memory when they are reserved, which raises OutOfMemory where there is too little; nothing is left after the last
-process has gone, however it went.
+The heaps hold the tensors of `unisono.empty`, and what `sub_arena` lends to sub-groups. Pages take memory when they are
+reserved, which raises OutOfMemory where there is too little; nothing is left after the last process has gone, however
+it went.
 """
 
 from __future__ import annotations
@@ -20,13 +18,9 @@ from pathlib import Path
 from ..config import Config
 from ..errors import ArgumentError, OutOfMemory
 from ..units import format_bytes
-from .board import BOARD_BYTES, Board
+from .layout import PAGE, Layout, whole_pages
 
-__all__ = ["LINE", "MAX_RANKS", "PAGE", "Arena"]
-
-PAGE = 4096
-LINE = 128
-"""Bytes between two control lines: two cache lines, because processors fetch pairs."""
+__all__ = ["MAX_RANKS", "Arena"]
 
 MAX_RANKS = 1024
 """A bound on the ranks of one host; the control lines and boards of that many are 4 MiB."""
@@ -37,22 +31,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h
 
 
-class Arena:
+class Arena(Layout):
     """The mapped shared memory of `size` ranks."""
 
     def __init__(self, fd: int, size: int, half: int, heap: int) -> None:
-        self.fd, self.size, self.half, self.heap_bytes = fd, size, half, heap
-        self._control = PAGE
-        self._boards = self._control + _pages(size * LINE)
-        self._mail = self._boards + size * BOARD_BYTES
-        self._staging = self._mail + _pages(8 * size * size)
-        # An odd number of pages between equal places of two ranks keeps them out of each other's cache sets.
-        self.stage_stride = _pages(2 * half) + PAGE
-        self._heap = self._staging + size * self.stage_stride
-        self.heap_stride = _pages(heap) + 17 * PAGE
-        self.bytes = self._heap + size * self.heap_stride
-        self.map: mmap.mmap | None = None
-        self.base = 0
+        super().__init__(size, half, PAGE)
+        self.fd, self.heap_bytes, self.neighbours = fd, heap, size
+        self.heap_stride = whole_pages(heap) + 17 * PAGE
+        self.bytes = self.end + size * self.heap_stride
         self._staged = False
 
     @classmethod
@@ -67,7 +53,7 @@ class Arena:
         # Two segments of every rank's largest staging need, and a page for ragged ends.
         arena = cls(os.memfd_create("unisono", os.MFD_CLOEXEC), size, 4 * config.segment_bytes, heap)
         os.ftruncate(arena.fd, arena.bytes)
-        arena._reserve(0, arena._staging)
+        arena._reserve(0, arena.start + arena.head)
         os.pwrite(arena.fd, _HEADER.pack(_MAGIC, size, arena.half, heap), 0)
         arena._map()
         return arena
@@ -85,51 +71,24 @@ class Arena:
     def _map(self) -> None:
         self.map = mmap.mmap(self.fd, self.bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000))
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-
-    def control(self, rank: int) -> int:
-        """The address of a rank's control line."""
-        return self.base + self._control + rank * LINE
-
-    def mail(self, sender: int, receiver: int) -> int:
-        """The address of the word that leads to what one rank sends to another; it holds 0 until there is something."""
-        return self.base + self._mail + 8 * (receiver * self.size + sender)
-
-    def stage(self, rank: int) -> int:
-        """The address of a rank's staging area: two halves."""
-        return self.base + self._staging + rank * self.stage_stride
-
-    def heap(self, rank: int) -> int:
-        """The address of a rank's heap."""
-        return self.base + self._heap + rank * self.heap_stride
-
-    def board(self, rank: int) -> Board:
-        """The board of a rank."""
-        at = self._boards + rank * BOARD_BYTES
-        return Board(self._view[at : at + BOARD_BYTES])
-
-    def mark_gone(self, rank: int, how: str) -> None:
-        """Tell whoever waits for this rank that it will not come any more, and why (`was killed by signal 9`)."""
-        self.board(rank).set_gone(how)
-
-    def mark_back(self, rank: int) -> None:
-        """Take that back: the rank takes part again."""
-        self.board(rank).set_back()
+        self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
 
     def reserve_staging(self, rank: int) -> None:
         """Take the memory of a rank's staging area. Once; raises OutOfMemory."""
         if not self._staged:
-            self._reserve(self._staging + rank * self.stage_stride, self.stage_stride)
+            self._reserve(self.stage(rank) - self.base, self.stage_stride)
             self._staged = True
 
     def reserve_heap(self, rank: int, offset: int, nbytes: int) -> None:
         """Take memory for nbytes at an offset in a rank's heap. Raises OutOfMemory."""
-        self._reserve(self._heap + rank * self.heap_stride + offset, nbytes)
+        self._reserve(self.heap(rank) - self.base + offset, nbytes)
 
-    def release_heap(self, rank: int, offset: int, nbytes: int) -> None:
-        """Give whole pages of a rank's heap back to the system."""
-        if self.fd >= 0:
-            at = self._heap + rank * self.heap_stride + offset
-            _LIBC.fallocate(self.fd, _PUNCH_HOLE, ctypes.c_int64(at), ctypes.c_int64(nbytes))
+    def release_heap(self, rank: int, offset: int, nbytes: int) -> bool:
+        """Give whole pages of a rank's heap back to the system: they read zero from then on. Has it taken them?"""
+        if self.fd < 0:
+            return False
+        at = self.heap(rank) - self.base + offset
+        return bool(_LIBC.fallocate(self.fd, _PUNCH_HOLE, ctypes.c_int64(at), ctypes.c_int64(nbytes)) == 0)
 
     def close(self) -> None:
         """Give up the file descriptor. The mapping goes when the last tensor in it has gone."""
@@ -137,12 +96,6 @@ class Arena:
             os.close(self.fd)
             self.fd = -1
             self.map = None
-
-    @property
-    def _view(self) -> memoryview:
-        if self.map is None:
-            raise ArgumentError("this arena has been closed")
-        return memoryview(self.map)
 
     def _reserve(self, offset: int, nbytes: int) -> None:
         free = _available_bytes()
@@ -158,10 +111,6 @@ class Arena:
             f"{format_bytes(nbytes)} of shared memory are not there: {format_bytes(free)} are free on this host. "
             "Use smaller tensors, fewer ranks, or free memory."
         ) from refused
-
-
-def _pages(nbytes: int) -> int:
-    return -(-nbytes // PAGE) * PAGE
 
 
 def _available_bytes() -> int:

@@ -11,7 +11,7 @@ import struct
 __all__ = ["BOARD_BYTES", "Board"]
 
 BOARD_BYTES = 4096
-_PID, _GONE, _CALLS, _GAVE_UP = 0, 64, (1088, 2112), 3136
+_PID, _LET_GO, _GONE, _CALLS, _GAVE_UP = 0, 8, 64, (1088, 2112), 3136
 _FIELD = BOARD_BYTES - _GAVE_UP
 _HEAD = struct.Struct("<QI")
 
@@ -30,6 +30,15 @@ class Board:
     @pid.setter
     def pid(self, pid: int) -> None:
         struct.pack_into("<Q", self._page, _PID, pid)
+
+    @property
+    def let_go(self) -> bool:
+        """Does the rank, gone from a sub-group, hold nothing more that its peers could reach?"""
+        return bool(struct.unpack_from("<Q", self._page, _LET_GO)[0])
+
+    def set_let_go(self) -> None:
+        """This rank holds nothing more for its peers; it does not look here again."""
+        struct.pack_into("<Q", self._page, _LET_GO, 1)
 
     def set_gone(self, how: str) -> None:
         """The rank will not come any more; the first reason stands."""

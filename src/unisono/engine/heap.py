@@ -1,13 +1,14 @@
 """A rank's tensors in shared memory: a first-fit allocator over its heap in the arena.
 
 Peers reach a tensor by its offset, so it never moves. Memory is taken from the system when it is allocated, and large
-pieces are given back when their tensor has gone.
+pieces are given back when their tensor has gone. Regions for sub-groups come from here, too: see `sub_arena`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import os
 import threading
 import weakref
 from collections import deque
@@ -16,7 +17,8 @@ import torch
 
 from ..errors import ArgumentError, OutOfMemory
 from ..units import format_bytes
-from .arena import PAGE, Arena
+from .arena import Arena
+from .layout import PAGE
 
 __all__ = ["Heap"]
 
@@ -32,6 +34,7 @@ class Heap:
         self._free: list[tuple[int, int]] = [(0, arena.heap_bytes)]  # (offset, bytes), in order, never adjacent
         self._given: deque[tuple[int, int]] = deque()  # what has come back since
         self._lock = threading.Lock()
+        self._owner = os.getpid()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised contiguous tensor whose memory all ranks of the arena can reach. Raises OutOfMemory."""
@@ -49,14 +52,41 @@ class Heap:
         weakref.finalize(memory, self._give, offset, -(-nbytes // _ALIGN) * _ALIGN).atexit = False
         return torch.frombuffer(memory, dtype=dtype).view(shape)
 
-    def _take(self, nbytes: int) -> int:
+    def lend(self, nbytes: int, head: int) -> int:
+        """A region of whole pages that read zero; returns its first byte in the arena's mapping.
+
+        Memory is taken for its first `head` bytes, for others when they are touched. Raises OutOfMemory.
+        """
+        offset = self._take(nbytes, PAGE, reserve=False)
+        try:
+            if not self._arena.release_heap(self._rank, offset, nbytes):
+                ctypes.memset(self._arena.heap(self._rank) + offset, 0, nbytes)
+            self._arena.reserve_heap(self._rank, offset, head)
+        except OutOfMemory:
+            self._give(offset, nbytes)
+            raise
+        return self._first + offset
+
+    def take_back(self, start: int, nbytes: int) -> None:
+        """Take a region back that nobody will touch any more."""
+        self._give(start - self._first, nbytes)
+
+    @property
+    def _first(self) -> int:
+        return self._arena.heap(self._rank) - self._arena.base
+
+    def _take(self, nbytes: int, align: int = _ALIGN, *, reserve: bool = True) -> int:
         with self._lock:
             self._merge()
             for k, (offset, size) in enumerate(self._free):
-                if size >= nbytes:
-                    self._arena.reserve_heap(self._rank, offset, nbytes)
-                    self._free[k : k + 1] = [(offset + nbytes, size - nbytes)] if size > nbytes else []
-                    return offset
+                start = -(-offset // align) * align
+                rest = offset + size - (start + nbytes)
+                if rest >= 0:
+                    if reserve:
+                        self._arena.reserve_heap(self._rank, start, nbytes)
+                    pieces = (offset, start - offset), (start + nbytes, rest)
+                    self._free[k : k + 1] = [piece for piece in pieces if piece[1]]
+                    return start
         raise OutOfMemory(
             f"the heap of rank {self._rank} has {format_bytes(self._arena.heap_bytes)} of address space and no room "
             f"for {format_bytes(nbytes)}. Free tensors, or set UNISONO_HEAP_BYTES before the group is made."
@@ -64,6 +94,8 @@ class Heap:
 
     def _give(self, offset: int, nbytes: int) -> None:
         """Take a piece back. The garbage collector may call this anywhere, in `_take` too: so it takes no lock."""
+        if os.getpid() != self._owner:
+            return  # a forked child has dropped its copy of a tensor that is still the parent's
         if nbytes >= _GIVE_BACK:
             first, end = -(-offset // PAGE) * PAGE, (offset + nbytes) // PAGE * PAGE
             self._arena.release_heap(self._rank, first, end - first)

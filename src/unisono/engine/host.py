@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -15,13 +16,15 @@ from ..config import Config
 from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from . import interpret
-from .arena import LINE, Arena
+from .arena import Arena
 from .bind import Plan, bind
 from .heap import Heap
+from .layout import LINE
 from .plan import compile_schedule
 from .plan_proof import prove_programs
 from .program import STEP_BITS, Lowering, Program, StateWord
 from .reducers import CustomOp, combine_address
+from .sub_arena import Lender, SubArena
 
 __all__ = ["Host", "kernel", "warm_up"]
 
@@ -31,6 +34,9 @@ _SIGNED_OFF = 0
 """A signature that no call has: this rank has given the call up."""
 
 _kernel: Callable[[int, int, int, int], int] | None = None
+
+_programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Program]]] = {}
+"""The programs of this process, by (size, rank) of the group: groups that are alike share them."""
 
 
 def kernel() -> Callable[[int, int, int, int], int]:
@@ -70,13 +76,17 @@ def warm_up() -> None:
 class Host:
     """One rank's part of a group whose ranks share an arena."""
 
-    def __init__(self, arena: Arena, rank: int, config: Config) -> None:
+    def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config
         self.run = kernel()
         self._mapping = arena.map  # the addresses below are good as long as this lives
-        self.heap = Heap(arena, rank)
+        if isinstance(arena, Arena):
+            self.heap = Heap(arena, rank)
+            self.lender = Lender(arena, self.heap)
+            arena.reserve_staging(rank)
+        else:
+            self.heap, self.lender = arena.lender.heap, arena.lender
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
-        arena.reserve_staging(rank)
         self._scratch = np.zeros(interpret.BLOCK + 64, np.uint8)
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
@@ -88,14 +98,14 @@ class Host:
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank
         state[StateWord.CONTROL], state[StateWord.STAGING] = arena.control(0), arena.stage(0)
         state[StateWord.STAGE_STRIDE], state[StateWord.HALF] = arena.stage_stride, arena.half
-        state[StateWord.SPINS] = state[StateWord.SPIN_NOW] = config.spins if self.size <= processors else 0
-        state[StateWord.QUICK] = 3 * interpret.quick_yield()
+        state[StateWord.SPINS] = state[StateWord.SPIN_NOW] = config.spins if arena.neighbours <= processors else 0
+        state[StateWord.QUICK] = 3 * _quick_yield()
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         state[StateWord.ADDRESSES] = self._addresses.ctypes.data
         self._lines = [_words(arena.control(q), _LINE_WORDS) for q in range(self.size)]
         self._tags = [[_words(arena.stage(q) + h * arena.half, 1) for h in (0, 1)] for q in range(self.size)]
-        self._programs: dict[tuple[int, Lowering], tuple[Schedule, Program]] = {}
+        self._programs = _programs.setdefault((self.size, rank), {})
         arena.board(rank).pid = os.getpid()
 
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
@@ -213,6 +223,12 @@ class Host:
             self._tags[self.rank][int(self._state[StateWord.SEGMENT]) & 1][0] = word
         else:
             self._lines[self.rank][1 + (number & 1)] = word
+
+
+@cache
+def _quick_yield() -> int:
+    """Measured once: while others compute, each of its yields may take a time slice."""
+    return int(interpret.quick_yield())
 
 
 def _words(address: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -7,9 +7,11 @@ from .group import Group
 from .here import empty, get_rank, get_world_size, share_
 from .initialize import init, shutdown
 from .launch import World, run, world
+from .non_member import NonMember
 
 __all__ = [
     "Group",
+    "NonMember",
     "World",
     "empty",
     "get_default",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,21 +15,35 @@ from ..config import Config
 from ..engine.arena import Arena
 from ..engine.bind import Plan
 from ..engine.host import Host
+from ..engine.sub_arena import SubArena
 from ..errors import InternalError, NotInitialized, UnisonoError
 
 __all__ = ["Group"]
 
 
 class Group:
-    """The ranks of one host that share an arena.
+    """The ranks of one host that share an arena (the world), or some of them (a sub-group; see `groups`).
 
     rank, size: who I am and how many we are. timeout_s: how long a call waits unless it says otherwise. broken: the
-    exception that ended the group's use, or None. The other attributes serve the calls.
+    exception that ended the group's use, or None. parent: the group that a sub-group was made of; None: this is the
+    world. world_ranks: the members, in their order, as ranks of the world. The other attributes serve the calls.
     """
 
-    def __init__(self, arena: Arena, rank: int, *, name: str = "world", config: Config | None = None) -> None:
+    _in_place = False
+    """Is this rank still to leave the memory of a sub-group?"""
+
+    def __init__(
+        self,
+        arena: Arena | SubArena,
+        rank: int,
+        *,
+        name: str = "world",
+        config: Config | None = None,
+        parent: Group | None = None,
+    ) -> None:
         config = config or Config.from_env()
-        self.name, self.rank, self.size = name, rank, arena.size
+        self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
+        self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
         self.timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
@@ -45,30 +61,47 @@ class Group:
         """What point-to-point calls go through, once there are any; see `p2p`."""
         self.pidfds: dict[int, int] = {}
         # The fast path reads these without another step in between.
-        self.run, self.state = self.host.run, self.host.state
+        self.run: Callable[..., int] = self.host.run
+        self.state = self.host.state
         self.heap_first, self.heap_end = self.host.heap_first, self.host.heap_end
         _alive.add(self)
+        self._subgroups: weakref.WeakSet[Group] = weakref.WeakSet()
+        """Of the world: all that its ranks have made, of sub-groups too."""
+        if isinstance(arena, SubArena):
+            self._in_place = True
+            self.world._subgroups.add(self)  # noqa: SLF001  a group, too
+
+    @property
+    def world(self) -> Group:
+        """The group of all ranks that share the arena."""
+        return self if self.parent is None else self.parent.world
 
     def check_usable(self) -> None:
         """Raise the exception that broke the group, or NotInitialized if it has been closed."""
         if self.broken is not None:
             raise self.broken.again()
         if self.closed:
+            make = "init()" if self.parent is None else "new_group()"
             raise NotInitialized(
                 f"group {self.name!r} has been closed, or belongs to the process from which this one was forked; "
-                "call unisono.init() for a new one"
+                f"call unisono.{make} for a new one"
             )
 
     def break_off(self, error: UnisonoError) -> None:
         """No more calls: this one went wrong in a way that leaves the ranks apart."""
         self.broken = error
-        self.plans = {}
-        self.run = self._refuse
+        self._stop()
 
     def leave_to_parent(self) -> None:
         """In a child that was forked from this rank: the group stays the parent's."""
-        self.closed, self.plans, self.run, self.worker = True, {}, self._refuse, None
+        self.closed, self._in_place, self.worker = True, False, None
+        self._stop()
         self.lock = threading.Lock()
+
+    def _stop(self) -> None:
+        self.plans = {}
+        # By a proxy: a group that refers to itself would wait for the garbage collector once it is dropped.
+        self.run = partial(Group._refuse, weakref.proxy(self))
 
     def _refuse(self, *_: int) -> int:
         """What a call runs that was already on its way when the group broke."""
@@ -80,17 +113,46 @@ class Group:
         self.check_usable()
         return self.host.heap.empty(shape, dtype or torch.get_default_dtype())
 
+    def finish(self) -> None:
+        """Let this rank's asynchronous calls end, in sub-groups, too."""
+        for group in [*self._subgroups, self]:
+            if group.worker is not None and group.worker.busy:
+                group.worker.submit("the end of the group", lambda: None).wait()
+
     def close(self) -> None:
-        """End the group on this rank: finish asynchronous calls, give the descriptors up. Idempotent."""
+        """End the group on this rank, and with the world its sub-groups: finish asynchronous calls, give descriptors
+        and memory back. Waits for no other rank; those that still wait for this one learn that it has left. Idempotent.
+        """
         if self.closed:
             return
+        for group in list(self._subgroups):
+            group.close()
         if self.worker is not None:
             self.worker.close()
         for fd in self.pidfds.values():
             os.close(fd)
         self.pidfds.clear()
-        self.closed, self.plans = True, {}
-        self.host.arena.close()
+        self.closed = True
+        self._stop()
+        if isinstance(self.host.arena, Arena):
+            self.host.arena.close()
+        elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when nobody holds the group
+            self._leave()
+            self.host.lender.collect()
+            self.lock.release()
+
+    def _leave(self) -> None:
+        """Touch the memory of a sub-group no more. Takes no lock: the garbage collector may call this anywhere."""
+        if isinstance(self.host.arena, SubArena) and self._in_place:
+            self._in_place = False
+            self.host.arena.leave(self.mailbox)
+            self.mailbox = None
+
+    def __del__(self) -> None:
+        if self._in_place:  # nobody holds this sub-group any more
+            if self.worker is not None:
+                self.worker.close(wait=False)
+            self._leave()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ", broken" if self.broken else ""

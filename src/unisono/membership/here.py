@@ -8,18 +8,23 @@ from ..errors import ArgumentError, DTypeError
 from .current import get_default
 from .group import Group
 from .initialize import init
+from .non_member import NonMember
 
 __all__ = ["empty", "get_rank", "get_world_size", "share_"]
 
 
-def get_rank(group: Group | None = None) -> int:
-    """This process's rank in the group, or in the default group."""
-    return (group or get_default() or init()).rank
+def get_rank(group: Group | NonMember | None = None) -> int:
+    """This process's rank in the group, or in the default group; -1 where it is no member."""
+    if group is None:
+        group = get_default() or init()
+    return -1 if isinstance(group, NonMember) else group.rank
 
 
-def get_world_size(group: Group | None = None) -> int:
-    """How many ranks the group has, or the default group."""
-    return (group or get_default() or init()).size
+def get_world_size(group: Group | NonMember | None = None) -> int:
+    """How many ranks the group has, or the default group; -1 where this process is no member."""
+    if group is None:
+        group = get_default() or init()
+    return -1 if isinstance(group, NonMember) else group.size
 
 
 def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group: Group | None = None) -> torch.Tensor:
@@ -31,7 +36,9 @@ def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     if not all(isinstance(n, int) and n >= 0 for n in sizes):
         raise ArgumentError(f"shape: expected integers from 0 up, got {shape}")
-    return (group or get_default() or init()).empty(*sizes, dtype=dtype)  # type: ignore[arg-type]
+    if group is None:
+        group = get_default() or init()
+    return group.empty(*sizes, dtype=dtype)  # type: ignore[arg-type]
 
 
 def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:

@@ -64,8 +64,7 @@ def shutdown() -> None:
     if group is not None:
         set_default(None)
         if not group.closed:
-            if group.worker is not None:
-                group.worker.close()  # peers still need the calls in the background
+            group.finish()  # peers still need the calls in the background
             group.host.arena.mark_gone(group.rank, "left the group with shutdown()")
             group.close()
     _store = None

@@ -74,9 +74,7 @@ class _Rank:
             set_default(self._group)
             function, args, kwargs = unpack(cargo)
             result = function(*args, **kwargs)
-            if self._group.worker is not None and not self._group.closed:
-                # Peers still need the calls that the function has left in the background.
-                self._group.worker.submit("the end of the function", lambda: None).wait()
+            self._group.finish()  # peers still need the calls that the function has left in the background
             self._arena.mark_gone(rank, "returned from the function")
             report = Report(rank, "returned", "returned", at_ns=time.monotonic_ns(), closed=self._group.closed)
             return report, _pack_result(rank, result)

@@ -57,7 +57,7 @@ def _cause(reports: Reports, first: Report, waiting: Mapping[int, str]) -> BaseE
         return cause
     for rank in waiting:
         seen = _exception(reports[rank][1])
-        if isinstance(seen, PeerGone) and seen.rank == first.rank:
+        if isinstance(seen, PeerGone) and seen.world_rank == first.rank:
             return seen
     kind = ChildProcessError if first.kind == "died" else RuntimeError
     return kind(f"rank {first.rank} {first.how}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..engine.bind import Plan
 from ..engine.interpret import DONE
@@ -18,7 +18,7 @@ from ..membership.group import Group
 from .gone import gone
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
-__all__ = ["attend", "caller", "interrupted"]
+__all__ = ["attend", "caller", "interrupted", "odd_ones"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COLLECT_S = 1.0
@@ -68,9 +68,11 @@ class _Watch:
     def __init__(self, group: Group, plan: Plan, where: str) -> None:
         self.group, self.host, self.plan, self.where = group, group.host, plan, where
         self.number = group.host.call_number
-        self.call = f"{plan.call} #{self.number} ({where})"
+        of, self.world_ranks = (f" of group {group.name!r}", group.world_ranks) if group.parent else ("", ())
+        self.call = f"{plan.call} #{self.number}{of} ({where})"
         self.board = self.host.arena.board(group.rank)
         self.told = False
+        self.seen_gone: set[int] = set()
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Raise if the call cannot end well."""
@@ -82,14 +84,18 @@ class _Watch:
         )
         verdict = judge(me, self.peers())
         if isinstance(verdict, Gone):
+            if verdict.rank not in self.seen_gone:
+                self.seen_gone.add(verdict.rank)
+                return  # what it did before it went counts: let the kernel look once more
             board = self.host.arena.board(verdict.rank)
-            raise PeerGone(verdict.rank, board.pid, verdict.how, self.group.rank, self.call)
+            raise PeerGone(verdict.rank, board.pid, verdict.how, self.group.rank, self.call, self.world_ranks)
         if isinstance(verdict, Failed):
-            raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call)
+            raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
         if isinstance(verdict, Disagree):
             raise self.mismatch()
         if isinstance(verdict, Late):
-            raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, self.last_calls(verdict.missing))
+            details = self.last_calls(verdict.missing)
+            raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, details, self.world_ranks)
 
     def peers(self) -> list[PeerView]:
         views = []
@@ -125,7 +131,7 @@ class _Watch:
                 rank: (f"{call}, table and configuration {signatures[rank]:08x}", where)
                 for rank, (call, where) in calls.items()
             }
-        return MismatchError(self.number, calls, _odd(calls))
+        return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
 
     def last_calls(self, missing: tuple[int, ...]) -> str:
         """How far the missing ranks have come."""
@@ -148,11 +154,12 @@ class _Watch:
         self.board.set_gave_up(self.number, f"{' '.join(map(str, blamed))}\n{type(error).__name__}: {reason}")
         self.host.sign_off(self.plan)
         if not isinstance(error, UnisonoError):
-            error = PeerFailed(self.group.rank, f"interrupted by {type(error).__name__}", self.group.rank, self.call)
+            how = f"interrupted by {type(error).__name__}"
+            error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)
         self.group.break_off(error)
 
 
-def _odd(calls: dict[int, tuple[str, str]]) -> list[int]:
+def odd_ones(calls: Mapping[int, tuple[str, str]]) -> list[int]:
     """The ranks that differ from the most common call; of two equally common ones, rank 0's counts."""
     common: dict[str, int] = {}
     for rank in sorted(calls):

@@ -17,13 +17,17 @@ _WORDS_S = 0.1
 def gone(group: Group, rank: int) -> str:
     """Why a peer will not come any more, or "" for all that is known it will."""
     board = group.host.arena.board(rank)
+    if group.parent is not None:  # the peer may have left this group only; the world knows the rest
+        return board.gone or gone(group.world, group.world_ranks[rank])
     if board.gone or not board.pid:
         return board.gone
     if rank not in group.pidfds:
         try:
-            group.pidfds[rank] = os.pidfd_open(board.pid)
+            fd = os.pidfd_open(board.pid)
         except ProcessLookupError:
             return board.gone or "died"
+        if group.pidfds.setdefault(rank, fd) != fd:
+            os.close(fd)  # another thread, in a call of another sub-group, was faster
     poll = select.poll()
     poll.register(group.pidfds[rank], select.POLLIN)
     if not poll.poll(0):

@@ -1,0 +1,231 @@
+"""Sub-groups: some ranks of a group that make calls of their own, beside those of other groups.
+
+`new_group` and `split` are calls of the parent: every rank of it makes them, in one order with its other calls. A new
+group has its own order of calls, its own numbering of ranks (an argument such as `src` is a rank of the group) and its
+own failures. It opens no descriptor and maps no memory, and takes some memory pages when it is used, so that hundreds
+are cheap. Tensors of `unisono.empty` are zero copy in all of them.
+
+    row = unisono.split(color=rank // columns)
+    unisono.all_reduce(tensor, group=row)
+
+A rank that a new group leaves out gets a `NonMember`, which is false: guard calls with `if group:`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from .collectives import all_gather_single
+from .dispatch import default_group
+from .engine.sub_arena import SubArena
+from .errors import ArgumentError, DTypeError, MismatchError, OutOfMemory
+from .membership import Group, NonMember, shutdown
+from .membership.current import get_default
+from .watch import caller, odd_ones
+
+__all__ = [
+    "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
+]  # fmt: skip
+
+_MOST_WORDS = 768
+_SAID = struct.Struct(f"<qq240s{_MOST_WORDS}s")
+"""What the ranks of the parent tell each other: color, key, the line of the call, and the call in words."""
+
+_NO_COLOR = _NO_ROOM = -1
+_MOST_NAMED = 6
+
+
+def new_group(
+    ranks: Iterable[int] | None = None,
+    *,
+    group: Group | None = None,
+    timeout_s: float | None = None,
+    name: str | None = None,
+) -> Group | NonMember:
+    """A group of these ranks; every rank of the parent makes this call, with the same ranks.
+
+    ranks: of the parent, in any order: the new group has them in ascending order, as in torch; None: all. group: the
+    parent, None for the default group. timeout_s: how long calls of the new group wait (None: as the parent's).
+
+    Returns the group to its members, and to the others a NonMember, which is false. Raises MismatchError on every rank
+    where they name different ranks, ArgumentError for ranks that the parent does not have, OutOfMemory where the
+    shared memory is used up; the parent can be used again after each of these.
+    """
+    parent = _usable(group)
+    chosen: list[int] = []
+    refused: ArgumentError | DTypeError | None = None
+    try:
+        _check_timeout(timeout_s)
+        chosen = list(range(parent.size)) if ranks is None else _check_ranks(ranks, parent)
+        call = f"new_group({chosen})"
+    except (ArgumentError, DTypeError) as error:
+        refused, call = error, f"new_group, refused there: {error}"
+    _agree(parent, call, refused)
+    return _make(parent, chosen, parent.rank in chosen, timeout_s, name)
+
+
+def split(
+    color: int | None,
+    key: int = 0,
+    *,
+    group: Group | None = None,
+    timeout_s: float | None = None,
+    name: str | None = None,
+) -> Group | NonMember:
+    """A group of all ranks that pass the same color, as MPI_Comm_split makes it; every rank of the parent calls this.
+
+    color: from 0 up; None, or a negative number: this rank is in no new group, and gets a NonMember. key: the members
+    are in the order of their keys, and those with equal keys in the order that they have in the parent. group,
+    timeout_s, name and errors: as in `new_group`.
+    """
+    parent = _usable(group)
+    call, refused = "split(...)", None
+    try:
+        _check_timeout(timeout_s)
+        mine = max(_NO_COLOR, _NO_COLOR if color is None else _check_word("color", color)), _check_word("key", key)
+    except (ArgumentError, DTypeError) as error:
+        mine, refused, call = (_NO_COLOR, 0), error, f"split, refused there: {error}"
+    told = _agree(parent, call, refused, *mine)
+    joins = mine[0] != _NO_COLOR
+    members = sorted((r for r, (c, _) in enumerate(told) if joins and c == mine[0]), key=lambda r: told[r][1])
+    return _make(parent, members, joins, timeout_s, name)
+
+
+def destroy_group(group: Group | NonMember) -> None:
+    """Leave a group: local, and at once. Its memory is free again when the last member has left.
+
+    This rank's asynchronous calls end first. The default group: the same as `shutdown()`, with all its sub-groups.
+    """
+    if group is get_default():
+        shutdown()
+    else:
+        group.close()
+
+
+def get_global_rank(group: Group | NonMember, group_rank: int) -> int:
+    """The rank in the world of a rank of the group. Raises ArgumentError if there is none."""
+    if not 0 <= group_rank < len(group.world_ranks):
+        raise ArgumentError(f"group_rank={group_rank}: group {group.name!r} has {len(group.world_ranks)} ranks")
+    return group.world_ranks[group_rank]
+
+
+def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
+    """The rank in the group of a rank of the world. Raises ArgumentError if it is no member."""
+    if global_rank not in group.world_ranks:
+        raise ArgumentError(
+            f"global_rank={global_rank}: the members of group {group.name!r} are ranks {list(group.world_ranks)}"
+        )
+    return group.world_ranks.index(global_rank)
+
+
+def get_process_group_ranks(group: Group | NonMember | None = None) -> list[int]:
+    """The members of the group, or of the default group, in their order, as ranks of the world."""
+    return list((default_group() if group is None else group).world_ranks)
+
+
+def _usable(group: Group | None) -> Group:
+    parent = default_group() if group is None else group
+    parent.check_usable()
+    return parent
+
+
+def _check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and timeout_s <= 0:
+        raise ArgumentError(f"timeout_s={timeout_s} is no time: give seconds, or None for the parent's")
+
+
+def _check_ranks(ranks: Iterable[int], parent: Group) -> list[int]:
+    if not isinstance(ranks, Iterable):
+        raise DTypeError(f"ranks: expected a list of ranks, got {type(ranks).__name__}")
+    chosen = list(ranks)
+    for rank in chosen:
+        if isinstance(rank, bool) or not isinstance(rank, int):
+            raise DTypeError(f"ranks: expected integers, got {type(rank).__name__}")
+        if not 0 <= rank < parent.size:
+            raise ArgumentError(f"ranks: there is no rank {rank} among the {parent.size} of group {parent.name!r}")
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ArgumentError(f"ranks: a group has at least one rank, and each once; got {chosen}")
+    return sorted(chosen)
+
+
+def _check_word(argument: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise DTypeError(f"{argument}: expected an integer, got {type(value).__name__}")
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ArgumentError(f"{argument}={value} does not fit into 64 bits")
+    return value
+
+
+def _agree(
+    parent: Group, call: str, refused: Exception | None, color: int = _NO_COLOR, key: int = 0
+) -> list[tuple[int, int]]:
+    """All ranks' color and key. Raises what this rank has refused, or MismatchError where calls differ."""
+    where, words = caller().encode()[-240:], call.encode()
+    if len(words) > _MOST_WORDS:
+        words = words[: _MOST_WORDS - 12] + f"... {zlib.crc32(words):08x}".encode()
+    told = _gather(parent, torch.frombuffer(bytearray(_SAID.pack(color, key, where, words)), dtype=torch.uint8))
+    number = parent.host.call_number - 1
+    if refused is not None:
+        raise refused
+    said = [_SAID.unpack(row.tobytes()) for row in told.numpy()]
+    calls = {rank: (_text(words), _text(where)) for rank, (_, _, where, words) in enumerate(said)}
+    if odd := odd_ones(calls):
+        raise MismatchError(number, calls, odd, parent.world_ranks if parent.parent else ())
+    return [(color, key) for color, key, _, _ in said]
+
+
+def _text(padded: bytes) -> str:
+    return padded.rstrip(b"\0").decode(errors="replace")
+
+
+def _make(
+    parent: Group, members: Sequence[int], joins: bool, timeout_s: float | None, name: str | None
+) -> Group | NonMember:
+    """The group of these ranks of the parent. Its first rank lends the memory, and tells the others where it is."""
+    world_ranks = tuple(parent.world_ranks[rank] for rank in members)
+    name = name or _name(world_ranks)
+    parent.host.lender.collect()
+    lent: SubArena | None = None
+    start, refused = 0, None
+    if joins and members[0] == parent.rank:
+        try:
+            lent = parent.host.lender.lend(world_ranks)
+            start = lent.start
+        except OutOfMemory as error:
+            start, refused = _NO_ROOM, error
+    try:
+        starts = _gather(parent, torch.tensor([start])).flatten().tolist()
+    except BaseException:
+        if lent is not None:
+            lent.leave()  # others may be in it
+        raise
+    if _NO_ROOM in starts:
+        if lent is not None:
+            parent.host.lender.take_back(lent)
+        where = f"rank {starts.index(_NO_ROOM)} of group {parent.name!r}"
+        raise refused or OutOfMemory(f"the shared memory of {where} has no room for a new group: free tensors there")
+    if not joins:
+        return NonMember(name, parent.world_ranks[parent.rank], world_ranks)
+    rank = members.index(parent.rank)
+    arena = lent or SubArena(parent.host.lender, starts[members[0]], world_ranks, rank)
+    group = Group(arena, rank, name=name, config=parent.host.config, parent=parent)
+    group.timeout_s = parent.timeout_s if timeout_s is None else timeout_s
+    return group
+
+
+def _gather(parent: Group, mine: torch.Tensor) -> torch.Tensor:
+    """Every rank's tensor, stacked."""
+    table = torch.empty(parent.size, *mine.shape, dtype=mine.dtype)
+    all_gather_single(table, mine, parent)
+    return table
+
+
+def _name(world_ranks: Sequence[int]) -> str:
+    """`ranks 0, 2`; the first of them, and how many more there are."""
+    named = ", ".join(map(str, world_ranks[:_MOST_NAMED]))
+    more = len(world_ranks) - _MOST_NAMED
+    return f"rank{'s' * (len(world_ranks) != 1)} {named}" + (f" and {more} more" if more > 0 else "")
