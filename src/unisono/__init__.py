@@ -17,7 +17,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import autograd, p2p
     from .algorithms import CATALOGUE, Algorithm, algorithm
+    from .coalesced import (
+        Coalescing,
+        all_gather_coalesced,
+        all_reduce_coalesced,
+        broadcast_coalesced,
+        coalescing,
+        flatten_,
+        reduce_scatter_coalesced,
+    )
     from .collectives import (
         all_gather,
         all_gather_into_tensor,
@@ -75,8 +85,10 @@ if TYPE_CHECKING:
         shutdown,
         world,
     )  # fmt: skip
+    from .modules import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
     from .objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
     from .ops import ReduceOp, make_op, premul_sum
+    from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, sendrecv
     from .schedule import Schedule, prove, trace
     from .sending import send
     from .work import Work
@@ -113,6 +125,17 @@ _HOME = {
         ),
         "groups",
     ),
+    **dict.fromkeys(
+        (
+            "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing", "flatten_",
+            "reduce_scatter_coalesced",
+        ),
+        "coalesced",
+    ),
+    **dict.fromkeys(
+        ("average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"), "modules"
+    ),
+    **dict.fromkeys(("P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "sendrecv"), "p2p"),
     "send": "sending",
     **dict.fromkeys(
         (
@@ -124,20 +147,28 @@ _HOME = {
     "Work": "work",
 }  # fmt: skip
 
+_ROOMS = frozenset({"autograd", "p2p"})
+"""Modules that users name: `unisono.autograd.all_reduce`."""
+
 __all__ = [
-    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "DTypeError", "Group", "InternalError",
-    "MismatchError", "NonMember", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone",
+    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "Coalescing", "DTypeError", "Group", "InternalError",
+    "MismatchError", "NonMember", "NotInitialized", "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone",
     "ProgramError", "RankFailed", "ReduceOp", "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World",
-    "algorithm", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
-    "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "destroy_group", "empty",
-    "exscan", "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
-    "get_world_size", "init", "is_initialized", "make_op", "new_group", "premul_sum", "prove", "reduce",
-    "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list",
-    "send", "share_", "shutdown", "split", "trace", "world",
+    "algorithm", "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object",
+    "all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "autograd",
+    "average_gradients", "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced",
+    "broadcast_module", "broadcast_object_list", "broadcast_state_dict", "coalescing", "destroy_group", "empty",
+    "exscan", "flatten_", "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks",
+    "get_rank", "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p",
+    "premul_sum", "prove", "recv", "reduce", "reduce_scatter", "reduce_scatter_coalesced", "reduce_scatter_single",
+    "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send", "sendrecv", "share_", "shutdown",
+    "split", "trace", "world",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'unisono' has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -1,0 +1,110 @@
+"""The coalesced calls, as users call them: what each promises, and which tensors give and get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..dispatch import default_group, entering
+from ..errors import DTypeError
+from ..membership.group import Group
+from ..ops import ReduceOp
+from ..work import Work
+from .layout import PART, WHOLE
+from .make import Call, make
+
+__all__ = ["all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "reduce_scatter_coalesced"]
+
+
+def all_reduce_coalesced(
+    tensors: Iterable[torch.Tensor],
+    op: Any = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: Any = None,
+    timeout_s: float | None = None,
+) -> Work | None:
+    """Replace each tensor, on every rank, by the combination of all ranks' tensors in its place.
+
+    tensors: any shapes, dtypes and layouts, in place; none may share memory with another. Every rank passes the same
+    dtypes and numbers of elements in the same order. There is one all_reduce for each dtype (and for each MiB).
+    """
+    group = default_group() if group is None else group
+    parts = _listed(group, "all_reduce", "tensors", tensors)
+    call = Call("all_reduce", ("tensors",), parts, gives=PART, gets=PART, op=op)
+    return make(group, call, async_op, algorithm, timeout_s)
+
+
+def broadcast_coalesced(
+    tensors: Iterable[torch.Tensor],
+    src: int,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: Any = None,
+    timeout_s: float | None = None,
+) -> Work | None:
+    """Replace each tensor, on every rank, by the one in its place on rank `src`.
+
+    tensors: as in `all_reduce_coalesced`. There is one broadcast for each dtype (and for each MiB).
+    """
+    group = default_group() if group is None else group
+    parts = _listed(group, "broadcast", "tensors", tensors)
+    gives, gets = (PART, None) if group.rank == src else (None, PART)
+    call = Call("broadcast", ("tensors",), parts, gives=gives, gets=gets, src=src)
+    return make(group, call, async_op, algorithm, timeout_s)
+
+
+def all_gather_coalesced(
+    outputs: Iterable[torch.Tensor],
+    inputs: Iterable[torch.Tensor],
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: Any = None,
+    timeout_s: float | None = None,
+) -> Work | None:
+    """Put inputs[k] of every rank, in rank order, into outputs[k] of every rank, for each k.
+
+    inputs: any shapes, dtypes and layouts; read. outputs: for an input of n elements one of p·n elements of the same
+    dtype; written. Every rank passes the same dtypes and numbers of elements in the same order.
+    """
+    group = default_group() if group is None else group
+    parts = _listed(group, "all_gather", "inputs", inputs)
+    wholes = _listed(group, "all_gather", "outputs", outputs)
+    call = Call("all_gather", ("inputs", "outputs"), parts, wholes, gives=PART, gets=WHOLE)
+    return make(group, call, async_op, algorithm, timeout_s)
+
+
+def reduce_scatter_coalesced(
+    outputs: Iterable[torch.Tensor],
+    inputs: Iterable[torch.Tensor],
+    op: Any = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: Any = None,
+    timeout_s: float | None = None,
+) -> Work | None:
+    """Put block r of the combination of all ranks' inputs[k] into outputs[k] of each rank r, for each k.
+
+    outputs: any shapes, dtypes and layouts; written. inputs: for an output of n elements one of p·n elements of the
+    same dtype; read. Every rank passes the same dtypes and numbers of elements in the same order.
+    """
+    group = default_group() if group is None else group
+    parts = _listed(group, "reduce_scatter", "outputs", outputs)
+    wholes = _listed(group, "reduce_scatter", "inputs", inputs)
+    call = Call("reduce_scatter", ("outputs", "inputs"), parts, wholes, gives=WHOLE, gets=PART, op=op)
+    return make(group, call, async_op, algorithm, timeout_s)
+
+
+def _listed(group: Group, collective: str, argument: str, tensors: Any) -> Sequence[torch.Tensor]:
+    if isinstance(tensors, list | tuple):
+        return tensors
+    with entering(group, collective):
+        if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
+            raise DTypeError(f"{argument}: expected a list of tensors, got {type(tensors).__name__}")
+        return list(tensors)

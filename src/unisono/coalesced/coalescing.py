@@ -1,0 +1,102 @@
+"""Calls that are collected first and made together."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ..arguments import check_tensor
+from ..dispatch import default_group
+from ..membership.group import Group
+from ..ops import ReduceOp
+from ..work import Work
+from .calls import all_gather_coalesced, all_reduce_coalesced, broadcast_coalesced, reduce_scatter_coalesced
+
+__all__ = ["Coalescing", "coalescing"]
+
+
+class Coalescing:
+    """What `coalescing` yields: takes calls one by one, and makes them when its block ends."""
+
+    def __init__(self, group: Group, async_op: bool, timeout_s: float | None) -> None:
+        self._group, self._async_op, self._timeout_s = group, async_op, timeout_s
+        self._runs: list[tuple[str, Any, list[torch.Tensor], list[torch.Tensor]]] = []
+        self._written: set[int] = set()
+        self._read: set[int] = set()
+        self._works: list[Work] = []
+
+    def all_reduce(self, tensor: torch.Tensor, op: Any = ReduceOp.SUM) -> None:
+        """Replace `tensor` by the combination of all ranks' tensors."""
+        self._add("all_reduce", op, tensor, tensor)
+
+    def broadcast(self, tensor: torch.Tensor, src: int) -> None:
+        """Replace `tensor` by that of rank `src`."""
+        self._add("broadcast", src, tensor, tensor)
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor) -> None:  # noqa: A002  torch's name
+        """Put `input` of every rank, in rank order, into `output`."""
+        self._add("all_gather", None, output, input)
+
+    def reduce_scatter_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,  # noqa: A002  torch's name
+        op: Any = ReduceOp.SUM,
+    ) -> None:
+        """Put this rank's block of the combination of all ranks' inputs into `output`."""
+        self._add("reduce_scatter", op, output, input)
+
+    def wait(self) -> None:
+        """Wait until the calls have ended, where they were made with `async_op=True`."""
+        for work in self._works:
+            work.wait()
+
+    def __enter__(self) -> Coalescing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            return
+        where = (self._group, self._async_op)
+        for collective, detail, outputs, inputs in self._runs:
+            if collective == "all_reduce":
+                work = all_reduce_coalesced(outputs, detail, *where, timeout_s=self._timeout_s)
+            elif collective == "broadcast":
+                work = broadcast_coalesced(outputs, detail, *where, timeout_s=self._timeout_s)
+            elif collective == "all_gather":
+                work = all_gather_coalesced(outputs, inputs, *where, timeout_s=self._timeout_s)
+            else:
+                work = reduce_scatter_coalesced(outputs, inputs, detail, *where, timeout_s=self._timeout_s)
+            if work is not None:
+                self._works.append(work)
+
+    def _add(self, collective: str, detail: Any, output: torch.Tensor, source: torch.Tensor) -> None:
+        check_tensor("output", output)
+        check_tensor("input", source)
+        to, of = output.data_ptr(), source.data_ptr()
+        # A call that follows from another, by its tensors, comes after it.
+        later = to in self._written or to in self._read or of in self._written
+        if not self._runs or later or self._runs[-1][:2] != (collective, detail):
+            self._runs.append((collective, detail, [], []))
+            self._written, self._read = set(), set()
+        self._runs[-1][2].append(output)
+        self._runs[-1][3].append(source)
+        self._written.add(to)
+        self._read.add(of)
+
+
+def coalescing(group: Group | None = None, async_op: bool = False, *, timeout_s: float | None = None) -> Coalescing:
+    """Collect calls, and make them together when the block ends:
+
+        with unisono.coalescing() as calls:
+            for tensor in tensors:
+                calls.all_reduce(tensor, "avg")
+
+    Calls that follow each other and differ in their tensors only become one. Nothing has moved before the block ends;
+    nothing does if it ends with an exception. With `async_op=True` the calls run in the background: `calls.wait()`.
+    """
+    return Coalescing(default_group() if group is None else group, async_op, timeout_s)

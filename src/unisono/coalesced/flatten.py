@@ -1,0 +1,44 @@
+"""Tensors that lie one behind the other in shared memory: the quickest way to send many again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from ..arguments import check_tensor
+from ..dispatch import default_group
+from ..errors import ArgumentError
+from ..membership.group import Group
+
+__all__ = ["flatten_"]
+
+
+def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> list[torch.Tensor]:
+    """Move the data of tensors into one flat tensor per dtype, in shared memory, and return these.
+
+    The tensors stay the same objects with the same values, as with `share_`, and show the memory of the flat ones. So a
+    call on a flat tensor is a call on all of its tensors, at the price of one and without a copy:
+
+        (flat,) = unisono.flatten_(parameter.grad for parameter in model.parameters())
+        unisono.all_reduce(flat, "avg")
+
+    tensors: contiguous CPU tensors, parameters included; none twice. Views of them made before keep the old memory.
+    Raises OutOfMemory where there is too little.
+    """
+    group, tensors = (default_group() if group is None else group), list(tensors)
+    for k, tensor in enumerate(tensors):
+        check_tensor(f"tensors[{k}]", tensor, written=True)
+        if not tensor.is_contiguous():
+            raise ArgumentError(f"tensors[{k}]: only contiguous tensors can be moved; call .contiguous() first")
+    if len({id(tensor) for tensor in tensors}) < len(tensors):
+        raise ArgumentError("tensors: one of them is there twice; pass each once")
+    flats = []
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        mine = [tensor for tensor in tensors if tensor.dtype is dtype]
+        counts = [tensor.numel() for tensor in mine]
+        flat = group.empty(sum(counts), dtype=dtype)
+        for tensor, piece in zip(mine, torch.split(flat, counts), strict=True):
+            tensor.data = piece.copy_(tensor.detach().view(-1)).view(tensor.shape)
+        flats.append(flat)
+    return flats

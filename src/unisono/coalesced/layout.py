@@ -1,0 +1,154 @@
+"""A list of tensors as one long vector per dtype, which travels in passes through flat tensors in shared memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..arguments import count_name
+from ..membership.group import Group
+
+try:  # what torch.compile asks whether tensors still have the dtypes, shapes, strides and kinds that they had
+    from torch._C._dynamo import guards
+except ImportError:  # then every call looks at its tensors one by one
+    guards = None  # type: ignore[assignment]
+
+__all__ = ["PART", "WHOLE", "Layout", "Pass", "Table", "known_layout", "make_layout"]
+
+PASS_BYTES = 1 << 20
+"""The most that travels at once: it stays in the caches between packing, combining and unpacking."""
+
+_ALIGN = 64
+_MOST_ALIKE, _MOST_KINDS = 4, 64
+_NAMED = 6
+"""How many tensors an error message lists by size."""
+
+PART, WHOLE = 0, 1
+
+Table = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Some bytes of the vector of one dtype, on their way.
+
+    flats: where they are then, by PART and WHOLE: what a rank gives or gets for itself, and the parts of all ranks, one
+    behind the other (where the call has no such tensors, the part again). packing: what `mover` wants to know of each;
+    rows: the table that it refers to.
+    """
+
+    flats: tuple[torch.Tensor, torch.Tensor]
+    packing: tuple[tuple[int, ...], tuple[int, ...]]
+    rows: Table
+
+
+@dataclass(eq=False)
+class Layout:
+    """What a list of tensors looks like, wherever they are: enough to move them without another look at each.
+
+    words: the list in words, which ranks must agree on. scattered: places of the tensors that are not contiguous.
+    nbytes: of each contiguous tensor; 0 for the others: what lies between their elements may be a neighbour's.
+    alike: does another list look like this one? apart: the latest addresses whose tensors were found to share no
+    memory.
+    """
+
+    words: str
+    passes: tuple[Pass, ...]
+    scattered: tuple[int, ...]
+    nbytes: Table
+    alike: Callable[..., bool] | None
+    apart: bytes = b""
+
+
+class _Memory:
+    """What a group keeps between calls: layouts of lists, and the memory of the flat tensors."""
+
+    def __init__(self) -> None:
+        self.layouts: dict[tuple[object, ...], list[Layout]] = {}
+        self.pieces: dict[tuple[str, int], torch.Tensor] = {}
+
+    def flat(self, group: Group, what: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """A flat tensor in shared memory. Those of one use share it: calls of a group run one after the other."""
+        nbytes = count * dtype.itemsize
+        room = max(4096, 1 << (nbytes - 1).bit_length()) if nbytes else 0
+        if (what, room) not in self.pieces:
+            self.pieces[what, room] = group.empty(room, dtype=torch.uint8)
+        return self.pieces[what, room][:nbytes].view(dtype)
+
+
+_memory: WeakKeyDictionary[Group, _Memory] = WeakKeyDictionary()
+
+
+def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any]) -> Layout | None:
+    """The layout of an earlier list of the same kind that looked just like this one."""
+    memory = _memory.get(group)
+    if memory is None:
+        return None
+    for layout in memory.layouts.get((*kind, len(tensors)), ()):
+        if layout.alike is not None and layout.alike(*tensors):
+            return layout
+    return None
+
+
+def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> Layout:
+    """The layout of tensors that have been checked: `count` parts, then their wholes if there are any."""
+    memory = _memory.setdefault(group, _Memory())
+    parts = tensors[:count]
+    names = [count_name(tensor) for tensor in parts]
+    words = f"{count} tensors: {' '.join(names[:_NAMED])}"
+    if count > _NAMED:
+        words += f" ... {zlib.crc32(' '.join(names).encode()):08x}"
+    passes: list[Pass] = []
+    for dtype in dict.fromkeys(tensor.dtype for tensor in parts) or [torch.int32]:
+        mine = [k for k in range(count) if parts[k].dtype is dtype]
+        rows = np.array([(k, parts[k].nbytes) for k in mine], np.int64).reshape(-1, 2)
+        passes += _cut(group, memory, dtype, rows, group.size if len(tensors) > count else 0)
+    # Nothing at all is still a call, in which ranks agree that it is nothing.
+    layout = Layout(
+        words,
+        tuple([one for one in passes if one.flats[PART].numel()] or passes[:1]),
+        tuple(k for k, tensor in enumerate(tensors) if not _plain(tensor)),
+        np.array([tensor.nbytes if _plain(tensor) else 0 for tensor in tensors], np.int64),
+        _alike(tensors),
+    )
+    if len(memory.layouts) >= _MOST_KINDS:
+        memory.layouts.clear()
+    alike = memory.layouts.setdefault((*kind, len(tensors)), [])
+    alike.insert(0, layout)
+    del alike[_MOST_ALIKE:]
+    return layout
+
+
+def _alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+    """A function that tells whether other tensors differ from these in nothing but their places and values."""
+    make: Any = getattr(guards, "TensorGuards", None)
+    return make(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check if make else None
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Are its elements in memory as they are counted, and as they are?"""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _cut(group: Group, memory: _Memory, dtype: torch.dtype, rows: Table, blocks: int) -> list[Pass]:
+    """The passes of the tensors of one dtype: one at least. blocks: parts in a whole; 0: there are no wholes."""
+    item, total = dtype.itemsize, int(rows[:, 1].sum())
+    step = max(1, PASS_BYTES // (max(1, blocks) * item) // _ALIGN) * _ALIGN * item
+    passes = []
+    for first in range(0, max(1, total), step):
+        last = min(total, first + step)
+        count = (last - first) // item
+        part = whole = memory.flat(group, "part", count, dtype)
+        if blocks:
+            whole = memory.flat(group, "whole", count * blocks, dtype)
+        where, nbytes = (rows.ctypes.data, len(rows), first, last), last - first
+        packing = (*where, part.data_ptr(), nbytes, 1), (*where, whole.data_ptr(), nbytes, max(1, blocks))
+        passes.append(Pass((part, whole), packing, rows))
+    return passes

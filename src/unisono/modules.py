@@ -1,0 +1,133 @@
+"""Models on all ranks: the same values to begin with, the average of their gradients, the average of their parameters.
+
+Each function checks that the ranks' models are alike before anything moves, and raises the same error on every rank
+where they are not. Parameters and buffers that a model has under several names count once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+import torch
+
+from .arguments import check_tensor, shape_name
+from .coalesced import all_reduce_coalesced, broadcast_coalesced
+from .collectives import all_gather, all_reduce
+from .dispatch import default_group, entering
+from .errors import ArgumentError, DTypeError
+from .membership.group import Group
+
+__all__ = ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"]
+
+_NO_GRADIENT, _GRADIENT, _SPARSE = 0, 1, 2
+
+
+def broadcast_module(model: torch.nn.Module, src: int = 0, group: Group | None = None) -> None:
+    """Give every rank the parameters and buffers that the model has on rank `src`, in place.
+
+    Buffers of integers are among them. Raises ArgumentError, on every rank, if the models' names, shapes or dtypes
+    differ; it names the first that does.
+    """
+    state = {**_parameters(model), **dict(model.named_buffers())}
+    broadcast_state_dict(state, src, group)
+
+
+def broadcast_state_dict(state: Mapping[str, torch.Tensor], src: int = 0, group: Group | None = None) -> None:
+    """Give every rank the tensors that a mapping such as `model.state_dict()` has on rank `src`, in place.
+
+    What is there under several names counts once. Raises ArgumentError, on every rank, if names, shapes or dtypes
+    differ; it names the first that does.
+    """
+    group = default_group() if group is None else group
+    broadcast_coalesced(_agreed(group, "broadcast", state), src, group)
+
+
+def average_parameters(model: torch.nn.Module, group: Group | None = None) -> None:
+    """Replace the model's parameters, on every rank, by their average over all ranks, in place. Buffers stay.
+
+    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first that does.
+    """
+    group = default_group() if group is None else group
+    all_reduce_coalesced(_agreed(group, "average", _parameters(model)), "avg", group)
+
+
+def average_gradients(model: torch.nn.Module, group: Group | None = None) -> None:
+    """Replace the gradients of the model's parameters, on every rank, by their average over all ranks, in place.
+
+    Call it between backward() and step(). A parameter that has a gradient on some ranks counts as zero on the others,
+    and has the average on all ranks afterwards, so that optimizers stay in step; one that has none anywhere keeps
+    none. Raises DTypeError, on every rank, for sparse gradients, and MismatchError if the models differ.
+    """
+    group = default_group() if group is None else group
+    parameters = _parameters(model)
+    states = [_gradient_state(parameter) for parameter in parameters.values()]
+    anywhere = torch.tensor(states, dtype=torch.uint8)
+    all_reduce(anywhere, "max", group)
+    gradients = []
+    for (name, parameter), state in zip(parameters.items(), anywhere.tolist(), strict=True):
+        if state == _SPARSE:
+            raise DTypeError(
+                f"{name}: its gradient is sparse on some rank, and only dense ones are averaged; make its layer with "
+                "sparse=False, or set parameter.grad = parameter.grad.to_dense() on all ranks"
+            )
+        if state == _GRADIENT:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+    all_reduce_coalesced(gradients, "avg", group)
+
+
+def _parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    if not isinstance(model, torch.nn.Module):
+        raise DTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    return dict(model.named_parameters())
+
+
+def _gradient_state(parameter: torch.Tensor) -> int:
+    if parameter.grad is None:
+        return _NO_GRADIENT
+    return _GRADIENT if parameter.grad.layout is torch.strided else _SPARSE
+
+
+def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors, each once. Raises on every rank if the ranks' differ in name, shape or dtype."""
+    with entering(group, doing):
+        once: dict[tuple[object, ...], tuple[str, torch.Tensor]] = {}
+        for name, tensor in state.items():
+            once.setdefault(_identity(name, tensor), (name, tensor))
+    text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values()).encode()
+    mine = torch.tensor([zlib.crc32(text), len(text)])
+    all_of = [torch.empty_like(mine) for _ in range(group.size)]
+    all_gather(all_of, mine, group)
+    if not all(torch.equal(other, mine) for other in all_of):
+        texts = [torch.empty(int(other[1]), dtype=torch.uint8) for other in all_of]
+        all_gather(texts, torch.tensor(list(text), dtype=torch.uint8), group)
+        raise ArgumentError(f"{doing}: {_difference([bytes(part.tolist()).decode() for part in texts])}")
+    return [tensor for _, tensor in once.values()]
+
+
+def _identity(name: str, tensor: object) -> tuple[object, ...]:
+    """What two names of one tensor have in common. Raises for what cannot be sent."""
+    if not isinstance(tensor, torch.Tensor):
+        raise DTypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}; leave it out")
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ArgumentError(f"{name}: has no shape yet; call the model once on every rank, then try again")
+    check_tensor(name, tensor)
+    if not tensor.numel():
+        return (name,)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _difference(texts: list[str]) -> str:
+    """The first line in which texts differ, in words, with the ranks behind each version."""
+    columns = [text.splitlines() for text in texts]
+    at = next(k for k in range(max(map(len, columns))) if len({tuple(lines[k : k + 1]) for lines in columns}) > 1)
+    versions: dict[str, list[int]] = {}
+    for rank, lines in enumerate(columns):
+        said = "nothing more" if at >= len(lines) else lines[at]
+        versions.setdefault(said, []).append(rank)
+    parts = [
+        f"{said} on rank{'s' if ranks[1:] else ''} {', '.join(map(str, ranks))}" for said, ranks in versions.items()
+    ]
+    return f"the ranks' tensors differ, first at number {at}: {'; '.join(parts)}. Build the same model on every rank"
