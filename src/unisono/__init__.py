@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ArgumentError,
         DTypeError,
         InternalError,
+        MessageMismatch,
         MismatchError,
         NotInitialized,
         OutOfMemory,
@@ -86,9 +87,14 @@ if TYPE_CHECKING:
         world,
     )  # fmt: skip
     from .modules import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
-    from .objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
+    from .objects import (
+        all_gather_object,
+        broadcast_object_list,
+        gather_object,
+        scatter_object_list,
+    )
     from .ops import ReduceOp, make_op, premul_sum
-    from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, sendrecv
+    from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send_object_list, sendrecv
     from .schedule import Schedule, prove, trace
     from .sending import send
     from .work import Work
@@ -107,16 +113,18 @@ _HOME = {
     ),
     **dict.fromkeys(
         (
-            "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MismatchError", "NotInitialized",
-            "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed", "UnisonoError",
-            "UsageError", "WaitTimeout",
+            "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
+            "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed",
+            "UnisonoError", "UsageError", "WaitTimeout",
         ),
         "errors",
     ),
     **dict.fromkeys(("ReduceOp", "make_op", "premul_sum"), "ops"),
     **dict.fromkeys(("Schedule", "prove", "trace"), "schedule"),
     **dict.fromkeys(
-        ("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+        (
+            "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list",
+        ),
         "objects",
     ),
     **dict.fromkeys(
@@ -127,15 +135,20 @@ _HOME = {
     ),
     **dict.fromkeys(
         (
-            "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing", "flatten_",
-            "reduce_scatter_coalesced",
+            "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing",
+            "flatten_", "reduce_scatter_coalesced",
         ),
         "coalesced",
     ),
     **dict.fromkeys(
         ("average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"), "modules"
     ),
-    **dict.fromkeys(("P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "sendrecv"), "p2p"),
+    **dict.fromkeys(
+        (
+            "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send_object_list", "sendrecv",
+        ),
+        "p2p",
+    ),
     "send": "sending",
     **dict.fromkeys(
         (
@@ -152,17 +165,17 @@ _ROOMS = frozenset({"autograd", "p2p"})
 
 __all__ = [
     "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "Coalescing", "DTypeError", "Group", "InternalError",
-    "MismatchError", "NonMember", "NotInitialized", "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone",
-    "ProgramError", "RankFailed", "ReduceOp", "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World",
-    "algorithm", "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object",
-    "all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "autograd",
-    "average_gradients", "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced",
-    "broadcast_module", "broadcast_object_list", "broadcast_state_dict", "coalescing", "destroy_group", "empty",
-    "exscan", "flatten_", "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks",
-    "get_rank", "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p",
-    "premul_sum", "prove", "recv", "reduce", "reduce_scatter", "reduce_scatter_coalesced", "reduce_scatter_single",
-    "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send", "sendrecv", "share_", "shutdown",
-    "split", "trace", "world",
+    "MessageMismatch", "MismatchError", "NonMember", "NotInitialized", "OutOfMemory", "P2POp", "PeerError",
+    "PeerFailed", "PeerGone", "ProgramError", "RankFailed", "ReduceOp", "Schedule", "UnisonoError", "UsageError",
+    "WaitTimeout", "Work", "World", "algorithm", "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
+    "all_gather_object", "all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single",
+    "autograd", "average_gradients", "average_parameters", "barrier", "batch_isend_irecv", "broadcast",
+    "broadcast_coalesced", "broadcast_module", "broadcast_object_list", "broadcast_state_dict", "coalescing",
+    "destroy_group", "empty", "exscan", "flatten_", "gather", "gather_object", "get_global_rank", "get_group_rank",
+    "get_process_group_ranks", "get_rank", "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op",
+    "new_group", "p2p", "premul_sum", "prove", "recv", "recv_object_list", "reduce", "reduce_scatter",
+    "reduce_scatter_coalesced", "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter",
+    "scatter_object_list", "send", "send_object_list", "sendrecv", "share_", "shutdown", "split", "trace", "world",
 ]  # fmt: skip
 
 

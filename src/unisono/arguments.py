@@ -140,7 +140,7 @@ def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) 
             f"{argument}_split_sizes: {sizes} are no {group.size} lengths that sum up to the {rows} rows of "
             f"{shape_name(tensor)} on rank {group.rank}"
         )
-    return list(tensor.split(sizes))
+    return list(torch.split(tensor, sizes))
 
 
 def check_root(argument: str, root: Any, group: Group) -> int:

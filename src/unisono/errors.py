@@ -5,6 +5,7 @@
     │   ├── ArgumentError           (also a ValueError)   wrong root, count, shape, algorithm, ...
     │   ├── DTypeError              (also a TypeError)    wrong type, or an op that this dtype does not have
     │   ├── MismatchError           the ranks made different calls; every rank raises the same table
+    │   │   └── MessageMismatch     a message does not fit the tensor it is for; the receiver raises it
     │   └── NotInitialized          no group yet, or a closed one
     ├── AlgorithmError              a table of transfers does not do what its collective promises
     │   └── ProgramError            a compiled program has a race, a deadlock or a wrong value
@@ -29,6 +30,7 @@ __all__ = [
     "ArgumentError",
     "DTypeError",
     "InternalError",
+    "MessageMismatch",
     "MismatchError",
     "NotInitialized",
     "OutOfMemory",
@@ -112,6 +114,29 @@ class MismatchError(UsageError):
         return type(self), (self.number, self.calls, self.odd, self.world_ranks)
 
 
+class MessageMismatch(MismatchError):
+    """A rank has sent another dtype or number of elements than the receiver's tensor has.
+
+    source, receiver: the ranks. sent, expected: their tensors in words. The tensor is as it was, the message is gone,
+    the sender knows nothing of it, and the group can be used again.
+    """
+
+    def __init__(
+        self, source: int, sent: str, receiver: int, expected: str, tag: int, world_ranks: Sequence[int] = ()
+    ) -> None:
+        self.source, self.sent, self.receiver, self.expected, self.tag = source, sent, receiver, expected, tag
+        calls = {source: (f"send({sent})", ""), receiver: (f"recv({expected})", "")}
+        super().__init__(0, calls, (receiver,), world_ranks)
+        self.args = (
+            f"{_rank(source, world_ranks)} sent {sent} with tag {tag}, but {_rank(receiver, world_ranks)} receives it "
+            f"into {expected}: dtype and number of elements must be equal. The message is gone, the tensor is as it "
+            "was. Receive into a tensor like the one that is sent, or into none, which makes a new one.",
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.source, self.sent, self.receiver, self.expected, self.tag, self.world_ranks)
+
+
 class AlgorithmError(UnisonoError):
     """A table of transfers does not keep the contract of its collective; the message has the row and the reason."""
 
@@ -125,14 +150,21 @@ class PeerError(UnisonoError):
 
 
 class PeerGone(PeerError):
-    """A peer died, or left the function without making this call. `rank` is the peer, `pid` its process."""
+    """A peer died, or left the function without making this call. `rank` is the peer, `pid` its process; others: may
+    the other ranks of the group go on making such calls?"""
 
-    def __init__(self, rank: int, pid: int, how: str, waiting: int, call: str, world_ranks: Sequence[int] = ()) -> None:
+    def __init__(
+        self, rank: int, pid: int, how: str, waiting: int, call: str, world_ranks: Sequence[int] = (),
+        others: bool = False,
+    ) -> None:  # fmt: skip
         self.rank, self.pid, self.how, self.waiting, self.call = rank, pid, how, waiting, call
-        self.world_ranks = tuple(world_ranks)
+        self.world_ranks, self.others = tuple(world_ranks), others
+        move = "Messages between other ranks go on." if others else (
+            "This group cannot be used any more: start the remaining work on a new group."
+        )  # fmt: skip
         super().__init__(
             f"{_rank(rank, world_ranks, f'pid {pid}')} {how} while {_rank(waiting, world_ranks)} waited for it in "
-            f"{call}. This group cannot be used any more: start the remaining work on a new group."
+            f"{call}. {move}"
         )
 
     @property
@@ -141,7 +173,7 @@ class PeerGone(PeerError):
         return self.world_ranks[self.rank] if self.world_ranks else self.rank
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.rank, self.pid, self.how, self.waiting, self.call, self.world_ranks)
+        return type(self), (self.rank, self.pid, self.how, self.waiting, self.call, self.world_ranks, self.others)
 
 
 class PeerFailed(PeerError):

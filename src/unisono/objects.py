@@ -248,4 +248,4 @@ def _empty(nbytes: int) -> torch.Tensor:
 
 
 def _bytes(block: torch.Tensor) -> memoryview:
-    return memoryview(block.numpy())
+    return block.numpy().data

@@ -74,7 +74,7 @@ class Work:
         if self._exception is None:
             future.set_result(self._result)
         else:
-            future.set_exception(self._exception)  # type: ignore[arg-type]  # torch's annotation is wrong
+            future.set_exception(self._exception)
 
 
 class Worker:

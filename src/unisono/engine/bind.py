@@ -93,7 +93,7 @@ def bind(
     words[PlanWord.GATE_STEP] = program.gate_step
     words[PlanWord.SHARED] = shared
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = lists
-    kept = (rows, refs)
+    kept: tuple[npt.NDArray[np.int64], ...] = (rows, refs)
     if extents is not None:
         extents = np.ascontiguousarray(extents, np.int64)
         words[PlanWord.EXTENTS] = extents.ctypes.data

@@ -134,6 +134,8 @@ class Group:
         self.pidfds.clear()
         self.closed = True
         self._stop()
+        if self.mailbox is not None:
+            self.mailbox.close()
         if isinstance(self.host.arena, Arena):
             self.host.arena.close()
         elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when nobody holds the group

@@ -79,7 +79,7 @@ def count(schedule: Schedule) -> Counts:
 
 
 def lower_bounds(collective: str, ranks: int) -> Bounds:
-    """The lower bounds of Chan, Heimlich, Purkayastha and van de Geijn (2007); for scans and barrier the same arguments.
+    """The lower bounds of Chan, Heimlich, Purkayastha and van de Geijn (2007); for scans and barriers likewise.
 
     Somebody must hear from everybody, or be heard by everybody, and a round at most doubles the number of those who
     know. What is missing must come, and what others need must go. p - 1 vectors must be added, at best by all alike.

@@ -1,0 +1,94 @@
+"""Asynchronous calls: what a Work tells, and that nothing waits for one that is forgotten."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+
+Worlds = Callable[[int], Any]
+
+
+def test_a_work_tells_how_far_its_call_is(worlds: Worlds) -> None:
+    def work() -> None:
+        me = unisono.get_rank()
+        tensor = torch.ones(5)
+        if me == 0:
+            pending = unisono.all_reduce(tensor, async_op=True)
+            assert pending is not None
+            assert not pending.is_completed()
+            assert not pending.is_success()
+            assert not pending.get_future().done()
+            with pytest.raises(unisono.WaitTimeout, match="goes on in the background"):
+                pending.wait(0.02)
+            flag = torch.zeros(1)
+            unisono.p2p.send(flag, 1)
+        else:
+            unisono.p2p.recv(torch.zeros(1), 0)
+            pending = unisono.all_reduce(tensor, async_op=True)
+            assert pending is not None
+        assert pending.wait()
+        assert pending.is_completed()
+        assert pending.is_success()
+        assert pending.exception() is None
+        assert pending.result() is tensor
+        assert pending.get_future().wait() is tensor
+        assert tensor.tolist() == [2.0] * 5
+
+    worlds(2).run(work)
+
+
+def test_what_went_wrong_is_raised_by_wait_and_told_by_exception(worlds: Worlds) -> None:
+    def work() -> None:
+        tensor = torch.ones(3 + unisono.get_rank())
+        pending = unisono.all_reduce(tensor, async_op=True)
+        assert pending is not None
+        for raising in (pending.wait, pending.result):
+            with pytest.raises(unisono.MismatchError):
+                raising()
+        assert isinstance(pending.exception(), unisono.MismatchError)
+        assert not pending.is_success()
+        unisono.barrier()
+
+    worlds(2).run(work)
+
+
+def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing(worlds: Worlds) -> None:
+    def work() -> tuple[float, bool]:
+        tensor, other = torch.ones(70_000), torch.ones(70_000)
+        threads = threading.active_count()
+        for _ in range(50):
+            unisono.all_reduce(other, "max", async_op=True)
+        unisono.all_reduce(tensor, async_op=True)
+        total = torch.ones(1)
+        unisono.all_reduce(total)  # comes after all of them
+        gone = weakref.ref(other)
+        del other
+        gc.collect()
+        assert threading.active_count() <= threads + 1
+        return tensor[69_999].item(), gone() is None
+
+    assert worlds(3).run(work) == [(3.0, True)] * 3
+
+
+def test_a_process_ends_with_works_that_nobody_waits_for() -> None:
+    script = (
+        "import torch, unisono\n"
+        "def work():\n"
+        "    unisono.all_reduce(torch.ones(300_000), async_op=True)\n"
+        "    unisono.p2p.irecv(torch.ones(3), (unisono.get_rank() + 1) % 2)\n"
+        "    return 'ended'\n"
+        "print(unisono.run(work, ranks=2))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.strip() == "['ended', 'ended']"
+    assert not ended.stderr

@@ -1,0 +1,355 @@
+"""Mailboxes of several ranks in one process, so that every interleaving of their steps can be made by hand."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from unisono.config import Config
+from unisono.engine.arena import Arena
+from unisono.engine.heap import Heap
+from unisono.engine.mailbox import ANY, Mailbox, Receive, Send
+from unisono.engine.mailbox import mailbox as module
+from unisono.errors import ArgumentError, MessageMismatch
+
+RING = 4096
+Boxes = list[Mailbox]
+
+
+@pytest.fixture
+def boxes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Boxes]]:
+    """boxes(p): a mailbox for each of p ranks, with small rings."""
+    monkeypatch.setattr(module, "_RING_BYTES", RING)
+    arenas = []
+
+    def make(ranks: int) -> Boxes:
+        arenas.append(Arena.create(ranks, Config(heap_bytes=1 << 20)))
+        return [Mailbox(arenas[-1], Heap(arenas[-1], rank), rank, 0) for rank in range(ranks)]
+
+    yield make
+    for arena in arenas:
+        arena.close()
+
+
+def values(count: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return (torch.arange(count) * 7 + seed * 1_000_003).to(dtype)
+
+
+def send(box: Mailbox, tensor: torch.Tensor, to: int, tag: int = 0) -> Send:
+    request = Send(tensor, to, tag)
+    box.submit(request)
+    return request
+
+
+def receive(box: Mailbox, tensor: torch.Tensor | None, source: int, tag: int = 0) -> Receive:
+    request = Receive(tensor, source, tag)
+    box.submit(request)
+    return request
+
+
+def run(*boxes: Mailbox) -> None:
+    """Let them move all that there is."""
+    while sum(box.progress() for box in boxes):
+        pass
+
+
+DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if "q" not in str(dtype)], ids=str)
+def test_every_dtype_is_moved_by_its_bytes(boxes: Callable[[int], Boxes], dtype: torch.dtype) -> None:
+    a, b = boxes(2)
+    size = torch.empty(0, dtype=dtype).element_size()
+    data = torch.arange(37 * size, dtype=torch.uint8)
+    for k, early in enumerate((True, False)):
+        target = torch.empty(37, dtype=dtype)
+        if early:
+            receive(b, target, 0, k)
+        send(a, data.view(dtype), 1, k)
+        if not early:
+            run(b)
+            receive(b, target, 0, k)
+        run(a, b)
+        assert torch.equal(target.view(torch.uint8), data)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 64, (2, 3, 4, 5)], ids=str)
+def test_a_new_tensor_has_the_shape_of_the_sent_one(boxes: Callable[[int], Boxes], shape: tuple[int, ...]) -> None:
+    a, b = boxes(2)
+    sent = values(torch.Size(shape).numel(), 3).view(shape)
+    early = receive(b, None, 0)
+    for _ in range(2):
+        send(a, sent, 1)
+    run(a, b)
+    late = receive(b, None, 0)
+    for got in (early, late):
+        assert got.done
+        assert got.tensor is not None
+        assert got.tensor.dtype is torch.int64
+        assert got.tensor.shape == shape
+        assert torch.equal(got.tensor, sent)
+
+
+def test_frames_of_all_lengths_and_places(boxes: Callable[[int], Boxes]) -> None:
+    """Headers and payloads that end anywhere in the ring, some of them longer than it."""
+    a, b = boxes(2)
+    draw = random.Random(5)
+    for k in range(600):
+        nbytes = draw.choice([0, 1, 8, 63, 64, 65, RING - 64, RING, RING + 1, draw.randrange(3 * RING)])
+        data = values(nbytes, k, torch.uint8)
+        shape = [1] * draw.randrange(12) + [nbytes]
+        sent = send(a, data.view(shape), 1, k)
+        got = receive(b, None, 0, k)
+        run(b, a)
+        assert sent.done
+        assert got.tensor is not None
+        assert got.tensor.shape == tuple(shape)
+        assert torch.equal(got.tensor.view(-1), data), k
+
+
+def test_a_short_send_is_done_at_once_until_the_ring_is_full(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    sent = [send(a, values(8, k), 1) for k in range(100)]
+    done = [request.done for request in sent]
+    assert done == sorted(done, reverse=True)
+    assert 20 < sum(done) < RING // 64
+    assert not a.progress(), "no room, no news"
+    run(b)
+    assert a.progress()
+    run(a, b)
+    assert all(request.done for request in sent)
+    for k in range(100):
+        assert torch.equal(receive(b, None, 0).tensor, values(8, k))
+
+
+def test_two_long_sends_meet(boxes: Callable[[int], Boxes]) -> None:
+    """Both send first: each takes in what comes while it waits for room."""
+    a, b = boxes(2)
+    sent = [send(a, values(50_000, 1), 1), send(b, values(50_000, 2), 0)]
+    assert not any(request.done for request in sent)
+    run(a, b)
+    assert all(request.done for request in sent)
+    assert torch.equal(receive(b, None, 0).tensor, values(50_000, 1))
+    assert torch.equal(receive(a, None, 1).tensor, values(50_000, 2))
+
+
+def test_tags_match_exactly_and_keep_their_order(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    early = receive(b, None, 0, 7)
+    for k, tag in enumerate((5, 7, 5, 1 << 62, 7)):
+        send(a, values(3, k), 1, tag)
+    run(a, b)
+    assert torch.equal(early.tensor, values(3, 1))
+    for tag, k in ((1 << 62, 3), (5, 0), (7, 4), (5, 2)):
+        assert torch.equal(receive(b, None, 0, tag).tensor, values(3, k)), (tag, k)
+    assert not receive(b, None, 0, 5).done
+
+
+def test_any_source_takes_what_was_sent_first(boxes: Callable[[int], Boxes]) -> None:
+    for early in (True, False):
+        made = boxes(4)
+        posted = [receive(made[0], None, ANY) for _ in range(3)] if early else []
+        for sender in (2, 3, 1):
+            send(made[sender], values(2, sender), 0)
+        if not early:
+            run(*made)
+            posted = [receive(made[0], None, ANY) for _ in range(3)]
+        run(*made)
+        assert [request.source for request in posted] == [2, 3, 1]
+        assert all(torch.equal(request.tensor, values(2, request.source)) for request in posted)
+
+
+def test_receives_are_served_in_their_order_whether_for_one_or_any(boxes: Callable[[int], Boxes]) -> None:
+    a, b, c = boxes(3)
+    posted = [receive(b, None, source) for source in (ANY, 0, ANY, 0)]
+    for k in range(3):
+        send(a, values(2, k), 1)
+    run(a, b)
+    assert [request.done for request in posted] == [True, True, True, False]
+    assert [torch.equal(request.tensor, values(2, k)) for k, request in enumerate(posted[:3])] == [True] * 3
+    send(c, values(2, 9), 1)
+    run(b, c)
+    assert not posted[3].done, "that was for rank 0 only"
+
+
+def test_to_oneself(boxes: Callable[[int], Boxes]) -> None:
+    (a,) = boxes(1)
+    early = receive(a, None, 0, 1)
+    tensor = values(1000)
+    assert send(a, tensor, 0, 1).done
+    assert send(a, tensor, 0, 2).done
+    tensor.zero_()
+    assert torch.equal(early.tensor, values(1000))
+    assert torch.equal(receive(a, None, ANY, 2).tensor, values(1000))
+
+
+def layouts(count: int) -> dict[str, torch.Tensor]:
+    wide = torch.zeros(count, 3, dtype=torch.complex64)
+    return {
+        "column": wide[:, 1],
+        "transposed": torch.zeros(3, count // 3, dtype=torch.complex64).t(),
+        "conjugate": torch.zeros(count, dtype=torch.complex64).conj(),
+        "conjugate column": wide[:, 2].conj(),
+        "other shape": torch.zeros(1, count, 1, dtype=torch.complex64),
+    }
+
+
+@pytest.mark.parametrize("name", layouts(3))
+def test_tensors_of_any_layout_are_received_into(boxes: Callable[[int], Boxes], name: str) -> None:
+    sent = torch.complex(*torch.randn(2, 900, generator=torch.Generator().manual_seed(3)))
+    for early in (True, False):
+        a, b = boxes(2)
+        target = layouts(900)[name]
+        around = target._base.clone() if name == "column" else None
+        if early:
+            receive(b, target, 0)
+        send(a, sent, 1)
+        run(a, b)
+        if not early:
+            receive(b, target, 0)
+        assert torch.equal(target.reshape(-1), sent)
+        if around is not None:
+            assert torch.equal(target._base[:, [0, 2]], around[:, [0, 2]])
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("count", [4, 4000])
+@pytest.mark.parametrize("other", ["count", "dtype"])
+def test_a_message_that_does_not_fit_is_told_and_gone(
+    boxes: Callable[[int], Boxes], early: bool, count: int, other: str
+) -> None:
+    a, b = boxes(2)
+    target = torch.full((count + (other == "count"),), -1, dtype=torch.int64 if other == "count" else torch.float64)
+    if early:
+        got = receive(b, target, 0, 3)
+    sent = send(a, values(count).view(2, -1), 1, 3)
+    send(a, values(5, 5), 1, 3)
+    if not early:
+        b.progress()  # a part of it is there
+        got = receive(b, target, 0, 3)
+    run(a, b)
+    assert sent.done
+    assert got.done
+    assert isinstance(got.error, MessageMismatch)
+    assert f"rank 0 sent int64[2, {count // 2}] with tag 3, but rank 1 receives it into" in str(got.error)
+    assert f"{str(target.dtype).removeprefix('torch.')}[{len(target)}]" in str(got.error)
+    assert str(got.error.again()) == str(got.error)
+    assert (target == -1).all()
+    assert torch.equal(receive(b, torch.empty(5, dtype=torch.int64), 0, 3).tensor, values(5, 5))
+
+
+def test_what_torch_refuses_to_write_fails_that_receive_only(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    with torch.inference_mode():
+        target = torch.zeros(6, dtype=torch.int64)[::2]
+    refused, fine = receive(b, target, 0), receive(b, None, 0)
+    for k in range(2):
+        send(a, values(3, k), 1)
+    run(a, b)
+    assert isinstance(refused.error, RuntimeError)
+    assert torch.equal(fine.tensor, values(3, 1))
+
+
+def test_a_withdrawn_receive_loses_nothing(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    target = torch.empty(5000, dtype=torch.int64)
+    waiting = receive(b, target, 0)
+    b.withdraw(waiting)
+    send(a, values(5000), 1)
+    begun = receive(b, target, 0)
+    b.progress()
+    a.progress()
+    b.progress()
+    assert begun.message is not None, "it is in the midst of coming"
+    b.withdraw(begun)
+    target.zero_()
+    send(a, values(2, 2), 1)
+    run(a, b)
+    assert not waiting.done
+    assert not begun.done
+    assert (target == 0).all()
+    assert torch.equal(receive(b, None, 0).tensor, values(5000))
+    assert torch.equal(receive(b, None, 0).tensor, values(2, 2))
+
+
+def test_a_receive_withdrawn_from_what_had_come_in_part_leaves_it_to_the_next(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    send(a, values(5000), 1)
+    b.progress()
+    late = receive(b, torch.empty(5000, dtype=torch.int64), 0)
+    b.withdraw(late)
+    run(a, b)
+    assert not late.done
+    assert torch.equal(receive(b, None, 0).tensor, values(5000))
+
+
+def test_a_withdrawn_send_is_not_sent_or_goes_on_without_its_tensor(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    tensors = [values(5000, k) for k in range(3)]
+    sent = [send(a, tensor, 1) for tensor in tensors]
+    assert a.withdraw(sent[1]) is None
+    rest = a.withdraw(sent[0])
+    assert rest is not None
+    tensors[0].zero_()
+    run(a, b)
+    assert [request.done for request in sent] == [False, False, True]
+    assert rest.done
+    assert torch.equal(receive(b, None, 0).tensor, values(5000, 0))
+    assert torch.equal(receive(b, None, 0).tensor, values(5000, 2))
+
+
+def test_failed_requests_hear_why_once(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    error, later = ArgumentError("one"), ArgumentError("two")
+    requests = [receive(a, None, 1), send(a, values(5000), 1), send(a, values(5000), 1)]
+    for request in requests:
+        a.fail(request, error)
+        a.fail(request, later)
+        assert request.done
+        assert request.error is error
+    assert a.finished == requests
+    run(a, b)
+    assert torch.equal(receive(b, None, 0).tensor, values(5000)), "what had begun"
+    assert not receive(b, None, 0).done
+
+
+def test_what_nobody_received_is_listed(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    for tag in (9, 2, 9):
+        send(a, values(1), 1, tag)
+    run(b)
+    assert b.tags(0) == [2, 9]
+    receive(b, None, 0, 2)
+    assert b.tags(0) == [9]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes], seed: int) -> None:
+    """Random sends, receives and steps of three ranks: every tag of every pair is a queue of its own."""
+    draw = random.Random(seed)
+    ranks = 3
+    made = boxes(ranks)
+    sent: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    got: dict[tuple[int, int, int], list[Receive]] = defaultdict(list)
+    for k in range(300):
+        kind, me, peer, tag = draw.randrange(3), draw.randrange(ranks), draw.randrange(ranks), draw.randrange(2)
+        if kind == 0:
+            send(made[me], values(draw.choice([1, 10, 700, 2000]), k), peer, tag)
+            sent[me, peer, tag].append(k)
+        elif kind == 1:
+            got[peer, me, tag].append(receive(made[me], None, peer, tag))
+        else:
+            made[me].progress()
+    for (source, me, tag), seeds in sent.items():
+        for _ in range(len(seeds) - len(got[source, me, tag])):
+            got[source, me, tag].append(receive(made[me], None, source, tag))
+    run(*made)
+    for key, seeds in sent.items():
+        for k, request in zip(seeds, got[key], strict=False):
+            assert request.done
+            assert torch.equal(request.tensor, values(len(request.tensor), k))

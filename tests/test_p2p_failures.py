@@ -1,0 +1,376 @@
+"""Point-to-point calls that cannot end well: a dead, late or departed peer, Ctrl-C, and what is forgotten."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
+from unisono.engine.mailbox.news import News
+from unisono.p2p.office import post_office
+
+Worlds = Callable[[int], unisono.World]
+
+SOON_S = 1.0
+DEADLINE_S = 20.0
+LONG = 2_000_000
+
+CALLS: dict[str, Callable[[int], Any]] = {
+    "recv": lambda peer: p2p.recv(torch.zeros(4), peer, tag=1),
+    "recv from any": lambda peer: p2p.recv(torch.zeros(4), tag=1),
+    "irecv": lambda peer: p2p.irecv(None, peer, tag=1).wait(),
+    "send": lambda peer: p2p.send(torch.zeros(LONG), peer, tag=1),
+    "isend": lambda peer: p2p.isend(torch.zeros(LONG), peer, tag=1).wait(),
+    "sendrecv": lambda peer: p2p.sendrecv(torch.zeros(4), peer, torch.zeros(4), peer, tag=1),
+}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that will happen, if the test does not fail."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0)
+
+
+def once_waiting(action: Callable[[], object]) -> None:
+    """Do something in another thread, as soon as this one waits in a call."""
+    me = threading.get_ident()
+
+    def watch() -> None:
+        until(lambda: sys._current_frames()[me].f_code is News.wait.__code__)
+        action()
+
+    threading.Thread(target=watch).start()
+
+
+def note(folder: Path, **facts: object) -> None:
+    """Keep what this rank has seen: results of survivors do not reach the parent where a rank dies."""
+    rank = unisono.get_rank()
+    (folder / f"{rank}.part").write_text(json.dumps({"at": time.monotonic(), **facts}))
+    (folder / f"{rank}.part").rename(folder / f"{rank}.json")
+
+
+def notes(folder: Path) -> dict[int, dict[str, Any]]:
+    return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
+@pytest.mark.parametrize(
+    ("name", "when"), [*((name, "while it waits") for name in CALLS), ("recv", "before"), ("isend", "before")]
+)
+def test_a_killed_peer(tmp_path: Path, name: str, when: str) -> None:
+    def outlive() -> None:
+        me = unisono.get_rank()
+        unisono.barrier()
+        if me == 1:
+            if when != "before":
+                until((tmp_path / "waits").exists)
+            note(tmp_path)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if when == "before":
+            until((tmp_path / "1.json").exists)
+            until(lambda: bool(unisono.init().host.arena.board(1).gone))
+        else:
+            once_waiting((tmp_path / "waits").touch)
+        with pytest.raises(PeerGone) as caught:
+            CALLS[name](1)
+        note(tmp_path, rank=caught.value.rank, how=caught.value.how, text=str(caught.value))
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
+        world.run(outlive)
+    seen = notes(tmp_path)
+    assert seen[0]["rank"] == 1
+    assert "killed by signal 9" in seen[0]["how"] or seen[0]["how"] == "died"
+    assert seen[0]["at"] - seen[1]["at"] < SOON_S
+    assert f"{name.split(maxsplit=1)[0]}(" in seen[0]["text"]
+    assert __file__ in seen[0]["text"]
+
+
+def test_others_go_on_after_a_death(tmp_path: Path) -> None:
+    def go_on() -> None:
+        me = unisono.get_rank()
+        if me == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for call in (lambda: p2p.recv(None, 2), lambda: p2p.recv(None)):
+            with pytest.raises(PeerGone, match="rank 2"):
+                call()
+        tensor = torch.empty(LONG)
+        p2p.sendrecv(torch.full((LONG,), float(me)), 1 - me, tensor, 1 - me, tag=1)
+        note(tmp_path, right=bool((tensor == 1 - me).all()))
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 2 failed"):
+        world.run(go_on)
+    assert [notes(tmp_path)[rank]["right"] for rank in (0, 1)] == [True, True]
+
+
+@pytest.mark.parametrize("how", ["returned", "killed"])
+def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str) -> None:
+    def last_words() -> None:
+        if unisono.get_rank() == 1:
+            for k in range(3):
+                p2p.send(torch.full((5000,), float(k)), 0)
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return
+        until(lambda: bool(unisono.init().host.arena.board(1).gone))
+        got = [p2p.recv(None, source)[-1].item() for source in (1, None, 1)]
+        with pytest.raises(PeerGone, match="rank 1"):
+            p2p.recv(None, 1)
+        with pytest.raises(PeerGone, match="rank 1"):
+            p2p.recv(None)
+        note(tmp_path, got=got)
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        if how == "killed":
+            with pytest.raises(RankFailed, match="rank 1 failed"):
+                world.run(last_words)
+        else:
+            world.run(last_words)
+    assert notes(tmp_path)[0]["got"] == [0.0, 1.0, 2.0]
+
+
+def test_who_waits_for_any_rank_waits_for_the_last_that_may_send(worlds: Worlds) -> None:
+    """Ranks that have returned have sent what they had to send."""
+
+    def workers() -> None:
+        me = unisono.get_rank()
+        if me == 0:
+            once_waiting(lambda: p2p.send(torch.zeros(1), 2))
+            assert p2p.recv(torch.zeros(3)) == 2
+            with pytest.raises(PeerGone, match="returned from the function"):
+                p2p.recv()
+        if me == 2:
+            until(lambda: bool(unisono.init().host.arena.board(1).gone))
+            p2p.recv(None, 0)
+            p2p.send(torch.ones(3), 0)
+
+    worlds(3).run(workers)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_late_peer(worlds: Worlds, name: str) -> None:
+    def late() -> None:
+        me, group = unisono.get_rank(), unisono.init()
+        unisono.barrier()
+        if me == 0:
+            start, usual, group.timeout_s = time.monotonic(), group.timeout_s, 0.1
+            with pytest.raises(WaitTimeout) as caught:
+                CALLS[name](1)
+            group.timeout_s = usual
+            assert time.monotonic() - start < 0.1 + SOON_S
+            assert caught.value.missing == (1,)
+            assert caught.value.waiting == 0
+            assert f" in {name.split(maxsplit=1)[0]}(" in str(caught.value)
+            assert "tag=1" in str(caught.value)
+            assert __file__ in str(caught.value)
+        unisono.barrier()  # which moves no messages
+        go_on(name)
+
+    worlds(2).run(late)
+
+
+def go_on(name: str) -> None:
+    """Receive what rank 0 has left to the thread, and see that nothing is in the way."""
+    me, word = unisono.get_rank(), torch.zeros(1)
+    if me == 1 and "send" in name:
+        p2p.recv(None, 0, tag=1)
+    if me == 1 and name == "irecv":
+        p2p.send(word, 0, tag=1)
+    p2p.sendrecv(torch.full((1,), me + 5.0), 1 - me, word, 1 - me, tag=2)
+    assert word.item() == 6.0 - me
+
+
+def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead(worlds: Worlds) -> None:
+    def impatient() -> None:
+        if unisono.get_rank() == 1:
+            p2p.send(torch.ones(2), 0, tag=8)
+        unisono.barrier()
+        if unisono.get_rank() == 0:
+            with pytest.raises(TimeoutError, match=r"for rank 1\. Rank 1 has sent tag 8\."):
+                p2p.recv(None, 1, timeout_s=0.05)
+            with pytest.raises(WaitTimeout, match=r"recv\(None, src=None, tag=0\) .* for ranks 1, 2\. Rank 1 has sent"):
+                p2p.recv(timeout_s=0.05)
+            assert p2p.recv(None, 1, tag=8).tolist() == [1.0, 1.0]
+        unisono.barrier()
+
+    worlds(3).run(impatient)
+
+
+@pytest.mark.parametrize("nbytes", [8, 8 * LONG])
+def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(worlds: Worlds, nbytes: int) -> None:
+    """A receive leaves the message to the next; a send that has begun ends in the background; a Work goes on."""
+
+    def again() -> None:
+        me, count = unisono.get_rank(), nbytes // 8
+        sent, target = torch.arange(count), torch.full((count,), -1)
+        if me == 0:
+            work = p2p.irecv(None, 1, tag=3)
+            for call in (lambda: p2p.recv(target, 1, timeout_s=0.03), lambda: work.wait(0.03)):
+                with pytest.raises(WaitTimeout):
+                    call()
+            assert (target == -1).all()
+            if nbytes > 8:
+                with pytest.raises(WaitTimeout):
+                    p2p.send(sent, 1, timeout_s=0.03)
+            else:
+                p2p.send(sent, 1, timeout_s=0.03)
+            keep = sent.clone()
+            sent.zero_()
+            unisono.barrier()
+            p2p.recv(target, 1)
+            assert torch.equal(target, keep + 1)
+            assert torch.equal(work.result(), keep + 2)
+        else:
+            unisono.barrier()
+            p2p.send(sent + 1, 0)
+            p2p.send(sent + 2, 0, tag=3)
+            p2p.recv(target, 0)
+            assert torch.equal(target, sent)
+        unisono.barrier()
+
+    worlds(2).run(again)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_ctrl_c_ends_a_wait_and_the_group_goes_on(worlds: Worlds, name: str) -> None:
+    def interrupted() -> None:
+        unisono.barrier()
+        if unisono.get_rank() == 0:
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                CALLS[name](1)
+        unisono.barrier()
+        go_on(name)
+
+    worlds(2).run(interrupted)
+
+
+def test_a_step_that_is_interrupted_ends_the_group() -> None:
+    """Who knows what of a message has been moved: every later call says so."""
+
+    def broken() -> None:
+        me, group = unisono.get_rank(), unisono.init()
+        p2p.send(torch.zeros(1), me)
+        work = p2p.irecv(None, 1 - me)
+        mailbox = post_office(group).desk._mailbox
+
+        def interrupt(request: object) -> None:
+            raise KeyboardInterrupt
+
+        mailbox.submit = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            p2p.recv(None, me)
+        for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):
+            with pytest.raises(PeerFailed, match=f"rank {me} .*: stopped moving messages .KeyboardInterrupt"):
+                call()
+        until(work.is_completed)  # the thread has told it
+        assert isinstance(work.exception(), PeerFailed)
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        world.run(broken)
+
+
+def test_a_closed_group_says_so() -> None:
+    def closed() -> None:
+        group = unisono.init()
+        other = 1 - group.rank
+        p2p.sendrecv(torch.zeros(4), other, torch.zeros(4), other)
+        work = p2p.irecv(None, other)
+        group.close()
+        until(lambda: isinstance(work.exception(), unisono.NotInitialized))
+        calls = (lambda: p2p.send(torch.zeros(2), other, group), lambda: p2p.recv(None, other, group), work.wait)
+        for call in calls:
+            with pytest.raises(unisono.NotInitialized, match="closed"):
+                call()
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        world.run(closed)
+
+
+FORGETFUL = """
+import threading, torch, unisono
+from unisono import p2p
+def forget():
+    me = unisono.get_rank()
+    kept = [p2p.irecv(None, 1 - me, tag=4), p2p.irecv(None, tag=5), p2p.isend(torch.zeros(1_000_000), 1 - me, tag=6)]
+    p2p.irecv(torch.zeros(3), 1 - me, tag=7)
+    unisono.barrier()
+with unisono.World(2, timeout_s=30) as world:
+    world.run(forget)
+    world.run(forget)
+unisono.init()
+p2p.irecv(None, 0)
+print("end", flush=True)
+"""
+
+
+def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", FORGETFUL],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("end\n", "")
+
+
+def test_calls_of_all_kinds_leave_nothing_open(worlds: Worlds) -> None:
+    def count() -> tuple[int, int]:
+        blocks = os.stat(unisono.init().host.arena.fd).st_blocks
+        return len(os.listdir("/proc/self/fd")), blocks
+
+    def many() -> None:
+        other = 1 - unisono.get_rank()
+
+        def some() -> None:
+            for _ in range(10):
+                works = [p2p.irecv(None, other), p2p.isend(torch.zeros(LONG), other)]
+                p2p.sendrecv(torch.zeros(9), other, torch.zeros(9), other, tag=2)
+                for work in works:
+                    work.wait()
+            with pytest.raises(WaitTimeout):
+                p2p.recv(None, other, tag=9, timeout_s=0.001)
+
+        some()
+        before = count()
+        some()
+        assert count() == before
+        office = post_office(unisono.init())
+        assert office._all_pending() == {}
+        until(lambda: office._thread is None)
+
+    worlds(2).run(many)
+
+
+def test_a_forked_child_leaves_the_messages_to_its_parent(worlds: Worlds) -> None:
+    def fork() -> None:
+        other = 1 - unisono.get_rank()
+        work = p2p.irecv(None, other, tag=1)
+        unisono.barrier()
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in (work.wait, lambda: p2p.recv(None, other), lambda: p2p.send(torch.zeros(1), other)):
+                try:
+                    call()
+                except unisono.NotInitialized:
+                    refused += 1
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        p2p.send(torch.full((2,), float(other)), other, tag=1)
+        assert work.result().tolist() == [1.0 - other] * 2
+
+    worlds(2).run(fork)
