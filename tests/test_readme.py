@@ -39,6 +39,11 @@ def test_the_average_is_right() -> None:
     assert python(program).strip() == str([[15.0] * 4] * 4)
 
 
+def test_what_a_call_takes_is_right() -> None:
+    program = next(p for p in PROGRAMS if "all_gather_object" in p)
+    assert python(program).strip() == str(([1, 2, 2, 3, 3, 3], -7, 1, [5, 1, 1, 5]))
+
+
 def test_the_own_algorithm_is_right() -> None:
     program = next(p for p in PROGRAMS if "doubling" in p)
     assert python(program).strip() == str([6.0, 10.0, 14.0])
