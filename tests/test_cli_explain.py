@@ -138,7 +138,6 @@ def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
         ("explain broadcast --root 4", "root 4"),
         ("explain all_reduce --ranks 0", "0 ranks"),
         ("explain all_gather.swing --ranks 6", "a power of two"),
-        ("explain scan", "scan.linear"),
         ("explain nothing.py:here", "there is no file nothing.py"),
         ("draw all_reduce.ring --output x.pdf", "must end in .svg, .html, .txt"),
         ("draw all_reduce.ring --contract", "--output"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..algorithms.catalogue import CATALOGUE, Algorithm, find
+from ..algorithms.catalogue import Algorithm, find
 from ..config import Config
 from ..errors import ArgumentError
 from ..units import format_bytes
@@ -56,7 +56,6 @@ def choose(collective: str, nbytes: int, ranks: int, config: Config | None = Non
         why = f"above {format_bytes(limit)} among {ranks} ranks each rank should combine its slice only"
         return Choice(find(collective, "two_shot"), why)
     if collective not in _DIRECT:
-        names = ", ".join(name for name in CATALOGUE if name.startswith(f"{collective}."))
-        raise ArgumentError(f"no call makes a {collective}, so none is chosen: name one of {names or 'the catalogue'}")
+        raise ArgumentError(f"{collective!r} is no collective; there are: all_reduce, {', '.join(_DIRECT)}")
     name, why = _DIRECT[collective]
     return Choice(find(collective, name), why)
