@@ -1,4 +1,4 @@
-"""Ops in calls: what may be done in which order, ops made of functions, scaled sums, scans, and refusals on live ranks."""
+"""Ops in calls: what may be done in which order, ops made of functions, scaled sums, scans, refusals."""
 
 from __future__ import annotations
 

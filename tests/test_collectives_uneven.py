@@ -147,7 +147,7 @@ def test_all_to_all_with_split_sizes(worlds: Worlds) -> None:
         unisono.all_to_all_single(outputs, inputs, [table[q][me] for q in range(p)], table[me])
         want = torch.cat([block(q, me, 2 * table[q][me]).view(-1, 2) for q in range(p)])
         assert torch.equal(outputs, want)
-        with pytest.raises(unisono.ArgumentError, match="output_split_sizes: .* sum up to"):
+        with pytest.raises(unisono.ArgumentError, match=r"output_split_sizes: .* sum up to"):
             unisono.all_to_all_single(outputs, inputs, [1] * p, table[me])
 
     for ranks in (2, 4):

@@ -25,7 +25,7 @@ FLOORS = [
     {"engine"},
     {"membership"},
     {"choose", "watch", "trace"},
-    {"codec", "ops", "work"},
+    {"codec", "ops", "overlap", "work"},
     {"arguments"},
     {"dispatch"},
     {"collectives", "p2p"},

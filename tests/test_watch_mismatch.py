@@ -97,7 +97,7 @@ def disagree(name: str, odd: int) -> tuple[dict[int, tuple[str, str]], tuple[int
     with pytest.raises(MismatchError) as caught:
         (other if group.rank == odd else usual)(mine)
     assert torch.equal(mine, before)
-    assert group.host.call_number == number + 1
+    assert group.host.call_number > number
     for _ in range(3):
         unisono.all_reduce(mine)
         assert torch.equal(mine, sum(torch.arange(COUNT) % 100 + rank for rank in range(group.size)).float())

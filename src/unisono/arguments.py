@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations
+from operator import index
 from typing import Any
 
 import torch
@@ -12,21 +13,11 @@ import torch
 from .errors import ArgumentError, DTypeError
 from .membership.group import Group
 from .ops import CustomOp, PremulSum, check_op_dtype, resolve
+from .overlap import overlaps_itself, share_memory
 
 __all__ = [
-    "blank",
-    "check_apart",
-    "check_op",
-    "check_own",
-    "check_root",
-    "check_rooted",
-    "check_splits",
-    "check_tensor",
-    "check_tensors",
-    "check_whole",
-    "count_name",
-    "dtype_name",
-    "shape_name",
+    "blank", "check_apart", "check_op", "check_own", "check_root", "check_rooted", "check_splits", "check_tensor",
+    "check_tensors", "check_whole", "count_name", "dtype_name", "given_list", "shape_name",
 ]  # fmt: skip
 
 
@@ -78,13 +69,18 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
         raise DTypeError(f"{argument}: {tensor.layout} tensors are not supported; call .to_dense() first")
     if not tensor.is_cpu:
         raise ArgumentError(f"{argument}: is on {tensor.device}, but only CPU tensors are supported; call .cpu() first")
+    if tensor.numel() and not tensor.data_ptr():
+        raise DTypeError(
+            f"{argument}: this {type(tensor).__name__} has no memory of its own (of a DTensor pass .to_local(), of "
+            "what a functional collective returns its .wait(); a FakeTensor or a freed tensor cannot be passed)"
+        )
     if tensor.is_quantized and (tensor.dtype not in _BITS or not tensor.is_contiguous()):
         raise DTypeError(
             f"{argument}: of quantized tensors only contiguous ones of {', '.join(map(dtype_name, _BITS))} can be "
             "moved, not this one; pass .int_repr()"
         )
-    if written and not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:  # noqa: SLF001
-        raise ArgumentError(f"{argument}: several of its elements share memory (it is expanded); pass .contiguous()")
+    if written and overlaps_itself(tensor):
+        raise ArgumentError(f"{argument}: several of its elements share memory; pass .contiguous()")
     if written and (tensor.is_conj() or tensor.is_neg()):
         raise ArgumentError(f"{argument}: is a conjugate or negative view; pass .resolve_conj().resolve_neg()")
 
@@ -108,9 +104,8 @@ def check_tensors(
         if tensor.is_quantized and _scale_name(tensor) != _scale_name(tensors[0]):
             raise ArgumentError(f"{argument}[{rank}]: is quantized otherwise than {argument}[0]; pass .int_repr()")
     if written:
-        spans = sorted((t.data_ptr(), t.nbytes, rank) for rank, t in enumerate(tensors) if t.is_contiguous())
-        for (start, nbytes, first), (after, _, second) in pairwise(spans):
-            if start + nbytes > after and nbytes:
+        for first, second in combinations(range(len(tensors)), 2):
+            if share_memory(tensors[first], tensors[second]):
                 raise ArgumentError(f"{argument}[{first}] and {argument}[{second}] share memory: each needs its own")
     return [tensor.numel() for tensor in tensors]
 
@@ -127,20 +122,28 @@ def check_own(list_name: str, tensors: Sequence[torch.Tensor], own_name: str, ow
 def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) -> list[torch.Tensor]:
     """The tensor as blocks of these lengths along its first dimension, one per rank; without sizes of one length."""
     rows = tensor.shape[0] if tensor.dim() else 0
-    if not sizes:
+    if sizes is None or len(sizes) == 0:
         if rows % group.size:
             raise ArgumentError(
                 f"{argument}: is {shape_name(tensor)}; {rows} rows cannot be split among {group.size} ranks alike: "
                 f"pass {argument}_split_sizes"
             )
         sizes = [rows // group.size] * group.size
-    sizes = [int(size) for size in sizes]
+    try:
+        sizes = [index(size) for size in sizes]
+    except TypeError:
+        raise DTypeError(f"{argument}_split_sizes: expected {group.size} integers, got {sizes}") from None
     if len(sizes) != group.size or sum(sizes) != rows or min(sizes) < 0:
         raise ArgumentError(
             f"{argument}_split_sizes: {sizes} are no {group.size} lengths that sum up to the {rows} rows of "
             f"{shape_name(tensor)} on rank {group.rank}"
         )
-    return list(torch.split(tensor, sizes))
+    return list(torch.split(tensor, sizes)) if tensor.dim() else [tensor.view(1)[:0]] * group.size
+
+
+def given_list(tensors: Any) -> Any:
+    """None for an empty list, which torch takes for none; all else as it is."""
+    return None if isinstance(tensors, Sequence) and not tensors else tensors
 
 
 def check_root(argument: str, root: Any, group: Group) -> int:
@@ -183,18 +186,6 @@ def check_whole(whole_name: str, whole: torch.Tensor, part_name: str, part: torc
 
 def check_apart(blocks: Sequence[torch.Tensor], tensor: torch.Tensor, own: int | None, offset: int = 0) -> None:
     """Inputs and outputs share no memory; blocks[own], from `offset` bytes on, may be the tensor itself."""
-    first, last = tensor.data_ptr(), tensor.data_ptr() + _extent(tensor)
     for k, block in enumerate(blocks):
-        start = block.data_ptr()
-        if max(first, start) < min(last, start + _extent(block)) and not (k == own and start + offset == first):
-            raise ArgumentError("an input and an output share memory in part: give the output memory of its own")
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    """Bytes from the first element to behind the last."""
-    if tensor.is_contiguous():
-        return tensor.nbytes
-    if tensor.numel() == 0:
-        return 0
-    spans = zip(tensor.shape, tensor.stride(), strict=True)
-    return (1 + sum((n - 1) * step for n, step in spans)) * tensor.element_size()
+        if share_memory(block, tensor) and not (k == own and block.data_ptr() + offset == tensor.data_ptr()):
+            raise ArgumentError("an input and an output share memory: give the output memory of its own")

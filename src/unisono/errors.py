@@ -104,11 +104,15 @@ class MismatchError(UsageError):
         wide = max((len(call) for _, call, _ in rows), default=0)
         table = "\n".join(f"  {_rank(rank, self.world_ranks)}  {call:<{wide}}  {where}" for rank, call, where in rows)
         many = "ranks {} differ" if len(self.odd) > 1 else "rank {} differs"
+        many += " from the rest" if len(self.odd) < len(self.calls) else ""
         who = many.format(", ".join(map(str, self.odd)))
-        super().__init__(
-            f"call #{number}: the ranks disagree ({who} from the rest):\n{table}\n"
-            "Make the same call, in the same order, with the same arguments on every rank. No tensor was changed."
-        )
+        move = "Make the same call, in the same order, with the same arguments on every rank."
+        said = {call for call, _ in self.calls.values()}
+        if len(said) > 1 and len({call.replace("zero copy", "staged") for call in said}) == 1:
+            move = (
+                "Some ranks pass tensors in shared memory (zero copy), others do not: use unisono.empty on all or none."
+            )
+        super().__init__(f"call #{number}: the ranks disagree ({who}):\n{table}\n{move} No tensor was changed.")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.number, self.calls, self.odd, self.world_ranks)

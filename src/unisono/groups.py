@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 import torch
 
@@ -25,6 +26,7 @@ from .engine.sub_arena import SubArena
 from .errors import ArgumentError, DTypeError, MismatchError, OutOfMemory
 from .membership import Group, NonMember, shutdown
 from .membership.current import get_default
+from .units import seconds
 from .watch import caller, odd_ones
 
 __all__ = [
@@ -59,7 +61,7 @@ def new_group(
     chosen: list[int] = []
     refused: ArgumentError | DTypeError | None = None
     try:
-        _check_timeout(timeout_s)
+        timeout_s = _check_timeout(timeout_s)
         chosen = list(range(parent.size)) if ranks is None else _check_ranks(ranks, parent)
         call = f"new_group({chosen})"
     except (ArgumentError, DTypeError) as error:
@@ -85,7 +87,7 @@ def split(
     parent = _usable(group)
     call, refused = "split(...)", None
     try:
-        _check_timeout(timeout_s)
+        timeout_s = _check_timeout(timeout_s)
         mine = max(_NO_COLOR, _NO_COLOR if color is None else _check_word("color", color)), _check_word("key", key)
     except (ArgumentError, DTypeError) as error:
         mine, refused, call = (_NO_COLOR, 0), error, f"split, refused there: {error}"
@@ -133,9 +135,12 @@ def _usable(group: Group | None) -> Group:
     return parent
 
 
-def _check_timeout(timeout_s: float | None) -> None:
-    if timeout_s is not None and timeout_s <= 0:
+def _check_timeout(timeout_s: float | timedelta | None) -> float | None:
+    if timeout_s is None:
+        return None
+    if seconds(timeout_s) <= 0:
         raise ArgumentError(f"timeout_s={timeout_s} is no time: give seconds, or None for the parent's")
+    return seconds(timeout_s)
 
 
 def _check_ranks(ranks: Iterable[int], parent: Group) -> list[int]:

@@ -29,7 +29,8 @@ def broadcast_module(model: torch.nn.Module, src: int = 0, group: Group | None =
     Buffers of integers are among them. Raises ArgumentError, on every rank, if the models' names, shapes or dtypes
     differ; it names the first that does.
     """
-    state = {**_parameters(model), **dict(model.named_buffers())}
+    group = default_group() if group is None else group
+    state = {**_parameters(model, group, "broadcast_module"), **dict(model.named_buffers())}
     broadcast_state_dict(state, src, group)
 
 
@@ -49,7 +50,7 @@ def average_parameters(model: torch.nn.Module, group: Group | None = None) -> No
     Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first that does.
     """
     group = default_group() if group is None else group
-    all_reduce_coalesced(_agreed(group, "average", _parameters(model)), "avg", group)
+    all_reduce_coalesced(_agreed(group, "average", _parameters(model, group, "average_parameters")), "avg", group)
 
 
 def average_gradients(model: torch.nn.Module, group: Group | None = None) -> None:
@@ -60,7 +61,7 @@ def average_gradients(model: torch.nn.Module, group: Group | None = None) -> Non
     none. Raises DTypeError, on every rank, for sparse gradients, and MismatchError if the models differ.
     """
     group = default_group() if group is None else group
-    parameters = _parameters(model)
+    parameters = _parameters(model, group, "average_gradients")
     states = [_gradient_state(parameter) for parameter in parameters.values()]
     anywhere = torch.tensor(states, dtype=torch.uint8)
     all_reduce(anywhere, "max", group)
@@ -78,10 +79,11 @@ def average_gradients(model: torch.nn.Module, group: Group | None = None) -> Non
     all_reduce_coalesced(gradients, "avg", group)
 
 
-def _parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    if not isinstance(model, torch.nn.Module):
-        raise DTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    return dict(model.named_parameters())
+def _parameters(model: torch.nn.Module, group: Group, call: str) -> dict[str, torch.Tensor]:
+    with entering(group, call):
+        if not isinstance(model, torch.nn.Module):
+            raise DTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+        return dict(model.named_parameters())
 
 
 def _gradient_state(parameter: torch.Tensor) -> int:

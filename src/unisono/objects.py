@@ -21,7 +21,7 @@ import torch
 from .arguments import check_root
 from .codec import Buffer, decode, encode, fill
 from .collectives import all_gather, all_gather_single, broadcast, gather, scatter
-from .dispatch import default_group
+from .dispatch import default_group, entering
 from .errors import ArgumentError, DTypeError, PeerFailed, UnisonoError, UsageError
 from .membership.group import Group
 from .watch import caller
@@ -68,7 +68,7 @@ def gather_object(
     object_gather_list: on `dst` as many places as there are ranks, whose contents are replaced; None elsewhere.
     """
     call = _Call("gather_object", group, pickle, timeout_s)
-    root = check_root("dst", dst, call.group)
+    root = call.root("dst", dst)
     is_root = call.group.rank == root
 
     def prepare() -> list[Payload]:
@@ -97,7 +97,7 @@ def broadcast_object_list(
     object_list: as long on every rank as on `src`, where it is only read.
     """
     call = _Call("broadcast_object_list", group, pickle, timeout_s)
-    root = check_root("src", src, call.group)
+    root = call.root("src", src)
     is_root = call.group.rank == root
 
     def prepare() -> list[Payload]:
@@ -132,7 +132,7 @@ def scatter_object_list(
     at elsewhere.
     """
     call = _Call("scatter_object_list", group, pickle, timeout_s)
-    root = check_root("src", src, call.group)
+    root = call.root("src", src)
 
     def prepare() -> list[Payload]:
         _check_list("scatter_object_output_list", scatter_object_output_list)
@@ -163,6 +163,11 @@ class _Call:
     def __init__(self, name: str, group: Group | None, pickle: bool, timeout_s: float | None) -> None:
         self.name, self.group = name, (default_group() if group is None else group)
         self.pickle, self.timeout_s = pickle, timeout_s
+
+    def root(self, argument: str, rank: int) -> int:
+        """The rank that the call is from or to."""
+        with entering(self.group, self.name):
+            return check_root(argument, rank, self.group)
 
     def encoded(self, argument: str, obj: object) -> Payload:
         """The payload of an object, which the caller knows as this argument."""

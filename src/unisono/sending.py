@@ -15,7 +15,8 @@ def send(*args: Any, **kwargs: Any) -> Any:
     send(src, dst, chunk) is a row of its table: see `schedule.send`, which needs no torch."""
     first = args[0] if args else kwargs.get("tensor")
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(first, torch.Tensor):
+    row = "chunk" in kwargs or len(args) > 2
+    if (torch is not None and isinstance(first, torch.Tensor)) or not row:
         from .p2p import send as send_tensor
 
         return send_tensor(*args, **kwargs)

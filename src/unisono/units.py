@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
-from .errors import ArgumentError
+from .errors import ArgumentError, DTypeError
 
-__all__ = ["format_bytes", "format_seconds", "parse_bytes"]
+__all__ = ["format_bytes", "format_seconds", "parse_bytes", "seconds"]
 
 _FACTOR = {
     "": 1, "b": 1,
@@ -27,6 +28,17 @@ def parse_bytes(text: str | int) -> int:
     if not match or match[2].lower() not in _FACTOR:
         raise ArgumentError(f"{text!r} is not a number of bytes: write it like 4096, 64KiB, 16MiB or 1GB")
     return round(float(match[1]) * _FACTOR[match[2].lower()])
+
+
+def seconds(timeout: float | timedelta) -> float:
+    """A time-out as a number of seconds. Raises DTypeError or ArgumentError for what is none."""
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise DTypeError(f"timeout_s: expected seconds or a timedelta, got {type(timeout).__name__}")
+    if timeout != timeout:  # noqa: PLR0124  only NaN differs from itself
+        raise ArgumentError("timeout_s: NaN is no time; give seconds, or None for the group's")
+    return float(timeout)
 
 
 def format_bytes(count: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .errors import WaitTimeout
+from .units import seconds
 
 __all__ = ["Work", "Worker"]
 
@@ -30,6 +31,7 @@ class Work:
 
         timeout: seconds to wait; WaitTimeout after that, while the call goes on. None: as long as the call may take.
         """
+        timeout = None if timeout is None else seconds(timeout)
         if not self._done.wait(timeout):
             raise WaitTimeout(self._call, timeout or 0.0, (), details=" It goes on in the background.")
         if self._exception is not None:

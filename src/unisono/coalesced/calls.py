@@ -103,7 +103,7 @@ def reduce_scatter_coalesced(
 
 def _listed(group: Group, collective: str, argument: str, tensors: Any) -> Sequence[torch.Tensor]:
     if isinstance(tensors, list | tuple):
-        return tensors
+        return list(tensors)
     with entering(group, collective):
         if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
             raise DTypeError(f"{argument}: expected a list of tensors, got {type(tensors).__name__}")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_tensor
-from ..dispatch import default_group
+from ..dispatch import default_group, refuse
 from ..membership.group import Group
 from ..ops import ReduceOp
 from ..work import Work
@@ -60,6 +60,7 @@ class Coalescing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
+            refuse(self._group, "coalescing", error)
             return
         where = (self._group, self._async_op)
         for collective, detail, outputs, inputs in self._runs:

@@ -13,7 +13,7 @@ from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Request, entering, known_plan, run_plan
 from ..dispatch.perform import prepare, start
 from ..engine.pack import mover
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp
 from ..work import Work
@@ -67,7 +67,7 @@ def make(group: Group, call: Call, async_op: bool, algorithm: Any, timeout_s: fl
         table, flats = _addresses(tensors), [call.flats(one) for one in layout.passes]
         known = [known_plan(group, inp, out, *known_as, layout.words) for inp, out in flats]
         plans = [plan for plan in known if plan is not None]
-        if len(plans) == len(flats) and _apart(group, call, layout, table) is None:
+        if len(plans) == len(flats) and table.all() and _apart(group, call, layout, table) is None:
 
             def run(k: int) -> None:
                 inp, out = flats[k]
@@ -76,7 +76,7 @@ def make(group: Group, call: Call, async_op: bool, algorithm: Any, timeout_s: fl
             _carry(call, layout, tensors, table, run)
             return None
     with entering(group, call.collective):
-        if layout is None:
+        if layout is None or not _addresses(tensors).all():
             _check(group, call, tensors)
             layout = make_layout(group, kind, tensors, len(call.parts))
         table = _addresses(tensors)
@@ -103,6 +103,8 @@ def _check(group: Group, call: Call, tensors: Sequence[torch.Tensor]) -> None:
     written, count = call.written(), len(call.parts)
     for k, tensor in enumerate(tensors):
         check_tensor(call.argument(k), tensor, written=k in written)
+        if tensor.is_quantized:
+            raise DTypeError(f"{call.argument(k)}: quantized tensors make calls of their own; pass .int_repr()")
     for k, whole_tensor in enumerate(call.wholes):
         check_whole(call.argument(count + k), whole_tensor, call.argument(k), call.parts[k], group)
 

@@ -11,9 +11,9 @@ does not know the sizes passes None in place of its outputs, and the call return
 `Work.result()` does).
 
 op: a name of `ReduceOp` such as "sum", torch.distributed.ReduceOp, `premul_sum(factor)`, or an op of your own made by
-`make_op`. float16, bfloat16 and float8 are accumulated in float32; averages of integers are the exact sum divided
-towards zero. The ranks' values are combined in rank order, so results are bit-identical on all ranks, and do not depend
-on the size of the message or on where in it an element lies.
+`make_op`. float16, bfloat16 and float8 are accumulated in float32; averages of integers are the exact sum (of 64-bit
+integers modulo 2^64) divided towards zero. The ranks' values are combined in rank order, so results are bit-identical
+on all ranks, and do not depend on the size of the message or on where in it an element lies.
 
 algorithm: a name of the catalogue (`unisono list`), or a function of your own; None lets `choose` decide.
 """

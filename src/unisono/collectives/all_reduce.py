@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from ..arguments import check_op, check_tensor
 from ..dispatch import Request, combine, default_group, entering, finish_plan
@@ -40,7 +41,8 @@ def all_reduce(
         count = tensor.numel()
         plan = group.plans[tensor.dtype, count, op, algorithm, shared]
         # Of negative views (imag of a conjugate) only those with one element are contiguous.
-        fast = tensor.is_contiguous() and tensor.is_cpu and not async_op and (count != 1 or not tensor.is_neg())
+        fast = pointer and tensor.is_contiguous() and tensor.is_cpu and (count != 1 or not tensor.is_neg())
+        fast = fast and not async_op and (timeout_s is None or timeout_s.__class__ is float)
     except (AttributeError, KeyError, RuntimeError, TypeError):
         fast = False
     if fast and (group.worker is None or not group.worker.busy):
@@ -53,6 +55,8 @@ def all_reduce(
             raise
         finally:
             group.lock.release()
+        if tensor.requires_grad:
+            increment_version(tensor)
         return None
     with entering(group, "all_reduce"):
         check_tensor("tensor", tensor, written=True)

@@ -62,7 +62,7 @@ def all_to_all_single(
     per rank; without them the tensor is cut into blocks of one size.
     """
     group, disagreed = (default_group() if group is None else group), None
-    splits = output_split_sizes or input_split_sizes
+    splits = output_split_sizes is not None or input_split_sizes is not None
     apart = input is not output  # what runs in place elsewhere is wrong here
     if not (async_op or splits) and apart:
         plan = known_plan(group, input, output, "all_to_all", None, 0, algorithm)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor
+from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
 from ..dispatch import Exchange, Request, default_group, entering, exchange
 from ..membership.group import Group
 
@@ -34,7 +34,7 @@ def gather(
     with entering(group, "gather"):
         root = check_root("dst", dst, group)
         check_tensor("tensor", tensor)
-        blocks, plain = gather_list or None, None
+        blocks, plain = given_list(gather_list), None
         sizes = check_rooted("gather_list", blocks, "dst", root, group, tensor.dtype, written=True)
         if blocks is not None:
             check_apart(blocks, tensor, root)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor
+from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
 from ..dispatch import Exchange, Request, default_group, entering, exchange
 from ..errors import ArgumentError
 from ..membership.group import Group
@@ -35,7 +35,7 @@ def scatter(
         root = check_root("src", src, group)
         if tensor is not None:
             check_tensor("tensor", tensor, written=True)
-        blocks, plain = scatter_list or None, None
+        blocks, plain = given_list(scatter_list), None
         if group.rank == root and blocks is None:
             raise ArgumentError(f"scatter_list: rank {root} is src and must pass one tensor per rank")
         dtype = tensor.dtype if tensor is not None else None

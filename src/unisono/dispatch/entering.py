@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from ..errors import AlgorithmError, ArgumentError, DTypeError, OutOfMemory
+from ..errors import DTypeError, MismatchError, NotInitialized, PeerError, WaitTimeout
+from ..membership import NonMember
 from ..membership.group import Group
 from ..watch import caller
 
-__all__ = ["entering"]
+__all__ = ["entering", "refuse"]
 
 _PATIENCE_S = 1.0
-_REFUSALS = (AlgorithmError, ArgumentError, DTypeError, OutOfMemory)
+_NO_REFUSALS = (MismatchError, NotInitialized, PeerError, WaitTimeout)
+"""What a rank raises together with the others, or because there is no group."""
 
 
 class entering:  # noqa: N801  used as a statement: with entering(group, "reduce"): ...
@@ -23,28 +25,36 @@ class entering:  # noqa: N801  used as a statement: with entering(group, "reduce
         self._group, self._collective = group, collective
 
     def __enter__(self) -> None:
+        if not isinstance(self._group, Group | NonMember):
+            raise DTypeError(f"group: expected a Group or None, got {type(self._group).__name__}")
         self._group.check_usable()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        group = self._group
-        if not isinstance(error, _REFUSALS) or group.size == 1 or group.closed or group.broken:
-            return
-        call = f"{self._collective}, refused there: {' '.join(str(error).split())}"
-        where = caller()
+        if isinstance(error, Exception) and not isinstance(error, _NO_REFUSALS):
+            refuse(self._group, self._collective, error)
 
-        def refuse() -> None:
-            with group.lock:
-                if not _all_have_followed(group):
-                    return
-                group.host.arena.board(group.rank).set_call(group.host.call_number, call, where)
-                group.host.refuse_call()
 
-        if group.worker is not None and group.worker.busy:
-            group.worker.submit(call, refuse)
-        else:
-            refuse()
+def refuse(group: Group, collective: str, error: BaseException) -> None:
+    """Tell the others that this rank does not make the call that they make, and why."""
+    if group.size == 1 or group.closed or group.broken:
+        return
+    reason = " ".join(str(error).split()) or type(error).__name__
+    call = f"{collective}, refused there: {reason}"
+    where = caller()
+
+    def announce() -> None:
+        with group.lock:
+            if not _all_have_followed(group):
+                return
+            group.host.arena.board(group.rank).set_call(group.host.call_number, call, where)
+            group.host.refuse_call()
+
+    if group.worker is not None and group.worker.busy:
+        group.worker.submit(call, announce)
+    else:
+        announce()
 
 
 def _all_have_followed(group: Group) -> bool:

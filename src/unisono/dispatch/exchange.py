@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -101,6 +101,9 @@ def exchange(
     disagreed: MismatchError | None = None,
 ) -> Any:
     """Make the call: its result, or a Work with `async_op`. disagreed: how the plain call has ended already."""
+    made_for = call.out
+    if async_op:  # the user's lists may change while the call waits
+        call = replace(call, inp=_kept(call.inp), out=_kept(call.out))
     with entering(group, call.collective):
         request = call.plain
         if request is None and call.sizes is not None:
@@ -118,10 +121,15 @@ def exchange(
                     raise
         elif disagreed is not None and not _about_sizes(disagreed, group):
             raise disagreed
-        return _settle(group, call, algorithm, timeout_s, where)
+        made = _settle(group, call, algorithm, timeout_s, where)
+        return made if made_for is None else made_for
 
     made = start(group, lambda: _words(call) if request is None else request.text, action, async_op)
     return made if async_op or call.out is None else None
+
+
+def _kept(tensors: Tensors) -> Tensors:
+    return tensors if tensors is None or isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def _words(call: Exchange) -> str:
@@ -168,8 +176,7 @@ def _settle(group: Group, call: Exchange, algorithm: Any, timeout_s: float | Non
         takes = agreed.make_takes(group.rank) if takes is None else takes
         request = _request(call, group, takes, agreed.extents(), agreed.dtype)
         action = prepare(group, request, algorithm, timeout_s)
-    made = action(where)
-    return made if call.out is None else call.out
+    return action(where)
 
 
 def _remember(group: Group, call: Exchange, alike: bool) -> None:

@@ -6,6 +6,7 @@ import torch
 
 from ..engine.bind import Plan
 from ..membership.group import Group
+from ..units import seconds
 from ..watch import attend, caller, interrupted
 
 __all__ = ["finish_plan", "forget", "in_heap", "keep", "known_plan", "run_plan"]
@@ -21,10 +22,10 @@ def known_plan(group: Group, inp: torch.Tensor, out: torch.Tensor, *what: object
             b, size = out.data_ptr(), out.numel()
             if (a < b + out.nbytes and b < a + inp.nbytes) or out.dtype is not inp.dtype:
                 return None
-            if not (out.is_contiguous() and out.is_cpu) or (size == 1 and out.is_neg()):
+            if not b or not (out.is_contiguous() and out.is_cpu) or (size == 1 and out.is_neg()):
                 return None
         plan = group.plans.get((what, inp.dtype, count, size, first <= a < last, first <= b < last))
-        if plan is None or not (inp.is_contiguous() and inp.is_cpu) or (count == 1 and inp.is_neg()):
+        if plan is None or not a or not (inp.is_contiguous() and inp.is_cpu) or (count == 1 and inp.is_neg()):
             return None
         # Whatever runs in the background comes first.
         return plan if group.worker is None or not group.worker.busy else None  # noqa: TRY300  one way through
@@ -34,8 +35,8 @@ def known_plan(group: Group, inp: torch.Tensor, out: torch.Tensor, *what: object
 
 def keep(group: Group, plan: Plan, what: tuple[object, ...], inp: torch.Tensor, out: torch.Tensor) -> None:
     """Let the fast path find the plan: `known_plan`, or for a tensor in place its own unrolled look-up."""
-    if inp.is_complex():
-        return  # the fast path does not look for conjugate views
+    if inp.is_complex() or inp.is_quantized:
+        return  # the fast path does not look for conjugate views and scales
     where = in_heap(group, inp), in_heap(group, out)
     key: tuple[object, ...] = (what, inp.dtype, inp.numel(), out.numel(), *where)
     if what[0] == "all_reduce":
@@ -57,6 +58,8 @@ def in_heap(group: Group, tensor: torch.Tensor) -> bool:
 
 def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> None:
     """Run a plan on these addresses, and come back when it is done."""
+    if timeout_s is not None:
+        timeout_s = seconds(timeout_s)
     with group.lock:
         try:
             if status := group.run(plan.address, inp, out, group.state):

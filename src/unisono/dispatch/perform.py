@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
 from ..algorithms.catalogue import find
 from ..arguments import dtype_name
@@ -20,6 +21,7 @@ from ..membership.current import get_default
 from ..membership.group import Group
 from ..ops import CustomOp
 from ..schedule import ADD, BLOCKED, OP, ROUND, Schedule, prove
+from ..units import seconds
 from ..watch import caller
 from ..work import Work, Worker
 from .contiguous import contiguous
@@ -80,11 +82,16 @@ def prepare(
         keep(group, plan, known_as, inp, out)
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)
+    timeout_s = None if timeout_s is None else seconds(timeout_s)
+    outs = [request.out] if isinstance(request.out, torch.Tensor) else request.out or ()
+    written = [tensor for tensor in outs if tensor.requires_grad]
 
     def action(where: str | None) -> Tensors:
         run_plan(group, plan, inp_address, out_address, timeout_s, where)
         finish()
-        _ = inp, kept_inp, kept_out  # alive until here
+        for tensor in written:
+            increment_version(tensor)
+        _ = kept_inp, kept_out  # alive until here
         return request.out
 
     return action
@@ -101,7 +108,7 @@ def _plan(group: Group, request: Request, inp: Tensors, out: Tensors, named: Any
     lists = _is_list(inp), _is_list(out)
     key = (
         request.collective, request.op, like.dtype, like.numel(), request.root, named, lowering, lists, request.extents,
-        request.words, request.says,
+        request.words, request.says, request.text if like.is_quantized else "",
     )  # fmt: skip
     plan = group.plans.get(key)
     if plan is None:
@@ -172,10 +179,10 @@ def _is_list(tensors: Tensors) -> bool:
 
 
 def _address(tensors: Tensors) -> tuple[int, Any]:
-    """The address that the kernel takes, and what must live as long."""
+    """The address that the kernel takes, and what must live as long: the memory, whatever becomes of the tensors."""
     if tensors is None:
         return 0, None
     if isinstance(tensors, torch.Tensor):
-        return tensors.data_ptr(), tensors
+        return tensors.data_ptr(), tensors.untyped_storage()
     table = np.array([tensor.data_ptr() for tensor in tensors], np.int64)
-    return table.ctypes.data, table
+    return table.ctypes.data, (table, [tensor.untyped_storage() for tensor in tensors])

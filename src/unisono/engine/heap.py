@@ -15,7 +15,7 @@ from collections import deque
 
 import torch
 
-from ..errors import ArgumentError, OutOfMemory
+from ..errors import ArgumentError, DTypeError, OutOfMemory
 from ..units import format_bytes
 from .arena import Arena
 from .layout import PAGE
@@ -40,6 +40,8 @@ class Heap:
         """An uninitialised contiguous tensor whose memory all ranks of the arena can reach. Raises OutOfMemory."""
         if any(extent < 0 for extent in shape):
             raise ArgumentError(f"shape: {list(shape)} has a negative extent")
+        if str(dtype).startswith(("torch.q", "torch.bits")):
+            raise DTypeError(f"there is no {dtype} tensor in shared memory; use an integer dtype for its bits")
         count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype)

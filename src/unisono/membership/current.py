@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from .group import Group
 
-__all__ = ["get_default", "is_initialized", "set_default"]
+__all__ = ["get_default", "is_initialized", "is_rank_of_run", "join_run", "set_default"]
 
 _default: Group | None = None
+_of_run = False
 
 
 def get_default() -> Group | None:
@@ -23,3 +24,15 @@ def set_default(group: Group | None) -> None:
 def is_initialized() -> bool:
     """Has this process a default group?"""
     return _default is not None
+
+
+def join_run(group: Group) -> None:
+    """Make this the default group of a process that is a rank of `run` or of a world."""
+    global _of_run  # noqa: PLW0603  the process is one for good
+    _of_run = True
+    set_default(group)
+
+
+def is_rank_of_run() -> bool:
+    """Is this process a rank of `run` or of a world?"""
+    return _of_run

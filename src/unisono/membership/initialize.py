@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
 from ..config import Config
 from ..engine.arena import Arena
-from ..errors import ArgumentError
-from .current import get_default, set_default
+from ..errors import ArgumentError, NotInitialized
+from .current import get_default, is_rank_of_run, set_default
 from .detect import detect
 from .group import Group
 from .rendezvous import connect, meet
@@ -43,6 +44,11 @@ def init(
             if given is not None and given != actual:
                 raise ArgumentError(f"{name}={given}, but this process is already rank {group.rank} of {group.size}")
         return group
+    if is_rank_of_run():
+        raise NotInitialized(
+            "this rank has left the group of its run with shutdown(); there is no other: make the call before, or "
+            "start another run"
+        )
     launch = detect(os.environ, rank, size)
     config = config or Config.from_env()
     if launch.size == 1:
@@ -59,15 +65,24 @@ def init(
 
 def shutdown() -> None:
     """Close the default group; peers that still wait for this rank learn that it has left. Runs at exit by itself."""
+    _leave("left the group with shutdown()")
+
+
+def _leave(how: str) -> None:
     global _store  # noqa: PLW0603  see init
     group = get_default()
     if group is not None:
         set_default(None)
         if not group.closed:
             group.finish()  # peers still need the calls in the background
-            group.host.arena.mark_gone(group.rank, "left the group with shutdown()")
+            group.host.arena.mark_gone(group.rank, how)
             group.close()
     _store = None
 
 
-atexit.register(shutdown)
+def _at_exit() -> None:
+    error = getattr(sys, "last_value", None)  # what Python has just printed the traceback of
+    _leave("ended" if error is None else f"raised {type(error).__qualname__}: {' '.join(str(error).split())}")
+
+
+atexit.register(_at_exit)

@@ -79,11 +79,11 @@ class World:
         ):
             if wrong:
                 raise NotInitialized(f"this world {why}: make a new one with unisono.world({self.size})")
-        try:
-            cargo = pack((fn, args, kwargs))
-        except Exception as error:
-            raise ArgumentError(f"{name} and its arguments cannot be sent to the ranks: {error}") from error
         with self._one_run:
+            try:
+                cargo = pack((fn, args, kwargs))
+            except Exception as error:
+                raise ArgumentError(f"{name} and its arguments cannot be sent to the ranks: {error}") from error
             start = time.monotonic()
             try:
                 if self._crew is None:

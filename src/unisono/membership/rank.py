@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ import torch
 from ..engine.arena import Arena
 from ..errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from .cargo import pack, unpack
-from .current import set_default
+from .current import join_run
 from .group import Group
 from .protocol import Report, Seat, Task
 from .transport import Channel, Message
@@ -66,19 +67,23 @@ class _Rank:
 
     def perform(self, cargo: bytes) -> tuple[Report, bytes]:
         """Call the function, and tell the peers that wait for this rank that it will not come any more."""
-        rank = self._seat.rank
+        rank, process = self._seat.rank, os.getpid()
         try:
             if self._group is None:  # here, because what it raises belongs to the parent
                 # On a mapping of its own, which the function may close with shutdown().
                 self._group = Group(Arena.attach(os.dup(self._arena.fd)), rank, config=self._seat.config)
-            set_default(self._group)
+            join_run(self._group)
             function, args, kwargs = unpack(cargo)
             result = function(*args, **kwargs)
+            if os.getpid() != process:  # a child that the function has forked: the rank is its parent
+                os._exit(0)
             self._group.finish()  # peers still need the calls that the function has left in the background
             self._arena.mark_gone(rank, "returned from the function")
             report = Report(rank, "returned", "returned", at_ns=time.monotonic_ns(), closed=self._group.closed)
             return report, _pack_result(rank, result)
         except BaseException as error:  # noqa: BLE001  SystemExit too: the parent raises it again, the rank lives on
+            if os.getpid() != process:
+                _end_child(error)
             at_ns = time.monotonic_ns()
             how = "raised " + "".join(traceback.format_exception_only(error)).strip()
             self._arena.mark_gone(rank, how.splitlines()[0])
@@ -106,6 +111,17 @@ def _prepare(task: Task, out: int, err: int) -> None:
             text.reconfigure(line_buffering=True, write_through=False)  # lines stay whole among other ranks
     sys.path += [entry for entry in task.path if entry not in sys.path]
     linecache.cache.update(task.sources)
+
+
+def _end_child(error: BaseException) -> NoReturn:
+    """End a forked child as Python would, without the rank's own end."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    if not isinstance(code, int | None):
+        code = 1
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    os._exit(code or 0)
 
 
 def _pack_result(rank: int, result: object) -> bytes:

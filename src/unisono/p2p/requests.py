@@ -16,7 +16,7 @@ __all__ = ["check_receive", "check_send", "receive_request", "receive_text", "se
 
 def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> None:
     """Can this be sent?"""
-    check_tensor("tensor", tensor)
+    _check_message(tensor)
     check_root("dst", dst, group)
     _check_tag(tag)
 
@@ -24,7 +24,7 @@ def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> None:
 def check_receive(tensor: Any, src: Any, group: Group, tag: Any) -> None:
     """Can this be received into? Not where several elements share memory, as one of them would win."""
     if tensor is not None:
-        check_tensor("tensor", tensor)
+        _check_message(tensor)
         if not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:  # noqa: SLF001
             raise ArgumentError("tensor: several of its elements share memory (it is expanded); pass .contiguous()")
     if src is not None:
@@ -44,6 +44,12 @@ def receive_request(tensor: torch.Tensor | None, src: int | None, group: Group, 
     """What the mailbox is asked, once it is checked: a tensor from a rank or from any."""
     check_receive(tensor, src, group, tag)
     return Receive(tensor, ANY if src is None else src, tag)
+
+
+def _check_message(tensor: Any) -> None:
+    check_tensor("tensor", tensor)
+    if tensor.is_quantized:  # a message has no scale
+        raise DTypeError("tensor: quantized tensors cannot be sent; pass .int_repr()")
 
 
 def _check_tag(tag: Any) -> None:

@@ -11,24 +11,31 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
+import torch
+
 from ..engine.bind import Plan
 from ..engine.interpret import DONE
 from ..errors import MismatchError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ..membership.group import Group
+from ..units import seconds
 from .gone import gone
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
 __all__ = ["attend", "caller", "interrupted", "odd_ones"]
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_INSIDE = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    os.path.dirname(torch.__file__) + os.sep,
+)
+"""Whose lines are no user's: those of this package, and of torch, which may call it."""
 _COLLECT_S = 1.0
 """How long a rank waits for the others' side of a disagreement before it raises without them."""
 
 
 def caller() -> str:
-    """The line outside this package that made the current call, as file:line."""
+    """The line outside this package and torch that made the current call, as file:line."""
     frame = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -42,7 +49,7 @@ def attend(
     the group broken, because the ranks may be at different points of the call.
     """
     started = time.monotonic()
-    allowed = group.timeout_s if timeout_s is None else timeout_s
+    allowed = seconds(group.timeout_s if timeout_s is None else timeout_s)
     watch = _Watch(group, plan, where)
     try:
         while status != DONE:
