@@ -20,18 +20,19 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[[], None]]:
     """The input and output of a call, contiguous, and what brings the results home."""
-    only_read = request.collective == "broadcast" and rank == request.root
+    reading = {"broadcast": rank == request.root, "reduce": rank != request.root}
+    only_read = reading.get(request.collective, False)
     back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def dense(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             return tensor
-        return _bits(tensor.detach()).resolve_conj().resolve_neg().contiguous()
+        return _bits(tensor.detach()).resolve_conj().resolve_neg().contiguous().view(tensor.dtype)
 
     def result(tensor: torch.Tensor) -> torch.Tensor:
         copy = dense(tensor)
         if copy is not tensor and not only_read:
-            back.append((_bits(tensor.detach()), copy))
+            back.append((_bits(tensor.detach()), _bits(copy)))
         return copy
 
     def finish() -> None:

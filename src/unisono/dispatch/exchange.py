@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from ..arguments import blank
-from ..errors import ArgumentError, MismatchError
+from ..errors import MismatchError
 from ..membership.group import Group
 from ..ops import CustomOp, PremulSum
 from ..schedule import ROOTED
 from ..watch import caller
+from .contiguous import contiguous
 from .entering import entering
 from .fast import forget
 from .perform import prepare, start
@@ -80,15 +81,7 @@ class Exchange:
 
 def _blocks(tensors: torch.Tensor | Sequence[torch.Tensor], size: int) -> Sequence[torch.Tensor]:
     """The blocks of a whole tensor, as views of it."""
-    if not isinstance(tensors, torch.Tensor):
-        return tensors
-    if tensors.is_contiguous():
-        return list(tensors.view(size, -1))
-    if tensors.dim() and tensors.shape[0] % size == 0:
-        return tensors.chunk(size)
-    raise ArgumentError(
-        f"a strided tensor of shape {list(tensors.shape)} has no {size} blocks along its first dimension: pass a list"
-    )
+    return list(tensors.view(size, -1)) if isinstance(tensors, torch.Tensor) else tensors
 
 
 def exchange(
@@ -154,6 +147,9 @@ def _about_sizes(error: MismatchError, group: Group) -> bool:
 def _settle(group: Group, call: Exchange, algorithm: Any, timeout_s: float | None, where: str | None) -> Any:
     """Ask for all sizes, and run the call with them. Raises MismatchError on every rank where they do not fit."""
     with entering(group, call.collective):
+        like = Request(call.collective, torch.empty(0), call.inp, call.out, root=call.root)
+        inp, out, bring_home = contiguous(like, group.rank)
+        call = replace(call, inp=inp, out=out)
         takes = call.takes(group)
         mine = sides(call.collective, call.root, call.gives(group), takes, group.size)
     table = torch.empty(group.size, mine.numel(), dtype=torch.int64)
@@ -176,7 +172,9 @@ def _settle(group: Group, call: Exchange, algorithm: Any, timeout_s: float | Non
         takes = agreed.make_takes(group.rank) if takes is None else takes
         request = _request(call, group, takes, agreed.extents(), agreed.dtype)
         action = prepare(group, request, algorithm, timeout_s)
-    return action(where)
+    made = action(where)
+    bring_home()
+    return made
 
 
 def _remember(group: Group, call: Exchange, alike: bool) -> None:

@@ -40,7 +40,7 @@ class Heap:
         """An uninitialised contiguous tensor whose memory all ranks of the arena can reach. Raises OutOfMemory."""
         if any(extent < 0 for extent in shape):
             raise ArgumentError(f"shape: {list(shape)} has a negative extent")
-        if str(dtype).startswith(("torch.q", "torch.bits")):
+        if str(dtype).startswith(("torch.qint", "torch.quint")):
             raise DTypeError(f"there is no {dtype} tensor in shared memory; use an integer dtype for its bits")
         count = math.prod(shape)
         if count == 0:
