@@ -3,12 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test test-integrations check matrix bench bench-torch calls format clean
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make test    the tests"
+	@echo "make test-integrations   programs of accelerate, Lightning, transformers and torchmetrics (adds these)"
 	@echo "make check   style, types, house rules"
+	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 377,000 cases, a quarter of an hour"
 	@echo "make bench   the table of speeds (adds mpi4py, Open MPI and MPICH to the environment)"
+	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
+	@echo "make calls   docs/calls.md: what we, Gloo and MPI do with every call, dtype and op"
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,11 +24,18 @@ $(VENV)/ready-bench: $(VENV)/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	touch $@
 
+$(VENV)/ready-integrations: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[integrations]'
+	touch $@
+
 demo: $(VENV)/ready
 	$(BIN)/unisono demo
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest
+
+test-integrations: $(VENV)/ready-integrations
+	$(BIN)/python -m pytest tests/integrations/check_programs.py
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check
@@ -32,8 +43,18 @@ check: $(VENV)/ready
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_house.py
 
+matrix: $(VENV)/ready
+	$(BIN)/python tests/matrix_full.py
+	MATRIX=full $(BIN)/python -m pytest tests/test_matrix_large.py
+
 bench: $(VENV)/ready-bench
 	$(BIN)/unisono bench --output benchmarks/RESULTS.md --plot benchmarks/all_reduce.svg
+
+bench-torch: $(VENV)/ready
+	$(BIN)/unisono bench-torch --output benchmarks/TORCH.md
+
+calls: $(VENV)/ready-bench
+	$(BIN)/unisono calls --output docs/calls.md
 
 format: $(VENV)/ready
 	$(BIN)/ruff format

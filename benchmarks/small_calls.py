@@ -44,7 +44,7 @@ def work() -> dict[str, tuple[float, float]]:
         "reduce_scatter_single, 8 B": lambda: unisono.reduce_scatter_single(two, whole),
         "all_gather of a list, 8 B": lambda: unisono.all_gather(blocks, two),
         "gather of a list, 8 B": lambda: unisono.gather(two, blocks if root else None),
-        "barrier": lambda: unisono.barrier(),
+        "barrier": unisono.barrier,
         "all_reduce, 100 KiB": lambda: unisono.all_reduce(large, "max"),
         "all_reduce_coalesced, 100 x 1 KiB": lambda: unisono.all_reduce_coalesced(small, "max"),
         "all_reduce of 100 x 1 KiB, flatten_ed": lambda: unisono.all_reduce(flat, "max"),

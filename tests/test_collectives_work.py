@@ -92,3 +92,29 @@ def test_a_process_ends_with_works_that_nobody_waits_for() -> None:
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "['ended', 'ended']"
     assert not ended.stderr
+
+
+def test_a_callback_may_wait_for_calls_of_the_same_group(worlds: Worlds) -> None:
+    def work() -> list[float]:
+        first, second, third = torch.ones(3), torch.ones(3), torch.ones(3)
+        release = torch.zeros(1)
+
+        def callback(_: Any) -> list[float]:
+            pending = unisono.all_reduce(second, async_op=True)
+            assert pending is not None
+            pending.wait()
+            unisono.all_reduce(third)
+            return [*first.tolist(), *second.tolist(), *third.tolist()]
+
+        if unisono.get_rank():
+            unisono.recv(release, 0)
+        pending = unisono.all_reduce(first, async_op=True)
+        assert pending is not None
+        future: Any = pending.get_future().then(callback)  # on rank 0 too early for the call to be over
+        if not unisono.get_rank():
+            unisono.send(release, 1)
+        got: list[float] = future.wait()
+        unisono.barrier()
+        return got
+
+    assert worlds(2).run(work) == [[2.0] * 9] * 2

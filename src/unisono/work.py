@@ -15,12 +15,40 @@ from .units import seconds
 __all__ = ["Work", "Worker"]
 
 
+class _Latch:
+    """Set once, for good: a threading.Event that costs its price only where somebody has to wait."""
+
+    __slots__ = ("_event", "_lock", "_set")
+
+    def __init__(self) -> None:
+        self._set, self._lock = False, threading.Lock()
+        self._event: threading.Event | None = None
+
+    def set(self) -> None:
+        with self._lock:
+            self._set, event = True, self._event
+        if event is not None:
+            event.set()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._set:
+            with self._lock:
+                event = self._event = self._event or threading.Event()
+                if self._set:
+                    event.set()
+            event.wait(timeout)
+        return self._set
+
+
 class Work:
     """A call that runs in the background. Its tensors must be left alone until `wait` has returned."""
 
     def __init__(self, call: str) -> None:
         self._call = call
-        self._done = threading.Event()
+        self._done = _Latch()
         self._exception: BaseException | None = None
         self._result: Any = None
         self._future: torch.futures.Future[Any] | None = None
@@ -80,14 +108,17 @@ class Work:
 
 
 class Worker:
-    """The thread of a group that runs its asynchronous calls, one after the other."""
+    """The thread of a group that runs its asynchronous calls, one after the other.
+
+    It also runs the callbacks of their futures, and one that makes a call of the group may be about to wait for it: so
+    from there on another thread runs the calls, and the one with the callback ends when that returns.
+    """
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[tuple[Work, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._last = threading.Event()  # set when the latest call has ended
+        self._last = _Latch()  # set when the latest call has ended
         self._last.set()
-        self._thread = threading.Thread(target=self._loop, name=f"unisono {name}", daemon=True)
-        self._thread.start()
+        self._start(f"unisono {name}")
 
     @property
     def busy(self) -> bool:
@@ -96,6 +127,8 @@ class Worker:
 
     def submit(self, call: str, action: Callable[[], Any]) -> Work:
         """Run the action after all that were submitted before."""
+        if threading.current_thread() is self._thread:
+            self._start(self._thread.name)
         work = Work(call)
         self._last = work._done  # noqa: SLF001  the worker is the other half of Work
         self._queue.put((work, action))
@@ -107,9 +140,14 @@ class Worker:
         if wait and threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def _start(self, name: str) -> None:
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
     def _loop(self) -> None:
         torch.set_grad_enabled(False)
-        while (item := self._queue.get()) is not None:
+        me = threading.current_thread()
+        while me is self._thread and (item := self._queue.get()) is not None:
             work, action = item
             try:
                 result = action()

@@ -80,7 +80,7 @@ def isend(
     """`send` in the background: `wait` for the Transfer before the tensor changes."""
     group = default_group() if group is None else group
     request = send_request(tensor, dst, group, tag)
-    return Transfer(group, request, f"i{send_text(tensor, dst, tag)} ({caller()})", timeout_s)
+    return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", timeout_s)
 
 
 def irecv(
@@ -94,7 +94,7 @@ def irecv(
     """`recv` in the background. The Transfer has `source_rank()`, and `result()`: the tensor."""
     group = default_group() if group is None else group
     request = receive_request(tensor, src, group, tag)
-    return Transfer(group, request, f"i{receive_text(tensor, src, tag)} ({caller()})", timeout_s)
+    return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s)
 
 
 def sendrecv(

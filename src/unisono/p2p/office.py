@@ -34,7 +34,7 @@ class PostOffice:
     def __init__(self, group: Group) -> None:
         self.desk = Desk(group)
         # The requests that nobody may be waiting for, with their calls, and their group, which lives as long as they.
-        self._pending: dict[Request, tuple[str, Group]] = {}
+        self._pending: dict[Request, tuple[Callable[[], str], Group]] = {}
         self._some = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -58,10 +58,9 @@ class PostOffice:
             if request.error is not None:
                 raise request.error
 
-    def begin(self, request: Request, call: str) -> None:
-        """Make a request that goes on while nobody waits for it. Whoever hears that it is over calls `forget`."""
-        if not self.desk.submit(request):
-            self._leave_to_thread(request, call)
+    def begin(self, request: Request) -> bool:
+        """Make a request, and move what can be moved at once. Is it over already?"""
+        return self.desk.submit(request) or self.desk.advance(request)
 
     def wait(self, request: Request, call: Callable[[], str], timeout_s: float | None) -> None:
         """Return when the request is over. Raises WaitTimeout after timeout_s, or the group's; it goes on."""
@@ -94,9 +93,10 @@ class PostOffice:
                 rest = self.desk.withdraw(request)
                 if rest is not None:
                     rest.then = partial(self.forget, rest)
-                    self._leave_to_thread(rest, call)
+                    self.leave_to_thread(rest, call.__str__)
 
-    def _leave_to_thread(self, request: Request, call: str) -> None:
+    def leave_to_thread(self, request: Request, call: Callable[[], str]) -> None:
+        """Let a request go on while nobody waits for it. Whoever hears that it is over calls `forget`."""
         with self._lock:
             if request.done:
                 return
@@ -136,7 +136,7 @@ class PostOffice:
                 if now > look_at:
                     look_at = now + _LOOK_S
                     for request, (call, _) in pending.items():
-                        desk.look(request, call.__str__)
+                        desk.look(request, call)
         except Exception as error:  # noqa: BLE001  the group is over: its calls hear why
             for request, (_, group) in self._all_pending().items():
                 if not request.done:
@@ -144,7 +144,7 @@ class PostOffice:
                     if request.then is not None:
                         request.then()
 
-    def _all_pending(self) -> dict[Request, tuple[str, Group]]:
+    def _all_pending(self) -> dict[Request, tuple[Callable[[], str], Group]]:
         with self._lock:
             return dict(self._pending)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..engine.mailbox import Receive, Request
 from ..errors import UnisonoError
 from ..membership.group import Group
+from ..watch import caller
 from ..work import Work
 from .office import post_office
 
@@ -18,12 +21,15 @@ class Transfer(Work):
     One that is forgotten holds nothing up.
     """
 
-    def __init__(self, group: Group, request: Request, call: str, timeout_s: float | None) -> None:
-        super().__init__(call)
+    def __init__(self, group: Group, request: Request, words: Callable[[], str], timeout_s: float | None) -> None:
+        super().__init__("a message")
         self._office = office = post_office(group)
         self._request, self._timeout_s, self._rank = request, timeout_s, group.rank
+        self._words, self._where = words, ""
         request.then = self._over
-        office.begin(request, call)
+        if not office.begin(request):
+            self._where = caller()
+            office.leave_to_thread(request, self._text)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the tensor may change (isend) or has come (irecv); returns True, or raises what went wrong.
@@ -31,7 +37,7 @@ class Transfer(Work):
         timeout: seconds to wait from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on.
         """
         if not self._done.is_set():
-            self._office.wait(self._request, self._call.__str__, self._timeout_s if timeout is None else timeout)
+            self._office.wait(self._request, self._text, self._timeout_s if timeout is None else timeout)
         return super().wait()
 
     def is_completed(self) -> bool:
@@ -48,6 +54,9 @@ class Transfer(Work):
         self.wait()
         request = self._request
         return request.source if isinstance(request, Receive) else self._rank
+
+    def _text(self) -> str:
+        return f"{self._words()} ({self._where})"
 
     def _over(self) -> None:
         request = self._request

@@ -2,57 +2,45 @@
 
 Every function takes what each rank passes, as a list in rank order, and returns what each rank ends with, likewise: one
 tensor per rank, blocks concatenated in rank order, None where a rank gets nothing. No argument is changed.
+
+op: any that the calls take. sizes: the elements of each rank's block, for all_to_all of the block from each rank (row)
+to each other; without them the blocks are of one size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from ..errors import ArgumentError
+from .combining import combine
 
 __all__ = [
-    "all_gather", "all_reduce", "all_to_all", "broadcast", "combine", "gather", "reduce", "reduce_scatter", "scatter",
+    "all_gather", "all_reduce", "all_to_all", "broadcast", "exscan", "gather", "reduce", "reduce_scatter", "scan",
+    "scatter",
 ]  # fmt: skip
 
 
-def combine(tensors: Sequence[torch.Tensor], op: str = "sum") -> torch.Tensor:
-    """((tensors[0] op tensors[1]) op tensors[2]) ... as unisono defines it, bit for bit.
-
-    float16 and bfloat16 are accumulated in float32 and rounded once; the average of integers is their exact sum,
-    divided towards zero.
-    """
-    dtype = tensors[0].dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        return combine([tensor.float() for tensor in tensors], op).to(dtype)
-    if op == "avg" and not dtype.is_floating_point:
-        total = combine([tensor.long() for tensor in tensors], "sum")
-        return torch.div(total, len(tensors), rounding_mode="trunc").to(dtype)
-    steps: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-        "sum": torch.add,
-        "avg": torch.add,
-        "product": torch.mul,
-        # Of two that compare equal (0 and -0) the later stays; the first NaN does.
-        "min": lambda x, y: torch.where((x < y) | x.isnan(), x, y),
-        "max": lambda x, y: torch.where((x > y) | x.isnan(), x, y),
-    }
-    if op not in steps:
-        raise ArgumentError(f"op: {op!r} is none of {', '.join(steps)}")
-    result = tensors[0].clone()
-    for tensor in tensors[1:]:
-        result = steps[op](result, tensor)
-    return result / len(tensors) if op == "avg" else result
-
-
-def all_reduce(tensors: Sequence[torch.Tensor], op: str = "sum") -> list[torch.Tensor]:
+def all_reduce(tensors: Sequence[torch.Tensor], op: Any = "sum") -> list[torch.Tensor]:
     """Everybody gets the combination of all tensors."""
     return [combine(tensors, op) for _ in tensors]
 
 
-def reduce(tensors: Sequence[torch.Tensor], dst: int, op: str = "sum") -> list[torch.Tensor]:
+def reduce(tensors: Sequence[torch.Tensor], dst: int, op: Any = "sum") -> list[torch.Tensor]:
     """dst gets the combination of all tensors; the others keep their own."""
     return [combine(tensors, op) if rank == dst else tensor.clone() for rank, tensor in enumerate(tensors)]
+
+
+def scan(tensors: Sequence[torch.Tensor], op: Any = "sum") -> list[torch.Tensor]:
+    """Rank r gets the combination of the tensors of ranks 0 to r."""
+    return [combine(tensors[: rank + 1], op) for rank in range(len(tensors))]
+
+
+def exscan(tensors: Sequence[torch.Tensor], op: Any = "sum") -> list[torch.Tensor]:
+    """Rank r gets the combination of the tensors of ranks 0 to r - 1; rank 0 keeps its own."""
+    return [combine(tensors[:rank], op) if rank else tensors[0].clone() for rank in range(len(tensors))]
 
 
 def broadcast(tensors: Sequence[torch.Tensor], src: int) -> list[torch.Tensor]:
@@ -60,12 +48,12 @@ def broadcast(tensors: Sequence[torch.Tensor], src: int) -> list[torch.Tensor]:
     return [tensors[src].clone() for _ in tensors]
 
 
-def scatter(tensors: Sequence[torch.Tensor | None], src: int) -> list[torch.Tensor]:
+def scatter(tensors: Sequence[torch.Tensor | None], src: int, sizes: Sequence[int] | None = None) -> list[torch.Tensor]:
     """Rank r gets block r of the tensor of src; the others' tensors do not matter."""
     whole = tensors[src]
     if whole is None:
         raise ArgumentError(f"tensors[{src}]: rank {src} is src and must pass a tensor")
-    return _blocks(whole, len(tensors))
+    return _blocks(whole, len(tensors), sizes)
 
 
 def gather(tensors: Sequence[torch.Tensor], dst: int) -> list[torch.Tensor | None]:
@@ -78,16 +66,20 @@ def all_gather(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.cat([tensor.flatten() for tensor in tensors]) for _ in tensors]
 
 
-def reduce_scatter(tensors: Sequence[torch.Tensor], op: str = "sum") -> list[torch.Tensor]:
-    """Rank r gets block r of the combination of all tensors."""
-    return _blocks(combine(tensors, op), len(tensors))
+def reduce_scatter(
+    tensors: Sequence[torch.Tensor], op: Any = "sum", sizes: Sequence[int] | None = None
+) -> list[torch.Tensor]:
+    """Rank r gets the combination of block r of all tensors."""
+    columns = zip(*(_blocks(tensor, len(tensors), sizes) for tensor in tensors), strict=True)
+    return [combine(column, op) for column in columns]
 
 
-def all_to_all(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def all_to_all(tensors: Sequence[torch.Tensor], sizes: Sequence[Sequence[int]] | None = None) -> list[torch.Tensor]:
     """Rank q gets block q of every tensor, concatenated."""
-    blocks = [_blocks(tensor, len(tensors)) for tensor in tensors]
-    return [torch.cat([row[rank] for row in blocks]) for rank in range(len(tensors))]
+    rows = [_blocks(t, len(tensors), sizes[rank] if sizes else None) for rank, t in enumerate(tensors)]
+    return [torch.cat([row[rank] for row in rows]) for rank in range(len(tensors))]
 
 
-def _blocks(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
-    return [block.clone() for block in tensor.flatten().view(count, tensor.numel() // count)]
+def _blocks(tensor: torch.Tensor, count: int, sizes: Sequence[int] | None) -> list[torch.Tensor]:
+    sizes = sizes or [tensor.numel() // count] * count
+    return [block.clone() for block in torch.split(tensor.flatten(), list(sizes))]
