@@ -12,6 +12,7 @@ from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp, PremulSum
 from ..work import Work
+from .contiguous import bits
 from .entering import entering
 from .perform import Action, perform, prepare, start
 from .request import Request, Tensors
@@ -81,7 +82,7 @@ def _fold(group: Group, request: Request, algorithm: Any, timeout_s: float | Non
             for part in parts[1:count]:
                 total = op.function(total, part)
                 _check_result(request, op, total)
-            out.detach().copy_(total)
+            bits(out.detach()).copy_(bits(total))
         return out
 
     return action

@@ -8,13 +8,15 @@ import torch
 
 from .request import Request, Tensors
 
-__all__ = ["contiguous"]
+__all__ = ["bits", "contiguous"]
 
-_ONLY_BITS = frozenset(getattr(torch, f"{sign}int{bits}", None) for sign in ("", "u") for bits in range(1, 8))
-"""Dtypes that torch itself cannot copy: int1 to int7, each element in a byte."""
+_NAMES = ["float4_e2m1fn_x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))]
+_ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)
+"""Dtypes that torch itself cannot copy, or not in every layout; each element takes a byte."""
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of the tensor that torch can copy."""
     return tensor.view(torch.uint8) if tensor.dtype in _ONLY_BITS else tensor
 
 
@@ -27,12 +29,12 @@ def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[
     def dense(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             return tensor
-        return _bits(tensor.detach()).resolve_conj().resolve_neg().contiguous().view(tensor.dtype)
+        return bits(tensor.detach()).resolve_conj().resolve_neg().contiguous().view(tensor.dtype)
 
     def result(tensor: torch.Tensor) -> torch.Tensor:
         copy = dense(tensor)
         if copy is not tensor and not only_read:
-            back.append((_bits(tensor.detach()), _bits(copy)))
+            back.append((bits(tensor.detach()), bits(copy)))
         return copy
 
     def finish() -> None:

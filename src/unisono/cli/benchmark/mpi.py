@@ -18,7 +18,7 @@ from typing import Any
 from ...errors import PeerFailed
 from .protocol import Cell, Sample
 
-__all__ = ["MPICH", "OPEN_MPI", "Mpi", "MpiJob", "find"]
+__all__ = ["MPICH", "OPEN_MPI", "Mpi", "MpiJob", "environment", "find"]
 
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
 
@@ -72,7 +72,7 @@ class MpiJob:
             door.settimeout(0.2)
             self._process = subprocess.Popen(
                 list(map(str, command)),
-                env=_environment(mpi, oversubscribed=ranks > len(os.sched_getaffinity(0))),
+                env=environment(mpi, oversubscribed=ranks > len(os.sched_getaffinity(0))),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -133,7 +133,7 @@ class MpiJob:
         return True
 
 
-def _environment(mpi: Mpi, *, oversubscribed: bool) -> dict[str, str]:
+def environment(mpi: Mpi, *, oversubscribed: bool) -> dict[str, str]:
     """What `mpiexec` needs to know: which library mpi4py should load, and leave to run as root, as containers do."""
     environment = dict(os.environ, MPI4PY_LIBMPI=str(mpi.library), OMP_NUM_THREADS="1")
     if mpi.name == OPEN_MPI:

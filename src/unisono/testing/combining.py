@@ -1,0 +1,83 @@
+"""What the ranks' tensors give when they are combined, as unisono defines it, bit for bit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..arguments import check_op
+from ..errors import ArgumentError
+from ..ops import CustomOp, PremulSum
+
+__all__ = ["combine"]
+
+_INTEGERS: dict[str, Any] = {
+    "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+"""numpy's functions: torch lacks most of them for uint16, uint32 and uint64. All wrap, and of bools sum is "or"."""
+
+_FLOATS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add,
+    "product": lambda x, y: _complex_product(x, y) if x.is_complex() else x * y,
+    # Of two that compare equal (0 and -0) the later stays; the first NaN does.
+    "min": lambda x, y: torch.where((x < y) | x.isnan(), x, y),
+    "max": lambda x, y: torch.where((x > y) | x.isnan(), x, y),
+}
+
+
+def combine(tensors: Sequence[torch.Tensor], op: Any = "sum") -> torch.Tensor:
+    """((tensors[0] op tensors[1]) op tensors[2]) ... of tensors of one shape and dtype.
+
+    float16, bfloat16 and the float8 dtypes are accumulated in float32 and rounded once; the average of integers is
+    their exact sum (that of 64 bits wraps), divided towards zero. Raises ArgumentError for what is no op, DTypeError
+    for an op that this dtype does not have.
+    """
+    if not tensors:
+        raise ArgumentError("tensors: expected one tensor per rank, got none")
+    op, dtype = check_op(op, tensors[0]), tensors[0].dtype
+    if isinstance(op, PremulSum):
+        return combine([tensor * op.factor for tensor in tensors])
+    if isinstance(op, CustomOp) and not op.elementwise:
+        return functools.reduce(op.function, tensors).clone()
+    if dtype.is_floating_point and dtype.itemsize < 4:
+        return combine([tensor.float() for tensor in tensors], op).to(dtype)
+    if isinstance(op, CustomOp):
+        return functools.reduce(lambda x, y: _number_by_number(op, x, y), tensors).clone()
+    if op == "avg":
+        return _average(tensors)
+    if dtype.is_floating_point or dtype.is_complex:
+        return functools.reduce(_FLOATS[op], tensors).clone()
+    total = functools.reduce(_INTEGERS[op], [tensor.flatten().numpy() for tensor in tensors])
+    return torch.from_numpy(total).view(tensors[0].shape).clone()
+
+
+def _average(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    dtype, ranks = tensors[0].dtype, len(tensors)
+    if dtype.is_complex:
+        total = combine(tensors)
+        return torch.complex(total.real / ranks, total.imag / ranks)
+    if dtype.is_floating_point:
+        return combine(tensors) / ranks
+    if dtype is torch.uint64:  # torch cannot divide these
+        return torch.from_numpy(combine(tensors).flatten().numpy() // np.uint64(ranks)).view(tensors[0].shape)
+    return torch.div(combine([tensor.long() for tensor in tensors]), ranks, rounding_mode="trunc").to(dtype)
+
+
+def _complex_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Every product rounded by itself: torch's own has other bits for long tensors than for short ones."""
+    return torch.complex(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
+
+
+def _number_by_number(op: CustomOp, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A function of numbers, which are of x's type: integers come as Python's, and what is returned wraps."""
+    kind = x.numpy().dtype
+    inexact = kind.kind in "fc"
+    pairs = zip(*(list(t.flatten().numpy()) if inexact else t.flatten().tolist() for t in (x, y)), strict=True)
+    with np.errstate(all="ignore"):
+        results = [op.function(a, b) if inexact else int(op.function(a, b)) % 2**64 for a, b in pairs]
+    return torch.from_numpy(np.array(results, kind if inexact else np.uint64).astype(kind)).view(x.shape)
