@@ -1,0 +1,127 @@
+"""Training programs of other projects, unchanged, on this backend; what they compute is what Gloo makes of it.
+
+`make test-integrations` installs the projects and runs this file. pytest does not find it by its name: all other tests
+do without these projects.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+BACKENDS = ("unisono", "gloo")
+GROUPS = {"unisono": "UnisonoProcessGroup", "gloo": "ProcessGroup"}
+LIMIT_S, END_S = 200, 40
+
+pytestmark = pytest.mark.timeout(2 * (LIMIT_S + END_S) + 20)
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    """Programs that do not know the backend find it by the entry point of an installed package."""
+    assert entry_points(group="torch.backends", name="unisono"), "pip install --editable . first"
+
+
+def needs(*projects: str) -> pytest.MarkDecorator:
+    missing = [project for project in projects if find_spec(project) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def python(*words: str | Path) -> tuple[int, str]:
+    """Run a program; its exit status, and what it said. It gets LIMIT_S, and then END_S to end its ranks."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+    with subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as program:
+        for last_word in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                said, _ = program.communicate(timeout=LIMIT_S if last_word == signal.SIGTERM else END_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(program.pid, last_word)
+            else:
+                return program.returncode, said
+        return program.wait(), "it did not end"
+
+
+def torchrun(ranks: int, program: str, *words: str | Path) -> tuple[int, str]:
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return python(*command, PROGRAMS / program, *words)
+
+
+def results(directory: Path, ranks: int) -> list[dict[str, Any]]:
+    """What each rank of a program has written."""
+    return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def on_both(program: str, directory: Path, ranks: int, *, launched: bool = True) -> list[dict[str, Any]]:
+    """What each rank computes with our backend; with Gloo it must be the same, to the last bit."""
+    found = []
+    for backend in BACKENDS:
+        where = directory / backend
+        where.mkdir()
+        status, said = (
+            torchrun(ranks, program, backend, where) if launched else python(PROGRAMS / program, backend, where)
+        )
+        assert status == 0, said
+        found.append(results(where, ranks))
+        assert [result.pop("group") for result in found[-1]] == [GROUPS[backend]] * ranks
+    ours, gloos = found
+    assert ours == gloos
+    return ours
+
+
+@needs("accelerate")
+@pytest.mark.parametrize("script", ["test_script", "test_sync", "test_ops"])
+def test_accelerate_passes_its_own_tests(script: str) -> None:
+    status, said = torchrun(2, "with_backend.py", "unisono", f"accelerate.test_utils.scripts.{script}")
+    assert status == 0, said
+
+
+@needs("accelerate")
+def test_ranks_that_part_ways_end_with_an_error() -> None:
+    """On CPUs accelerate does not join ranks with different numbers of batches; its test of that hangs with Gloo."""
+    name = "accelerate.test_utils.scripts.test_distributed_data_loop"
+    status, said = torchrun(2, "with_backend.py", "unisono", name)
+    assert status != 0
+    assert "MismatchError" in said, said
+    assert "barrier" in said, said
+
+
+@needs("lightning")
+def test_lightning(tmp_path: Path) -> None:
+    ranks = on_both("lightning_training.py", tmp_path, 2, launched=False)
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    assert ranks[0]["losses"] != ranks[1]["losses"]  # each has data of its own
+    assert ranks[0]["accuracies"][-1] > 0.9
+
+
+@needs("transformers", "accelerate")
+def test_transformers(tmp_path: Path) -> None:
+    for rank in on_both("transformers_training.py", tmp_path, 2):
+        assert rank["wrapped"] == "DistributedDataParallel"
+        assert rank["losses"][-1] < 0.8 * rank["losses"][0]
+        assert rank["evaluations"][1] < rank["evaluations"][0]
+        assert rank["predicted"] == [97, 16, 32]
+    assert len(list(tmp_path.glob("unisono/checkpoint-*/model.safetensors"))) == 2
+
+
+@needs("torchmetrics")
+def test_torchmetrics(tmp_path: Path) -> None:
+    for rank in on_both("metrics.py", tmp_path, 3):
+        assert rank["mine"] == rank["whole"]  # as if one process had seen all examples
+        assert rank["mean"] == pytest.approx(8 / 6)  # none of 0, two of 1, three of 2
