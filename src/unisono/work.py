@@ -34,13 +34,13 @@ class _Latch:
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:
-        if not self._set:
-            with self._lock:
-                event = self._event = self._event or threading.Event()
-                if self._set:
-                    event.set()
-            event.wait(timeout)
-        return self._set
+        if self.is_set():
+            return True
+        with self._lock:
+            event = self._event = self._event or threading.Event()
+            if self.is_set():
+                event.set()
+        return event.wait(timeout)
 
 
 class Work:

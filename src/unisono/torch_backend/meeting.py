@@ -1,0 +1,161 @@
+"""From a store where ranks meet to a group, and its end."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
+
+from ..config import Config
+from ..engine.arena import Arena
+from ..engine.sub_arena import SubArena
+from ..errors import OutOfMemory, WaitTimeout
+from ..membership import Group, get_default, set_default
+from ..membership.detect import Launch
+from ..membership.rendezvous import meet
+from ..watch.gone import gone
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+__all__ = ["join", "leave"]
+
+_ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
+_FOLLOW_S = 1.0
+"""How long a rank that leaves waits for rank 0 to leave, too."""
+
+_world: Group | None = None
+"""The group of all ranks of torch.distributed, if it is ours: its sub-groups live in its memory."""
+_worlds = 0
+"""How many of them there have been: a store may still have what they wrote."""
+
+
+def join(
+    store: Store,
+    rank: int,
+    size: int,
+    name: str,
+    timeout_s: float,
+    global_ranks: Sequence[int] = (),
+    config: Config | None = None,
+) -> Group:
+    """The group of `size` ranks that meet at this store; all of them call this, and nobody else.
+
+    global_ranks: the members, in their order; empty: all there are. The group of all becomes unisono's default group,
+    if there is none. Raises WaitTimeout, naming who did not come, ArgumentError where the ranks are not all on one
+    host, OutOfMemory.
+    """
+    global _world, _worlds  # noqa: PLW0603  one per process, as in torch
+    world = not global_ranks
+    _worlds += world
+    own = PrefixStore(f"unisono {_worlds}", store)
+    if not world and _world is not None and not _world.closed:
+        return _sub_group(_world, own, rank, global_ranks, name, timeout_s)
+    config = replace(config or Config.from_env(), timeout_s=timeout_s)
+    group = Group(_arena(own, rank, size, name, config), rank, name=name, config=config)
+    _alive.add(group)
+    if world:
+        _world = group
+        if get_default() is None:
+            set_default(group)
+    return group
+
+
+def leave(group: Group, handle: object = None) -> None:
+    """Finish the calls in the background, tell the others, and close the group. Idempotent.
+
+    handle: what torch has the group by. Rank 0 has the store of the ranks, and gives it up with the handle; the others
+    wait for that a little, since a group that they make next would meet at the old store.
+    """
+    global _world  # noqa: PLW0603  see join
+    _alive.discard(group)
+    if _world is group:
+        _world = None
+    if get_default() is group:
+        set_default(None)
+    if group.closed:
+        return
+    group.finish()  # peers still need these calls
+    if group.parent is None:
+        mark = partial(group.host.arena.board(group.rank).set_gone, "left the group with destroy_process_group()")
+        if handle is None or group.rank > 0:
+            mark()
+        else:
+            weakref.finalize(handle, mark)
+        until = time.monotonic() + _FOLLOW_S
+        if handle is not None and group.rank > 0 and group.broken is None:
+            while not gone(group, 0) and time.monotonic() < until:
+                time.sleep(_ASK_S)
+    group.close()
+
+
+def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Arena:
+    """Memory of its own for a group."""
+    if size == 1:
+        return Arena.create(1, config)
+    launch = Launch(rank, size, "torch", "torch.distributed says so")
+    try:
+        arena = meet(launch, store, config.timeout_s, config)
+    except WaitTimeout as error:
+        raise WaitTimeout(_call(name), error.waited_s, error.missing, rank, error.details) from error
+    if rank == 0:  # all have come, and have what they need
+        for key in [*(f"rank {r}" for r in range(size)), "verdict"]:
+            store.delete_key(key)
+    return arena
+
+
+def _sub_group(world: Group, store: Store, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:
+    """A group in memory that its first member lends, and of which the store tells the others."""
+    lender, members = world.host.lender, tuple(world_ranks)
+    lender.collect()
+    if rank == 0:
+        try:
+            arena = lender.lend(members)
+        except OutOfMemory as error:
+            store.set("region", json.dumps({"reason": str(error)}))
+            raise
+        if len(members) > 1:
+            store.set("region", json.dumps({"start": arena.start}))
+    else:
+        said = json.loads(_await(store, "region", name, rank, timeout_s))
+        if store.add("read", 1) == len(members) - 1:
+            store.delete_key("region")
+            store.delete_key("read")
+        if "reason" in said:
+            raise OutOfMemory(said["reason"])
+        arena = SubArena(lender, said["start"], members, rank)
+    group = Group(arena, rank, name=name, config=world.host.config, parent=world)
+    group.timeout_s = timeout_s
+    return group
+
+
+def _await(store: Store, key: str, name: str, rank: int, timeout_s: float) -> bytes:
+    """What rank 0 of the group has put there. Asked again and again: the store's `wait` hears no Ctrl-C."""
+    began, pause_s = time.monotonic(), _ASK_S
+    while not store.check([key]):
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
+            raise WaitTimeout(_call(name), waited_s, (0,), rank)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _ASK_SELDOM_S)
+    return store.get(key)
+
+
+def _call(name: str) -> str:
+    return f"making the process group {name!r}"
+
+
+_alive: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    for group in list(_alive):
+        leave(group)

@@ -1,0 +1,42 @@
+"""What `import torch` runs: it makes the name "unisono" known to torch.distributed, and costs next to nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+__all__ = ["NAME", "register"]
+
+NAME = "unisono"
+
+
+def register() -> None:
+    """Make "unisono" a backend of torch.distributed for CPU tensors; once is enough, and more do no harm.
+
+    With UNISONO_DEFAULT=1 in the environment it becomes the one that torch takes for CPU tensors where none is named.
+    Never raises: an error here would be one of `import torch`.
+    """
+    try:
+        _register()
+    except Exception as error:  # noqa: BLE001  see above; init_process_group says then that the name is unknown
+        logging.getLogger(NAME).warning("torch.distributed does not take the backend %r: %s", NAME, error)
+
+
+def _register() -> None:
+    from torch import distributed
+
+    if not distributed.is_available():
+        return
+    backends: Any = distributed.Backend
+    if NAME.upper() not in backends._plugins:  # noqa: SLF001  there is no other way to ask
+        backends.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    if os.environ.get("UNISONO_DEFAULT") == "1":
+        backends.default_device_backend_map["cpu"] = NAME
+
+
+def _create(options: Any, pg_options: Any) -> Any:
+    """What torch calls on every member of a new group."""
+    from .create import create
+
+    return create(options, pg_options)

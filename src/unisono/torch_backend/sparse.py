@@ -1,0 +1,34 @@
+"""all_reduce of sparse tensors: what each rank has is brought to all, and added there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..collectives import all_gather
+from ..errors import ArgumentError
+from ..membership.group import Group
+from ..ops import resolve
+
+__all__ = ["all_reduce_sparse"]
+
+
+def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: float | None) -> None:
+    """Replace a sparse COO tensor, on every rank, by the sum (or average) of all ranks' tensors.
+
+    tensor: of one shape on every rank, with as many non-zero elements as it likes; in place, and coalesced.
+    """
+    name = resolve(op)
+    if tensor.layout is not torch.sparse_coo or name not in ("sum", "avg"):
+        raise ArgumentError(f"of sparse tensors only COO ones can be combined, with sum or avg, not {name} of this one")
+    mine = tensor.detach().coalesce()
+    places = all_gather(None, mine.indices().t().contiguous(), group, timeout_s=timeout_s)
+    values = all_gather(None, mine.values(), group, timeout_s=timeout_s)
+    # Checks are off: these are the places of tensors that exist.
+    total = torch.sparse_coo_tensor(torch.cat(places).t(), torch.cat(values), tensor.shape, check_invariants=False)
+    total = total.coalesce()
+    if name == "avg":
+        total = total / group.size
+    with torch.no_grad():
+        tensor.copy_(total)

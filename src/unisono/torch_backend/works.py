@@ -1,0 +1,148 @@
+"""Works as torch knows them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch._C._distributed_c10d as c10d
+from torch.futures import Future
+
+from ..work import Work
+from .trouble import for_torch
+
+__all__ = ["DONE", "Finished", "Together", "TorchWork"]
+
+_NO_TIMEOUT = timedelta(0)
+
+
+class TorchWork(c10d.Work):
+    """A call in the background. C++ code sees `wait` and `get_future` only; the rest is for Python.
+
+    tensors: what the call writes. timeout: a call whose time is over is given up by the call itself; that of `wait`
+    ends the waiting only.
+    """
+
+    def __init__(self, work: Work, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._work, self._tensors = work, tensors
+        self._future: Future[Any] | None = None
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Return True when the call has ended well; raise what it raised, or WaitTimeout after `timeout`."""
+        try:
+            return self._work.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
+        except BaseException as error:
+            for_torch(error)
+            raise
+
+    def get_future(self) -> Future[Any]:
+        """A future of the tensors, which completes with the call, whether anybody waits or not.
+
+        Its errors come out of a callback: those of `Future.set_exception` would be values to C++ code.
+        """
+        if self._future is None:
+
+            def value(_: Future[Any]) -> list[torch.Tensor]:
+                self.wait()
+                return self._tensors
+
+            self._future = self._work.get_future().then(value)
+        return self._future
+
+    def is_completed(self) -> bool:
+        """Has the call ended, well or not?"""
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        """Has the call ended well?"""
+        return self._work.is_success()
+
+    def exception(self) -> BaseException | None:
+        """What the call raised, or None."""
+        error = self._work.exception()
+        return None if error is None else for_torch(error)
+
+    def result(self) -> list[torch.Tensor]:
+        """Wait; what the call has written."""
+        self.wait()
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """Wait."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """The rank in the group from which a message came; -1 for other calls."""
+        source: Any = getattr(self._work, "source_rank", None)
+        try:
+            return -1 if source is None else int(source())
+        except BaseException as error:
+            for_torch(error)
+            raise
+
+    _source_rank = source_rank
+
+
+class Together(Work):
+    """Several calls as one."""
+
+    def __init__(self, works: list[Work]) -> None:
+        super().__init__(f"{len(works)} calls")
+        self._works, self._left = works, len(works)
+        for work in works:
+            work.get_future().add_done_callback(self._one_over)
+        if not works:
+            self._finish(None)
+
+    def _one_over(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._left -= 1
+            over = not self._left
+        if over:
+            errors = [error for work in self._works if (error := work.exception()) is not None]
+            self._finish(errors[0] if errors else None)
+
+
+class Finished(c10d.Work):
+    """A call that was over when it returned. Its tensors are where the caller has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def wait(self, _timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Nothing is left to wait for."""
+        return True
+
+    def get_future(self) -> Future[Any]:
+        """A future that has completed."""
+        future: Future[Any] = Future()
+        future.set_result([])
+        return future
+
+    def is_completed(self) -> bool:
+        """It is."""
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        """A call that raised returned nothing."""
+
+    def result(self) -> list[torch.Tensor]:
+        """No list is kept."""
+        return []
+
+    def synchronize(self) -> None:
+        """Nothing is left to wait for."""
+
+    def source_rank(self) -> int:
+        """None."""
+        return -1
+
+    _source_rank = source_rank
+
+
+DONE = Finished()
+"""What every synchronous call returns."""
