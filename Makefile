@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-integrations check matrix bench bench-torch calls format clean
+.PHONY: help demo test test-integrations check matrix bench bench-torch calls format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make test    the tests"
@@ -33,6 +33,9 @@ demo: $(VENV)/ready
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest
+
+test-torch: $(VENV)/ready
+	$(BIN)/python -m pytest -m layers
 
 test-integrations: $(VENV)/ready-integrations
 	$(BIN)/python -m pytest tests/integrations/check_programs.py

@@ -17,6 +17,8 @@ from torch_ranks import TorchRanks
 
 Worlds = Callable[[int], unisono.World]
 
+pytestmark = pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the limits are those of torch 2.13")
+
 
 @pytest.fixture
 def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:

@@ -31,6 +31,10 @@ def _register() -> None:
     backends: Any = distributed.Backend
     if NAME.upper() not in backends._plugins:  # noqa: SLF001  there is no other way to ask
         backends.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        # From 2.15 on torch attaches a recorder to groups that keep none themselves, which only C++ backends can have.
+        recording = getattr(distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
+        if isinstance(recording, set):
+            recording.add(NAME)
     if os.environ.get("UNISONO_DEFAULT") == "1":
         backends.default_device_backend_map["cpu"] = NAME
 
