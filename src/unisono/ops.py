@@ -73,7 +73,8 @@ def make_op(
     function: with elementwise=True, (x, y) -> z on numbers, which Numba compiles for each dtype at first use. float16,
     bfloat16 and the float8 dtypes come as float32, and are rounded once per combine; what is returned becomes x's type
     before it is used again. Dividing by zero gives what numpy gives. With elementwise=False, (a, b) -> tensor on whole
-    tensors, any Python, called in the order of ranks.
+    tensors, any Python, called in the order of ranks; what it raises is raised on the ranks where it does. What the
+    function uses beside its code (attributes of an object, tensors in a closure) must be the same on all ranks.
     commutative, associative: what may be relied on. Inputs are combined from left to right, in the order of ranks;
     unless the function is associative, in one pass.
     name: for messages; the function's own without it.

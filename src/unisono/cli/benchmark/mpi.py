@@ -135,11 +135,11 @@ class MpiJob:
 
 def environment(mpi: Mpi, *, oversubscribed: bool) -> dict[str, str]:
     """What `mpiexec` needs to know: which library mpi4py should load, and leave to run as root, as containers do."""
-    environment = dict(os.environ, MPI4PY_LIBMPI=str(mpi.library), OMP_NUM_THREADS="1")
+    variables = dict(os.environ, MPI4PY_LIBMPI=str(mpi.library), OMP_NUM_THREADS="1")
     if mpi.name == OPEN_MPI:
-        environment["OPAL_PREFIX"] = str(mpi.launcher.parent.parent)
+        variables["OPAL_PREFIX"] = str(mpi.launcher.parent.parent)
         for tool in ("OMPI", "PRTE"):
-            environment[f"{tool}_ALLOW_RUN_AS_ROOT"] = environment[f"{tool}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+            variables[f"{tool}_ALLOW_RUN_AS_ROOT"] = variables[f"{tool}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
         if oversubscribed:
-            environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-    return environment
+            variables["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+    return variables
