@@ -19,8 +19,6 @@ Worlds = Callable[[int], unisono.World]
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
-pytestmark = pytest.mark.layers
-
 
 @pytest.fixture
 def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:

@@ -11,6 +11,18 @@ import unisono
 Worlds = Callable[[int], unisono.World]
 
 
+_kept: list[Any] = []
+
+
+def _keep(groups: Any) -> None:
+    """Let groups of Gloo live as long as their rank.
+
+    What its thread has called (hooks of DDP) may have the last reference to the group, whose end then joins that
+    thread, from itself: the process dies of "Resource deadlock avoided" (std::terminate in ~ProcessGroupGloo).
+    """
+    _kept.extend(groups)
+
+
 class TorchRanks:
     """`ranks(3)(function, *args)`: the function, on three ranks, between init_process_group and destroy."""
 
@@ -41,6 +53,8 @@ class TorchRanks:
                     return function(*args)
                 finally:
                     if distributed.is_initialized():
+                        if backend == "gloo":
+                            _keep(distributed.distributed_c10d._world.pg_map)
                         distributed.destroy_process_group()
 
             return self._worlds(size).run(rank)

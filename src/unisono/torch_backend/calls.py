@@ -4,8 +4,6 @@ This class is the same for every version of torch. What it becomes a part of, a 
 C++ code reaches it. The names are C++'s; ranks are those of the group.
 """
 
-# ruff: noqa: B008  the defaults are torch's own option objects, which nobody changes
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -62,8 +60,8 @@ class Calls:
     _together: list[Work] | None = None
     """Between `_start_coalescing` and `_end_coalescing`: the calls that were made."""
 
-    @entry
-    def allreduce(self, tensors: Any, opts: Any = c10d.AllreduceOptions()) -> c10d.Work:
+    @entry(c10d.AllreduceOptions, "op", "timeout")
+    def allreduce(self, tensors: Any, opts: Any) -> c10d.Work:
         """all_reduce of the tensor in the list."""
         tensor = tensors[0]
         if tensor.__class__ is not _Tensor or len(tensors) != 1:
@@ -89,52 +87,47 @@ class Calls:
 
         return self._started(action, "all_reduce of a sparse tensor", opts, [tensor])
 
-    @entry
-    def allreduce_coalesced(self, tensors: Any, opts: Any = c10d.AllreduceCoalescedOptions()) -> c10d.Work:
+    @entry(c10d.AllreduceCoalescedOptions)
+    def allreduce_coalesced(self, tensors: Any, opts: Any) -> c10d.Work:
         """all_reduce of each tensor."""
         work = all_reduce_coalesced(reals(tensors), _op(opts), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, tensors)
 
-    @entry
-    def broadcast(self, tensors: Any, opts: Any = c10d.BroadcastOptions()) -> c10d.Work:
+    @entry(c10d.BroadcastOptions, "root", "timeout")
+    def broadcast(self, tensors: Any, opts: Any) -> c10d.Work:
         """broadcast of the tensor in the list from `opts.rootRank`."""
         work = broadcast(_one(tensors), opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, tensors)
 
-    @entry
-    def reduce(self, tensors: Any, opts: Any = c10d.ReduceOptions()) -> c10d.Work:
+    @entry(c10d.ReduceOptions, "root", "op", "timeout")
+    def reduce(self, tensors: Any, opts: Any) -> c10d.Work:
         """reduce of the tensor in the list to `opts.rootRank`."""
         limit_s = _limit(opts)
         work = reduce(_one(tensors), opts.rootRank, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, tensors)
 
-    @entry
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = c10d.AllgatherOptions()) -> c10d.Work:
+    @entry(c10d.AllgatherOptions, "timeout")
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """all_gather of the tensor in the second list into those in the list in the first; sizes may differ."""
         blocks = reals(_one(outputs))
         work = all_gather(blocks, _one(inputs), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks)
 
-    @entry
-    def all_gather_single(
-        self,
-        output: Any,
-        input: Any,  # noqa: A002  torch's name
-        opts: Any = c10d.AllgatherOptions(),
-    ) -> c10d.Work:
+    @entry(c10d.AllgatherOptions)
+    def all_gather_single(self, output: Any, input: Any, opts: Any) -> c10d.Work:  # noqa: A002  torch's name
         """all_gather into one tensor."""
         work = all_gather_single(real(output), real(input), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, [output])
 
-    @entry
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = c10d.AllgatherOptions()) -> c10d.Work:
+    @entry(c10d.AllgatherOptions)
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """all_gather of each input into its output."""
         limit_s = _limit(opts)
         work = all_gather_coalesced(reals(outputs), reals(inputs), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, outputs)
 
-    @entry
-    def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = c10d.AllgatherOptions()) -> c10d.Work:
+    @entry(c10d.AllgatherOptions)
+    def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any) -> c10d.Work:
         """all_gather of inputs[k] into output_lists[r][k] of each rank r, for each k."""
         group, limit_s = self.group, _limit(opts)
         sources, columns = reals(inputs), [reals(column) for column in zip(*output_lists, strict=True)]
@@ -145,63 +138,56 @@ class Calls:
 
         return self._started(action, "all_gather_coalesced", opts, [block for column in columns for block in column])
 
-    @entry
-    def gather(self, outputs: Any, inputs: Any, opts: Any = c10d.GatherOptions()) -> c10d.Work:
+    @entry(c10d.GatherOptions, "root", "timeout")
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """gather of the tensor in the second list to `opts.rootRank`, whose first list has a list of tensors."""
         blocks = reals(_one(outputs)) if outputs else None
         work = gather(_one(inputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks or [])
 
-    @entry
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = c10d.ScatterOptions()) -> c10d.Work:
+    @entry(c10d.ScatterOptions, "root", "timeout")
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """scatter into the tensor in the first list from `opts.rootRank`, whose second list has a list of tensors."""
         blocks = reals(_one(inputs)) if inputs else None
         work = scatter(_one(outputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, outputs)
 
-    @entry
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = c10d.ReduceScatterOptions()) -> c10d.Work:
+    @entry(c10d.ReduceScatterOptions, "op", "timeout")
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """reduce_scatter into the tensor in the first list of those in the list in the second."""
         limit_s, blocks = _limit(opts), reals(_one(inputs))
         work = reduce_scatter(_one(outputs), blocks, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, outputs)
 
-    @entry
-    def reduce_scatter_single(
-        self,
-        output: Any,
-        input: Any,  # noqa: A002
-        opts: Any = c10d.ReduceScatterOptions(),
-    ) -> c10d.Work:
+    @entry(c10d.ReduceScatterOptions)
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any) -> c10d.Work:  # noqa: A002  torch's name
         """reduce_scatter of one tensor."""
         limit_s, pair = _limit(opts), (real(output), real(input))
         work = reduce_scatter_single(*pair, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, [output])
 
-    @entry
-    def reduce_scatter_single_coalesced(
-        self, outputs: Any, inputs: Any, opts: Any = c10d.ReduceScatterOptions()
-    ) -> c10d.Work:
+    @entry(c10d.ReduceScatterOptions)
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """reduce_scatter of each input into its output."""
         limit_s, pair = _limit(opts), (reals(outputs), reals(inputs))
         work = reduce_scatter_coalesced(*pair, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, outputs)
 
-    @entry
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = c10d.AllToAllOptions()) -> c10d.Work:
+    @entry(c10d.AllToAllOptions, "timeout")
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """all_to_all of lists with one tensor per rank, of any sizes."""
         blocks = reals(outputs)
         work = all_to_all(blocks, reals(inputs), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks)
 
-    @entry
+    @entry(c10d.AllToAllOptions, "timeout")
     def all_to_all_single(
         self,
         output: Any,
         input: Any,  # noqa: A002
         output_split_sizes: Any,
         input_split_sizes: Any,
-        opts: Any = c10d.AllToAllOptions(),
+        opts: Any,
     ) -> c10d.Work:
         """all_to_all of one tensor, cut alike or as the sizes say."""
         cut = output_split_sizes or None, input_split_sizes or None
@@ -209,38 +195,38 @@ class Calls:
         work = all_to_all_single(*pair, *cut, self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, [output])
 
-    @entry
-    def barrier(self, opts: Any = c10d.BarrierOptions()) -> c10d.Work:
+    @entry(c10d.BarrierOptions, "timeout")
+    def barrier(self, opts: Any) -> c10d.Work:
         """barrier."""
         return self._work(barrier(self.group, opts.asyncOp, timeout_s=_limit(opts)), [])
 
-    @entry
+    @entry()
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the first rank, or all ranks, that did not come in time."""
         number, self._barriers = self._barriers, self._barriers + 1
         limit_s = self.group.timeout_s if timeout is None else timeout.total_seconds()
         monitored_barrier(self.group, number, limit_s, wait_all_ranks)
 
-    @entry
+    @entry()
     def send(self, tensors: Any, dst: int, tag: int = 0) -> c10d.Work:
         """Send the tensor in the list, in the background."""
         return self._work(isend(_one(tensors), dst, self.group, tag), tensors)
 
-    @entry
+    @entry()
     def recv(self, tensors: Any, src: int, tag: int = 0) -> c10d.Work:
         """Receive the tensor in the list, in the background."""
         return self._work(irecv(_one(tensors), src, self.group, tag), tensors)
 
-    @entry
+    @entry()
     def recv_anysource(self, tensors: Any, tag: int = 0) -> c10d.Work:
         """Receive the tensor in the list from whoever sends one; `_source_rank` of the work says who did."""
         return self._work(irecv(_one(tensors), None, self.group, tag), tensors)
 
-    @entry
+    @entry()
     def _start_coalescing(self, _device: torch.device) -> None:
         self._together = []
 
-    @entry
+    @entry()
     def _end_coalescing(self, _device: torch.device) -> c10d.Work:
         works, self._together = self._together or [], None
         return TorchWork(Together(works), [])

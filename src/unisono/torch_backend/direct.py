@@ -1,0 +1,60 @@
+"""What users write on a group itself, as torch's groups allow: `group.allreduce(tensor, dist.ReduceOp.MAX)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+import torch
+
+__all__ = ["Forms"]
+
+_FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
+
+
+class Forms:
+    """The two forms in which a method of a group may be called, and the way from both to lists and options.
+
+    method: its parameters are self, some with tensors or lists, and opts. options: the class of opts. short: what may
+    stand in the place of opts, in this order.
+    """
+
+    def __init__(self, method: Callable[..., Any], options: type, short: Sequence[str]) -> None:
+        self._name, self._options = method.__name__, options
+        self._items = tuple(inspect.signature(method).parameters)[1:-1]
+        self._long, self._brief = (_signature(self._items, optional) for optional in (["opts"], short))
+
+    def complete(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All arguments of a call, with options at the end. Where a tensor stands for a list, it is put into one.
+
+        Raises TypeError for arguments that the method does not take.
+        """
+        items, named = self._items, {self._own(name): value for name, value in keywords.items()}
+        long = "opts" in named or any(isinstance(arg, self._options) for arg in args[len(items) :])
+        try:
+            given = (self._long if long else self._brief).bind(*args, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"{self._name}{self._brief} or {self._name}{self._long}: {error}") from None
+        options = given.pop("opts", None) or self._options()
+        values = [given.pop(item) for item in items]
+        for name, value in given.items():
+            if value is not None:
+                setattr(options, _FIELDS[name], value)
+        if any(
+            isinstance(value, torch.Tensor) for item, value in zip(items, values, strict=True) if item.endswith("s")
+        ):
+            values = [[] if isinstance(value, list) and not value else [value] for value in values]
+        return *values, options
+
+    def _own(self, name: str) -> str:
+        """A parameter's name here; torch's versions name them output_tensors, outputTensor, outputs and so on."""
+        near = [item for item in self._items if name == item or name.startswith(item.removesuffix("s"))]
+        return max(near, key=len, default=name)
+
+
+def _signature(items: Sequence[str], optional: Sequence[str]) -> Signature:
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [Parameter(item, kind) for item in items]
+    return Signature(parameters + [Parameter(name, kind, default=None) for name in optional])
