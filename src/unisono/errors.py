@@ -236,7 +236,7 @@ class WaitTimeout(UnisonoError, TimeoutError):
         else:
             who = _rank(waiting, self.world_ranks)
             text = f"{who} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
-        super().__init__(f"{text}.{details}\nLook at what is missing, or give it more time with timeout_s.")
+        super().__init__(f"{text}.{details}\nLook at what is missing, or give it a longer timeout.")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.call, self.waited_s, self.missing, self.waiting, self.details, self.world_ranks)
