@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as c10d
 
+from ..arguments import check_tensor, check_whole
 from ..coalesced import all_gather_coalesced, all_reduce_coalesced, reduce_scatter_coalesced
 from ..collectives import (
     all_gather,
@@ -28,6 +29,7 @@ from ..collectives import (
     reduce_scatter_single,
     scatter,
 )  # fmt: skip
+from ..dispatch import entering
 from ..dispatch.perform import start
 from ..errors import ArgumentError
 from ..membership import Group
@@ -145,6 +147,14 @@ class Calls:
         work = gather(_one(inputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks or [])
 
+    @entry(c10d.GatherOptions)
+    def gather_single(self, output: Any, input: Any, opts: Any) -> c10d.Work:  # noqa: A002  torch's name
+        """gather into one tensor, which `opts.rootRank` has; from torch 2.14 on."""
+        source, whole = real(input), real(output)
+        blocks = _cut(whole, source, self.group) if opts.rootRank == self.group.rank else None
+        work = gather(source, blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
+        return self._work(work, [] if blocks is None else [output])
+
     @entry(c10d.ScatterOptions, "root", "timeout")
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """scatter into the tensor in the first list from `opts.rootRank`, whose second list has a list of tensors."""
@@ -231,10 +241,11 @@ class Calls:
         works, self._together = self._together or [], None
         return TorchWork(Together(works), [])
 
-    # The names of these before torch 2.13.
+    # Other names of these, most of them from before torch 2.13.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
+    gather_into_tensor = gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -281,3 +292,14 @@ def _one(items: Sequence[Any]) -> Any:
     if len(items) != 1:
         raise ArgumentError(f"expected a list with one item, for the one CPU of this process; got {len(items)}")
     return real(items[0])
+
+
+def _cut(whole: Any, part: Any, group: Group) -> list[torch.Tensor]:
+    """The blocks of a tensor, one per rank, each like `part`. Where they do not fit, the other ranks raise, too."""
+    with entering(group, "gather"):
+        check_tensor("input", part)
+        check_tensor("output", whole, written=True)
+        check_whole("output", whole, "input", part, group)
+        if not whole.is_contiguous():
+            raise ArgumentError("output: its elements do not lie side by side; pass a contiguous tensor")
+    return list(whole.view(group.size, *part.shape))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..config import Config
+from .backend import add_backend
 from .elsewhere import add_other_backends, other_devices
 from .meeting import join
 from .patch import open_monitored_barrier
@@ -22,7 +23,8 @@ def create(options: Any, pg_options: Any) -> UnisonoProcessGroup:
     try:
         devices = other_devices()
         made = UnisonoProcessGroup(join(*where, options.global_ranks_in_group, config), options.store)
-        add_other_backends(made, devices, options)
+        add_backend(made, made.group)
+        add_other_backends(made, devices, options, None if config else pg_options)
     except BaseException as error:
         for_torch(error)
         raise

@@ -19,8 +19,8 @@ __all__ = ["add_other_backends", "other_devices"]
 def other_devices() -> dict[str, str]:
     """The backends that the user has named for other devices, by device.
 
-    torch up to 2.13 makes a group of one backend where that is written in Python, and does not tell it of the others:
-    they are read from torch's own variables. Raises ArgumentError where ours is named for another device.
+    torch makes a group of one backend where that is a process group written in Python, and does not tell it of the
+    others: they are read from torch's own variables. Raises ArgumentError where ours is named for another device.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
     while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
@@ -34,25 +34,40 @@ def other_devices() -> dict[str, str]:
     return {device: backend for device, backend in named.items() if device != "cpu"}
 
 
-def add_other_backends(group: Any, devices: dict[str, str], options: Any) -> None:
-    """Make these backends, and let the group pass the tensors of their devices on to them."""
+def add_other_backends(group: Any, devices: dict[str, str], options: Any, pg_options: Any) -> None:
+    """Make these backends, and let the group pass the tensors of their devices on to them.
+
+    options, pg_options: what torch has for the backends of this group; the store is changed.
+    """
+    store = options.store
     for device, backend in devices.items():
-        store = PrefixStore(f"{device} beside {NAME}", options.store)
-        where = store, options.group_rank, options.group_size
-        made: Any
-        if backend == "gloo":
-            kind = ProcessGroup.BackendType.GLOO
-            made = distributed.ProcessGroupGloo(*where, timeout=options.timeout)
-        elif backend == "nccl" and distributed.is_nccl_available():
-            kind = ProcessGroup.BackendType.NCCL
-            settings = distributed.ProcessGroupNCCL.Options()
-            settings._timeout = options.timeout  # noqa: SLF001  as torch itself does
-            settings.global_ranks_in_group, settings.group_name = options.global_ranks_in_group, options.group_id
-            made = distributed.ProcessGroupNCCL(*where, settings)
-            made._set_sequence_number_for_group()  # noqa: SLF001
-        else:
-            raise ArgumentError(
-                f"{device}:{backend}: beside {NAME}, only gloo and nccl are possible, where torch has them"
-            )
-        group._register_backend(torch.device(device), kind, made)  # noqa: SLF001
+        options.store = PrefixStore(f"{device} beside {NAME}", store)
+        kind = distributed.Backend.backend_type_map.get(backend, ProcessGroup.BackendType.CUSTOM)
+        group._register_backend(torch.device(device), kind, _make(backend, options, pg_options))  # noqa: SLF001
         group.elsewhere = True
+
+
+def _make(backend: str, options: Any, pg_options: Any) -> Any:
+    """A backend, as torch would make it."""
+    where = options.store, options.group_rank, options.group_size
+    known: Any = distributed.Backend
+    if hasattr(known, "_ensure_backend_registered"):  # from torch 2.14 on; from then on, Gloo and NCCL are plugins, too
+        known._ensure_backend_registered(backend)  # noqa: SLF001
+    plugin = known._plugins.get(backend.upper())  # noqa: SLF001
+    made: Any
+    if plugin is not None:
+        given = (options, pg_options) if plugin.extended_api else (*where, options.timeout)
+        made = plugin.creator_fn(*given)
+    elif backend == "gloo":
+        made = distributed.ProcessGroupGloo(*where, timeout=options.timeout)
+    elif backend == "nccl" and distributed.is_nccl_available():
+        settings = distributed.ProcessGroupNCCL.Options()
+        settings._timeout = options.timeout  # noqa: SLF001  as torch itself does
+        settings.global_ranks_in_group, settings.group_name = options.global_ranks_in_group, options.group_id
+        made = distributed.ProcessGroupNCCL(*where, settings)
+        made._set_sequence_number_for_group()  # noqa: SLF001
+    else:
+        raise ArgumentError(f"{backend}: torch {torch.__version__} cannot make this backend beside {NAME}")
+    if isinstance(made, ProcessGroup):
+        raise ArgumentError(f"{backend}: is a process group of its own, and cannot be beside {NAME}")
+    return made

@@ -1,4 +1,4 @@
-"""The adapter for torch up to 2.13, where a backend written in Python is a ProcessGroup."""
+"""A process group of torch.distributed, in Python: Python code calls its methods directly, C++ code by their names."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def _register() -> None:
     backends: Any = distributed.Backend
     if NAME.upper() not in backends._plugins:  # noqa: SLF001  there is no other way to ask
         backends.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-        # From 2.15 on torch attaches a recorder to groups that keep none themselves, which only C++ backends can have.
+        # From 2.15 on torch records calls of backends that do not do so themselves: those that its dispatcher sees, and
+        # the end of those whose works are written in C++. Of ours it would tell that a few began and none ended.
         recording = getattr(distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
         if isinstance(recording, set):
             recording.add(NAME)
