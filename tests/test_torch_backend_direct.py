@@ -117,6 +117,30 @@ def test_forms_of_the_methods_of_groups(ranks: TorchRanks) -> None:
         assert [found[form] for found in ours] == [found[form] for found in theirs], form
 
 
+def test_messages_by_torch_s_names(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group, tensor = dist.group.WORLD, mine()
+        if dist.get_rank():
+            group.send(tensors=[tensor], dstRank=0, tag=3).wait()
+        else:
+            group.recv(tensors=[tensor], srcRank=1, tag=3).wait()
+        assert torch.equal(tensor, torch.arange(4.0) + 100)
+
+    ranks(2)(work)
+
+
+def test_calls_are_counted(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group: Any = dist.group.WORLD
+        group._set_sequence_number_for_group()
+        before = group._get_sequence_number_for_group()
+        for _ in range(3):
+            group.allreduce([mine()]).wait()
+        assert group._get_sequence_number_for_group() == before + 3
+
+    ranks(2)(work)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [

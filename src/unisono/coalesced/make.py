@@ -13,6 +13,7 @@ from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Request, entering, known_plan, run_plan
 from ..dispatch.perform import prepare, start
 from ..engine.pack import mover
+from ..engine.written import mark_written
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp
@@ -155,6 +156,8 @@ def _carry(
         run(k)
         if call.gets is not None:
             move(addresses[call.gets], *one.packing[call.gets], True)
+    written = call.written()
+    mark_written(tensors[written.start : written.stop])
     for k, copy in copies.items():
-        if k in call.written():
+        if k in written:
             tensors[k].detach().copy_(copy)

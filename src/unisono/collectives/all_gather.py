@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_apart, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import Exchange, Request, default_group, entering, exchange, known_plan, run_plan
+from ..dispatch import Exchange, Request, default_group, entering, exchange, known_plan, run_known
 from ..errors import MismatchError
 from ..membership.group import Group
 
@@ -63,7 +63,7 @@ def all_gather_single(
     group, disagreed = (default_group() if group is None else group), None
     if not async_op and (plan := known_plan(group, input, output, "all_gather", None, 0, algorithm)):
         try:
-            return run_plan(group, plan, input.data_ptr(), output.data_ptr(), timeout_s)
+            return run_known(group, plan, input, output, timeout_s)
         except MismatchError as error:
             disagreed = error
     with entering(group, "all_gather"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
 
 from ..arguments import check_op, check_tensor
 from ..dispatch import Request, combine, default_group, entering, finish_plan
+from ..engine.written import mark_written
 from ..membership.current import get_default
 from ..membership.group import Group
 from ..ops import ReduceOp
@@ -55,8 +55,7 @@ def all_reduce(
             raise
         finally:
             group.lock.release()
-        if tensor.requires_grad:
-            increment_version(tensor)
+        mark_written((tensor,))
         return None
     with entering(group, "all_reduce"):
         check_tensor("tensor", tensor, written=True)

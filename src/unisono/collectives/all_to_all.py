@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..arguments import blank, check_apart, check_splits, check_tensor, check_tensors, shape_name
-from ..dispatch import Exchange, Request, default_group, entering, exchange, known_plan, run_plan
+from ..dispatch import Exchange, Request, default_group, entering, exchange, known_plan, run_known
 from ..errors import ArgumentError, DTypeError, MismatchError
 from ..membership.group import Group
 
@@ -68,7 +68,7 @@ def all_to_all_single(
         plan = known_plan(group, input, output, "all_to_all", None, 0, algorithm)
         if plan is not None:
             try:
-                return run_plan(group, plan, input.data_ptr(), output.data_ptr(), timeout_s)
+                return run_known(group, plan, input, output, timeout_s)
             except MismatchError as error:
                 disagreed = error
     with entering(group, "all_to_all"):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_root, check_tensor
-from ..dispatch import Request, default_group, entering, known_plan, perform, run_plan
+from ..dispatch import Request, default_group, entering, known_plan, perform, run_known
 from ..membership.group import Group
 from ..work import Work
 
@@ -29,7 +29,7 @@ def broadcast(
     """
     group = default_group() if group is None else group
     if not async_op and (plan := known_plan(group, tensor, tensor, "broadcast", None, src, algorithm)):
-        run_plan(group, plan, tensor.data_ptr(), tensor.data_ptr(), timeout_s)
+        run_known(group, plan, tensor, tensor, timeout_s, writes=group.rank != src)
         return None
     with entering(group, "broadcast"):
         root = check_root("src", src, group)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_op, check_root, check_tensor
-from ..dispatch import Request, combine, default_group, entering, known_plan, run_plan
+from ..dispatch import Request, combine, default_group, entering, known_plan, run_known
 from ..membership.group import Group
 from ..ops import ReduceOp
 from ..work import Work
@@ -31,7 +31,7 @@ def reduce(
     """
     group = default_group() if group is None else group
     if not async_op and (plan := known_plan(group, tensor, tensor, "reduce", op, dst, algorithm)):
-        run_plan(group, plan, tensor.data_ptr(), tensor.data_ptr(), timeout_s)
+        run_known(group, plan, tensor, tensor, timeout_s, writes=group.rank == dst)
         return None
     with entering(group, "reduce"):
         root = check_root("dst", dst, group)

@@ -17,7 +17,7 @@ from ..dispatch import (
     exchange,
     known_plan,
     premultiplied,
-    run_plan,
+    run_known,
     whole_tensors,
 )  # fmt: skip
 from ..errors import ArgumentError, DTypeError, MismatchError
@@ -84,7 +84,7 @@ def reduce_scatter_single(
     group, disagreed = (default_group() if group is None else group), None
     if not async_op and (plan := known_plan(group, input, output, "reduce_scatter", op, 0, algorithm)):
         try:
-            return run_plan(group, plan, input.data_ptr(), output.data_ptr(), timeout_s)
+            return run_known(group, plan, input, output, timeout_s)
         except MismatchError as error:
             disagreed = error
     with entering(group, "reduce_scatter"):

@@ -3,11 +3,11 @@
 from .combine import combine, premultiplied, whole_tensors
 from .entering import entering, refuse
 from .exchange import Exchange, exchange
-from .fast import finish_plan, known_plan, run_plan
+from .fast import finish_plan, known_plan, run_known, run_plan
 from .perform import default_group, perform
 from .request import Request
 
 __all__ = [
     "Exchange", "Request", "combine", "default_group", "entering", "exchange", "finish_plan", "known_plan", "perform",
-    "premultiplied", "refuse", "run_plan", "whole_tensors",
+    "premultiplied", "refuse", "run_known", "run_plan", "whole_tensors",
 ]  # fmt: skip

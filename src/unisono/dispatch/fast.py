@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from ..engine.bind import Plan
+from ..engine.written import mark_written
 from ..membership.group import Group
 from ..units import seconds
 from ..watch import attend, caller, interrupted
 
-__all__ = ["finish_plan", "forget", "in_heap", "keep", "known_plan", "run_plan"]
+__all__ = ["finish_plan", "forget", "in_heap", "keep", "known_plan", "run_known", "run_plan"]
 
 
 def known_plan(group: Group, inp: torch.Tensor, out: torch.Tensor, *what: object) -> Plan | None:
@@ -54,6 +55,15 @@ def forget(group: Group, collective: str) -> None:
 def in_heap(group: Group, tensor: torch.Tensor) -> bool:
     """Does the tensor lie in shared memory?"""
     return group.heap_first <= tensor.data_ptr() < group.heap_end
+
+
+def run_known(
+    group: Group, plan: Plan, inp: torch.Tensor, out: torch.Tensor, timeout_s: float | None, *, writes: bool = True
+) -> None:
+    """Run what `known_plan` has found. writes: does this rank get anything?"""
+    run_plan(group, plan, inp.data_ptr(), out.data_ptr(), timeout_s)
+    if writes:
+        mark_written((out,))
 
 
 def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> None:

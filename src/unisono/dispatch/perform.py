@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.graph import increment_version
 
 from ..algorithms.catalogue import find
 from ..arguments import dtype_name
 from ..choose import choose, one_shot_limit
 from ..engine.bind import Plan
 from ..engine.program import Lowering
+from ..engine.written import mark_written
 from ..errors import AlgorithmError, ArgumentError
 from ..membership import init
 from ..membership.current import get_default
@@ -83,14 +83,12 @@ def prepare(
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)
     timeout_s = None if timeout_s is None else seconds(timeout_s)
-    outs = [request.out] if isinstance(request.out, torch.Tensor) else request.out or ()
-    written = [tensor for tensor in outs if tensor.requires_grad]
+    written = request.written_on(group.rank)
 
     def action(where: str | None) -> Tensors:
         run_plan(group, plan, inp_address, out_address, timeout_s, where)
         finish()
-        for tensor in written:
-            increment_version(tensor)
+        mark_written(written)
         _ = kept_inp, kept_out  # alive until here
         return request.out
 

@@ -40,6 +40,15 @@ class Request:
     words: str = ""
     says: str = ""
 
+    def written_on(self, rank: int) -> Sequence[torch.Tensor]:
+        """The tensors that this rank gets something into."""
+        out = self.out
+        if out is None or (self.collective == "broadcast" and rank == self.root):
+            return ()
+        if self.collective == "reduce" and rank != self.root:
+            return ()
+        return [out] if isinstance(out, torch.Tensor) else out
+
     @property
     def text(self) -> str:
         """The call in words: `broadcast(float32[10], src=2)`. Ranks whose words differ do not run together."""

@@ -65,8 +65,7 @@ class Calls:
     @entry(c10d.AllreduceOptions, "op", "timeout")
     def allreduce(self, tensors: Any, opts: Any) -> c10d.Work:
         """all_reduce of the tensor in the list."""
-        tensor = tensors[0]
-        if tensor.__class__ is not _Tensor or len(tensors) != 1:
+        if len(tensors) != 1 or (tensor := tensors[0]).__class__ is not _Tensor:
             tensor = _one(tensors)
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
@@ -218,14 +217,14 @@ class Calls:
         monitored_barrier(self.group, number, limit_s, wait_all_ranks)
 
     @entry()
-    def send(self, tensors: Any, dst: int, tag: int = 0) -> c10d.Work:
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> c10d.Work:
         """Send the tensor in the list, in the background."""
-        return self._work(isend(_one(tensors), dst, self.group, tag), tensors)
+        return self._work(isend(_one(tensors), dstRank, self.group, tag), tensors)
 
     @entry()
-    def recv(self, tensors: Any, src: int, tag: int = 0) -> c10d.Work:
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> c10d.Work:
         """Receive the tensor in the list, in the background."""
-        return self._work(irecv(_one(tensors), src, self.group, tag), tensors)
+        return self._work(irecv(_one(tensors), srcRank, self.group, tag), tensors)
 
     @entry()
     def recv_anysource(self, tensors: Any, tag: int = 0) -> c10d.Work:

@@ -67,6 +67,13 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         """The store where the ranks have met."""
         return self._store
 
+    def _get_sequence_number_for_group(self) -> int:
+        """How many collective calls this rank has made in this group; it begins by itself."""
+        return self.group.host.call_number
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing has to be agreed on."""
+
     @property
     def _device_types(self) -> list[torch.device]:
         others = super()._device_types if self.elsewhere else []

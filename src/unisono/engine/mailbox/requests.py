@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import torch
 
+from ..written import mark_written
+
 __all__ = ["ANY", "Message", "Receive", "Request", "Send"]
 
 ANY = -1
@@ -56,6 +58,7 @@ class Receive(Request):
         elif self.direct:
             if data is not self.tensor:
                 ctypes.memmove(self.tensor.data_ptr(), data.data_ptr(), data.nbytes)
+            mark_written((self.tensor,))
         else:
             with torch.no_grad():
                 self.tensor.copy_(data.view(self.tensor.shape))
