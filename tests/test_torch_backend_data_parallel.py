@@ -52,10 +52,11 @@ def same_as_gloo(ranks: TorchRanks, work: Callable[..., Any], *args: Any) -> lis
     return ours
 
 
-def test_ranks_with_fewer_batches_join(ranks: TorchRanks) -> None:
+@pytest.mark.parametrize("by_all", [True, False])
+def test_ranks_with_fewer_batches_join(ranks: TorchRanks, by_all: bool) -> None:
     def work() -> list[float]:
         wrapped = nn.parallel.DistributedDataParallel(model())
-        with wrapped.join():
+        with wrapped.join(divide_by_initial_world_size=by_all):
             losses = train(wrapped, 2 + 2 * dist.get_rank())
         return [*losses, *wrapped.module[0].bias.tolist()]
 

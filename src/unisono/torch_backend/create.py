@@ -8,7 +8,7 @@ from ..config import Config
 from .backend import add_backend
 from .elsewhere import add_other_backends, other_devices
 from .meeting import join
-from .patch import open_monitored_barrier
+from .patch import patch_torch
 from .process_group import UnisonoProcessGroup
 from .trouble import for_torch
 
@@ -17,7 +17,7 @@ __all__ = ["create"]
 
 def create(options: Any, pg_options: Any) -> UnisonoProcessGroup:
     """A group of these members. pg_options: a `Config`, or None; others are another backend's."""
-    open_monitored_barrier()
+    patch_torch()
     config = pg_options if isinstance(pg_options, Config) else None
     where = options.store, options.group_rank, options.group_size, options.group_id, options.timeout.total_seconds()
     try:
