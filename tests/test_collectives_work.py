@@ -118,3 +118,34 @@ def test_a_callback_may_wait_for_calls_of_the_same_group(worlds: Worlds) -> None
         return got
 
     assert worlds(2).run(work) == [[2.0] * 9] * 2
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_a_callback_calls_comes_before_the_calls_that_wait(worlds: Worlds, size: int) -> None:
+    def work() -> list[list[float]]:
+        me = unisono.get_rank()
+        first, inner, outer, last = (torch.full((count,), 1.0 + me) for count in (2, 3, 4, 5))
+        release = torch.zeros(1)
+
+        def callback(_: Any) -> None:
+            pending = unisono.all_reduce(inner, async_op=True)
+            assert pending is not None
+            pending.wait()
+
+        if me:
+            unisono.recv(release, 0)
+        pending = unisono.all_reduce(first, async_op=True)
+        assert pending is not None
+        if me:
+            pending.wait()  # the callback runs at once, on this thread; on rank 0 later, on the worker's
+        called: Any = pending.get_future().then(callback)
+        unisono.all_reduce(outer, async_op=True)
+        if not me:
+            for peer in range(1, size):
+                unisono.send(release, peer)
+        unisono.all_reduce(last)  # after all of them, although nobody has waited for the callback
+        called.wait()
+        return [inner.tolist(), outer.tolist(), last.tolist()]
+
+    total = size * (size + 1) / 2
+    assert worlds(size).run(work) == [[[total] * 3, [total] * 4, [total] * 5]] * size

@@ -108,30 +108,32 @@ class Work:
 
 
 class Worker:
-    """The thread of a group that runs its asynchronous calls, one after the other.
+    """The thread of a group that runs its asynchronous calls, one after the other, and the callbacks of their futures.
 
-    It also runs the callbacks of their futures, and one that makes a call of the group may be about to wait for it: so
-    from there on another thread runs the calls, and the one with the callback ends when that returns.
+    What a callback calls is run there and then, before the calls that wait. So the order of calls is the same on every
+    rank, whether a callback runs here or, since its call was over when it was added, on the thread that added it.
     """
 
     def __init__(self, name: str) -> None:
-        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._last = _Latch()  # set when the latest call has ended
+        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], Any], _Latch] | None] = queue.SimpleQueue()
+        self._last = _Latch()  # set when the latest call has ended, and its callbacks have
         self._last.set()
-        self._start(f"unisono {name}")
+        self._thread = threading.Thread(target=self._loop, name=f"unisono {name}", daemon=True)
+        self._thread.start()
 
     @property
     def busy(self) -> bool:
-        """Are there calls that have not ended? Not for a call from this very thread, out of a future's callback."""
+        """Are there calls, or callbacks, that have not ended? Not for a call out of such a callback."""
         return not self._last.is_set() and threading.current_thread() is not self._thread
 
     def submit(self, call: str, action: Callable[[], Any]) -> Work:
-        """Run the action after all that were submitted before."""
-        if threading.current_thread() is self._thread:
-            self._start(self._thread.name)
+        """Run the action after all that were submitted before; out of a callback on this very thread, at once."""
         work = Work(call)
-        self._last = work._done  # noqa: SLF001  the worker is the other half of Work
-        self._queue.put((work, action))
+        if threading.current_thread() is self._thread:
+            _perform(work, action)
+        else:
+            over = self._last = _Latch()
+            self._queue.put((work, action, over))
         return work
 
     def close(self, *, wait: bool = True) -> None:
@@ -140,20 +142,20 @@ class Worker:
         if wait and threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _start(self, name: str) -> None:
-        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
-        self._thread.start()
-
     def _loop(self) -> None:
         torch.set_grad_enabled(False)
-        me = threading.current_thread()
-        while me is self._thread and (item := self._queue.get()) is not None:
-            work, action = item
-            try:
-                result = action()
-            except BaseException as error:  # noqa: BLE001  it reaches the caller by wait()
-                work._finish(error)  # noqa: SLF001  the worker is the other half of Work
-            else:
-                work._finish(None, result)  # noqa: SLF001
-                del result
+        while (item := self._queue.get()) is not None:
+            work, action, over = item
+            _perform(work, action)
+            over.set()
             del item, work, action
+
+
+def _perform(work: Work, action: Callable[[], Any]) -> None:
+    """Run the action, and tell the work how it has ended."""
+    try:
+        result = action()
+    except BaseException as error:  # noqa: BLE001  it reaches the caller by wait()
+        work._finish(error)  # noqa: SLF001  the worker is the other half of Work
+    else:
+        work._finish(None, result)  # noqa: SLF001
