@@ -38,6 +38,8 @@ FLOORS = [
 
 TORCH_FREE = {"errors", "units", "config", "schedule", "algorithms", "price", "draw", "choose"}
 
+CONSTRUCTORS = {f"torch.{name}" for name in ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros")}
+
 
 def room(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
@@ -72,6 +74,15 @@ def test_imports_point_down(path: Path) -> None:
         return
     for other in imported_rooms(path) - {mine}:
         assert floor(other) < floor(mine), f"{mine} (floor {floor(mine)}) imports {other} (floor {floor(other)})"
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_new_tensors_are_the_cpu_s_whatever_a_program_s_default_is(path: Path) -> None:
+    if room(path) in ("cli", "testing"):
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in CONSTRUCTORS:
+            assert any(keyword.arg == "device" for keyword in node.keywords), f"line {node.lineno}: device=?"
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

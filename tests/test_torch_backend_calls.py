@@ -36,6 +36,23 @@ def same(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert torch.equal(got, expected), (got, expected)
 
 
+def test_a_call_in_flight_is_waited_for_by_its_tensor(ranks: TorchRanks) -> None:
+    def work() -> None:
+        from torch.distributed import _functional_collectives as functional
+
+        tensor, late = mine(), torch.zeros(1)
+        with functional.allow_inflight_collective_as_graph_input_ctx():
+            if dist.get_rank():
+                dist.recv(late, 0)
+            dist.all_reduce(tensor, async_op=True)
+        if not dist.get_rank():
+            assert torch.equal(tensor, mine())
+            dist.send(late, 1)
+        same(functional.wait_tensor(tensor), all_of().sum(0))
+
+    ranks(2)(work)
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("async_op", [False, True])
 def test_calls_on_whole_tensors(ranks: TorchRanks, size: int, async_op: bool) -> None:

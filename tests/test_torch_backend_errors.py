@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -122,3 +125,67 @@ def test_a_profiler_sees_calls(ranks: TorchRanks) -> None:
         assert {"unisono:allreduce", "unisono:all_gather_single"} <= names
 
     ranks(2)(work)
+
+
+@pytest.mark.parametrize(("shape", "sparse"), [((9, 4), 1), ((5, 4), 2), ((5, 6), 1), ((5,), 1)])
+def test_sparse_tensors_of_other_shapes(ranks: TorchRanks, shape: tuple[int, ...], sparse: int) -> None:
+    def work() -> None:
+        tensor = torch.ones(shape).to_sparse(sparse) if dist.get_rank() else torch.ones(5, 4).to_sparse(1)
+        before = tensor.to_dense()
+        with pytest.raises(unisono.ArgumentError, match=r"one shape on all ranks.*\[5, 4\] with 1 sparse on rank 0"):
+            dist.all_reduce(tensor)
+        assert torch.equal(tensor.to_dense(), before)
+
+    ranks(2)(work)
+
+
+def test_lists_that_are_too_short(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group: Any = dist.group.WORLD
+        rows = [[torch.zeros(2)], [torch.zeros(2)]]
+        for outputs, inputs in ((rows[:1], 1), (rows, 2)):
+            with pytest.raises(unisono.ArgumentError, match=f"expected 2 lists, one per rank, of {inputs} tensors"):
+                group.allgather_coalesced(outputs, [torch.ones(2)] * inputs)
+        with pytest.raises(unisono.ArgumentError, match="expected a list with one item"):
+            group.allreduce([])
+
+    ranks(2)(work)
+
+
+def test_a_program_that_ends_by_an_error_says_so_and_waits_for_nobody(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environment = {**os.environ, "WORLD_SIZE": "2", "MEETING": f"file://{tmp_path}/meeting"}
+    command = [sys.executable, str(program)]
+    ranks = [
+        subprocess.Popen(
+            command, env={**environment, "RANK": str(rank)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    assert "ValueError: my mistake" in ranks[0].communicate(timeout=60)[1]  # before rank 1 makes the call
+    out, err = ranks[1].communicate("go on\n", timeout=60)
+    assert "rank 0 gave up all_reduce(float32[3], sum)" in out, err
+    assert "waited for it: raised ValueError: my mistake" in out, err
+
+
+PROGRAM = """
+import os, torch
+import torch.distributed as dist
+from unisono.torch_backend import register
+
+register()
+rank = int(os.environ["RANK"])
+dist.init_process_group("unisono", os.environ["MEETING"], rank=rank, world_size=2)
+if rank == 0:
+    pending = dist.all_reduce(torch.ones(3), async_op=True)
+    while not dist.group.WORLD.group.host.unfinished:  # the call has begun
+        pass
+    raise ValueError("my mistake")
+input()
+try:
+    dist.all_reduce(torch.ones(3))
+except dist.DistBackendError as error:
+    print(error)
+"""

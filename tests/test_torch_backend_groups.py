@@ -49,6 +49,14 @@ def test_sub_groups(ranks: TorchRanks) -> None:
     ranks(4)(work)
 
 
+def test_a_barrier_where_new_tensors_have_no_memory(ranks: TorchRanks) -> None:
+    def work() -> None:
+        with torch.device("meta"):
+            dist.monitored_barrier(timeout=timedelta(seconds=30))
+
+    ranks(2)(work)
+
+
 def test_many_sub_groups_leave_nothing_behind(ranks: TorchRanks) -> None:
     def work() -> None:
         world = dist.distributed_c10d._world

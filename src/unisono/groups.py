@@ -203,7 +203,7 @@ def _make(
         except OutOfMemory as error:
             start, refused = _NO_ROOM, error
     try:
-        starts = _gather(parent, torch.tensor([start])).flatten().tolist()
+        starts = _gather(parent, torch.tensor([start], device="cpu")).flatten().tolist()
     except BaseException:
         if lent is not None:
             lent.leave()  # others may be in it
@@ -224,7 +224,7 @@ def _make(
 
 def _gather(parent: Group, mine: torch.Tensor) -> torch.Tensor:
     """Every rank's tensor, stacked."""
-    table = torch.empty(parent.size, *mine.shape, dtype=mine.dtype)
+    table = torch.empty(parent.size, *mine.shape, dtype=mine.dtype, device="cpu")
     all_gather_single(table, mine, parent)
     return table
 

@@ -63,7 +63,7 @@ def average_gradients(model: torch.nn.Module, group: Group | None = None) -> Non
     group = default_group() if group is None else group
     parameters = _parameters(model, group, "average_gradients")
     states = [_gradient_state(parameter) for parameter in parameters.values()]
-    anywhere = torch.tensor(states, dtype=torch.uint8)
+    anywhere = torch.tensor(states, dtype=torch.uint8, device="cpu")
     all_reduce(anywhere, "max", group)
     gradients = []
     for (name, parameter), state in zip(parameters.items(), anywhere.tolist(), strict=True):
@@ -99,12 +99,12 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
         for name, tensor in state.items():
             once.setdefault(_identity(name, tensor), (name, tensor))
     text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values()).encode()
-    mine = torch.tensor([zlib.crc32(text), len(text)])
+    mine = torch.tensor([zlib.crc32(text), len(text)], device="cpu")
     all_of = [torch.empty_like(mine) for _ in range(group.size)]
     all_gather(all_of, mine, group)
     if not all(torch.equal(other, mine) for other in all_of):
-        texts = [torch.empty(int(other[1]), dtype=torch.uint8) for other in all_of]
-        all_gather(texts, torch.tensor(list(text), dtype=torch.uint8), group)
+        texts = [torch.empty(int(other[1]), dtype=torch.uint8, device="cpu") for other in all_of]
+        all_gather(texts, torch.tensor(list(text), dtype=torch.uint8, device="cpu"), group)
         raise ArgumentError(f"{doing}: {_difference([bytes(part.tolist()).decode() for part in texts])}")
     return [tensor for _, tensor in once.values()]
 

@@ -188,7 +188,7 @@ class _Call:
         except Exception as error:  # noqa: BLE001  raised below, when the others know
             trouble = error
         text = f"{type(trouble).__name__}: {trouble}".encode(errors="backslashreplace") if trouble else b""
-        sizes = torch.empty(self.group.size, dtype=torch.int64)
+        sizes = torch.empty(self.group.size, dtype=torch.int64, device="cpu")
         mine = sizes[self.group.rank].fill_(max(map(_length, payloads), default=0))
         if trouble:
             mine.fill_(-len(text))  # a text instead of a payload

@@ -47,7 +47,7 @@ def apply(call: Call, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         answers = _exchange(call, f"autograd.{call.collective}", 2 * call.group.host.call_number + requires)
         call = replace(call, number=max(answers) // 2)
         if any(answer % 2 for answer in answers):
-            anchor = torch.empty(0, requires_grad=True)
+            anchor = torch.empty(0, requires_grad=True, device="cpu")
     results: tuple[torch.Tensor, ...] = _Linear.apply(call, anchor, *tensors)  # type: ignore[no-untyped-call]
     return results
 
@@ -76,7 +76,7 @@ def _exchange(call: Call, what: str, number: int) -> list[int]:
     """A number of each rank."""
     if call.group.size == 1:
         return [number]
-    mine, table = torch.tensor([number]), torch.empty(call.group.size, dtype=torch.int64)
+    mine, table = torch.tensor([number], device="cpu"), torch.empty(call.group.size, dtype=torch.int64, device="cpu")
     perform(call.group, Request("all_gather", mine, mine, table, says=what), False, None, None)
     numbers: list[int] = table.tolist()
     return numbers
@@ -95,7 +95,7 @@ def _check_together(call: Call) -> None:
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous copy."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 
 def _all_reduce(call: Call, tensors: Tensors) -> Tensors:
@@ -134,21 +134,21 @@ def _all_gather(call: Call, tensors: Tensors) -> Tensors:
 
 def _all_gather_single(call: Call, tensors: Tensors) -> Tensors:
     rows, *columns = tensors[0].shape or (1,)
-    result = torch.empty((call.group.size * rows, *columns), dtype=tensors[0].dtype)
+    result = torch.empty((call.group.size * rows, *columns), dtype=tensors[0].dtype, device="cpu")
     collectives.all_gather_single(result, tensors[0], call.group)
     return [result]
 
 
 def _reduce_scatter(call: Call, tensors: Tensors) -> Tensors:
     mine = tensors[call.group.rank]
-    result = torch.empty(mine.shape, dtype=mine.dtype)
+    result = torch.empty(mine.shape, dtype=mine.dtype, device="cpu")
     collectives.reduce_scatter(result, tensors, call.op, call.group)
     return [result]
 
 
 def _reduce_scatter_single(call: Call, tensors: Tensors) -> Tensors:
     rows, *columns = tensors[0].shape
-    result = torch.empty((rows // call.group.size, *columns), dtype=tensors[0].dtype)
+    result = torch.empty((rows // call.group.size, *columns), dtype=tensors[0].dtype, device="cpu")
     collectives.reduce_scatter_single(result, tensors[0], call.op, call.group)
     return [result]
 
@@ -161,7 +161,7 @@ def _all_to_all(call: Call, tensors: Tensors) -> Tensors:
 def _all_to_all_single(call: Call, tensors: Tensors) -> Tensors:
     outputs, inputs = call.splits
     rows, *columns = tensors[0].shape
-    result = torch.empty((sum(outputs) if outputs else rows, *columns), dtype=tensors[0].dtype)
+    result = torch.empty((sum(outputs) if outputs else rows, *columns), dtype=tensors[0].dtype, device="cpu")
     collectives.all_to_all_single(result, tensors[0], outputs, inputs, call.group)
     return [result]
 

@@ -12,7 +12,7 @@ from ..work import Work
 
 __all__ = ["barrier"]
 
-_NOTHING = torch.empty(0, dtype=torch.uint8)
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def barrier(

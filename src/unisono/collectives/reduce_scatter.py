@@ -50,7 +50,7 @@ def reduce_scatter(
         like = output if output is not None else input_list[group.rank]
         given = output is not None
         if output is None:
-            output = torch.empty(like.shape, dtype=like.dtype)
+            output = torch.empty(like.shape, dtype=like.dtype, device="cpu")
         check_tensor("output", output, written=True)
         check_apart(input_list, output, group.rank)
         check_own("input_list", input_list, "output", output, group)

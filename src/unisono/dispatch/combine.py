@@ -68,7 +68,7 @@ def _fold(group: Group, request: Request, algorithm: Any, timeout_s: float | Non
     collective = {"reduce": "gather", "reduce_scatter": "all_to_all"}.get(request.collective, "all_gather")
     parts: torch.Tensor | None = None
     if collective != "gather" or group.rank == request.root:
-        parts = torch.empty((group.size, *like.shape), dtype=like.dtype)
+        parts = torch.empty((group.size, *like.shape), dtype=like.dtype, device="cpu")
     move = Request(collective, like, request.inp, parts, root=request.root, says=request.text)
     inner = prepare(group, move, None, timeout_s)
     count = group.size

@@ -147,12 +147,12 @@ def _about_sizes(error: MismatchError, group: Group) -> bool:
 def _settle(group: Group, call: Exchange, algorithm: Any, timeout_s: float | None, where: str | None) -> Any:
     """Ask for all sizes, and run the call with them. Raises MismatchError on every rank where they do not fit."""
     with entering(group, call.collective):
-        like = Request(call.collective, torch.empty(0), call.inp, call.out, root=call.root)
+        like = Request(call.collective, torch.empty(0, device="cpu"), call.inp, call.out, root=call.root)
         inp, out, bring_home = contiguous(like, group.rank)
         call = replace(call, inp=inp, out=out)
         takes = call.takes(group)
         mine = sides(call.collective, call.root, call.gives(group), takes, group.size)
-    table = torch.empty(group.size, mine.numel(), dtype=torch.int64)
+    table = torch.empty(group.size, mine.numel(), dtype=torch.int64, device="cpu")
     ask = Request("all_gather", mine, mine, table, says=_words(call))
     question = prepare(group, ask, None, timeout_s)
     try:

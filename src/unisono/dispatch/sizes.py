@@ -39,7 +39,7 @@ def sides(
         elif (taken := takes[peer]) is not None:
             words[_TAKES] = taken.numel()
         row += words
-    return torch.tensor(row, dtype=torch.int64)
+    return torch.tensor(row, dtype=torch.int64, device="cpu")
 
 
 class Sides:
@@ -111,7 +111,7 @@ class Sides:
                 )
             if blank(0, self.dtype).dtype is not self.dtype:
                 raise ArgumentError("quantized tensors of unknown sizes: pass output tensors, or .int_repr()")
-            made.append(torch.empty(self._given(source, rank), dtype=self.dtype))
+            made.append(torch.empty(self._given(source, rank), dtype=self.dtype, device="cpu"))
         return made
 
     def _pairs(self) -> list[tuple[int, int]]:

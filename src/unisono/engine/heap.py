@@ -44,7 +44,7 @@ class Heap:
             raise DTypeError(f"there is no {dtype} tensor in shared memory; use an integer dtype for its bits")
         count = math.prod(shape)
         if count == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         nbytes = count * dtype.itemsize
         offset = self._take(-(-nbytes // _ALIGN) * _ALIGN)
         start = self._arena.heap(self._rank) + offset

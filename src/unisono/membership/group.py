@@ -16,7 +16,7 @@ from ..engine.arena import Arena
 from ..engine.bind import Plan
 from ..engine.host import Host
 from ..engine.sub_arena import SubArena
-from ..errors import InternalError, NotInitialized, UnisonoError
+from ..errors import InternalError, NotInitialized, PeerFailed, UnisonoError
 
 __all__ = ["Group"]
 
@@ -91,6 +91,13 @@ class Group:
         """No more calls: this one went wrong in a way that leaves the ranks apart."""
         self.broken = error
         self._stop()
+
+    def abandon(self, how: str) -> None:
+        """Give up whatever runs, here and, of calls that need this rank, on the others: they learn how. Idempotent."""
+        for group in [*self._subgroups, self]:
+            if not group.closed and group.broken is None:
+                group.host.arena.mark_gone(group.rank, how)
+                group.break_off(PeerFailed(group.rank, how, group.rank, "a call"))
 
     def leave_to_parent(self) -> None:
         """In a child that was forked from this rank: the group stays the parent's."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from ..engine.arena import Arena
 from ..errors import ArgumentError, NotInitialized
 from .current import get_default, is_rank_of_run, set_default
 from .detect import detect
+from .exit import leave_at_exit
 from .group import Group
 from .rendezvous import connect, meet
 
@@ -65,24 +65,20 @@ def init(
 
 def shutdown() -> None:
     """Close the default group; peers that still wait for this rank learn that it has left. Runs at exit by itself."""
-    _leave("left the group with shutdown()")
-
-
-def _leave(how: str) -> None:
     global _store  # noqa: PLW0603  see init
     group = get_default()
     if group is not None:
         set_default(None)
         if not group.closed:
             group.finish()  # peers still need the calls in the background
-            group.host.arena.mark_gone(group.rank, how)
+            group.host.arena.mark_gone(group.rank, "left the group with shutdown()")
             group.close()
     _store = None
 
 
+@atexit.register
 def _at_exit() -> None:
-    error = getattr(sys, "last_value", None)  # what Python has just printed the traceback of
-    _leave("ended" if error is None else f"raised {type(error).__qualname__}: {' '.join(str(error).split())}")
-
-
-atexit.register(_at_exit)
+    group = get_default()
+    if group is not None and not group.closed:
+        leave_at_exit(group)
+    shutdown()

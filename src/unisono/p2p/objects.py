@@ -34,7 +34,7 @@ def send_object_list(
     group = default_group() if group is None else group
     _check_list(object_list)
     payload = encode(object_list, pickle=pickle)
-    message = torch.empty(sum(map(len, payload)), dtype=torch.uint8)
+    message = torch.empty(sum(map(len, payload)), dtype=torch.uint8, device="cpu")
     fill(message, payload)
     check_send(message, dst, group, tag)
     words = f"send_object_list({len(object_list)} objects, dst={dst}, tag={tag})"
@@ -61,7 +61,7 @@ def recv_object_list(
     request = Receive(None, ANY if src is None else src, _tag(tag))
     words = f"recv_object_list({len(object_list)} objects, src={src}, tag={tag})"
     post_office(group).complete([request], lambda: f"{words} ({caller()})", timeout_s)
-    message = request.tensor if request.tensor is not None else torch.empty(0, dtype=torch.uint8)
+    message = request.tensor if request.tensor is not None else torch.empty(0, dtype=torch.uint8, device="cpu")
     try:
         objects = decode(message.numpy().data, pickle=pickle)
     except UnisonoError as error:

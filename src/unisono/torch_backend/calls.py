@@ -131,7 +131,12 @@ class Calls:
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any) -> c10d.Work:
         """all_gather of inputs[k] into output_lists[r][k] of each rank r, for each k."""
         group, limit_s = self.group, _limit(opts)
-        sources, columns = reals(inputs), [reals(column) for column in zip(*output_lists, strict=True)]
+        sources, rows = reals(inputs), [reals(row) for row in output_lists]
+        if len(rows) != group.size or any(len(row) != len(sources) for row in rows):
+            raise ArgumentError(
+                f"output_lists: expected {group.size} lists, one per rank, of {len(sources)} tensors, one per input"
+            )
+        columns = list(zip(*rows, strict=True))
 
         def action(_: str | None) -> None:
             for blocks, source in zip(columns, sources, strict=True):
@@ -266,7 +271,11 @@ class Calls:
             return DONE
         if self._together is not None:
             self._together.append(work)
-        return TorchWork(work, tensors)
+        made = TorchWork(work, tensors)
+        if c10d._allow_inflight_collective_as_graph_input():  # noqa: SLF001  then wait_tensor(tensor) waits for it
+            for tensor in tensors:
+                c10d._register_work(tensor, made)  # noqa: SLF001
+        return made
 
 
 _SUM = c10d.ReduceOp.SUM

@@ -6,12 +6,12 @@ import atexit
 import json
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
+from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ..config import Config
 from ..engine.arena import Arena
@@ -19,6 +19,7 @@ from ..engine.sub_arena import SubArena
 from ..errors import OutOfMemory, WaitTimeout
 from ..membership import Group, get_default, set_default
 from ..membership.detect import Launch
+from ..membership.exit import leave_at_exit
 from ..membership.rendezvous import meet
 from ..watch.gone import gone
 
@@ -68,11 +69,11 @@ def join(
     return group
 
 
-def leave(group: Group, handle: object = None) -> None:
+def leave(group: Group, *, with_store: bool = False) -> None:
     """Finish the calls in the background, tell the others, and close the group. Idempotent.
 
-    handle: what torch has the group by. Rank 0 has the store of the ranks, and gives it up with the handle; the others
-    wait for that a little, since a group that they make next would meet at the old store.
+    with_store: is torch about to give up the store, too? It is mostly a server in the process of rank 0, and the others
+    wait a little until that has gone: a group that they make next would look for the next one, and find the old.
     """
     global _world  # noqa: PLW0603  see join
     _alive.discard(group)
@@ -85,15 +86,26 @@ def leave(group: Group, handle: object = None) -> None:
     group.finish()  # peers still need these calls
     if group.parent is None:
         mark = partial(group.host.arena.board(group.rank).set_gone, "left the group with destroy_process_group()")
-        if handle is None or group.rank > 0:
+        if not with_store or group.rank > 0:
             mark()
         else:
-            weakref.finalize(handle, mark)
+            last: Any = distributed_c10d._world.pg_coalesce_state  # noqa: SLF001
+            last[_Last(mark)] = []
         until = time.monotonic() + _FOLLOW_S
-        if handle is not None and group.rank > 0 and group.broken is None:
+        if with_store and group.rank > 0 and group.broken is None:
             while not gone(group, 0) and time.monotonic() < until:
                 time.sleep(_ASK_S)
     group.close()
+
+
+class _Last:
+    """A key in the last table that torch empties when it destroys its groups; the stores are in the first."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def __del__(self) -> None:
+        self._then()
 
 
 def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Arena:
@@ -158,4 +170,5 @@ _alive: weakref.WeakSet[Group] = weakref.WeakSet()
 @atexit.register
 def _leave_all() -> None:
     for group in list(_alive):
-        leave(group)
+        if not group.closed:
+            leave_at_exit(group)

@@ -26,7 +26,7 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
     the first. All goes through messages to rank 0 and back, so the group can be used afterwards.
     """
     call, tag, began = "monitored_barrier()", _TAGS + number, time.monotonic()
-    absent = torch.zeros(group.size, dtype=torch.int64)
+    absent = torch.zeros(group.size, dtype=torch.int64, device="cpu")
     if group.rank:
         send(absent[:1], 0, group, tag, timeout_s=timeout_s)
         try:
@@ -38,7 +38,7 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
         for rank in range(1, group.size):
             left_s = max(0.0, began + timeout_s - time.monotonic())
             try:
-                recv(torch.empty(1, dtype=torch.int64), rank, group, tag, timeout_s=left_s)
+                recv(torch.empty(1, dtype=torch.int64, device="cpu"), rank, group, tag, timeout_s=left_s)
             except (PeerGone, WaitTimeout) as error:
                 absent[rank] = 1
                 why += f" {error}" if isinstance(error, PeerGone) else ""

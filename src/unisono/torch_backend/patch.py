@@ -1,4 +1,4 @@
-"""What has to be changed in torch itself: `monitored_barrier` asks for Gloo by its name, DDP forgets a work in Python."""
+"""What is changed in torch itself: `monitored_barrier` asks for Gloo by its name, DDP forgets a work's Python half."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._C._distributed_c10d as c10d
+from torch import distributed
 
-from ..errors import PeerFailed
 from .calls import Calls
 from .dynamo import hide_from_dynamo
 from .meeting import leave
@@ -91,15 +91,12 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     def shutdown(self) -> None:
         """Finish what runs in the background, and leave the group."""
-        self._store = None  # rank 0's goes with it
-        leave(self.group, self)
+        self._store = None
+        leave(self.group, with_store=distributed.group.WORLD is self)
 
     def abort(self) -> None:
         """Leave the group at once; calls that run raise an error, here and on the other ranks."""
-        group = self.group
-        if not group.closed and group.broken is None:
-            group.host.arena.mark_gone(group.rank, "aborted the group")
-            group.break_off(PeerFailed(group.rank, "aborted the group", group.rank, "a call"))
+        self.group.abandon("aborted the group")
 
 
 UnisonoProcessGroup.base = UnisonoProcessGroup.__mro__[1]

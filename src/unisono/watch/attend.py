@@ -138,6 +138,8 @@ class _Watch:
                 rank: (f"{call}, table and configuration {signatures[rank]:08x}", where)
                 for rank, (call, where) in calls.items()
             }
+        for rank in range(self.group.size):
+            calls.setdefault(rank, ("another call, of which it has told nothing yet", ""))
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
 
     def last_calls(self, missing: tuple[int, ...]) -> str:
@@ -157,8 +159,10 @@ class _Watch:
             blamed = (error.rank,)
         elif isinstance(error, WaitTimeout):
             blamed = error.missing
-        reason = str(error) or type(error).__name__
-        self.board.set_gave_up(self.number, f"{' '.join(map(str, blamed))}\n{type(error).__name__}: {reason}")
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was abandoned from outside
+            reason = error.reason
+        self.board.set_gave_up(self.number, f"{' '.join(map(str, blamed))}\n{reason}")
         self.host.sign_off(self.plan)
         if not isinstance(error, UnisonoError):
             how = f"interrupted by {type(error).__name__}"

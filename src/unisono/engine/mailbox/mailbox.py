@@ -190,7 +190,7 @@ class Mailbox:
             self._match(receive, message)
         else:
             if message.data is None:
-                message.data = torch.empty(message.shape, dtype=message.dtype)
+                message.data = torch.empty(message.shape, dtype=message.dtype, device="cpu")
             self._arrived.push(message.source, message.tag, message)
 
     def _first_posted(self, source: int, tag: int) -> Receive | None:
@@ -219,7 +219,7 @@ class Mailbox:
         if message.complete:
             self._hand_over(message, receive)
         elif message.data is None:
-            message.data = tensor if receive.direct else torch.empty(message.shape, dtype=message.dtype)
+            message.data = tensor if receive.direct else torch.empty(message.shape, dtype=message.dtype, device="cpu")
 
     def _hand_over(self, message: Message, receive: Receive) -> None:
         """All of the message has come."""
@@ -234,7 +234,7 @@ class Mailbox:
     def _take_back(self, message: Message) -> None:
         """Whom a message in the midst of coming was for does not want it any more: it waits for the next."""
         if message.receive is not None and message.data is message.receive.tensor:
-            come, message.data = message.data, torch.empty(message.shape, dtype=message.dtype)
+            come, message.data = message.data, torch.empty(message.shape, dtype=message.dtype, device="cpu")
             if come is not None:
                 ctypes.memmove(message.data.data_ptr(), come.data_ptr(), self._readers[message.source].done)
         message.receive = None

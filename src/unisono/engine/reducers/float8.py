@@ -32,7 +32,7 @@ class Format(NamedTuple):
 
 
 def _format(dtype: torch.dtype, mantissa: int, bias: int, top: int) -> Format:
-    overflow = torch.tensor([torch.inf]).to(dtype).view(torch.uint8)
+    overflow = torch.tensor([torch.inf], device="cpu").to(dtype).view(torch.uint8)
     return Format(mantissa, bias, top, int(overflow))
 
 
