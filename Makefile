@@ -10,7 +10,7 @@ help:
 	@echo "make test-integrations   programs of accelerate, Lightning, transformers and torchmetrics (adds these)"
 	@echo "make check   style, types, house rules"
 	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 377,000 cases, some twenty minutes"
-	@echo "make test-torch   further options of DDP, over our backend and over Gloo in turns"
+	@echo "make test-torch   the tests of torch.distributed on our backend, also against Gloo"
 	@echo "make bench   the table of speeds (adds mpi4py, Open MPI and MPICH to the environment)"
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
 	@echo "make calls   docs/calls.md: what we, Gloo and MPI do with every call, dtype and op"
@@ -36,7 +36,7 @@ test: $(VENV)/ready
 	$(BIN)/python -m pytest
 
 test-torch: $(VENV)/ready
-	$(BIN)/python -m pytest -m layers
+	$(BIN)/python -m pytest tests/test_torch_backend_*.py
 
 test-integrations: $(VENV)/ready-integrations
 	$(BIN)/python -m pytest tests/integrations/check_programs.py
