@@ -31,7 +31,10 @@ class Forms:
 
         Raises TypeError for arguments that the method does not take.
         """
-        items, named = self._items, {self._own(name): value for name, value in keywords.items()}
+        items = self._items
+        if len(args) == len(items) and len(keywords) == 1 and "opts" in keywords:  # as torch itself calls barrier
+            return *args, keywords["opts"]
+        named = {self._own(name): value for name, value in keywords.items()}
         long = "opts" in named or any(isinstance(arg, self._options) for arg in args[len(items) :])
         try:
             given = (self._long if long else self._brief).bind(*args, **named).arguments
@@ -42,9 +45,8 @@ class Forms:
         for name, value in given.items():
             if value is not None:
                 setattr(options, _FIELDS[name], value)
-        if any(
-            isinstance(value, torch.Tensor) for item, value in zip(items, values, strict=True) if item.endswith("s")
-        ):
+        lists = [value for item, value in zip(items, values, strict=True) if item.endswith("s")]
+        if any(isinstance(value, torch.Tensor) for value in lists):
             values = [[] if isinstance(value, list) and not value else [value] for value in values]
         return *values, options
 
