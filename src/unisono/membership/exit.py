@@ -16,5 +16,6 @@ def leave_at_exit(group: Group) -> None:
         group.finish()  # peers still need them
         group.host.arena.mark_gone(group.rank, "ended")
     else:
-        group.abandon(f"raised {type(error).__qualname__}: {' '.join(str(error).split())}")
+        for one in group.all_of_it:
+            one.abandon(f"raised {type(error).__qualname__}: {' '.join(str(error).split())}")
     group.close()

@@ -76,6 +76,11 @@ class Group:
         """The group of all ranks that share the arena."""
         return self if self.parent is None else self.parent.world
 
+    @property
+    def all_of_it(self) -> list[Group]:
+        """The sub-groups that live in this group's memory, and the group itself."""
+        return [*self._subgroups, self]
+
     def check_usable(self) -> None:
         """Raise the exception that broke the group, or NotInitialized if it has been closed."""
         if self.broken is not None:
@@ -94,10 +99,9 @@ class Group:
 
     def abandon(self, how: str) -> None:
         """Give up whatever runs, here and, of calls that need this rank, on the others: they learn how. Idempotent."""
-        for group in [*self._subgroups, self]:
-            if not group.closed and group.broken is None:
-                group.host.arena.mark_gone(group.rank, how)
-                group.break_off(PeerFailed(group.rank, how, group.rank, "a call"))
+        if not self.closed and self.broken is None:
+            self.host.arena.mark_gone(self.rank, how)
+            self.break_off(PeerFailed(self.rank, how, self.rank, "a call"))
 
     def leave_to_parent(self) -> None:
         """In a child that was forked from this rank: the group stays the parent's."""
@@ -122,7 +126,7 @@ class Group:
 
     def finish(self) -> None:
         """Let this rank's asynchronous calls end, in sub-groups, too."""
-        for group in [*self._subgroups, self]:
+        for group in self.all_of_it:
             if group.worker is not None and group.worker.busy:
                 group.worker.submit("the end of the group", lambda: None).wait()
 
