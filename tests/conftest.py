@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 import unisono
+from torch_ranks import TorchRanks
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
@@ -27,3 +29,9 @@ def worlds() -> Iterator[Callable[[int], unisono.World]]:
             return made[size]
 
         yield of
+
+
+@pytest.fixture
+def ranks(worlds: Callable[[int], unisono.World], tmp_path: Path) -> TorchRanks:
+    """ranks(p)(function): the function on p ranks of a process group of torch.distributed."""
+    return TorchRanks(worlds, tmp_path)

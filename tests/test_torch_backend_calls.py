@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +11,7 @@ import torch.distributed as dist
 import unisono
 from torch_ranks import TorchRanks
 
-Worlds = Callable[[int], unisono.World]
 SIZES = [1, 2, 3]
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 def mine(count: int = 5, of: int | None = None) -> torch.Tensor:

@@ -12,17 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import unisono
 from torch_ranks import TorchRanks
 
-Worlds = Callable[[int], unisono.World]
-
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 def model() -> nn.Sequential:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,18 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import unisono
 from torch_ranks import TorchRanks
 
-Worlds = Callable[[int], unisono.World]
 Function = Callable[[torch.Tensor], Any]
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 def compiled(function: Any, backend: str) -> Any:

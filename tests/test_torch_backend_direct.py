@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-import unisono
 from torch_ranks import TorchRanks
 
-Worlds = Callable[[int], unisono.World]
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 def mine(count: int = 4) -> torch.Tensor:

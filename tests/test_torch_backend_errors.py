@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,6 @@ import torch.distributed as dist
 
 import unisono
 from torch_ranks import TorchRanks
-
-Worlds = Callable[[int], unisono.World]
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 def test_errors_are_ours_and_torchs(ranks: TorchRanks) -> None:

@@ -16,14 +16,7 @@ import torch.distributed as dist
 import unisono
 from torch_ranks import TorchRanks
 
-Worlds = Callable[[int], unisono.World]
-
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 def test_gradients_flow_through_calls(ranks: TorchRanks) -> None:

@@ -18,11 +18,6 @@ from torch_ranks import TorchRanks
 Worlds = Callable[[int], unisono.World]
 
 
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
-
-
 def test_names(ranks: TorchRanks) -> None:
     def work() -> tuple[Any, ...]:
         return dist.get_backend(), dist.get_rank(), dist.get_world_size(), dist.group.WORLD.name()

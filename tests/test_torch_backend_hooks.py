@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,18 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import unisono
 from torch_ranks import TorchRanks
 
-Worlds = Callable[[int], unisono.World]
 Hook = Callable[[Any, Any], torch.futures.Future[Any]]
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 def one_by_one(hook: Hook) -> Hook:

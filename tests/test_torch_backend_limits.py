@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-import unisono
 from torch_ranks import TorchRanks
 
-Worlds = Callable[[int], unisono.World]
-
 pytestmark = pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the limits are those of torch 2.13")
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 def test_of_the_builtin_hooks_of_ddp_the_plain_one_works(ranks: TorchRanks) -> None:

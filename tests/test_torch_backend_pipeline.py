@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,19 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import unisono
 from torch_ranks import TorchRanks
-
-Worlds = Callable[[int], unisono.World]
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
 STAGES, WIDTH = 4, 8
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 def layers() -> nn.Sequential:

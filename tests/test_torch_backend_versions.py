@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +11,10 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from torch_ranks import TorchRanks, Worlds
+from torch_ranks import TorchRanks
 from unisono.torch_backend.backend import POSSIBLE, UnisonoBackend
 
 with_a_backend = pytest.mark.skipif(not POSSIBLE, reason="a backend is written in Python from torch 2.14 on")
-
-
-@pytest.fixture
-def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
-    return TorchRanks(worlds, tmp_path)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
