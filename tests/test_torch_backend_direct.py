@@ -126,6 +126,7 @@ def test_calls_are_counted(ranks: TorchRanks) -> None:
         group: Any = dist.group.WORLD
         group._set_sequence_number_for_group()
         before = group._get_sequence_number_for_group()
+        assert before == 0
         for _ in range(3):
             group.allreduce([mine()]).wait()
         assert group._get_sequence_number_for_group() == before + 3

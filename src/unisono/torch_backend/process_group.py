@@ -69,7 +69,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     def _get_sequence_number_for_group(self) -> int:
         """How many collective calls this rank has made in this group; it begins by itself."""
-        return self.group.host.call_number
+        return self.group.host.call_number - 1
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing has to be agreed on."""
