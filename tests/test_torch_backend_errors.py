@@ -144,9 +144,16 @@ def test_lists_that_are_too_short(ranks: TorchRanks) -> None:
     ranks(2)(work)
 
 
-def test_a_program_that_ends_by_an_error_says_so_and_waits_for_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ending", "printed", "heard"),
+    [
+        ('raise ValueError("my mistake")', "ValueError: my mistake", "raised ValueError: my mistake"),
+        ("sys.exit(print(5 * 5, file=sys.stderr))", "25", "ended while its call waited in the background"),
+    ],
+)
+def test_a_program_that_ends_with_a_call_on_its_way(tmp_path: Path, ending: str, printed: str, heard: str) -> None:
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(PROGRAM.replace("ENDING", ending))
     environment = {**os.environ, "WORLD_SIZE": "2", "MEETING": f"file://{tmp_path}/meeting"}
     command = [sys.executable, str(program)]
     ranks = [
@@ -156,17 +163,19 @@ def test_a_program_that_ends_by_an_error_says_so_and_waits_for_nobody(tmp_path: 
         )
         for rank in range(2)
     ]  # fmt: skip
-    assert "ValueError: my mistake" in ranks[0].communicate(timeout=60)[1]  # before rank 1 makes the call
+    assert printed in ranks[0].communicate(timeout=60)[1]  # before rank 1 makes the call
     out, err = ranks[1].communicate("go on\n", timeout=60)
     assert "rank 0 gave up all_reduce(float32[3], sum)" in out, err
-    assert "waited for it: raised ValueError: my mistake" in out, err
+    assert f"waited for it: {heard}" in out, err
 
 
 PROGRAM = """
-import os, torch
+import os, sys, torch
 import torch.distributed as dist
+from unisono.membership import exit
 from unisono.torch_backend import register
 
+exit._PATIENCE_S = 0.1
 register()
 rank = int(os.environ["RANK"])
 dist.init_process_group("unisono", os.environ["MEETING"], rank=rank, world_size=2)
@@ -174,7 +183,7 @@ if rank == 0:
     pending = dist.all_reduce(torch.ones(3), async_op=True)
     while not dist.group.WORLD.group.host.unfinished:  # the call has begun
         pass
-    raise ValueError("my mistake")
+    ENDING
 input()
 try:
     dist.all_reduce(torch.ones(3))

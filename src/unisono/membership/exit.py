@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import sys
 
+from ..errors import WaitTimeout
 from .group import Group
 
 __all__ = ["leave_at_exit"]
 
+_PATIENCE_S = 10.0
+"""How long the end of a program waits for its calls in the background: peers may be late, or never come."""
+
 
 def leave_at_exit(group: Group) -> None:
-    """Close a group at the end of the program. Its calls in the background are waited for, unless an error ends it."""
-    error = getattr(sys, "last_value", None)  # what Python has just printed the traceback of
-    if error is None:
-        group.finish()  # peers still need them
-        group.host.arena.mark_gone(group.rank, "ended")
+    """Close a group at the end of the program, and let its calls in the background end, unless an error ends it."""
+    how, error = "ended", getattr(sys, "last_value", None)  # what Python has just printed the traceback of
+    if error is not None:
+        how = f"raised {type(error).__qualname__}: {' '.join(str(error).split())}"
     else:
-        for one in group.all_of_it:
-            one.abandon(f"raised {type(error).__qualname__}: {' '.join(str(error).split())}")
+        try:
+            group.finish(_PATIENCE_S)  # peers still need them
+        except WaitTimeout:
+            how = "ended while its call waited in the background"
+    for one in group.all_of_it:
+        one.abandon(how)
     group.close()

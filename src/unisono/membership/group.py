@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -99,9 +100,10 @@ class Group:
 
     def abandon(self, how: str) -> None:
         """Give up whatever runs, here and, of calls that need this rank, on the others: they learn how. Idempotent."""
-        if not self.closed and self.broken is None:
+        if not self.closed:
             self.host.arena.mark_gone(self.rank, how)
-            self.break_off(PeerFailed(self.rank, how, self.rank, "a call"))
+            if self.broken is None:
+                self.break_off(PeerFailed(self.rank, how, self.rank, "a call"))
 
     def leave_to_parent(self) -> None:
         """In a child that was forked from this rank: the group stays the parent's."""
@@ -124,11 +126,13 @@ class Group:
         self.check_usable()
         return self.host.heap.empty(shape, dtype or torch.get_default_dtype())
 
-    def finish(self) -> None:
-        """Let this rank's asynchronous calls end, in sub-groups, too."""
+    def finish(self, timeout_s: float | None = None) -> None:
+        """Let this rank's asynchronous calls end, in sub-groups, too. Raises WaitTimeout after timeout_s, if given."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         for group in self.all_of_it:
             if group.worker is not None and group.worker.busy:
-                group.worker.submit("the end of the group", lambda: None).wait()
+                left_s = None if until is None else max(0.0, until - time.monotonic())
+                group.worker.submit("the end of the group", lambda: None).wait(left_s)
 
     def close(self) -> None:
         """End the group on this rank, and with the world its sub-groups: finish asynchronous calls, give descriptors
