@@ -111,7 +111,8 @@ class Worker:
     """The thread of a group that runs its asynchronous calls, one after the other, and the callbacks of their futures.
 
     What a callback calls is run there and then, before the calls that wait. So the order of calls is the same on every
-    rank, whether a callback runs here or, since its call was over when it was added, on the thread that added it.
+    rank, if a callback is added before the next call is made: it runs here or, where its call was over already, at once
+    on the thread that added it.
     """
 
     def __init__(self, name: str) -> None:

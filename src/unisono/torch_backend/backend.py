@@ -25,8 +25,8 @@ class UnisonoBackend(Calls, c10d.Backend):
     """The calls of a group for `batch_p2p_ops` and other operators which ask for a backend.
 
     Alone it would serve a group of torch's own class, but not well. The way through torch's dispatcher makes small
-    calls slower, and works that come back on it can be waited for and nothing else: they do not say
-    whether they are over, what they raised, or whom a message came from.
+    calls slower, and works that come back on it can be waited for and nothing else: they do not say whether they are
+    over, what they raised, or whom a message came from.
     """
 
     # All must be here: one that is not, C++ asks Python for, which asks C++, and so on for ever.
