@@ -36,7 +36,7 @@ test: $(VENV)/ready
 	$(BIN)/python -m pytest
 
 test-torch: $(VENV)/ready
-	$(BIN)/python -m pytest tests/test_torch_backend_*.py
+	$(BIN)/python -m pytest tests/torch_backend
 
 test-integrations: $(VENV)/ready-integrations
 	$(BIN)/python -m pytest tests/integrations/check_programs.py
@@ -45,11 +45,11 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_house.py
+	$(BIN)/python -m pytest tests/house
 
 matrix: $(VENV)/ready
-	$(BIN)/python tests/matrix_full.py
-	MATRIX=full $(BIN)/python -m pytest tests/test_matrix_large.py
+	$(BIN)/python -m tests.matrix.full
+	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_large.py
 
 bench: $(VENV)/ready-bench
 	$(BIN)/unisono bench --output benchmarks/RESULTS.md --plot benchmarks/all_reduce.svg

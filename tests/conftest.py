@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import unisono
-from torch_ranks import TorchRanks
+from tests.support.torch_ranks import TorchRanks
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.

@@ -1,0 +1,241 @@
+"""Wrong arguments raise on the rank that gave them, before anything moves; the group goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.collectives_driver import REDUCING, Case, algorithms, call
+from unisono import ArgumentError, DTypeError
+
+Worlds = Callable[[int], unisono.World]
+
+
+def f(count: int = 4) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.float32)
+
+
+def expanded() -> torch.Tensor:
+    return torch.zeros(1).expand(4)
+
+
+def sparse() -> torch.Tensor:
+    return torch.eye(2).to_sparse()
+
+
+def meta() -> torch.Tensor:
+    return torch.empty(4, device="meta")
+
+
+def quantized() -> torch.Tensor:
+    return torch._empty_affine_quantized([4], scale=1.0, zero_point=0, dtype=torch.quint8)
+
+
+def conjugate() -> torch.Tensor:
+    return torch.zeros(4, dtype=torch.complex64).conj()
+
+
+def overlapping() -> tuple[torch.Tensor, torch.Tensor]:
+    whole = f(10)
+    return whole[:8], whole[3:7]
+
+
+# Each with two ranks, on rank 0. What to call, the error, and what its message names.
+WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no tensor": (lambda: unisono.all_reduce([1.0]), DTypeError, "tensor: expected a torch.Tensor, got list"),
+    "no op": (lambda: unisono.all_reduce(f(), "xor"), ArgumentError, "op: there is no 'xor'"),
+    "an op of another kind": (lambda: unisono.all_reduce(f(), 3), DTypeError, "op: 3"),
+    "no order": (lambda: unisono.all_reduce(torch.ones(3, dtype=torch.cfloat), "max"), DTypeError, "complex64"),
+    "booleans": (lambda: unisono.reduce(torch.ones(3, dtype=torch.bool), 0, "avg"), DTypeError, "bool"),
+    "an expanded tensor": (lambda: unisono.all_reduce(expanded()), ArgumentError, "tensor: .*share memory"),
+    "an expanded tensor, reduce": (lambda: unisono.reduce(expanded(), 0), ArgumentError, "tensor: .*share memory"),
+    "an expanded tensor, broadcast": (
+        lambda: unisono.broadcast(expanded(), 1),
+        ArgumentError,
+        "tensor: .*share memory",
+    ),
+    "an expanded output": (lambda: unisono.all_gather_single(torch.zeros(1).expand(8), f()), ArgumentError, "output"),
+    "an expanded block": (lambda: unisono.all_gather([f(), expanded()], f()), ArgumentError, r"tensor_list\[1\]"),
+    "a sparse tensor": (lambda: unisono.all_reduce(sparse()), DTypeError, "to_dense"),
+    "a meta tensor": (lambda: unisono.all_reduce(meta()), ArgumentError, "is on meta"),
+    "a meta tensor in a list": (
+        lambda: unisono.all_gather([f(), meta()], f()),
+        ArgumentError,
+        r"tensor_list\[1\].*meta",
+    ),
+    "a quantized tensor": (lambda: unisono.all_reduce(quantized()), DTypeError, "no sum of quint8"),
+    "a conjugate view to write to": (lambda: unisono.broadcast(conjugate(), 1), ArgumentError, "conjugate"),
+    "a root that is none": (lambda: unisono.broadcast(f(), 2), ArgumentError, "src=2: .*0 to 1"),
+    "a negative root": (lambda: unisono.reduce(f(), -1), ArgumentError, "dst=-1"),
+    "a root that is no rank": (lambda: unisono.broadcast(f(), "0"), DTypeError, "src: expected a rank, got str"),
+    "a root that is a truth value": (lambda: unisono.gather(f(), None, True), DTypeError, "dst: .*bool"),
+    "a short list": (lambda: unisono.all_gather([f()], f()), ArgumentError, "tensor_list: expected 2 tensors.*got 1"),
+    "a long list": (lambda: unisono.reduce_scatter(f(), [f(), f(), f()]), ArgumentError, "input_list: .*got 3"),
+    "no list": (lambda: unisono.all_to_all(3, [f(), f()]), DTypeError, "output_tensor_list: .*int"),
+    "no list of inputs": (lambda: unisono.all_to_all([f(), f()], None), DTypeError, "input_tensor_list"),
+    "an empty list": (lambda: unisono.all_to_all([], []), DTypeError, "input_tensor_list"),
+    "None in a list": (lambda: unisono.all_gather([f(), None], f()), DTypeError, r"tensor_list\[1\]: .*NoneType"),
+    "a generator": (lambda: unisono.all_gather((f() for _ in range(2)), f()), DTypeError, "tensor_list"),
+    "an odd block": (lambda: unisono.all_gather([f(5), f()], f()), ArgumentError, r"tensor_list\[0\]: is float32\[5\]"),
+    "a block of another dtype": (
+        lambda: unisono.reduce_scatter(f(), [f(), f().double()]),
+        ArgumentError,
+        r"input_list\[1\]: is float64\[4\]",
+    ),
+    "no list on the root": (lambda: unisono.scatter(f(), None, 0), ArgumentError, "scatter_list: rank 0 is src"),
+    "a list beside the root": (lambda: unisono.scatter(f(), [f(), f()], 1), ArgumentError, "only rank 1"),
+    "a list beside the destination": (lambda: unisono.gather(f(), [f(), f()], 1), ArgumentError, "only rank 1"),
+    "an output that is too small": (
+        lambda: unisono.all_gather_single(f(7), f()),
+        ArgumentError,
+        "output: .*8 elements",
+    ),
+    "an output of another dtype": (
+        lambda: unisono.all_gather_single(f(8).double(), f()),
+        ArgumentError,
+        "output: is float64.*same dtype",
+    ),
+    "an input that is too large": (
+        lambda: unisono.reduce_scatter_single(f(), f(9)),
+        ArgumentError,
+        "input: .*8 elements",
+    ),
+    "a count that cannot be cut": (lambda: unisono.all_to_all_single(f(5), f(5)), ArgumentError, "multiple of 2"),
+    "an output of another size": (lambda: unisono.all_to_all_single(f(6), f(4)), ArgumentError, "output: is"),
+    "an output inside the input": (
+        lambda: unisono.reduce_scatter_single(*overlapping()[::-1]),
+        ArgumentError,
+        "share memory",
+    ),
+    "an input inside the output": (lambda: unisono.all_gather_single(*overlapping()), ArgumentError, "share memory"),
+    "all_to_all in place": (lambda: in_place(unisono.all_to_all_single), ArgumentError, "share memory"),
+    "all_to_all of a list onto itself": (lambda: in_place(unisono.all_to_all), ArgumentError, "share memory"),
+    "gather into another's block": (lambda: gather_crosswise(), ArgumentError, "share memory"),
+    "scatter from another's block": (lambda: scatter_crosswise(), ArgumentError, "share memory"),
+    "an algorithm that does not exist": (lambda: unisono.all_reduce(f(), algorithm="rnig"), ArgumentError, "'ring'"),
+    "an algorithm for another": (
+        lambda: unisono.all_reduce(f(), algorithm="broadcast.linear"),
+        ArgumentError,
+        "for broadcast, not for all_reduce",
+    ),
+    "no algorithm": (lambda: unisono.all_reduce(f(), algorithm=3), ArgumentError, "3 is no algorithm"),
+    "a wrong algorithm": (lambda: unisono.all_reduce(f(), algorithm=wrong), unisono.AlgorithmError, "counted twice"),
+}
+
+
+def in_place(function: Callable[..., Any]) -> None:
+    tensor = f(8)
+    arguments = (
+        (tensor, tensor) if function is unisono.all_to_all_single else ([*tensor.view(2, 4)], [*tensor.view(2, 4)])
+    )
+    function(*arguments)
+
+
+def gather_crosswise() -> None:
+    blocks = [f(), f()]
+    unisono.gather(blocks[1], blocks, 0)
+
+
+def scatter_crosswise() -> None:
+    blocks = [f(), f()]
+    unisono.scatter(blocks[1], blocks, 0)
+
+
+def wrong(r, p):  # type: ignore[no-untyped-def]
+    for _ in range(2):
+        yield unisono.send(r, (r + 1) % p, 0, op=1)
+
+
+def test_what_is_kept_from_an_earlier_call_excuses_nothing(worlds: Worlds) -> None:
+    """The fast path of a call that went well before must not let a wrong one of the same sizes through."""
+
+    def warm_then_wrong() -> list[str]:
+        for _ in range(2):
+            unisono.all_to_all_single(f(8), f(8))
+            unisono.all_gather_single(f(8), f(4))
+            unisono.reduce_scatter_single(f(4), f(8))
+            unisono.all_reduce(f(4))
+            unisono.broadcast(f(4), 0)
+        whole = f(12)
+        wrong_calls: list[Callable[[], Any]] = [
+            lambda: unisono.all_to_all_single(whole[:8], whole[:8]),
+            lambda: unisono.all_to_all_single(whole[:8], whole[4:]),
+            lambda: in_place(unisono.all_to_all_single),
+            lambda: unisono.all_gather_single(whole[:8], whole[2:6]),
+            lambda: unisono.reduce_scatter_single(whole[2:6], whole[:8]),
+            lambda: unisono.all_reduce(expanded()),
+            lambda: unisono.all_reduce(meta()),
+            lambda: unisono.all_reduce(torch.zeros(4, dtype=torch.complex64), "max"),
+            lambda: unisono.broadcast(meta(), 0),
+            lambda: unisono.all_gather_single(f(8).double(), f(4)),
+            lambda: unisono.all_gather_single(f(8), meta()),
+        ]
+        said = []
+        for wrong_call in wrong_calls:
+            with pytest.raises(unisono.UsageError) as caught:
+                wrong_call()
+            said.append(type(caught.value).__name__)
+        unisono.barrier()
+        return said
+
+    first, second = worlds(2).run(warm_then_wrong)
+    assert first == second == ["ArgumentError"] * 7 + ["DTypeError"] + ["ArgumentError"] * 3
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_raise_where_they_are_given(worlds: Worlds, name: str) -> None:
+    """The others, who would wait for it, raise in the same call, and say why; the next call goes well."""
+
+    def one_is_wrong() -> tuple[type[Exception] | None, str, float]:
+        function, kind, _ = WRONG[name]
+        group = unisono.init()
+        error, message = None, ""
+        expected = kind if group.rank == 0 else unisono.MismatchError
+        try:
+            if group.rank == 0:
+                function()
+            else:
+                unisono.barrier(timeout_s=30)
+        except expected as raised:
+            error, message = type(raised), str(raised)
+        tensor = torch.tensor([group.rank + 1.0])
+        unisono.all_reduce(tensor)
+        return error, message, tensor.item()
+
+    _, kind, message = WRONG[name]
+    (error, said, total), (heard, text, other) = worlds(2).run(one_is_wrong)
+    assert error is not None
+    assert issubclass(error, kind)
+    assert re.search(message, said), said
+    assert heard is unisono.MismatchError
+    assert "refused there" in text
+    assert " ".join(said.split())[:60] in text
+    assert (total, other) == (3.0, 3.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_averages_of_integers_are_exact_or_refused(worlds: Worlds, ranks: int) -> None:
+    def averages() -> tuple[int, int]:
+        exact = refused = 0
+        for collective in REDUCING:
+            for name in [None, *algorithms(collective)]:
+                for dtype in (torch.uint8, torch.int32):
+                    try:
+                        call(Case(collective, 100, dtype, "avg", algorithm=name))
+                        exact += 1
+                    except ArgumentError as error:
+                        assert "would not be exact" in str(error)  # noqa: PT017  the other outcome is as good
+                        assert name is not None
+                        refused += 1
+        return exact, refused
+
+    results = worlds(ranks).run(averages)
+    assert results == results[:1] * ranks
+    exact, refused = results[0]
+    assert exact >= 6
+    assert refused > 0 or ranks == 2

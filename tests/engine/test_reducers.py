@@ -1,0 +1,181 @@
+"""Combine kernels against torch, bit for bit: every dtype and op, partial or last, any number of inputs and outputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.reducers_driver import (
+    BITWISE,
+    BOOL,
+    COMPLEX,
+    FLOAT8,
+    FLOATS,
+    INTEGERS,
+    NUMERIC,
+    PAIRS,
+    SIGNED,
+    data,
+    expected,
+    result,
+    run,
+    same_bits,
+)
+from unisono.engine.reducers import DTYPES, OPS, check_combine, combine_address
+from unisono.errors import DTypeError
+
+SHAPES = [
+    *((3, count) for count in (0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 1000)),
+    *((k, 131) for k in range(1, 9)),
+]
+"""(inputs, elements): kernels work on up to 64 elements at a time, and one by one on the rest."""
+
+GUARD = 3
+
+
+@pytest.mark.parametrize(("dtype", "op"), PAIRS)
+def test_every_kernel_equals_torch(dtype: str, op: str) -> None:
+    for last in (False, True) if op == "avg" else (True,):
+        for nin, count in SHAPES:
+            inputs = data(dtype, nin, count, seed=nin * 1000 + count)
+            before = [tensor.clone() for tensor in inputs]
+            nout = 1 + (count + nin) % 3
+            # Outputs lie between guards, and where no vector is aligned.
+            wide = [torch.zeros(count + 2 * GUARD, dtype=inputs[0].dtype) for _ in range(nout)]
+            run(op, last, inputs, [tensor[GUARD : GUARD + count] for tensor in wide], nin)
+            want = expected(op, last, inputs)
+            for tensor in wide:
+                assert same_bits(tensor[GUARD : GUARD + count], want), (last, nin, count)
+                guards = torch.cat([tensor[:GUARD].view(torch.uint8), tensor[GUARD + count :].view(torch.uint8)])
+                assert not guards.any()
+            assert all(map(same_bits, inputs, before))
+
+
+def test_every_dtype_and_op_is_tested_here() -> None:
+    assert {dtype for dtype, _ in PAIRS} == set(DTYPES)
+    assert {op for _, op in PAIRS} == set(OPS)
+
+
+@pytest.mark.parametrize(("dtype", "op"), PAIRS)
+def test_any_input_may_be_the_output(dtype: str, op: str) -> None:
+    for own in range(3):
+        inputs = data(dtype, 3, 131, seed=own)
+        want = expected(op, True, inputs)
+        run(op, True, inputs, [inputs[own], torch.empty_like(want)], 3)
+        assert same_bits(inputs[own], want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inputs_need_no_alignment_beyond_that_of_an_element(dtype: str) -> None:
+    for shift in range(1, 5):
+        inputs = [tensor[shift:] for tensor in data(dtype, 3, 200 + shift, seed=shift)]
+        assert same_bits(result("sum", False, inputs), expected("sum", False, inputs))
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.5, float("inf"), -float("inf"), float("nan")]
+
+
+@pytest.mark.parametrize("op", NUMERIC)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_special_values(dtype: str, op: str) -> None:
+    """Zeros of both signs, infinities, NaN, the largest, the smallest and subnormal numbers, each with each."""
+    info = torch.finfo(getattr(torch, dtype))
+    subnormal = info.smallest_normal / 2
+    values = torch.tensor([*SPECIAL, info.max, info.min, info.smallest_normal, subnormal, -subnormal, info.eps])
+    values = torch.tensor([*values.tolist(), info.max, info.max / 2], dtype=torch.float64).to(getattr(torch, dtype))
+    n = len(values)
+    bits = values.view(torch.uint8).view(n, -1)  # not every function of torch knows float8
+    first, second, third = (
+        bits[index].flatten().view(values.dtype)
+        for index in torch.cartesian_prod(torch.arange(n), torch.arange(n), torch.arange(n)).T
+    )
+    assert same_bits(result(op, True, [first, second, third]), expected(op, True, [first, second, third]))
+    assert same_bits(result(op, True, [first, second]), expected(op, True, [first, second]))
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_min_and_max_let_nan_through_from_every_place(dtype: str, op: str) -> None:
+    kind = getattr(torch, dtype)
+    for place in range(4):
+        numbers = [torch.arange(70.0) % 5 - k for k in range(4)]
+        want = torch.stack(numbers).amin(0) if op == "min" else torch.stack(numbers).amax(0)
+        numbers[place][::2] = float("nan")
+        got = result(op, True, [tensor.to(kind) for tensor in numbers]).float()
+        assert got[::2].isnan().all()
+        assert torch.equal(got[1::2], want[1::2])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", *FLOAT8])
+def test_short_floats_are_rounded_once(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    # One and then many small numbers, each of which is lost if every partial sum is rounded.
+    small = torch.finfo(kind).eps / 4
+    inputs = [torch.ones(70).to(kind), *(torch.full((70,), small).to(kind) for _ in range(16))]
+    assert result("sum", False, inputs).float().tolist() == [1 + 16 * small] * 70
+    # What overflows on the way, but not in the end: float32 can hold the sums of all but bfloat16.
+    most = torch.finfo(kind).max
+    if dtype != "bfloat16":
+        inputs = [torch.full((70,), x).to(kind) for x in (most, most, -most)]
+        assert result("sum", False, inputs).float().tolist() == [most] * 70
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_averages_of_integers_are_exact_and_cut_towards_zero(dtype: str) -> None:
+    info = torch.iinfo(getattr(torch, dtype))
+    for values in ([7, 8], [1, 1, 0], [5, 5, 6]) + (([-7, 0], [-1, -1, 0]) if info.min < 0 else ()):
+        inputs = [torch.full((66,), x, dtype=getattr(torch, dtype)) for x in values]
+        assert result("avg", True, inputs).tolist() == [int(sum(values) / len(values))] * 66
+    if info.bits < 64:  # their sums need more bits than they have
+        for extreme in (info.max, info.min):
+            inputs = [torch.full((66,), extreme, dtype=getattr(torch, dtype)) for _ in range(5)]
+            assert torch.equal(result("avg", True, inputs), inputs[0])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_sums_of_integers_wrap_around(dtype: str) -> None:
+    info = torch.iinfo(getattr(torch, dtype))
+    one, two, most = (torch.full((65,), x, dtype=getattr(torch, dtype)) for x in (1, 2, info.max))
+    assert result("sum", True, [most, one]).tolist() == [info.min] * 65
+    assert result("product", True, [most, two]).tolist() == [-2 if dtype in SIGNED else info.max - 1] * 65
+
+
+def test_any_byte_but_zero_is_true() -> None:
+    bytes_ = [torch.tensor([0, 1, 2, 255, 0] * 17, dtype=torch.uint8), torch.tensor([0, 2, 1, 2, 4] * 17).byte()]
+    for op, want in (("sum", [0, 1, 1, 1, 1]), ("band", [0, 1, 1, 1, 0]), ("bxor", [0, 0, 0, 0, 1])):
+        got = result(op, True, [tensor.view(torch.bool) for tensor in bytes_])
+        assert got.view(torch.uint8).tolist() == want * 17
+
+
+def test_an_average_divides_by_the_ranks_not_by_the_inputs() -> None:
+    # In an algorithm of several rounds the last combine has fewer inputs than there are ranks.
+    for dtype in (torch.float32, torch.bfloat16, torch.int16, torch.uint64, torch.complex64):
+        partial = [torch.full((65,), 6.0).to(dtype), torch.full((65,), 6.0).to(dtype)]
+        out = torch.empty(65, dtype=dtype)
+        run("avg", True, partial, [out], ranks=4)
+        assert out.tolist() == [3] * 65
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [
+        *((dtype, op) for dtype in FLOATS + COMPLEX for op in BITWISE),
+        *((dtype, op) for dtype in COMPLEX for op in ("min", "max")),
+        *((dtype, "avg") for dtype in BOOL),
+    ],
+)
+def test_an_op_that_a_dtype_does_not_have_is_refused(dtype: str, op: str) -> None:
+    able = [other for other, its_op in PAIRS if its_op == op]
+    with pytest.raises(DTypeError, match=f"no {op} of {dtype} tensors, only of ") as caught:
+        check_combine(dtype, op)
+    named = str(caught.value).partition("only of ")[2].partition(":")[0].split(", ")
+    assert sorted(named) == sorted(able)
+    with pytest.raises(DTypeError, match=f"no {op} of {dtype} tensors"):
+        combine_address(dtype, op, last=True)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(DTypeError, match="quint8"):
+        check_combine("quint8", "sum")
+    with pytest.raises(DTypeError, match=r"'xor'.*bxor"):
+        combine_address("int32", "xor", last=False)

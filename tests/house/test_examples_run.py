@@ -1,0 +1,142 @@
+"""The examples do what they show: each is run as a script, and what it prints is held against what must come out."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+Play = Callable[[str], tuple[dict[str, Any], str]]
+
+
+@pytest.fixture
+def play(capsys: pytest.CaptureFixture[str]) -> Play:
+    """play(name): run an example as `python` does; its variables, and what it printed."""
+
+    def run(name: str) -> tuple[dict[str, Any], str]:
+        values = runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+        return values, capsys.readouterr().out
+
+    return run
+
+
+def command(*words: str) -> str:
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_six_collectives(play: Play) -> None:
+    _, printed = play("six_collectives")
+    rows = [re.split(r"\s{2,}", line.strip()) for line in printed.splitlines()]
+    assert rows[0] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    ranks = ["1", "10", "100", "1000"]
+    everything = " ".join(ranks)
+    assert [row[-4:] for row in rows[1:]] == [
+        *(ranks, ["1111", "10", "100", "1000"]),  # reduce
+        *(ranks, ["1111"] * 4),  # all_reduce
+        *(["5 6 7 8", "·", "·", "·"], ["5", "6", "7", "8"]),  # scatter
+        *(ranks, [everything, "·", "·", "·"]),  # gather
+        *(ranks, [everything] * 4),  # all_gather
+        *(ranks, ["1"] * 4),  # broadcast
+    ]
+    names = [row[0].removesuffix("before").strip() for row in rows[1::2]]
+    assert names == ["reduce", "all_reduce", "scatter", "gather", "all_gather", "broadcast"]
+
+
+def test_averaging_models(play: Play) -> None:
+    _, printed = play("averaging_models")
+    rounds = [[float(number) for number in re.findall(r"([\d.]+)%", line)] for line in printed.splitlines()]
+    assert [len(numbers) for numbers in rounds] == [5] * 5
+    *alone, average = rounds[-1]
+    assert len(set(alone)) > 1
+    assert average > max(alone)
+    assert average > rounds[0][-1] > 15  # it learns, and knows more than to guess always a space
+
+
+def test_data_parallel(play: Play) -> None:
+    values, printed = play("data_parallel")
+    alone, together = values["alone"], values["together"]
+    assert together == pytest.approx(alone, abs=1e-4)
+    assert together[0] > 4.5
+    assert sum(together[-10:]) / 10 < 3.3
+    assert f"step 50: loss {alone[50]:.6f} with one rank, {together[50]:.6f} with four" in printed
+    assert float(printed.split()[-2]) < 1e-4
+
+
+def test_data_parallel_under_torchrun() -> None:
+    launch = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+    printed = command(*launch, "examples/data_parallel.py")
+    assert re.fullmatch(r"2 ranks: loss 4\.\d+ falls to [23]\.\d+\n", printed)
+
+
+def test_tensor_parallel(play: Play) -> None:
+    values, printed = play("tensor_parallel")
+    assert "by_columns: 4 ranks with (64, 12) of (64, 48) weights each" in printed
+    assert "by_rows: 4 ranks with (16, 48) of (64, 48) weights each" in printed
+    differences = re.findall(r"outputs at most (\S+) apart, gradients (\S+)", printed)
+    assert len(differences) == 2
+    assert all(float(difference) < 1e-10 for pair in differences for difference in pair)
+    assert values["weights"].grad.abs().min() > 1e-6  # what was compared is something
+
+
+def test_zero_optimizer(play: Play) -> None:
+    values, printed = play("zero_optimizer")
+    psi = values["psi"]
+    assert torch.allclose(values["plain"], values["zero"], rtol=0, atol=1e-6)
+    assert f"{psi} weights: Adam keeps {2 * psi} numbers on every rank, sharded {2 * psi // 4}" in printed
+    sent = f"a rank sends 1.5 psi (paper: 2 psi), {6 * psi:,} bytes, per step"
+    assert f"all_reduce: {sent}" in printed
+    assert f"reduce_scatter + all_gather: {sent}" in printed
+
+
+def test_own_algorithm(play: Play) -> None:
+    values, printed = play("own_algorithm")
+    assert "──→ copies   ─+→ adds" in printed
+    assert "Refused: forgetful: at the end rank 0, chunk 0 of X holds chunk 0 of rank 0" in printed
+    assert "rounds: 4, at best 2; the busiest rank sends 2.0 of the vector" in printed
+    assert printed.rstrip().endswith(str([[111.0, 222.0]] * 3))
+    assert values["table"].rounds == 4
+
+
+def test_own_algorithm_is_explained_without_being_run() -> None:
+    printed = command(sys.executable, "-m", "unisono", "explain", "examples/own_algorithm.py:line", "--ranks", "4")
+    assert "all_reduce.line · 4 ranks" in printed
+    assert "Refused" not in printed
+
+
+def test_overlap(play: Play) -> None:
+    values, printed = play("overlap")
+    assert re.search(r"one after the other [\d.]+ ms, both at once [\d.]+ ms: [\d.]+ times as fast", printed)
+    assert values["after"] > 0
+    assert values["both"] > 0
+    assert all(0 <= result["ready first"] <= values["REPEATS"] for result in values["results"])
+
+
+def test_point_to_point(play: Play) -> None:
+    _, printed = play("point_to_point")
+    lines = re.findall(r"rank (\d): gradient up to (\S+), (\S+) from that of the whole model", printed)
+    assert [rank for rank, _, _ in lines] == ["0", "1", "2", "3"]
+    assert all(float(largest) > 1 and float(apart) < 1e-4 for _, largest, apart in lines)
+
+
+def test_sub_groups(play: Play) -> None:
+    values, printed = play("sub_groups")
+    trace = int((values["a"] @ values["b"]).trace())
+    rows, columns = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    assert printed.splitlines() == [
+        *(
+            f"rank {rank}: row {rows[rank // 2]}, column {columns[rank % 2]}, its block is right, "
+            f"trace {None if rank in (1, 2) else trace}"
+            for rank in range(4)
+        ),
+        f"the trace of the whole product is {trace}",
+    ]

@@ -1,0 +1,102 @@
+"""What the README shows is run: its Python, its command lines, its picture, its figures."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def part(name: str) -> str:
+    """The text between two marks."""
+    return README.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0].strip()
+
+
+def python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_there_are_programs() -> None:
+    assert len(PROGRAMS) >= 3
+
+
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if 'op="max"' not in p])
+def test_programs_run(program: str) -> None:
+    python(program)
+
+
+def test_the_average_is_right() -> None:
+    program = next(p for p in PROGRAMS if 'op="avg"' in p)
+    assert python(program).strip() == str([[15.0] * 4] * 4)
+
+
+def test_what_a_call_takes_is_right() -> None:
+    program = next(p for p in PROGRAMS if "all_gather_object" in p)
+    assert python(program).strip() == str(([1, 2, 2, 3, 3, 3], -7, 1, [5, 1, 1, 5]))
+
+
+def test_the_own_algorithm_is_right() -> None:
+    program = next(p for p in PROGRAMS if "doubling" in p)
+    assert python(program).strip() == str([6.0, 10.0, 14.0])
+
+
+def test_explain_prints_what_is_shown() -> None:
+    command = re.search(r"\$ (unisono explain .*)", README)
+    assert command
+    done = subprocess.run(
+        [sys.executable, "-m", *command[1].split()], capture_output=True, text=True, timeout=60, check=True
+    )
+    shown = part("explain").strip("`\n").splitlines()
+    actual = done.stdout.splitlines()
+
+    def plain(lines: list[str]) -> list[str]:
+        # How long the proof took, and the line of the source, may change.
+        return [re.sub(r"in [\d.]+ [nµm]?s|\.py:\d+", "", line).rstrip() for line in lines if line.strip()]
+
+    assert plain(shown) == plain(actual)
+
+
+def test_the_picture_is_drawn_from_the_table_that_runs() -> None:
+    from unisono.algorithms import CATALOGUE
+    from unisono.draw import svg
+
+    assert (ROOT / "docs" / "ring.svg").read_text().strip() == svg(CATALOGUE["all_reduce.ring"].schedule(4)).strip()
+
+
+def test_the_disagreement_shown_is_what_ranks_raise(tmp_path: Path) -> None:
+    shown = part("mismatch")
+    program = re.search(r"```python\n(.*?)```", shown, re.DOTALL)
+    message = re.search(r"```\n(call #.*?)```", shown, re.DOTALL)
+    assert program
+    assert message
+    script = tmp_path / "train.py"
+    script.write_text(program[1])
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode
+    said = done.stderr.replace(f"{tmp_path}/", "").splitlines()
+    assert all(line in said for line in message[1].splitlines()[1:]), done.stderr
+
+
+def test_the_figures_are_those_of_the_report() -> None:
+    report = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    speed = part("speed")
+    date = re.search(r"- date: (.*)", report)
+    assert date
+    assert date[1] in speed
+    medians = report.split("### all_reduce, float32, 2 ranks")[1].split("\n### ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in speed.splitlines() if line.startswith("| ")]
+    assert len(rows) == 7
+    for size, *values in rows[1:]:
+        for contender, value in zip(rows[0][1:-1], values[:-1], strict=True):
+            line = next(x for x in medians.splitlines() if f"({size}) |" in x and f"| {contender} |" in x)
+            reported = float(line.split("|")[4])
+            assert float(value.replace(",", "")) == pytest.approx(reported, rel=0.01)

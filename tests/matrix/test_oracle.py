@@ -1,0 +1,125 @@
+"""The oracle itself, worked out by hand: every kind of dtype and op, scans, and blocks of several sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.matrix_layouts import VIEWS, Held, differs
+from unisono import testing as oracle
+
+
+def lists(results: list[torch.Tensor]) -> list[Any]:
+    return [result.tolist() for result in results]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "a", "b", "want"),
+    [
+        ("bool", "sum", True, True, True),
+        ("bool", "product", True, False, False),
+        ("bool", "bxor", True, True, False),
+        ("int8", "sum", 100, 100, -56),
+        ("int8", "avg", 100, 101, 100),
+        ("int8", "avg", -3, 0, -1),
+        ("int16", "product", 300, 300, 90_000 - 65_536),
+        ("int32", "band", 0b1100, 0b1010, 0b1000),
+        ("int64", "avg", 2**62, 2**62, -(2**62)),
+        ("uint8", "min", 200, 100, 100),
+        ("uint16", "max", 40_000, 30_000, 40_000),
+        ("uint16", "avg", 60_000, 60_001, 60_000),
+        ("uint32", "sum", 2**32 - 1, 2, 1),
+        ("uint64", "max", 2**63, 1, 2**63),
+        ("uint64", "avg", 2**63, 2**62, 2**62 + 2**61),
+        ("uint64", "bor", 2**63, 1, 2**63 + 1),
+        ("float16", "product", 3.0, 0.5, 1.5),
+        ("float32", "min", 0.0, -0.0, -0.0),
+        ("float64", "avg", 1.0, 2.0, 1.5),
+        ("float8_e4m3fn", "sum", 16.0, 1.0, 16.0),
+        ("float8_e5m2", "max", 3.0, 4.0, 4.0),
+        ("complex64", "product", 1 + 2j, 3 - 1j, 5 + 5j),
+        ("complex128", "avg", 1 + 2j, 2 + 1j, 1.5 + 1.5j),
+    ],
+)
+def test_one_element_each(dtype: str, op: str, a: Any, b: Any, want: Any) -> None:
+    kind = getattr(torch, dtype)
+    got = oracle.combine([torch.tensor([value], dtype=kind) for value in (a, b)], op)
+    assert got.dtype is kind
+    assert got.tolist() == [want]
+    assert str(got.tolist()) == str([want])  # tells 0 from -0
+
+
+def test_short_floats_are_rounded_once() -> None:
+    parts = [torch.tensor([value]).to(torch.float8_e4m3fn) for value in (16.0, 0.5, 0.5)]
+    assert oracle.combine(parts).float().item() == 16.0  # 17 lies between 16 and 18, and 16 is even
+    parts.append(torch.tensor([0.25]).to(torch.float8_e4m3fn))
+    assert oracle.combine(parts).float().item() == 18.0
+
+
+def test_ops_of_ones_own() -> None:
+    a, b, c = torch.tensor([1, 2]), torch.tensor([10, 20]), torch.tensor([100, 200])
+    numbers = unisono.make_op(lambda x, y: x * 2 + y)
+    assert oracle.combine([a, b, c], numbers).tolist() == [(1 * 2 + 10) * 2 + 100, (2 * 2 + 20) * 2 + 200]
+    assert oracle.combine([a.to(torch.uint8), c.to(torch.uint8)], numbers).tolist() == [102, 204]
+    assert oracle.combine([c.to(torch.uint8), c.to(torch.uint8)], numbers).tolist() == [300 % 256, 600 % 256]
+    assert oracle.combine([a.half(), b.half()], numbers).dtype is torch.float16
+    tensors = unisono.make_op(lambda x, y: x.flip(0) - y, elementwise=False)
+    assert oracle.combine([a, b], tensors).tolist() == [2 - 10, 1 - 20]
+    assert oracle.combine([a, b, c], tensors).tolist() == [1 - 20 - 100, 2 - 10 - 200]
+    halved = oracle.all_reduce([a.float(), b.float()], unisono.premul_sum(0.5))
+    assert lists(halved) == [[5.5, 11.0]] * 2
+
+
+def test_scans() -> None:
+    tensors = [torch.tensor([1, 2]), torch.tensor([10, 20]), torch.tensor([100, 200])]
+    assert lists(oracle.scan(tensors)) == [[1, 2], [11, 22], [111, 222]]
+    assert lists(oracle.exscan(tensors)) == [[1, 2], [1, 2], [11, 22]]
+    assert lists(oracle.exscan(tensors, "max")) == [[1, 2], [1, 2], [10, 20]]
+
+
+def test_blocks_of_several_sizes() -> None:
+    a, b = torch.tensor([1, 2, 3, 4]), torch.tensor([10, 20, 30, 40])
+    assert lists(oracle.scatter([None, b], 1, [1, 3])) == [[10], [20, 30, 40]]
+    assert lists(oracle.reduce_scatter([a, b], "sum", [0, 4])) == [[], [11, 22, 33, 44]]
+    assert lists(oracle.all_to_all([a, b[:3]], [[1, 3], [2, 1]])) == [[1, 10, 20], [2, 3, 4, 30]]
+    assert lists(oracle.all_gather([a[:1], b])) == [[1, 10, 20, 30, 40]] * 2
+
+
+def test_what_is_no_combination_is_refused() -> None:
+    with pytest.raises(unisono.DTypeError, match="no band of float32"):
+        oracle.combine([torch.zeros(1), torch.zeros(1)], "band")
+    with pytest.raises(unisono.ArgumentError, match="got none"):
+        oracle.combine([])
+
+
+@pytest.mark.parametrize("layout", ["offset", "strided"])
+def test_a_guard_that_changes_is_noticed(layout: str) -> None:
+    values = torch.arange(6)
+    held = Held(layout, 6, torch.int64, False, values)
+    assert held.check(values) == ""
+    held._memory[0] += 1
+    assert held.check(values) == "elements around it have changed"
+
+
+@pytest.mark.parametrize("layout", sorted(VIEWS.keys() - {"empty", "scalar"}))
+def test_a_value_or_an_input_that_changes_is_noticed(layout: str) -> None:
+    kind = torch.complex64 if layout == "conjugate" else torch.float32
+    values = torch.tensor([1.0, 2.0, 3.0] * 2).to(kind)
+    held = Held(layout, 6, kind, False, values)
+    assert held.check(None) == ""
+    if layout not in ("conjugate", "negative"):  # these are never written
+        assert held.check(values) == ""
+        assert "1 of 6 elements differ" in held.check(torch.tensor([1.0, 2.0, 3.0, 1.0, 2.0, 4.0]))
+    held._bytes[-1] += 1
+    assert held.check(None) == "what is only read has changed"
+
+
+def test_values_are_compared_by_their_bits() -> None:
+    zero, nan = torch.tensor([0.0]), torch.tensor([float("nan")])
+    assert "first [0]: 0.0" in differs(zero, -zero)
+    assert differs(nan, -nan) == ""
+    assert "not torch.float64" in differs(zero, zero.double())
+    assert "of 2 elements" in differs(zero.expand(2), zero)

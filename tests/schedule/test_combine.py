@@ -1,0 +1,205 @@
+"""Tables made of tables keep their promises."""
+
+from __future__ import annotations
+
+from math import lcm
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.schedule_oracles import is_right
+from unisono.algorithms import CATALOGUE, all_gather, all_reduce, broadcast, scatter, table
+from unisono.errors import AlgorithmError, ArgumentError
+from unisono.schedule import (
+    ADD,
+    SCHUNK,
+    N,
+    Schedule,
+    X,
+    as_collective,
+    expand,
+    fold,
+    on,
+    once,
+    par,
+    pipeline,
+    prove,
+    send,
+    seq,
+    trace,
+    transpose,
+    unwrap,
+)
+
+PROPERTY = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+DUALS = ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"]
+
+
+@st.composite
+def schedules(draw: st.DrawFn, *collectives: str, ranks: int | None = None, root: int | None = None) -> Schedule:
+    """A table of the catalogue, for some of these collectives (or any)."""
+    p = draw(st.integers(1, 9)) if ranks is None else ranks
+    fit = [a for a in CATALOGUE.values() if a.allows(p) and (not collectives or a.collective in collectives)]
+    return draw(st.sampled_from(fit)).schedule(p, draw(st.integers(0, p - 1)) if root is None else root)
+
+
+def widened(schedule: Schedule, chunks: int) -> Schedule:
+    """The same on a buffer cut into more chunks."""
+    return on(schedule, schedule.ranks, np.arange(schedule.ranks), width=chunks // schedule.chunks)
+
+
+def sequel(first: Schedule, second: Schedule, collective: str) -> Schedule:
+    chunks = lcm(first.chunks, second.chunks)
+    return as_collective(seq(widened(first, chunks), widened(second, chunks)), collective)
+
+
+@PROPERTY
+@given(schedules(*DUALS))
+def test_the_transpose_keeps_the_dual_contract(schedule: Schedule) -> None:
+    dual = transpose(schedule)
+    prove(dual)
+    assert is_right(dual, 37)
+    assert dual.collective != schedule.collective or dual.collective == "all_to_all"
+
+
+@PROPERTY
+@given(schedules(*DUALS))
+def test_the_transpose_of_the_transpose_is_the_schedule(schedule: Schedule) -> None:
+    again = transpose(transpose(schedule))
+    assert np.array_equal(again.rows, schedule.rows)
+    assert (again.collective, again.root, again.result) == (schedule.collective, schedule.root, schedule.result)
+
+
+@PROPERTY
+@given(schedules(), st.integers(1, 4), st.integers(0, 3))
+def test_a_pipeline_keeps_the_contract(schedule: Schedule, segments: int, lag: int) -> None:
+    piped = pipeline(schedule, segments, lag)
+    prove(piped)
+    assert piped.chunks == segments * schedule.chunks
+    assert piped.rounds == (schedule.rounds + (segments - 1) * lag if len(schedule.rows) else 0)
+    assert is_right(piped, 37)
+
+
+@PROPERTY
+@given(st.data(), st.integers(1, 9))
+def test_reduce_then_broadcast_is_all_reduce(data: st.DataObject, p: int) -> None:
+    root = data.draw(st.integers(0, p - 1))
+    first, second = (data.draw(schedules(c, ranks=p, root=root)) for c in ("reduce", "broadcast"))
+    both = sequel(first, second, "all_reduce")
+    assert prove(both).same_bits
+    assert is_right(both, 37)
+    assert both.rounds == first.rounds + second.rounds
+
+
+@PROPERTY
+@given(st.data(), st.integers(1, 9))
+def test_reduce_scatter_then_all_gather_is_all_reduce(data: st.DataObject, p: int) -> None:
+    first, second = (data.draw(schedules(c, ranks=p)) for c in ("reduce_scatter", "all_gather"))
+    prove(sequel(first, second, "all_reduce"))
+
+
+@PROPERTY
+@given(st.data(), st.integers(1, 9))
+def test_scatter_then_all_gather_is_broadcast_and_once_sends_nothing_twice(data: st.DataObject, p: int) -> None:
+    both = sequel(data.draw(schedules("scatter", ranks=p)), data.draw(schedules("all_gather", ranks=p)), "broadcast")
+    prove(both)
+    lean = once(both)
+    prove(lean)
+    assert len(lean.rows) == (p - 1) * lean.chunks
+    prove(transpose(lean))
+
+
+@PROPERTY
+@given(st.data(), st.integers(1, 8))
+def test_ranks_can_be_renamed(data: st.DataObject, p: int) -> None:
+    schedule = data.draw(schedules("broadcast", "reduce", "all_reduce", ranks=p))
+    members = data.draw(st.permutations(range(p)))
+    renamed = on(schedule, p, members)
+    prove(renamed)
+    assert renamed.root == members[schedule.root]
+
+
+@PROPERTY
+@given(st.data(), st.integers(1, 4), st.integers(1, 4))
+def test_groups_side_by_side_do_not_disturb_each_other(data: st.DataObject, groups: int, size: int) -> None:
+    """All-reduce in every row of a grid, then in every column, is all-reduce."""
+    p = groups * size
+    inside, across = (data.draw(schedules("all_reduce", ranks=n)) for n in (size, groups))
+    chunks = lcm(inside.chunks, across.chunks)
+    if inside.result != X or across.result != X:
+        return
+    inside, across = widened(inside, chunks), widened(across, chunks)
+    rows = par(*(on(inside, p, g * size + np.arange(size)) for g in range(groups)))
+    columns = par(*(on(across, p, i + size * np.arange(groups)) for i in range(size)))
+    prove(seq(rows, columns))
+
+
+@pytest.mark.parametrize("q", [1, 2, 4])
+def test_fold(q: int) -> None:
+    core = all_reduce.there_and_back(table(all_gather.direct, q))
+    for p in range(q, 2 * q + 1):
+        folded = fold(core, p)
+        prove(folded)
+        assert is_right(folded, 37)
+        assert folded.rounds == core.rounds + 2 * (p > q)
+    with pytest.raises(ArgumentError, match=f"no all_reduce that {2 * q + 1} ranks can be folded into"):
+        fold(core, 2 * q + 1)
+
+
+def test_fold_brings_the_result_back_from_where_it_is() -> None:
+    folded = fold(CATALOGUE["all_reduce.one_shot"].schedule(4), 6)
+    prove(folded)
+    assert is_right(folded, 37)
+
+
+def test_chunks_can_be_spread() -> None:
+    evens = on(table(broadcast.binomial, 4, 1), 4, range(4), chunks=3, first=[1])
+    assert set(evens.rows[:, SCHUNK]) == {1}
+    with pytest.raises(AlgorithmError, match="rank 0, chunk 0 of X holds nothing"):
+        prove(evens)
+    ring = table(all_gather.ring, 3)
+    apart = on(table(all_gather.bruck, 3), 3, range(3), chunks=9, first=[0, 4, 8])
+    assert (apart.rows[:, N] == 1).all()
+    assert len(apart.rows) == len(ring.rows)
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    ring, line = table(all_gather.ring, 3), table(broadcast.linear, 3)
+    for combine in (seq, par):
+        with pytest.raises(ArgumentError, match=r"3 ranks, 3 chunks, .*: 3 ranks, 1 chunks"):
+            combine(ring, line)
+        with pytest.raises(ArgumentError, match="got none"):
+            combine()
+    with pytest.raises(ArgumentError, match="all_reduce has no dual"):
+        transpose(CATALOGUE["all_reduce.ring"].schedule(3))
+    with pytest.raises(ArgumentError, match="only copy"):
+        once(CATALOGUE["reduce.linear"].schedule(3))
+    with pytest.raises(ArgumentError, match=r"3 ranks and 3 chunks, .* 2 ranks and 3 chunks"):
+        on(ring, 4, [0, 1])
+    with pytest.raises(ArgumentError, match="0 segments"):
+        pipeline(ring, 0)
+    with pytest.raises(ArgumentError, match="no all_reduce"):
+        fold(ring, 4)
+
+
+def test_combinators_leave_their_parts_alone() -> None:
+    part = table(scatter.binomial, 5, 2)
+    before = part.rows.copy()
+    seq(part, part), par(part, part), transpose(part), pipeline(part, 3), on(part, 5, range(5)), once(part)
+    assert np.array_equal(part.rows, before)
+
+
+def test_splitting_runs_keeps_the_order_of_writes() -> None:
+    """A run that passes the end and is copied first must still come before the adds that follow it."""
+
+    def two(r, p):
+        yield [send(1, 0, 2, n=2, dbuf=1), send(0, 0, 0, n=3, dbuf=1, op=ADD)]
+
+    schedule = trace(two, 2, 3, "reduce", root=None, result=1)
+    split = unwrap(schedule)
+    assert split[:, N].tolist() == [1, 1, 3]
+    assert sorted(map(tuple, expand(schedule).tolist())) == sorted(
+        map(tuple, expand(Schedule(2, 3, split, "reduce")).tolist())
+    )

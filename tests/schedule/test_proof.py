@@ -1,0 +1,212 @@
+"""The checker is checked: what it must refuse, by name and by mutants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.schedule_oracles import is_right
+from unisono.algorithms import CATALOGUE
+from unisono.errors import AlgorithmError, ArgumentError
+from unisono.schedule import (
+    ADD,
+    COPY,
+    DCHUNK,
+    DST,
+    JOIN,
+    OP,
+    ROUND,
+    SCHUNK,
+    SRC,
+    N,
+    Schedule,
+    T,
+    X,
+    Y,
+    moves,
+    prove,
+    send,
+    trace,
+)
+
+
+def made(collective: str, p: int, chunks: int, *rounds, **more) -> Schedule:
+    """A table of these rounds."""
+
+    def these(r, p):
+        return rounds
+
+    return replace(trace(these, p, chunks, collective, name="mine"), **more)
+
+
+def row(round_=0, src=0, dst=1, sbuf=X, schunk=0, dbuf=X, dchunk=0, n=1, op=COPY) -> list[int]:
+    return [round_, src, dst, sbuf, schunk, dbuf, dchunk, n, op]
+
+
+SUM = (send(1, 0, 0, op=ADD), send(0, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (made("broadcast", 2, 1, send(1, 0, 0)), "mine: round 0: rank 0, .*: rank 1, chunk 0 of X holds nothing"),
+        (made("all_gather", 2, 2, send(0, 1, 0, op=ADD)), "round 0: rank 1, .*: rank 1, chunk 0 of X holds nothing"),
+        (made("reduce", 2, 1, send(1, 0, 0, dbuf=Y, op=ADD), result=Y), "rank 0, chunk 0 of Y holds nothing"),
+        (made("all_reduce", 2, 1, *SUM, send(1, 0, 0, op=ADD)), "round 2: rank 0, .*: ranks 0, 1 would be counted"),
+        (made("all_reduce", 3, 1, *[send(1, 0, 0, op=ADD)] * 2), "round 1: .*: rank 1 would be counted twice"),
+        (made("all_reduce", 2, 2, send(1, 0, 1, to=0, op=ADD)), "round 0: rank 0, .*: it would add chunk 1 to chunk 0"),
+        (made("broadcast", 3, 1, [send(0, [1, 2, 1], 0)]), "round 0: rank 1, chunk 0 of X is written twice"),
+        (made("all_reduce", 2, 1, [send(1, 0, 0, op=ADD), send(1, 0, 0)]), "round 0: rank 0, .* is written twice"),
+        (made("all_reduce", 2, 1, [send([0, 1], [1, 0], 0)]), "at the end rank 0, .* holds chunk 0 of rank 1 instead"),
+        (made("all_reduce", 2, 1, SUM[0]), "at the end rank 1, .* holds chunk 0 of rank 1 instead of chunk 0 of ra"),
+        (made("broadcast", 2, 1), "at the end rank 1, chunk 0 of X holds nothing instead of chunk 0 of rank 0"),
+        (made("scan", 2, 1, *SUM), "at the end rank 0, .* holds chunk 0 of ranks 0, 1 instead of chunk 0 of rank 0"),
+        (made("barrier", 3, 1, send([0, 1], [1, 0], 0, op=JOIN)), "at the end rank 0, .* 0, 1 instead of .* 0, 1, 2"),
+        (made("barrier", 2, 1, send([0, 1], [1, 0], 0, op=ADD)), r"barrier only copies and joins \(row 0\)"),
+        (made("all_reduce", 2, 1, send([0, 1], [1, 0], 0, op=JOIN)), "all_reduce only copies and adds"),
+        (made("broadcast", 2, 1, send(0, 1, 0, op=3)), "broadcast only copies and adds"),
+    ],
+)  # fmt: skip
+def test_broken_tables_are_refused_with_the_place_and_the_reason(schedule: Schedule, message: str) -> None:
+    with pytest.raises(AlgorithmError, match=message):
+        prove(schedule)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([row(1), row(0)], r"its round comes before that of the row above \(row 1\)"),
+        ([row(-1)], "its round comes before"),
+        ([row(), row(src=3)], r"round 0, rank 3 to rank 1, .*: there are only the ranks 0 to 2 \(row 1\)"),
+        ([row(dst=-1)], "only the ranks 0 to 2"),
+        ([row(schunk=2)], "only the chunks 0 to 1"),
+        ([row(dchunk=-1)], "only the chunks 0 to 1"),
+        ([row(n=0)], "a run has from 1 to 2 chunks"),
+        ([row(n=3)], "a run has from 1 to 2 chunks"),
+        ([row(sbuf=3)], "only the buffers X, Y and T"),
+        ([row(dbuf=-1)], "only the buffers X, Y and T"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(rows: list[list[int]], message: str) -> None:
+    with pytest.raises(AlgorithmError, match=message):
+        prove(Schedule(3, 2, np.array(rows), "broadcast", "mine"))
+
+
+@pytest.mark.parametrize("wrong", [{"root": 2}, {"root": -1}, {"result": 3}])
+def test_a_root_or_result_that_does_not_exist_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(AlgorithmError, match="does not exist"):
+        prove(made("broadcast", 2, 1, send(0, 1, 0), **wrong))
+
+
+def test_what_has_no_contract_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="'gossip' is no collective"):
+        prove(made("gossip", 2, 1))
+    with pytest.raises(ArgumentError, match="needs a multiple of 2 chunks, not 3"):
+        prove(made("all_gather", 2, 3))
+
+
+def test_order_of_ranks() -> None:
+    neighbours = made("reduce", 3, 1, send(2, 1, 0, op=ADD), send(1, 0, 0, op=ADD))
+    prove(neighbours, ordered=True)
+    skipping = made("reduce", 3, 1, send(2, 0, 0, op=ADD), send(1, 0, 0, op=ADD))
+    prove(skipping)
+    with pytest.raises(AlgorithmError, match=r"round 0: .*: rank 2 cannot follow rank 0, if the order matters"):
+        prove(skipping, ordered=True)
+    rotated = made("reduce", 3, 1, send(0, 2, 0, op=ADD), send(2, 1, 0, op=ADD), root=1)
+    with pytest.raises(AlgorithmError, match="if the order matters"):
+        prove(rotated, ordered=True)
+
+
+def test_adds_of_one_round_are_one_combination_in_rank_order() -> None:
+    table = made("reduce", 4, 1, [send(3, 1, 0, op=ADD), send(0, 1, 0, op=ADD), send(2, 1, 0, op=ADD)], root=1)
+    ((number, (move,)),) = moves(table)
+    assert (number, move.slot) == (0, (1, X, 0))
+    assert move.sources == [(0, X, 0), (1, X, 0), (2, X, 0), (3, X, 0)]
+    prove(table, ordered=True)
+    out_of_place = made("reduce", 2, 1, [send(1, 0, 0, dbuf=Y), send(0, 0, 0, dbuf=Y, op=ADD)], result=Y)
+    ((_, (move,)),) = moves(out_of_place)
+    assert (move.slot, move.sources) == ((0, Y, 0), [(0, X, 0), (1, X, 0)])
+    prove(out_of_place, ordered=True)
+
+
+def test_reads_see_the_state_before_the_round() -> None:
+    swap = made("all_to_all", 2, 2, [send([0, 1], [1, 0], [1, 0], to=[0, 1]), send([0, 1], [0, 1], [0, 1])])
+    prove(swap)
+    assert is_right(swap, 3)
+
+
+def test_one_pass_and_two_passes_are_different_bits() -> None:
+    """(a + b) + c rounded once is not (a + b) rounded, + c rounded."""
+    table = made(
+        "all_reduce", 3, 1,
+        [send([1, 2], 0, 0, op=ADD), send(0, 1, 0, op=ADD)],
+        send(2, 1, 0, op=ADD),
+        send(0, 2, 0),
+    )  # fmt: skip
+    proof = prove(table)
+    assert (proof.same_bits, proof.same_order) == (False, False)
+
+
+def test_a_proof_says_nothing_of_bits_where_nothing_is_added() -> None:
+    proof = prove(CATALOGUE["all_gather.ring"].schedule(3))
+    assert (proof.name, proof.ranks, proof.rounds, proof.method) == ("all_gather.ring", 3, 2, "exact")
+    assert proof.same_bits is None
+    assert proof.same_order is None
+
+
+def mutants(schedule: Schedule, rng: np.random.Generator, count: int):
+    """The table with one row changed, deleted, doubled or moved to another round."""
+    p, C = schedule.ranks, schedule.chunks
+    for _ in range(count if len(schedule.rows) else 0):
+        rows, i = schedule.rows.copy(), rng.integers(len(schedule.rows))
+        change = rng.integers(9)
+        if change == 0:
+            rows[i, SRC] = rng.integers(p)
+        elif change == 1:
+            rows[i, DST] = rng.integers(p)
+        elif change == 2:
+            rows[i, [SCHUNK, DCHUNK]] = rng.integers(C)
+        elif change == 3:
+            rows[i, rng.choice([SCHUNK, DCHUNK])] = rng.integers(C)
+        elif change == 4:
+            rows[i, OP] = rng.integers(3)
+        elif change == 5:
+            rows = np.delete(rows, i, 0)
+        elif change == 6:
+            rows = np.insert(rows, i, rows[i], 0)
+        elif change == 7:
+            rows[i, N] = rng.integers(1, C + 1)
+        else:
+            rows[i, ROUND] = rng.integers(schedule.rounds)
+            rows = rows[np.argsort(rows[:, ROUND], kind="stable")]
+        if not np.array_equal(rows, schedule.rows):
+            yield replace(schedule, rows=rows)
+
+
+def refuses(schedule: Schedule) -> bool:
+    try:
+        prove(schedule)
+    except AlgorithmError:
+        return True
+    return False
+
+
+def test_no_mutant_that_computes_something_else_is_accepted() -> None:
+    rng = np.random.default_rng(1)
+    seen: Counter[bool] = Counter()
+    for algorithm in CATALOGUE.values():
+        for p in filter(algorithm.allows, (2, 3, 4, 6, 7, 8)):
+            for mutant in mutants(algorithm.schedule(p, p // 3), rng, 20):
+                refused = refuses(mutant)
+                seen[refused] += 1
+                assert refused or is_right(mutant, 101), (algorithm.full_name, p, mutant.rows.tolist())
+    assert seen[True] > 4000
+    assert seen[True] > 8 * seen[False]
+
+
+def test_scratch_holds_nothing_at_first() -> None:
+    with pytest.raises(AlgorithmError, match="rank 0, chunk 0 of T holds nothing"):
+        prove(made("all_reduce", 2, 1, send(0, 1, 0, sbuf=T, dbuf=X)))

@@ -1,0 +1,151 @@
+"""The matrix: every call, dtype, op, layout and form of blocks, in the foreground or not, in shared memory or not.
+
+Here are the axes and which of their combinations exist; `matrix_driver` makes a call and checks it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+import unisono
+from tests.support.matrix_layouts import LAYOUTS, READ_ONLY, bits, exists
+from tests.support.reducers_driver import PAIRS
+from unisono.engine.reducers import DTYPES
+
+FORMS = {
+    "all_reduce": ("even",),
+    "reduce": ("even",),
+    "scan": ("even",),
+    "exscan": ("even",),
+    "reduce_scatter": ("even", "uneven", "unknown"),
+    "reduce_scatter_single": ("even",),
+    "broadcast": ("even",),
+    "scatter": ("even", "uneven", "unknown"),
+    "gather": ("even", "uneven", "unknown"),
+    "all_gather": ("even", "uneven", "unknown"),
+    "all_gather_single": ("even",),
+    "all_to_all": ("even", "uneven", "unknown"),
+    "all_to_all_single": ("even", "uneven"),
+}
+"""The calls, and how their blocks can be: of one size, of several, of several which the taker does not know."""
+
+REDUCING = ("all_reduce", "reduce", "scan", "exscan", "reduce_scatter", "reduce_scatter_single")
+WRITTEN = ("all_reduce", "scan", "exscan")
+"""Calls whose tensor is written on every rank, but for rank 0 of exscan."""
+
+MOVED = ("complex32", "float8_e8m0fnu", "float4_e2m1fn_x2", "bits8", "bits16", "int4", "uint1")
+"""Some of the dtypes that cannot be combined."""
+
+NAMED = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+SCALED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+PAIR_OF = {*PAIRS, *((dtype, "premul_sum") for dtype in SCALED), *((dtype, "numbers") for dtype in DTYPES)}
+OPS = (*NAMED, "premul_sum", "numbers", "tensors")
+"""Named ops, a factor per rank, and functions of a user's own: of numbers, and of whole tensors, for any dtype."""
+
+SIZES = (1, 2, 6, 7, 30, 120, 1001, 2520, 20_006)
+"""Of blocks: from those that travel with their flag, up to those that are cut into slices."""
+
+
+def twice_plus(x: Any, y: Any) -> Any:
+    return x * 2 + y
+
+
+def braid(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Every other element is b's, the others are a's, one further on: the order of tensors and of elements shows."""
+    mixed = bits(a).flatten().roll(1)
+    mixed[::2] = bits(b).flatten()[::2]
+    return mixed.view(a.dtype).view(a.shape)
+
+
+CUSTOM = {
+    "numbers": unisono.make_op(twice_plus, associative=False),
+    "tensors": unisono.make_op(braid, associative=False, elementwise=False),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call on every rank. n: elements of a block, of the largest but one where they differ. root: taken modulo
+    the number of ranks."""
+
+    form: str
+    dtype: str
+    op: str
+    n: int
+    layout: str
+    blocks: str
+    shared: bool
+    async_op: bool
+    root: int
+    seed: int
+
+
+def ops(form: str, dtype: str) -> list[str]:
+    """The ops that a call has for a dtype; of a call that only moves, one that is not used."""
+    if form not in REDUCING:
+        return ["-"]
+    known = [op for op in OPS if (dtype, op) in PAIR_OF or op == "tensors"]
+    return [op for op in known if op != "avg" or form not in ("scan", "exscan")]
+
+
+def blocks(form: str, op: str) -> Sequence[str]:
+    """How blocks can be: functions of whole tensors want one size."""
+    return ("even",) if op == "tensors" else FORMS[form]
+
+
+def layouts(form: str, dtype: str, blocks: str) -> list[str]:
+    """The layouts that a call can be made with."""
+    found = [layout for layout in LAYOUTS if exists(layout, dtype)]
+    if form in WRITTEN:
+        found = [layout for layout in found if layout not in READ_ONLY]
+    if blocks != "even":
+        found = [layout for layout in found if layout not in ("scalar", "empty")]
+    if blocks != "even" and form == "all_to_all_single":  # it is cut along the first dimension
+        found = [layout for layout in found if layout not in ("transposed", "channels_last", "expanded", "mixed")]
+    return found
+
+
+def can_be_shared(form: str, layout: str) -> bool:
+    """Can the tensors lie in shared memory? There, the ranks' must be alike: all of them contiguous, or none."""
+    return layout != "mixed" and (form not in ("reduce", "broadcast") or layout not in READ_ONLY)
+
+
+def make(draw: random.Random, form: str, dtype: str, op: str, blocks: str, layout: str) -> Case:
+    """A case with these; what else there is comes from `draw`."""
+    sizes = SIZES[:6] if op == "numbers" else SIZES  # the oracle goes through them number by number
+    n = {"scalar": 1, "empty": 0}.get(layout, draw.choice(sizes))
+    shared = can_be_shared(form, layout) and draw.random() < 0.5
+    return Case(
+        form, dtype, op, n, layout, blocks, shared, draw.random() < 0.5, draw.randrange(8), draw.randrange(1000)
+    )
+
+
+def sample(seed: int, count: int) -> Iterator[Case]:
+    """Cases drawn at random: every call alike often, of each every dtype, and so on."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        form = draw.choice(list(FORMS))
+        dtype = draw.choice(DTYPES if form in REDUCING or draw.random() < 0.7 else MOVED)
+        op = draw.choice(ops(form, dtype))
+        if op == "numbers" and dtype not in ("int64", "bfloat16"):
+            op = "tensors"  # Numba takes its time for each dtype
+        chosen = draw.choice(blocks(form, op))
+        yield make(draw, form, dtype, op, chosen, draw.choice(layouts(form, dtype, chosen)))
+
+
+def every(form: str, seed: int) -> Iterator[Case]:
+    """All cases of a call. What is no axis (sizes, roots, values) is drawn anew for every layout."""
+    draw = random.Random(f"{form} {seed}")
+    for dtype in (*DTYPES, *MOVED):
+        for op in ops(form, dtype):
+            for chosen in blocks(form, op):
+                for layout in layouts(form, dtype, chosen):
+                    case = make(draw, form, dtype, op, chosen, layout)
+                    for shared in (False, True)[: 1 + can_be_shared(form, layout)]:
+                        for async_op in (False, True):
+                            yield replace(case, shared=shared, async_op=async_op)

@@ -1,0 +1,180 @@
+"""One case of the matrix on this rank: what it passes, the call, and what the oracle says that should come of it.
+
+This runs on the ranks. What a rank passes depends on the case alone, so every rank knows what all others pass.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+import unisono
+from tests.support.matrix import CUSTOM, Case
+from tests.support.matrix_layouts import Held, differs, pick, readable
+from tests.support.reducers_driver import data
+from unisono import testing as oracle
+from unisono.engine.reducers import DTYPES
+
+IN_PLACE = ("all_reduce", "reduce", "scan", "exscan", "broadcast")
+ONE_IN = ("gather", "all_gather", "all_gather_single")
+ONE_OUT = ("scatter", "reduce_scatter", "reduce_scatter_single")
+
+
+def factor(rank: int) -> float:
+    return 0.75 - rank
+
+
+@lru_cache(maxsize=256)
+def sizes(case: Case, p: int) -> tuple[tuple[int, ...], ...]:
+    """[s][d]: the elements of the block that goes from rank s to rank d; of those that go to all, d does not matter."""
+    if case.blocks == "even":
+        return ((case.n,) * p,) * p
+    draw = random.Random(case.seed)
+    table = [[draw.choice((0, 1, case.n, case.n + draw.randrange(5))) for _ in range(p)] for _ in range(p)]
+    if case.form in ONE_IN:
+        table = [[row[0]] * p for row in table]
+    elif case.form in ONE_OUT:
+        table = [table[0]] * p
+    return tuple(map(tuple, table))
+
+
+def gives(case: Case, p: int, rank: int) -> list[int]:
+    """The elements of the tensors that a rank passes as inputs."""
+    if case.form in IN_PLACE or case.form in ONE_IN:
+        return [sizes(case, p)[rank][0]]
+    row = list(sizes(case, p)[rank])
+    if case.form == "scatter" and rank != case.root % p:
+        return []
+    return [sum(row)] if case.form.endswith("_single") else row
+
+
+def takes(case: Case, p: int, rank: int) -> list[int]:
+    """The elements of the tensors that a rank passes as outputs; in place, as inputs."""
+    if case.form in IN_PLACE:
+        return gives(case, p, rank)
+    if case.form in ONE_OUT:
+        return [sizes(case, p)[0][rank]]
+    column = [row[rank] for row in sizes(case, p)]
+    if case.form == "gather" and rank != case.root % p:
+        return []
+    return [sum(column)] if case.form.endswith("_single") else column
+
+
+def input_layouts(case: Case, p: int, rank: int) -> list[str]:
+    written = case.form in IN_PLACE and not (
+        (case.form == "broadcast" and rank == case.root % p) or (case.form == "reduce" and rank != case.root % p)
+    )
+    return [pick(case.layout, rank * 5 + k, n, written) for k, n in enumerate(gives(case, p, rank))]
+
+
+@lru_cache(maxsize=256)
+def inputs(case: Case, p: int) -> list[list[torch.Tensor]]:
+    """What every rank passes as inputs, flat; as integers, where torch can hardly do more than move a dtype."""
+    most = max(sum(gives(case, p, rank)) for rank in range(p))
+    width = getattr(torch, case.dtype).itemsize
+    drawn = data(case.dtype if case.dtype in DTYPES else f"uint{8 * width}", p, most, case.seed)
+    passed = []
+    for rank, whole in enumerate(drawn):
+        parts = torch.split(whole[: sum(gives(case, p, rank))], gives(case, p, rank))
+        passed.append([readable(*both) for both in zip(parts, input_layouts(case, p, rank), strict=True)])
+    return passed
+
+
+@lru_cache(maxsize=256)
+def wanted(case: Case, p: int) -> list[list[torch.Tensor]]:
+    """What every rank should end with, flat, cut as its outputs are."""
+    passed = inputs(case, p)
+    whole: list[Any] = [torch.cat(parts) if parts else None for parts in passed]
+    op: Any = CUSTOM.get(case.op, case.op)
+    if case.op == "premul_sum":
+        whole, op = [tensor * factor(rank) for rank, tensor in enumerate(whole)], "sum"
+    root, table = case.root % p, sizes(case, p)
+    ends: list[Any] = {
+        "all_reduce": lambda: oracle.all_reduce(whole, op),
+        "reduce": lambda: oracle.reduce(whole, root, op),
+        "scan": lambda: oracle.scan(whole, op),
+        "exscan": lambda: oracle.exscan(whole, op),
+        "reduce_scatter": lambda: oracle.reduce_scatter(whole, op, table[0]),
+        "broadcast": lambda: oracle.broadcast(whole, root),
+        "scatter": lambda: oracle.scatter(whole, root, table[root]),
+        "gather": lambda: oracle.gather(whole, root),
+        "all_gather": lambda: oracle.all_gather(whole),
+        "all_to_all": lambda: oracle.all_to_all(whole, table),
+    }[case.form.removesuffix("_single")]()
+    pieces = [torch.split(end, takes(case, p, rank)) if end is not None else () for rank, end in enumerate(ends)]
+    return [[piece.view(getattr(torch, case.dtype)) for piece in mine] for mine in pieces]
+
+
+def arguments(case: Case, given: list[torch.Tensor], taken: list[torch.Tensor] | None) -> list[Any]:
+    """As the call wants them; taken None where the sizes are not known."""
+    me, p = unisono.get_rank(), unisono.get_world_size()
+    root, op = case.root % p, CUSTOM.get(case.op, case.op)
+    if case.op == "premul_sum":
+        op = unisono.premul_sum(factor(me))
+    first = taken[0] if taken else None
+    if case.form == "all_to_all_single" and case.blocks == "uneven":
+        return [first, given[0], [row[me] for row in sizes(case, p)], list(sizes(case, p)[me])]
+    return {
+        "all_reduce": [given and given[0], op],
+        "reduce": [given and given[0], root, op],
+        "scan": [given and given[0], op],
+        "exscan": [given and given[0], op],
+        "reduce_scatter": [first, given, op],
+        "reduce_scatter_single": [first, given and given[0], op],
+        "broadcast": [given and given[0], root],
+        "scatter": [first, given or None, root],
+        "gather": [given and given[0], taken or None, root],
+        "all_gather": [taken, given and given[0]],
+        "all_gather_single": [first, given and given[0]],
+        "all_to_all": [taken, given],
+        "all_to_all_single": [first, given and given[0]],
+    }[case.form]
+
+
+def wrong(case: Case) -> str:
+    """Make the call. What is wrong with what this rank ends with, or nothing."""
+    me, p, dtype = unisono.get_rank(), unisono.get_world_size(), getattr(torch, case.dtype)
+    same = replace(case, shared=False, async_op=False)  # for the caches
+    want, values = wanted(same, p)[me], inputs(same, p)[me]
+    given = [
+        Held(layout, len(block), dtype, case.shared, block)
+        for layout, block in zip(input_layouts(case, p, me), values, strict=True)
+    ]
+    taken: list[Held] = []
+    if case.form not in IN_PLACE and case.blocks != "unknown":
+        places = [pick(case.layout, me * 3 + k + 1, len(block), True) for k, block in enumerate(want)]
+        taken = [Held(place, len(block), dtype, case.shared, None) for place, block in zip(places, want, strict=True)]
+    passed = arguments(case, [h.tensor for h in given], [h.tensor for h in taken] if case.blocks != "unknown" else None)
+    made = getattr(unisono, case.form)(*passed, async_op=case.async_op)
+    if case.async_op:
+        made = made.result()
+    if case.form in IN_PLACE:
+        only_read = {"reduce": me != case.root % p, "broadcast": me == case.root % p, "exscan": me == 0}
+        return given[0].check(None if only_read.get(case.form) else want[0])
+    found = [held.check(None) for held in given]
+    if case.blocks == "unknown":
+        made = [made] if isinstance(made, torch.Tensor) else made or []
+        found += [differs(*both) for both in zip(made, want, strict=True)]
+    else:
+        found += [held.check(block) for held, block in zip(taken, want, strict=True)]
+    return "; ".join(filter(None, found))
+
+
+def run_cases(cases: Iterable[Case], most: int = 5) -> tuple[int, int, list[str]]:
+    """Make all calls: how many, how many of them went wrong on this rank, and of the first ones how."""
+    made, bad, failures = 0, 0, []
+    for case in cases:
+        try:
+            found = wrong(case)
+        except Exception as error:  # noqa: BLE001  whatever it is, the next case can be tried
+            found = f"{type(error).__name__}: {error}"
+        made += 1
+        bad += bool(found)
+        if found and len(failures) < most:
+            failures.append(f"rank {unisono.get_rank()}, {case}: {found}")
+    return made, bad, failures

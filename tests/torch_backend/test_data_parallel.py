@@ -1,0 +1,170 @@
+"""What people do with DistributedDataParallel: what is learnt is what is learnt over Gloo."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.support.torch_ranks import TorchRanks
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def train(wrapped: nn.Module, steps: int = 4, after: Callable[[], None] = lambda: None) -> list[float]:
+    """Train on a rank's own data; the loss of each step."""
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    generator, losses = torch.Generator().manual_seed(1 + dist.get_rank()), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = wrapped(torch.randn(8, 16, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        after()
+        losses.append(loss.item())
+    return losses
+
+
+def same_as_gloo(ranks: TorchRanks, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """Of two summands there is one order, so not a bit may differ; and the ranks have learnt something."""
+    ours, theirs = ranks(2)(work, *args), ranks(2, "gloo")(work, *args)
+    assert ours == theirs
+    assert len(set(ours[0])) > 1
+    return ours
+
+
+@pytest.mark.parametrize("by_all", [True, False])
+def test_ranks_with_fewer_batches_join(ranks: TorchRanks, by_all: bool) -> None:
+    def work() -> list[float]:
+        wrapped = nn.parallel.DistributedDataParallel(model())
+        with wrapped.join(divide_by_initial_world_size=by_all):
+            losses = train(wrapped, 2 + 2 * dist.get_rank())
+        return [*losses, *wrapped.module[0].bias.tolist()]
+
+    ours = same_as_gloo(ranks, work)
+    assert ours[0][2:] == ours[1][4:]
+
+
+def test_layers_that_are_not_always_used(ranks: TorchRanks) -> None:
+    class Sometimes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.always, self.sometimes, self.turn = model(), nn.Linear(16, 16), 0
+
+        def forward(self, data: torch.Tensor) -> Any:
+            self.turn += 1
+            if (self.turn + dist.get_rank()) % 3:
+                data = self.sometimes(data)
+            return self.always(data)
+
+    def work() -> list[float]:
+        torch.manual_seed(0)
+        return train(nn.parallel.DistributedDataParallel(Sometimes(), find_unused_parameters=True))
+
+    same_as_gloo(ranks, work)
+
+
+def test_a_static_graph_with_recomputed_layers(ranks: TorchRanks) -> None:
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = model()
+
+        def forward(self, data: torch.Tensor) -> Any:
+            return torch.utils.checkpoint.checkpoint(self.layers, data, use_reentrant=False)
+
+    def work() -> list[float]:
+        return train(nn.parallel.DistributedDataParallel(Recomputed(), static_graph=True))
+
+    same_as_gloo(ranks, work)
+
+
+def test_sparse_gradients(ranks: TorchRanks) -> None:
+    def work() -> list[float]:
+        torch.manual_seed(0)
+        table = nn.EmbeddingBag(10, 4, mode="sum", sparse=True)
+        wrapped = nn.parallel.DistributedDataParallel(table)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.5)
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        for _ in range(3):
+            optimizer.zero_grad()
+            wrapped(torch.randint(10, (3, 2), generator=generator)).square().sum().backward()
+            optimizer.step()
+        return table.weight.flatten().tolist()
+
+    ours, theirs = ranks(2)(work), ranks(2, "gloo")(work)
+    assert ours[0] == ours[1]
+    assert torch.allclose(torch.tensor(ours), torch.tensor(theirs))
+
+
+def bf16(wrapped: Any) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    # By this name torch lets the hook run over NCCL only.
+    wrapped.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
+
+
+def fp16(wrapped: Any) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+
+def wrapped_fp16(wrapped: Any) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    wrapped.register_comm_hook(None, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook))
+
+
+def power_sgd(wrapped: Any) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    state = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2)
+    wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+@pytest.mark.parametrize("register", [bf16, fp16, wrapped_fp16, power_sgd])
+def test_hooks(ranks: TorchRanks, register: Callable[[Any], None]) -> None:
+    def work() -> list[float]:
+        wrapped = nn.parallel.DistributedDataParallel(model())
+        register(wrapped)
+        return train(wrapped, 5)
+
+    same_as_gloo(ranks, work)
+
+
+def test_averages_of_models_now_and_then(ranks: TorchRanks) -> None:
+    def work() -> list[float]:
+        from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+        from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+        wrapped = nn.parallel.DistributedDataParallel(model())
+        everybody, alone = None, dist.new_subgroups(group_size=1)[0]
+        state = post_localSGD_hook.PostLocalSGDState(everybody, alone, start_localSGD_iter=2)
+        wrapped.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+        averager = PeriodicModelAverager(period=2, warmup_steps=2)
+        return train(wrapped, 6, lambda: averager.average_parameters(wrapped.parameters()))
+
+    same_as_gloo(ranks, work)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_models(ranks: TorchRanks, backend: str) -> None:
+    if backend == "inductor" and not shutil.which("g++"):
+        pytest.skip("inductor needs a C++ compiler, and there is no g++")
+
+    def work() -> list[float]:
+        torch._dynamo.reset()
+        return train(torch.compile(nn.parallel.DistributedDataParallel(model()), backend=backend))  # type: ignore[arg-type]
+
+    same_as_gloo(ranks, work)

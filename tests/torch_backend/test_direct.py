@@ -1,0 +1,151 @@
+"""Calls on a group itself, in all the forms of torch's groups: what they do over Gloo, they do over ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.support.torch_ranks import TorchRanks
+
+MINUTE = timedelta(minutes=1)
+
+
+def mine(count: int = 4) -> torch.Tensor:
+    return torch.arange(float(count)) + 100 * dist.get_rank()
+
+
+def blocks(size: int) -> list[torch.Tensor]:
+    return [mine() + 10 * rank for rank in range(size)]
+
+
+def reduced(opts: Any) -> Any:
+    opts.reduceOp = dist.ReduceOp.MAX
+    return opts
+
+
+def rooted(opts: Any) -> Any:
+    opts.rootRank = 1
+    return opts
+
+
+def calls(
+    group: Any, rank: int, size: int
+) -> dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+    """For each form: where its result is, the method, and the arguments."""
+    root, op = rank == 1, dist.ReduceOp.MAX
+    made: dict[str, Any] = {}
+
+    def add(form: str, written: Any, method: Any, *args: Any, **keywords: Any) -> None:
+        made[form] = (written, method, args, keywords)
+
+    for form, rest, keywords in [
+        ("alone", (), {}),
+        ("op", (op,), {}),
+        ("op, timeout", (op, MINUTE), {}),
+        ("names", (), {"op": op, "timeout": MINUTE}),
+    ]:
+        for listed in (False, True):
+            t = mine()
+            add(f"allreduce {form} {listed}", t, group.allreduce, [t] if listed else t, *rest, **keywords)
+        t = mine()
+        add(f"reduce_scatter {form}", t, group.reduce_scatter, t, blocks(size), *rest, **keywords)
+    t = mine()
+    add("allreduce tensors=, opts=", t, group.allreduce, tensors=[t], opts=reduced(dist.AllreduceOptions()))
+    t = mine()
+    add("allreduce tensor=", t, group.allreduce, tensor=t)
+    t = [mine(), mine(3)]
+    add("allreduce_coalesced", t, group.allreduce_coalesced, t)
+    for rest, keywords in [((1,), {}), ((1, MINUTE), {}), ((), {"root": 1}), ((), {"root": 1, "timeout": MINUTE})]:
+        form = f"{rest} {sorted(keywords)}"
+        t = mine()
+        add(f"broadcast {form}", t, group.broadcast, t, *rest, **keywords)
+        t = blocks(size) if root else []
+        add(f"gather {form}", t, group.gather, t, mine(), *rest, **keywords)
+        t = mine()
+        add(f"scatter {form}", t, group.scatter, t, blocks(size) if root else [], *rest, **keywords)
+    t = mine()
+    add("broadcast opts", t, group.broadcast, [t], rooted(dist.BroadcastOptions()))
+    t = mine()
+    add("reduce", t if root else None, group.reduce, t, 1, op, timeout=MINUTE)
+    for rest in ((), (MINUTE,)):
+        t = blocks(size)
+        add(f"allgather {rest}", t, group.allgather, t, mine(), *rest)
+        t = blocks(size)
+        add(f"alltoall_base {rest}", t[0], group.alltoall_base, t[0], mine(), [], [], *rest)
+    t = blocks(size)
+    add("allgather names", t, group.allgather, output_tensors=[t], input_tensors=[mine()])
+    t = mine(4 * size)
+    add("_allgather_base", t, group._allgather_base, t, mine())
+    t = mine(2)
+    add("_reduce_scatter_base", t, group._reduce_scatter_base, t, mine(2 * size), reduced(dist.ReduceScatterOptions()))
+    t = mine(2)
+    add("_reduce_scatter_base names", t, group._reduce_scatter_base, outputTensor=t, inputTensor=mine(2 * size))
+    t = blocks(size)
+    add("allgather_coalesced", t, group.allgather_coalesced, [[block] for block in t], [mine()])
+    add("barrier", None, group.barrier)
+    add("barrier timeout", None, group.barrier, MINUTE)
+    add("barrier timeout=", None, group.barrier, timeout=MINUTE)
+    add("barrier opts", None, group.barrier, dist.BarrierOptions())
+    return made
+
+
+def test_forms_of_the_methods_of_groups(ranks: TorchRanks) -> None:
+    def work() -> dict[str, Any]:
+        group, found = dist.group.WORLD, {}
+        for form, (written, method, args, keywords) in calls(group, dist.get_rank(), dist.get_world_size()).items():
+            assert method(*args, **keywords).wait() is True, form
+            tensors = [] if written is None else written if isinstance(written, list) else [written]
+            found[form] = [tensor.tolist() for tensor in tensors]
+        return found
+
+    ours, theirs = ranks(2)(work), ranks(2, "gloo")(work)
+    assert len(ours[0]) > 30
+    for form in ours[0]:
+        assert [found[form] for found in ours] == [found[form] for found in theirs], form
+
+
+def test_messages_by_torch_s_names(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group, tensor = dist.group.WORLD, mine()
+        if dist.get_rank():
+            group.send(tensors=[tensor], dstRank=0, tag=3).wait()
+        else:
+            group.recv(tensors=[tensor], srcRank=1, tag=3).wait()
+        assert torch.equal(tensor, torch.arange(4.0) + 100)
+
+    ranks(2)(work)
+
+
+def test_calls_are_counted(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group: Any = dist.group.WORLD
+        group._set_sequence_number_for_group()
+        before = group._get_sequence_number_for_group()
+        assert before == 0
+        for _ in range(3):
+            group.allreduce([mine()]).wait()
+        assert group._get_sequence_number_for_group() == before + 3
+
+    ranks(2)(work)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda group: group.allreduce(), r"allreduce\(tensors, op=None, timeout=None\) or .*: missing .*'tensors'"),
+        (lambda group: group.allreduce(mine(), ops=1), "unexpected keyword argument 'ops'"),
+        (lambda group: group.broadcast(mine(), 0, MINUTE, 3), "too many positional arguments"),
+        (lambda group: group.allreduce(mine(), op=1, opts=dist.AllreduceOptions()), "unexpected keyword argument 'op'"),
+    ],
+)
+def test_arguments_that_a_method_does_not_take(ranks: TorchRanks, make: Callable[[Any], Any], says: str) -> None:
+    def work() -> None:
+        with pytest.raises(TypeError, match=says):
+            make(dist.group.WORLD)
+
+    ranks(1)(work)

@@ -1,0 +1,135 @@
+"""Models in pieces: sharded, split within layers, and in stages. What they learn is what they learn over Gloo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.support.torch_ranks import TorchRanks
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def losses(wrapped: nn.Module, seed: int, optimizer: Any = None, steps: int = 3) -> list[float]:
+    """Train on data of this seed; the loss of each step and a fingerprint of what was learnt, to the last bit."""
+    optimizer = optimizer or torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    generator, seen = torch.Generator().manual_seed(seed), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = wrapped(torch.randn(8, 16, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+    assert len(set(seen)) == steps
+    return seen
+
+
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
+def test_wrapped_and_sharded(ranks: TorchRanks, strategy: str) -> None:
+    def work() -> list[float]:
+        from torch.distributed import fsdp
+
+        kind = fsdp.ShardingStrategy[strategy]
+        wrapped = fsdp.FullyShardedDataParallel(model(), sharding_strategy=kind, use_orig_params=True, device_id="cpu")
+        return losses(wrapped, 1 + dist.get_rank())
+
+    assert ranks(2)(work) == ranks(2, "gloo")(work)
+
+
+def test_sharded_within_and_replicated_between(ranks: TorchRanks) -> None:
+    def work() -> list[float]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+        whole = model()
+        for layer in whole:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(whole, mesh=mesh)
+        return losses(whole, 1 + dist.get_rank())
+
+    assert ranks(4)(work) == ranks(4, "gloo")(work)
+
+
+def test_an_optimizer_in_pieces(ranks: TorchRanks) -> None:
+    def work() -> tuple[list[float], int]:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        wrapped = nn.parallel.DistributedDataParallel(model())
+        optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.Adam, lr=0.01)
+        seen = losses(wrapped, 1 + dist.get_rank(), optimizer)
+        optimizer.consolidate_state_dict(1)
+        return seen, len(optimizer.state_dict()["state"]) if dist.get_rank() == 1 else 0
+
+    ours = ranks(2)(work)
+    assert ours == ranks(2, "gloo")(work)
+    assert ours[1][1] == len(list(model().parameters()))
+
+
+@pytest.mark.parametrize("sequence", [False, True], ids=["whole sequence", "sequence in pieces"])
+def test_layers_in_pieces(ranks: TorchRanks, sequence: bool) -> None:
+    def work() -> list[float]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard
+        from torch.distributed.tensor import parallel as tp
+
+        torch.manual_seed(0)
+        block = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+        plan: dict[str, Any] = {"1": tp.ColwiseParallel(), "3": tp.RowwiseParallel()}
+        if sequence:
+            plan = {
+                "0": tp.SequenceParallel(sequence_dim=0),
+                "1": tp.ColwiseParallel(input_layouts=Shard(0)),
+                "3": tp.RowwiseParallel(output_layouts=Shard(0)),
+                "": tp.PrepareModuleInputOutput(
+                    input_layouts=(Shard(0),),
+                    desired_input_layouts=(Shard(0),),
+                    output_layouts=(Shard(0),),
+                    desired_output_layouts=(Shard(0),),
+                ),
+            }
+        wrapped = tp.parallelize_module(block, init_device_mesh("cpu", (2,)), plan)
+        seed = 1 + dist.get_rank() * sequence  # each has a part of the sequence, or both have all of it
+        return losses(wrapped, seed)
+
+    ours = ranks(2)(work)
+    assert ours == ranks(2, "gloo")(work)
+    assert (ours[0] == ours[1]) is not sequence
+
+
+@pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])
+def test_layers_in_stages(ranks: TorchRanks, name: str) -> None:
+    def work() -> list[float]:
+        from torch.distributed import pipelining
+
+        me, whole = dist.get_rank(), model()
+        part = whole[:2] if me == 0 else whole[2:]
+        stage = pipelining.PipelineStage(part, me, 2, torch.device("cpu"))
+        schedule = getattr(pipelining, name)(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+        optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+        generator, seen = torch.Generator().manual_seed(1), []
+        for _ in range(3):
+            optimizer.zero_grad()
+            data, target = torch.randn(8, 16, generator=generator), torch.randn(8, 4, generator=generator)
+            if me == 0:
+                schedule.step(data)
+            else:
+                parts: list[torch.Tensor] = []
+                schedule.step(target=target, losses=parts)
+                seen += [loss.item() for loss in parts]
+            optimizer.step()
+        return seen
+
+    ours = ranks(2)(work)
+    assert ours == ranks(2, "gloo")(work)
+    assert len(set(ours[1])) == 12

@@ -1,0 +1,161 @@
+"""Layers, losses and tensors in pieces: values and gradients are those of the whole, on one process."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.support.torch_ranks import TorchRanks
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own
+
+
+class Block(nn.Module):
+    """A transformer's layer: attention with 6 heads of 4, and an MLP of 18."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.LayerNorm(24), nn.LayerNorm(24)
+        self.q, self.k, self.v, self.o = (nn.Linear(24, 24) for _ in range(4))
+        self.up, self.down = nn.Linear(24, 18), nn.Linear(18, 24)
+        for norm in (self.first, self.second):
+            nn.init.normal_(norm.weight)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """(batch, length, 24), of the length or a part of it."""
+        normed = self.first(data)
+        q, k, v = (part(normed).unflatten(-1, (-1, 4)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        data = data + self.o(heads.transpose(1, 2).flatten(2))
+        return data + self.down(nn.functional.gelu(self.up(self.second(data))))
+
+
+@pytest.mark.parametrize(("size", "sequence"), [(2, False), (3, True)], ids=["whole sequence", "sequence in pieces"])
+def test_a_transformer_layer_in_pieces(ranks: TorchRanks, size: int, sequence: bool) -> None:
+    def work() -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+        from torch.distributed.tensor import parallel as tp
+
+        mesh, whole = init_device_mesh("cpu", (size,)), Block()
+        layout = Shard(1) if sequence else Replicate()
+        plan: dict[str, Any] = {name: tp.ColwiseParallel(input_layouts=layout) for name in ("q", "k", "v", "up")}
+        plan |= {name: tp.RowwiseParallel(output_layouts=layout) for name in ("o", "down")}
+        if sequence:
+            plan |= {name: tp.SequenceParallel(use_local_output=True) for name in ("first", "second")}
+        pieces = tp.parallelize_module(copy.deepcopy(whole), mesh, plan)
+        assert pieces.up.weight.to_local().shape == (18 // size, 24)
+
+        data = torch.randn(2, 6, 24, generator=torch.Generator().manual_seed(1))
+        expected = whole(data)
+        expected.square().sum().backward()
+        mine = distribute_tensor(data, mesh, [layout]).to_local()
+        got = pieces(mine)
+        got.square().sum().backward()
+        got = DTensor.from_local(got, mesh, [layout]).full_tensor()
+        assert torch.allclose(got, expected, atol=1e-4)
+        for (name, one), other in zip(pieces.named_parameters(), whole.parameters(), strict=True):
+            gradient = one.grad.full_tensor() if isinstance(one.grad, DTensor) else one.grad
+            assert torch.allclose(gradient, other.grad, atol=1e-3), name
+
+    ranks(size)(work)
+
+
+def test_cross_entropy_of_a_vocabulary_in_pieces(ranks: TorchRanks) -> None:
+    def work() -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(2)
+        logits = torch.randn(7, 11, generator=generator).requires_grad_()
+        target = torch.randint(11, (7,), generator=generator)
+        target[3] = -100  # to be ignored
+        whole = nn.functional.cross_entropy(logits, target)
+        whole.backward()
+        pieces = distribute_tensor(logits.detach(), mesh, [Shard(1)]).requires_grad_()
+        with loss_parallel():
+            loss = nn.functional.cross_entropy(pieces, target)
+            loss.backward()
+        assert torch.allclose(loss.full_tensor(), whole)
+        assert pieces.grad.placements == (Shard(1),)
+        assert torch.allclose(pieces.grad.full_tensor(), logits.grad, atol=1e-7)
+
+    ranks(3)(work)
+
+
+def test_layouts_of_a_tensor(ranks: TorchRanks) -> None:
+    def work() -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+        me, mesh = dist.get_rank(), init_device_mesh("cpu", (3,))
+        whole = torch.arange(20.0).reshape(5, 4)  # rows 2, 2, 1; columns 2, 2, none
+        parts = {0: whole.tensor_split([2, 4]), 1: whole.tensor_split([2, 4], dim=1)}
+        mine = whole * (me + 1)  # the ranks' sum is 6 times the whole, their maximum 3 times
+        partial = {op: DTensor.from_local(mine, mesh, [Partial(op)]) for op in ("sum", "max", "avg")}
+        times = {"sum": 6, "max": 3, "avg": 2}
+
+        for layout in (Shard(0), Shard(1), Replicate()):
+            one = distribute_tensor(whole if me == 1 else torch.zeros(5, 4), mesh, [layout], src_data_rank=1)
+            assert torch.equal(one.full_tensor(), whole)
+            for other in (Shard(0), Shard(1), Replicate()):
+                moved = one.redistribute(mesh, [other]).to_local()
+                expected = parts[other.dim][me] if isinstance(other, Shard) else whole
+                assert torch.equal(moved, expected), (layout, other)
+            for op, values in partial.items():
+                moved = values.redistribute(mesh, [layout]).to_local()
+                expected = parts[layout.dim][me] if isinstance(layout, Shard) else whole
+                assert torch.equal(moved, expected * times[op]), (op, layout)
+        unasked = distribute_tensor(mine, mesh, [Shard(0)], src_data_rank=None)  # each takes what it has
+        assert torch.equal(unasked.to_local(), parts[0][me] * (me + 1))
+
+    ranks(3)(work)
+
+
+def test_layouts_of_a_tensor_on_a_mesh(ranks: TorchRanks) -> None:
+    def work() -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+        me, mesh = dist.get_rank(), init_device_mesh("cpu", (2, 2))
+        whole = torch.arange(35.0).reshape(7, 5)
+        parts = whole.tensor_split([3], dim=1)
+        twice = distribute_tensor(whole, mesh, [Shard(0), Shard(0)])  # rows 2, 2, 2, 1
+        assert torch.equal(twice.to_local(), whole.tensor_split([2, 4, 6])[me])
+        for layouts in ([Shard(1), Shard(0)], [Replicate(), Shard(1)], [Shard(0), Replicate()]):
+            assert torch.equal(twice.redistribute(mesh, layouts).full_tensor(), whole)
+        both = DTensor.from_local(whole * 10**me, mesh, [Partial(), Partial()])
+        assert torch.equal(both.redistribute(mesh, [Shard(0), Shard(1)]).full_tensor(), whole * 1111)
+        columns = DTensor.from_local(parts[me % 2] * 10**me, mesh, [Partial(), Shard(1)], shape=(7, 5), stride=(5, 1))
+        assert torch.equal(columns.full_tensor(), torch.cat([parts[0] * 101, parts[1] * 1010], 1))
+
+    ranks(4)(work)
+
+
+def test_gradients_of_layouts(ranks: TorchRanks) -> None:
+    def work() -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+        mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(3)
+        a, b, weights = (torch.randn(5, 5, generator=generator) for _ in range(3))
+        whole = [one.clone().requires_grad_() for one in (a, b)]
+        (whole[0] @ whole[1] * weights).sum().backward()
+        for layouts in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Shard(1), Shard(0)), (Shard(0), Shard(0))):
+            pieces = [
+                distribute_tensor(one, mesh, [layout]).requires_grad_()
+                for one, layout in zip((a, b), layouts, strict=True)
+            ]
+            product = (pieces[0] @ pieces[1]).redistribute(mesh, [Shard(1)])
+            (product * distribute_tensor(weights, mesh, [Shard(1)])).sum().full_tensor().backward()
+            for one, other in zip(pieces, whole, strict=True):
+                assert torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-5), layouts
+
+    ranks(3)(work)
