@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from itertools import combinations
 from operator import index
@@ -14,10 +13,11 @@ from .errors import ArgumentError, DTypeError
 from .membership.group import Group
 from .ops import CustomOp, PremulSum, check_op_dtype, resolve
 from .overlap import overlaps_itself, share_memory
+from .records import digest
 
 __all__ = [
     "blank", "check_apart", "check_op", "check_own", "check_root", "check_rooted", "check_splits", "check_tensor",
-    "check_tensors", "check_whole", "count_name", "dtype_name", "given_list", "shape_name",
+    "check_tensors", "check_whole", "count_name", "dtype_name", "given_list", "scale_name", "shape_name",
 ]  # fmt: skip
 
 
@@ -33,16 +33,17 @@ def shape_name(tensor: torch.Tensor) -> str:
 
 def count_name(tensor: torch.Tensor) -> str:
     """`float32[6]` for six elements in any shape: what ranks must agree on, for quantized tensors with the scale."""
-    return f"{dtype_name(tensor.dtype)}[{tensor.numel()}]{_scale_name(tensor)}"
+    return f"{dtype_name(tensor.dtype)}[{tensor.numel()}]{scale_name(tensor)}"
 
 
-def _scale_name(tensor: torch.Tensor) -> str:
+def scale_name(tensor: torch.Tensor) -> str:
+    """` * 0.1 + 0` for a quantized tensor, nothing for others."""
     if not tensor.is_quantized:
         return ""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return f" * {tensor.q_scale():g} + {tensor.q_zero_point()}"
     scales = f"{tensor.q_per_channel_scales().tolist()} {tensor.q_per_channel_zero_points().tolist()}"
-    return f" scales {zlib.crc32(scales.encode()):08x}"
+    return f" scales {digest(scales):016x}"
 
 
 _BITS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
@@ -101,7 +102,7 @@ def check_tensors(
                 f"{argument}[{rank}]: is {shape_name(tensor)}, but rank {group.rank} exchanges {dtype_name(dtype)}: "
                 "every block has the same dtype"
             )
-        if tensor.is_quantized and _scale_name(tensor) != _scale_name(tensors[0]):
+        if tensor.is_quantized and scale_name(tensor) != scale_name(tensors[0]):
             raise ArgumentError(f"{argument}[{rank}]: is quantized otherwise than {argument}[0]; pass .int_repr()")
     if written:
         for first, second in combinations(range(len(tensors)), 2):

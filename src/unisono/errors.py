@@ -25,6 +25,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .records import CallRecord, Departure
+
 __all__ = [
     "AlgorithmError",
     "ArgumentError",
@@ -85,30 +87,27 @@ class NotInitialized(UsageError):
 class MismatchError(UsageError):
     """The ranks of a group made different calls at the same place in their order of calls.
 
-    `calls` maps each rank to what it called and where; the odd ones come first in the message. No tensor has
-    changed, and the group can be used again.
+    calls: each rank's call, as a `CallRecord`; odd: the ranks that differ from most, which come first in the message.
+    No tensor has changed, and the group can be used again.
     """
 
     def __init__(
-        self,
-        number: int,
-        calls: Mapping[int, tuple[str, str]],
-        odd: Sequence[int],
-        world_ranks: Sequence[int] = (),
+        self, number: int, calls: Mapping[int, CallRecord], odd: Sequence[int], world_ranks: Sequence[int] = ()
     ) -> None:
-        self.number = number
-        self.calls = dict(calls)
-        self.odd = tuple(odd)
-        self.world_ranks = tuple(world_ranks)
-        rows = [(rank, *self.calls[rank]) for rank in sorted(self.calls, key=lambda r: (r not in self.odd, r))]
-        wide = max((len(call) for _, call, _ in rows), default=0)
-        table = "\n".join(f"  {_rank(rank, self.world_ranks)}  {call:<{wide}}  {where}" for rank, call, where in rows)
-        many = "ranks {} differ" if len(self.odd) > 1 else "rank {} differs"
-        many += " from the rest" if len(self.odd) < len(self.calls) else ""
-        who = many.format(", ".join(map(str, self.odd)))
+        self.number, self.calls, self.odd, self.world_ranks = number, dict(calls), tuple(odd), tuple(world_ranks)
+        ranks = sorted(self.calls, key=lambda rank: (rank not in self.odd, rank))
+        wide = max((len(call.text) for call in self.calls.values()), default=0)
+        table = "\n".join(
+            f"  {_rank(rank, world_ranks)}  {self.calls[rank].text:<{wide}}  {self.calls[rank].where}" for rank in ranks
+        )
+        who = f"rank{'s' * (len(self.odd) > 1)} {', '.join(map(str, self.odd))} differ{'s' * (len(self.odd) == 1)}"
+        who += " from the rest" if len(self.odd) < len(self.calls) else ""
         move = "Make the same call, in the same order, with the same arguments on every rank."
-        said = {call for call, _ in self.calls.values()}
-        if len(said) > 1 and len({call.replace("zero copy", "staged") for call in said}) == 1:
+        if (
+            len({(str(call), call.algorithm) for call in self.calls.values()})
+            == 1
+            < len({call.lowering for call in self.calls.values()})
+        ):
             move = (
                 "Some ranks pass tensors in shared memory (zero copy), others do not: use unisono.empty on all or none."
             )
@@ -121,15 +120,15 @@ class MismatchError(UsageError):
 class MessageMismatch(MismatchError):
     """A rank has sent another dtype or number of elements than the receiver's tensor has.
 
-    source, receiver: the ranks. sent, expected: their tensors in words. The tensor is as it was, the message is gone,
-    the sender knows nothing of it, and the group can be used again.
+    source, receiver: the ranks. sent, expected: their tensors, such as `float32[2, 3]`. The tensor is as it was, the
+    message is gone, the sender is not told, and the group can be used again.
     """
 
     def __init__(
         self, source: int, sent: str, receiver: int, expected: str, tag: int, world_ranks: Sequence[int] = ()
     ) -> None:
         self.source, self.sent, self.receiver, self.expected, self.tag = source, sent, receiver, expected, tag
-        calls = {source: (f"send({sent})", ""), receiver: (f"recv({expected})", "")}
+        calls = {source: CallRecord("send", words=sent), receiver: CallRecord("recv", words=expected)}
         super().__init__(0, calls, (receiver,), world_ranks)
         self.args = (
             f"{_rank(source, world_ranks)} sent {sent} with tag {tag}, but {_rank(receiver, world_ranks)} receives it "
@@ -154,11 +153,14 @@ class PeerError(UnisonoError):
 
 
 class PeerGone(PeerError):
-    """A peer died, or left the function without making this call. `rank` is the peer, `pid` its process; others: may
-    the other ranks of the group go on making such calls?"""
+    """A peer died, or left without making this call.
+
+    rank, pid: the peer and its process. how: a `Departure`. waiting: the rank that waited. others: may the other ranks
+    of the group go on making such calls?
+    """
 
     def __init__(
-        self, rank: int, pid: int, how: str, waiting: int, call: str, world_ranks: Sequence[int] = (),
+        self, rank: int, pid: int, how: Departure, waiting: int, call: str, world_ranks: Sequence[int] = (),
         others: bool = False,
     ) -> None:  # fmt: skip
         self.rank, self.pid, self.how, self.waiting, self.call = rank, pid, how, waiting, call

@@ -14,18 +14,18 @@ A rank that a new group leaves out gets a `NonMember`, which is false: guard cal
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import torch
 
 from .collectives import all_gather_single
-from .dispatch import default_group
+from .dispatch import group_or_default
 from .engine.sub_arena import SubArena
 from .errors import ArgumentError, DTypeError, MismatchError, OutOfMemory
 from .membership import Group, NonMember, shutdown
 from .membership.current import get_default
+from .records import CallRecord, digest
 from .units import seconds
 from .watch import caller, odd_ones
 
@@ -33,9 +33,9 @@ __all__ = [
     "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
 ]  # fmt: skip
 
-_MOST_WORDS = 768
-_SAID = struct.Struct(f"<qq240s{_MOST_WORDS}s")
-"""What the ranks of the parent tell each other: color, key, the line of the call, and the call in words."""
+_RECORD_BYTES, _MOST_WORDS, _MOST_PATH = 1008, 560, 240
+_SAID = struct.Struct(f"<qq{_RECORD_BYTES}s")
+"""What the ranks of the parent tell each other: color, key, and the call as a record."""
 
 _NO_COLOR = _NO_ROOM = -1
 _MOST_NAMED = 6
@@ -63,10 +63,9 @@ def new_group(
     try:
         timeout_s = _check_timeout(timeout_s)
         chosen = list(range(parent.size)) if ranks is None else _check_ranks(ranks, parent)
-        call = f"new_group({chosen})"
     except (ArgumentError, DTypeError) as error:
-        refused, call = error, f"new_group, refused there: {error}"
-    _agree(parent, call, refused)
+        refused = error
+    _agree(parent, CallRecord("new_group", words=f"{chosen}"), refused)
     return _make(parent, chosen, parent.rank in chosen, timeout_s, name)
 
 
@@ -85,13 +84,13 @@ def split(
     timeout_s, name and errors: as in `new_group`.
     """
     parent = _usable(group)
-    call, refused = "split(...)", None
+    refused: ArgumentError | DTypeError | None = None
     try:
         timeout_s = _check_timeout(timeout_s)
         mine = max(_NO_COLOR, _NO_COLOR if color is None else _check_word("color", color)), _check_word("key", key)
     except (ArgumentError, DTypeError) as error:
-        mine, refused, call = (_NO_COLOR, 0), error, f"split, refused there: {error}"
-    told = _agree(parent, call, refused, *mine)
+        mine, refused = (_NO_COLOR, 0), error
+    told = _agree(parent, CallRecord("split", words="..."), refused, *mine)
     joins = mine[0] != _NO_COLOR
     members = sorted((r for r, (c, _) in enumerate(told) if joins and c == mine[0]), key=lambda r: told[r][1])
     return _make(parent, members, joins, timeout_s, name)
@@ -126,11 +125,11 @@ def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
 
 def get_process_group_ranks(group: Group | NonMember | None = None) -> list[int]:
     """The members of the group, or of the default group, in their order, as ranks of the world."""
-    return list((default_group() if group is None else group).world_ranks)
+    return list((group_or_default(group)).world_ranks)
 
 
 def _usable(group: Group | None) -> Group:
-    parent = default_group() if group is None else group
+    parent = group_or_default(group)
     parent.check_usable()
     return parent
 
@@ -166,25 +165,23 @@ def _check_word(argument: str, value: int) -> int:
 
 
 def _agree(
-    parent: Group, call: str, refused: Exception | None, color: int = _NO_COLOR, key: int = 0
+    parent: Group, call: CallRecord, refused: Exception | None, color: int = _NO_COLOR, key: int = 0
 ) -> list[tuple[int, int]]:
     """All ranks' color and key. Raises what this rank has refused, or MismatchError where calls differ."""
-    where, words = caller().encode()[-240:], call.encode()
+    words = call.words
     if len(words) > _MOST_WORDS:
-        words = words[: _MOST_WORDS - 12] + f"... {zlib.crc32(words):08x}".encode()
-    told = _gather(parent, torch.frombuffer(bytearray(_SAID.pack(color, key, where, words)), dtype=torch.uint8))
+        words = f"{words[:_MOST_WORDS]} ... {digest(words):016x}"
+    refusal = f"{refused}"[:_MOST_WORDS] if refused else ""
+    record = call._replace(words=words, refused=refusal, where=caller()[-_MOST_PATH:])
+    mine = bytearray(_SAID.pack(color, key, record.pack(_RECORD_BYTES)))
+    told = [_SAID.unpack(row.tobytes()) for row in _gather(parent, torch.frombuffer(mine, dtype=torch.uint8)).numpy()]
     number = parent.host.call_number - 1
     if refused is not None:
         raise refused
-    said = [_SAID.unpack(row.tobytes()) for row in told.numpy()]
-    calls = {rank: (_text(words), _text(where)) for rank, (_, _, where, words) in enumerate(said)}
+    calls = {rank: CallRecord.unpack(packed.rstrip(b"\0")) for rank, (_, _, packed) in enumerate(told)}
     if odd := odd_ones(calls):
         raise MismatchError(number, calls, odd, parent.world_ranks if parent.parent else ())
-    return [(color, key) for color, key, _, _ in said]
-
-
-def _text(padded: bytes) -> str:
-    return padded.rstrip(b"\0").decode(errors="replace")
+    return [(color, key) for color, key, _ in told]
 
 
 def _make(

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from unisono.algorithms import CATALOGUE
-from unisono.engine import plan_proof
-from unisono.engine.plan import compile_schedule
-from unisono.engine.plan_proof import Call, prove_calls, prove_programs
+from unisono.engine import program_proof
+from unisono.engine.compile import compile_schedule
+from unisono.engine.program_proof import Call, prove_calls, prove_programs
 from unisono.errors import AlgorithmError, ProgramError
 from unisono.schedule import ADD, ROOTED, Schedule, send, trace
 from unisono.testing import check_algorithm
@@ -45,7 +45,7 @@ def test_programs_may_follow_each_other_in_any_order(
     ranks: int, segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With one or three segments a call begins in another half of the staging area than the one before, with two not.
-    monkeypatch.setattr(plan_proof, "_SEGMENTS", segments)
+    monkeypatch.setattr(program_proof, "_SEGMENTS", segments)
     draw = random.Random(ranks * 10 + segments)
     for _ in range(25):
         prove_calls(draw.choices(calls(ranks), k=6))

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from .. import collectives
-from ..dispatch import Request, perform
+from ..dispatch import Call as Asked
+from ..dispatch import Request
 from ..errors import MismatchError
 from ..membership.group import Group
+from ..records import CallRecord
 from ..watch import caller
 
 __all__ = ["Call", "apply"]
@@ -44,7 +46,7 @@ def apply(call: Call, tensors: Tensors) -> tuple[torch.Tensor, ...]:
     if torch.is_grad_enabled():
         # The group's count of calls may be behind while some run in the background, but it only grows.
         requires = any(tensor.requires_grad for tensor in tensors)
-        answers = _exchange(call, f"autograd.{call.collective}", 2 * call.group.host.call_number + requires)
+        answers = _exchange(call, CallRecord(f"autograd.{call.collective}"), 2 * call.group.host.call_number + requires)
         call = replace(call, number=max(answers) // 2)
         if any(answer % 2 for answer in answers):
             anchor = torch.empty(0, requires_grad=True, device="cpu")
@@ -72,24 +74,26 @@ class _Linear(torch.autograd.Function):
         return (None, None, *[grad.reshape(shape) for grad, shape in zip(found, ctx.shapes, strict=False)])
 
 
-def _exchange(call: Call, what: str, number: int) -> list[int]:
+def _exchange(call: Call, what: CallRecord, number: int) -> list[int]:
     """A number of each rank."""
     if call.group.size == 1:
         return [number]
     mine, table = torch.tensor([number], device="cpu"), torch.empty(call.group.size, dtype=torch.int64, device="cpu")
-    perform(call.group, Request("all_gather", mine, mine, table, says=what), False, None, None)
+    with Asked("all_gather", call.group) as asked:
+        asked.plan(Request("all_gather", mine, mine, table, says=what))
+    asked.run()
     numbers: list[int] = table.tolist()
     return numbers
 
 
 def _check_together(call: Call) -> None:
     """Raise on every rank unless all are in the backward of the same call."""
-    group, what = call.group, f"backward of autograd.{call.collective}"
+    group, what = call.group, CallRecord(f"backward of autograd.{call.collective}")
     at = group.host.call_number
     numbers = _exchange(call, what, call.number)
     if len(set(numbers)) > 1:
-        calls = {rank: (f"{what}, made as call #{number}", "") for rank, number in enumerate(numbers)}
-        calls[group.rank] = (calls[group.rank][0], caller())
+        calls = {rank: what._replace(words=f"made as call #{number}") for rank, number in enumerate(numbers)}
+        calls[group.rank] = calls[group.rank]._replace(where=caller())
         raise MismatchError(at, calls, [rank for rank, number in enumerate(numbers) if number != numbers[0]])
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ..dispatch import default_group, entering
+from ..dispatch import checking, group_or_default
 from ..errors import DTypeError
 from ..membership.group import Group
 from ..ops import ReduceOp
 from ..work import Work
 from .layout import PART, WHOLE
-from .make import Call, make
+from .make import ListCall, make
 
 __all__ = ["all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "reduce_scatter_coalesced"]
 
@@ -32,10 +32,9 @@ def all_reduce_coalesced(
     tensors: any shapes, dtypes and layouts, in place; none may share memory with another. Every rank passes the same
     dtypes and numbers of elements in the same order. There is one all_reduce for each dtype (and for each MiB).
     """
-    group = default_group() if group is None else group
     parts = _listed(group, "all_reduce", "tensors", tensors)
-    call = Call("all_reduce", ("tensors",), parts, gives=PART, gets=PART, op=op)
-    return make(group, call, async_op, algorithm, timeout_s)
+    call = ListCall("all_reduce", ("tensors",), parts, gives=PART, gets=PART, op=op)
+    return make(call, group, async_op, algorithm, timeout_s)
 
 
 def broadcast_coalesced(
@@ -51,11 +50,10 @@ def broadcast_coalesced(
 
     tensors: as in `all_reduce_coalesced`. There is one broadcast for each dtype (and for each MiB).
     """
-    group = default_group() if group is None else group
     parts = _listed(group, "broadcast", "tensors", tensors)
-    gives, gets = (PART, None) if group.rank == src else (None, PART)
-    call = Call("broadcast", ("tensors",), parts, gives=gives, gets=gets, src=src)
-    return make(group, call, async_op, algorithm, timeout_s)
+    gives, gets = (PART, None) if group_or_default(group).rank == src else (None, PART)
+    call = ListCall("broadcast", ("tensors",), parts, gives=gives, gets=gets, src=src)
+    return make(call, group, async_op, algorithm, timeout_s)
 
 
 def all_gather_coalesced(
@@ -72,11 +70,10 @@ def all_gather_coalesced(
     inputs: any shapes, dtypes and layouts; read. outputs: for an input of n elements one of p·n elements of the same
     dtype; written. Every rank passes the same dtypes and numbers of elements in the same order.
     """
-    group = default_group() if group is None else group
     parts = _listed(group, "all_gather", "inputs", inputs)
     wholes = _listed(group, "all_gather", "outputs", outputs)
-    call = Call("all_gather", ("inputs", "outputs"), parts, wholes, gives=PART, gets=WHOLE)
-    return make(group, call, async_op, algorithm, timeout_s)
+    call = ListCall("all_gather", ("inputs", "outputs"), parts, wholes, gives=PART, gets=WHOLE)
+    return make(call, group, async_op, algorithm, timeout_s)
 
 
 def reduce_scatter_coalesced(
@@ -94,17 +91,16 @@ def reduce_scatter_coalesced(
     outputs: any shapes, dtypes and layouts; written. inputs: for an output of n elements one of p·n elements of the
     same dtype; read. Every rank passes the same dtypes and numbers of elements in the same order.
     """
-    group = default_group() if group is None else group
     parts = _listed(group, "reduce_scatter", "outputs", outputs)
     wholes = _listed(group, "reduce_scatter", "inputs", inputs)
-    call = Call("reduce_scatter", ("outputs", "inputs"), parts, wholes, gives=WHOLE, gets=PART, op=op)
-    return make(group, call, async_op, algorithm, timeout_s)
+    call = ListCall("reduce_scatter", ("outputs", "inputs"), parts, wholes, gives=WHOLE, gets=PART, op=op)
+    return make(call, group, async_op, algorithm, timeout_s)
 
 
-def _listed(group: Group, collective: str, argument: str, tensors: Any) -> Sequence[torch.Tensor]:
+def _listed(group: Group | None, collective: str, argument: str, tensors: Any) -> Sequence[torch.Tensor]:
     if isinstance(tensors, list | tuple):
         return list(tensors)
-    with entering(group, collective):
+    with checking(group, collective):
         if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
             raise DTypeError(f"{argument}: expected a list of tensors, got {type(tensors).__name__}")
         return list(tensors)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_tensor
-from ..dispatch import default_group, refuse
+from ..dispatch import group_or_default, refuse
 from ..membership.group import Group
 from ..ops import ReduceOp
 from ..work import Work
@@ -100,4 +100,4 @@ def coalescing(group: Group | None = None, async_op: bool = False, *, timeout_s:
     Calls that follow each other and differ in their tensors only become one. Nothing has moved before the block ends;
     nothing does if it ends with an exception. With `async_op=True` the calls run in the background: `calls.wait()`.
     """
-    return Coalescing(default_group() if group is None else group, async_op, timeout_s)
+    return Coalescing(group_or_default(group), async_op, timeout_s)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +12,9 @@ import numpy.typing as npt
 import torch
 
 from ..arguments import count_name
+from ..dispatch import Action
 from ..membership.group import Group
+from ..records import CallRecord, digest
 
 try:  # what torch.compile asks whether tensors still have the dtypes, shapes, strides and kinds that they had
     from torch._C._dynamo import guards
@@ -56,7 +57,7 @@ class Layout:
     words: the list in words, which ranks must agree on. scattered: places of the tensors that are not contiguous.
     nbytes: of each contiguous tensor; 0 for the others: what lies between their elements may be a neighbour's.
     alike: does another list look like this one? apart: the latest addresses whose tensors were found to share no
-    memory.
+    memory. steps: by what was asked and its timeout, the call and what makes each pass.
     """
 
     words: str
@@ -65,6 +66,7 @@ class Layout:
     nbytes: Table
     alike: Callable[..., bool] | None
     apart: bytes = b""
+    steps: dict[Any, tuple[CallRecord, list[Action]]] = field(default_factory=dict)
 
 
 class _Memory:
@@ -104,7 +106,7 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
     names = [count_name(tensor) for tensor in parts]
     words = f"{count} tensors: {' '.join(names[:_NAMED])}"
     if count > _NAMED:
-        words += f" ... {zlib.crc32(' '.join(names).encode()):08x}"
+        words += f" ... {digest(names):016x}"
     passes: list[Pass] = []
     for dtype in dict.fromkeys(tensor.dtype for tensor in parts) or [torch.int32]:
         mine = [k for k in range(count) if parts[k].dtype is dtype]

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from ..arguments import check_op, check_root, check_tensor, check_whole
-from ..dispatch import Request, entering, known_plan, run_plan
-from ..dispatch.perform import prepare, start
+from ..dispatch import Call, Request, plan_step
 from ..engine.pack import mover
 from ..engine.written import mark_written
 from ..errors import ArgumentError, DTypeError
@@ -21,13 +20,13 @@ from ..work import Work
 from .apart import overlap
 from .layout import PART, Layout, Pass, Table, known_layout, make_layout
 
-__all__ = ["Call", "make"]
+__all__ = ["ListCall", "make"]
 
 _data_ptr = torch.Tensor.data_ptr
 
 
 @dataclass
-class Call:
+class ListCall:
     """A call on lists of tensors.
 
     names: of the two arguments. parts: what a rank gives or gets for itself; wholes: for each the parts of all ranks,
@@ -58,44 +57,37 @@ class Call:
         return one.flats[self.gives or PART], one.flats[self.gets or PART]
 
 
-def make(group: Group, call: Call, async_op: bool, algorithm: Any, timeout_s: float | None) -> Work | None:
-    """Check the call, and make it: as fast as possible where a call of this kind has been made before."""
-    tensors = call.parts if not call.wholes else [*call.parts, *call.wholes]
-    known_as = (f"{call.collective}_coalesced", call.op, call.src, algorithm)
-    kind = (call.collective, call.gets, len(call.parts))
-    layout = known_layout(group, kind, tensors)
-    if layout is not None and not async_op:
-        table, flats = _addresses(tensors), [call.flats(one) for one in layout.passes]
-        known = [known_plan(group, inp, out, *known_as, layout.words) for inp, out in flats]
-        plans = [plan for plan in known if plan is not None]
-        if len(plans) == len(flats) and table.all() and _apart(group, call, layout, table) is None:
-
-            def run(k: int) -> None:
-                inp, out = flats[k]
-                run_plan(group, plans[k], inp.data_ptr(), out.data_ptr(), timeout_s)
-
-            _carry(call, layout, tensors, table, run)
-            return None
-    with entering(group, call.collective):
-        if layout is None or not _addresses(tensors).all():
+def make(call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None) -> Work | None:
+    """Check the call, and make it. A list like an earlier one is neither checked nor planned again."""
+    what = f"{call.collective}_coalesced", call.op, call.src, algorithm
+    with Call(what, group, async_op, timeout_s) as made:
+        group, tensors = made.group, [*call.parts, *call.wholes]
+        kind = (call.collective, call.gets, len(call.parts))
+        layout = known_layout(group, kind, tensors)
+        table = None if layout is None else _addresses(tensors)
+        if layout is None or table is None or not table.all():
             _check(group, call, tensors)
-            layout = make_layout(group, kind, tensors, len(call.parts))
-        table = _addresses(tensors)
+            layout, table = make_layout(group, kind, tensors, len(call.parts)), _addresses(tensors)
         if both := _apart(group, call, layout, table):
             first, second = map(call.argument, both)
             raise ArgumentError(f"{first} and {second} share memory: each needs its own")
-        requests = [_request(group, call, layout, one) for one in layout.passes]
-        actions = [prepare(group, request, algorithm, timeout_s, (*known_as, layout.words)) for request in requests]
+        steps = layout.steps.get((what, timeout_s))
+        if steps is None:
+            requests = [_request(group, call, layout, one) for one in layout.passes]
+            steps = requests[0].record, [plan_step(made.how, request) for request in requests]
+            layout.steps[what, timeout_s] = steps
+        made.record, actions = steps
 
     def action(where: str | None) -> Sequence[torch.Tensor]:
         _carry(call, layout, tensors, table, lambda k: actions[k](where))
         return [tensors[k] for k in call.written()]
 
-    work = start(group, lambda: requests[0].text, action, async_op)
-    return work if async_op else None
+    made.action = action
+    work: Work | None = made.run()
+    return work
 
 
-def _check(group: Group, call: Call, tensors: Sequence[torch.Tensor]) -> None:
+def _check(group: Group, call: ListCall, tensors: Sequence[torch.Tensor]) -> None:
     if len(call.names) == 2 and len(call.parts) != len(call.wholes):
         part, whole = call.names
         raise ArgumentError(
@@ -110,7 +102,7 @@ def _check(group: Group, call: Call, tensors: Sequence[torch.Tensor]) -> None:
         check_whole(call.argument(count + k), whole_tensor, call.argument(k), call.parts[k], group)
 
 
-def _apart(group: Group, call: Call, layout: Layout, table: Table) -> tuple[int, int] | None:
+def _apart(group: Group, call: ListCall, layout: Layout, table: Table) -> tuple[int, int] | None:
     """Two tensors that share memory and must not, at these addresses. A part may be its whole's own block."""
     seen = table.tobytes()
     if seen == layout.apart:
@@ -127,7 +119,7 @@ def _apart(group: Group, call: Call, layout: Layout, table: Table) -> tuple[int,
     return both
 
 
-def _request(group: Group, call: Call, layout: Layout, one: Pass) -> Request:
+def _request(group: Group, call: ListCall, layout: Layout, one: Pass) -> Request:
     inp, out = call.flats(one)
     op = None if call.op is None else check_op(call.op, inp)
     if op is not None and not isinstance(op, str) and not (isinstance(op, CustomOp) and op.elementwise):
@@ -141,7 +133,7 @@ def _addresses(tensors: Sequence[torch.Tensor]) -> Table:
 
 
 def _carry(
-    call: Call, layout: Layout, tensors: Sequence[torch.Tensor], table: Table, run: Callable[[int], object]
+    call: ListCall, layout: Layout, tensors: Sequence[torch.Tensor], table: Table, run: Callable[[int], object]
 ) -> None:
     """Pack, run and unpack one pass after the other."""
     copies = {k: tensors[k].detach().resolve_conj().resolve_neg().contiguous() for k in layout.scattered}

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_apart, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import Exchange, Request, default_group, entering, exchange, known_plan, run_known
-from ..errors import MismatchError
+from ..dispatch import Call, Request, shortcut
 from ..membership.group import Group
 
 __all__ = ["all_gather", "all_gather_single"]
@@ -32,18 +31,17 @@ def all_gather(
     """
     if isinstance(tensor_list, torch.Tensor):
         return all_gather_single(tensor_list, tensor, group, async_op, algorithm=algorithm, timeout_s=timeout_s)
-    group = default_group() if group is None else group
-    with entering(group, "all_gather"):
+    with Call(("all_gather", None, 0, algorithm), group, async_op, timeout_s) as call:
         check_tensor("tensor", tensor)
-        blocks, plain, sizes = tensor_list, None, None
-        if blocks is not None:
-            sizes = check_tensors("tensor_list", blocks, group, tensor.dtype, written=True)
-            check_apart(blocks, tensor, group.rank)
-            check_own("tensor_list", blocks, "tensor", tensor, group)
-            if len(set(sizes)) == 1:
-                plain = Request("all_gather", tensor, tensor, blocks)
-        call = Exchange("all_gather", tensor, blocks, plain, sizes=sizes)
-    return exchange(group, call, async_op, algorithm, timeout_s)
+        sizes = None
+        if tensor_list is not None:
+            sizes = check_tensors("tensor_list", tensor_list, call.group, tensor.dtype, written=True)
+            check_apart(tensor_list, tensor, call.group.rank)
+            check_own("tensor_list", tensor_list, "tensor", tensor, call.group)
+        alike = sizes is not None and len(set(sizes)) == 1
+        call.plan(Request("all_gather", tensor, tensor, tensor_list, alike=alike, sizes=sizes))
+        call.returns = tensor_list is None
+    return call.run()
 
 
 def all_gather_single(
@@ -60,18 +58,13 @@ def all_gather_single(
     input: n elements, read. output: p·n elements of the same dtype, concatenated or stacked; written. The input may
     be the output's own block.
     """
-    group, disagreed = (default_group() if group is None else group), None
-    if not async_op and (plan := known_plan(group, input, output, "all_gather", None, 0, algorithm)):
-        try:
-            return run_known(group, plan, input, output, timeout_s)
-        except MismatchError as error:
-            disagreed = error
-    with entering(group, "all_gather"):
+    what = "all_gather", None, 0, algorithm
+    if not async_op and shortcut(group, what, input, output, timeout_s):
+        return None
+    with Call(what, group, async_op, timeout_s) as call:
         check_tensor("input", input)
         check_tensor("output", output, written=True)
-        check_whole("output", output, "input", input, group)
-        check_apart([output], input, 0, group.rank * input.numel() * input.element_size())
-        plain = Request("all_gather", input, input, output)
-        call = Exchange("all_gather", input, output, plain)
-    known_as = ("all_gather", None, 0, algorithm)
-    return exchange(group, call, async_op, algorithm, timeout_s, known_as, disagreed)
+        check_whole("output", output, "input", input, call.group)
+        check_apart([output], input, 0, call.group.rank * input.numel() * input.element_size())
+        call.plan(Request("all_gather", input, input, output))
+    return call.run()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_root, check_tensor
-from ..dispatch import Request, default_group, entering, known_plan, perform, run_known
+from ..dispatch import Call, Request, shortcut
 from ..membership.group import Group
 from ..work import Work
 
@@ -27,12 +27,11 @@ def broadcast(
 
     tensor: any shape, the same dtype and number of elements on every rank; in place.
     """
-    group = default_group() if group is None else group
-    if not async_op and (plan := known_plan(group, tensor, tensor, "broadcast", None, src, algorithm)):
-        run_known(group, plan, tensor, tensor, timeout_s, writes=group.rank != src)
+    what = "broadcast", None, src, algorithm
+    if not async_op and shortcut(group, what, tensor, tensor, timeout_s):
         return None
-    with entering(group, "broadcast"):
-        root = check_root("src", src, group)
-        check_tensor("tensor", tensor, written=group.rank != root)
-        request = Request("broadcast", tensor, tensor, tensor, root=root, in_place=True)
-    return perform(group, request, async_op, algorithm, timeout_s, ("broadcast", None, src, algorithm))
+    with Call(what, group, async_op, timeout_s) as call:
+        root = check_root("src", src, call.group)
+        check_tensor("tensor", tensor, written=call.group.rank != root)
+        call.plan(Request("broadcast", tensor, tensor, tensor, root=root, in_place=True))
+    return call.run()

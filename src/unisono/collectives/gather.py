@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import Exchange, Request, default_group, entering, exchange
+from ..dispatch import Call, Request
 from ..membership.group import Group
 
 __all__ = ["gather"]
@@ -30,16 +30,15 @@ def gather(
     elements of that rank's, written; None elsewhere. None on `dst`, too, where the sizes are not known: then the call
     returns the list there, of new tensors.
     """
-    group = default_group() if group is None else group
-    with entering(group, "gather"):
-        root = check_root("dst", dst, group)
+    with Call(("gather", None, dst, algorithm), group, async_op, timeout_s) as call:
+        root = check_root("dst", dst, call.group)
         check_tensor("tensor", tensor)
-        blocks, plain = given_list(gather_list), None
-        sizes = check_rooted("gather_list", blocks, "dst", root, group, tensor.dtype, written=True)
+        blocks, is_root = given_list(gather_list), call.group.rank == root
+        sizes = check_rooted("gather_list", blocks, "dst", root, call.group, tensor.dtype, written=True)
         if blocks is not None:
             check_apart(blocks, tensor, root)
-            check_own("gather_list", blocks, "tensor", tensor, group)
-        if group.rank != root or (blocks is not None and len(set(sizes)) == 1):
-            plain = Request("gather", tensor, tensor, blocks, root=root)
-        call = Exchange("gather", tensor, blocks, plain, root=root)
-    return exchange(group, call, async_op, algorithm, timeout_s)
+            check_own("gather_list", blocks, "tensor", tensor, call.group)
+        alike = not is_root or len(set(sizes)) == 1
+        call.plan(Request("gather", tensor, tensor, blocks, root=root, alike=alike))
+        call.returns = is_root and blocks is None
+    return call.run()

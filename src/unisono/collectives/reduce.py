@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_op, check_root, check_tensor
-from ..dispatch import Request, combine, default_group, entering, known_plan, run_known
+from ..dispatch import Call, Request, shortcut
 from ..membership.group import Group
 from ..ops import ReduceOp
 from ..work import Work
@@ -29,12 +29,11 @@ def reduce(
 
     tensor: any shape, the same dtype and number of elements on every rank; in place on `dst`.
     """
-    group = default_group() if group is None else group
-    if not async_op and (plan := known_plan(group, tensor, tensor, "reduce", op, dst, algorithm)):
-        run_known(group, plan, tensor, tensor, timeout_s, writes=group.rank == dst)
+    what = "reduce", op, dst, algorithm
+    if not async_op and shortcut(group, what, tensor, tensor, timeout_s):
         return None
-    with entering(group, "reduce"):
-        root = check_root("dst", dst, group)
-        check_tensor("tensor", tensor, written=group.rank == root)
-        request = Request("reduce", tensor, tensor, tensor, check_op(op, tensor), root, in_place=True)
-    return combine(group, request, async_op, algorithm, timeout_s, ("reduce", op, dst, algorithm))
+    with Call(what, group, async_op, timeout_s) as call:
+        root = check_root("dst", dst, call.group)
+        check_tensor("tensor", tensor, written=call.group.rank == root)
+        call.plan(Request("reduce", tensor, tensor, tensor, check_op(op, tensor), root, in_place=True))
+    return call.run()

@@ -8,19 +8,8 @@ from typing import Any
 import torch
 
 from ..arguments import check_apart, check_op, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import (
-    Exchange,
-    Request,
-    combine,
-    default_group,
-    entering,
-    exchange,
-    known_plan,
-    premultiplied,
-    run_known,
-    whole_tensors,
-)  # fmt: skip
-from ..errors import ArgumentError, DTypeError, MismatchError
+from ..dispatch import Call, Request, shortcut
+from ..errors import DTypeError
 from ..membership.group import Group
 from ..ops import ReduceOp
 
@@ -42,28 +31,19 @@ def reduce_scatter(
     output: written, of the number of elements of the rank's block; or None: then the call returns a new tensor.
     input_list: one tensor per rank, of one dtype, in any size, but the same sizes on every rank; read.
     """
-    group = default_group() if group is None else group
-    with entering(group, "reduce_scatter"):
+    with Call(("reduce_scatter", op, 0, algorithm), group, async_op, timeout_s) as call:
         if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], torch.Tensor):
-            raise DTypeError(f"input_list: expected a list of {group.size} tensors")
-        sizes = check_tensors("input_list", input_list, group, output.dtype if output is not None else None)
-        like = output if output is not None else input_list[group.rank]
-        given = output is not None
+            raise DTypeError(f"input_list: expected a list of {call.group.size} tensors")
+        sizes = check_tensors("input_list", input_list, call.group, output.dtype if output is not None else None)
+        call.returns = output is None
         if output is None:
-            output = torch.empty(like.shape, dtype=like.dtype, device="cpu")
+            output = torch.empty_like(input_list[call.group.rank], memory_format=torch.contiguous_format, device="cpu")
         check_tensor("output", output, written=True)
-        check_apart(input_list, output, group.rank)
-        check_own("input_list", input_list, "output", output, group)
-        name, inputs = premultiplied(check_op(op, output), input_list)
-        plain = Request("reduce_scatter", output, inputs, output, name) if len(set(sizes)) == 1 else None
-        if whole_tensors(name) and plain is None:
-            raise ArgumentError("input_list: this op combines whole tensors, so all blocks must be of one size")
-    if plain is not None and whole_tensors(name):
-        made: Any = combine(group, plain, async_op, algorithm, timeout_s)
-    else:
-        call = Exchange("reduce_scatter", inputs, output, plain, name, sizes=sizes)
-        made = exchange(group, call, async_op, algorithm, timeout_s)
-    return made if async_op or given else output
+        check_apart(input_list, output, call.group.rank)
+        check_own("input_list", input_list, "output", output, call.group)
+        alike, name = len(set(sizes)) == 1, check_op(op, output)
+        call.plan(Request("reduce_scatter", output, input_list, output, name, alike=alike, sizes=sizes))
+    return call.run()
 
 
 def reduce_scatter_single(
@@ -81,21 +61,13 @@ def reduce_scatter_single(
     input: p·n elements, read. output: n elements of the same dtype, written; it may be the input's own block. Moves
     (p-1)/p of the input's bytes from and to each rank.
     """
-    group, disagreed = (default_group() if group is None else group), None
-    if not async_op and (plan := known_plan(group, input, output, "reduce_scatter", op, 0, algorithm)):
-        try:
-            return run_known(group, plan, input, output, timeout_s)
-        except MismatchError as error:
-            disagreed = error
-    with entering(group, "reduce_scatter"):
+    what = "reduce_scatter", op, 0, algorithm
+    if not async_op and shortcut(group, what, input, output, timeout_s):
+        return None
+    with Call(what, group, async_op, timeout_s) as call:
         check_tensor("input", input)
         check_tensor("output", output, written=True)
-        check_whole("input", input, "output", output, group)
-        check_apart([input], output, 0, group.rank * output.numel() * output.element_size())
-        name, whole = premultiplied(check_op(op, output), input)
-        plain = Request("reduce_scatter", output, whole, output, name)
-    if whole_tensors(name):
-        return combine(group, plain, async_op, algorithm, timeout_s)
-    call = Exchange("reduce_scatter", whole, output, plain, name)
-    known_as = ("reduce_scatter", op, 0, algorithm) if whole is input else ()
-    return exchange(group, call, async_op, algorithm, timeout_s, known_as, disagreed)
+        check_whole("input", input, "output", output, call.group)
+        check_apart([input], output, 0, call.group.rank * output.numel() * output.element_size())
+        call.plan(Request("reduce_scatter", output, input, output, check_op(op, output)))
+    return call.run()

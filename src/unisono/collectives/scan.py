@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_op, check_tensor
-from ..dispatch import Request, combine, default_group, entering
+from ..dispatch import Call, Request, shortcut
 from ..errors import ArgumentError
 from ..membership.group import Group
 from ..ops import ReduceOp
@@ -53,11 +53,13 @@ def _scan(
     collective: str, tensor: torch.Tensor, op: Any, group: Group | None, async_op: bool, algorithm: Any,
     timeout_s: float | None,
 ) -> Work | None:  # fmt: skip
-    group = default_group() if group is None else group
-    with entering(group, collective):
+    what = collective, op, 0, algorithm
+    if not async_op and shortcut(group, what, tensor, tensor, timeout_s):
+        return None
+    with Call(what, group, async_op, timeout_s) as call:
         check_tensor("tensor", tensor, written=True)
         name = check_op(op, tensor)
         if name == "avg":
             raise ArgumentError(f"op: {collective} has no avg; use sum, and divide by the number of ranks combined")
-        request = Request(collective, tensor, tensor, tensor, name, in_place=True)
-    return combine(group, request, async_op, algorithm, timeout_s)
+        call.plan(Request(collective, tensor, tensor, tensor, name, in_place=True))
+    return call.run()

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import Exchange, Request, default_group, entering, exchange
+from ..arguments import blank, check_apart, check_own, check_root, check_rooted, check_tensor, given_list
+from ..dispatch import Call, Request
 from ..errors import ArgumentError
 from ..membership.group import Group
 
@@ -30,20 +30,20 @@ def scatter(
     tensor: written, of the number of elements of the rank's block; or None where that is not known: then the call
     returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, in any size, read; None elsewhere.
     """
-    group = default_group() if group is None else group
-    with entering(group, "scatter"):
-        root = check_root("src", src, group)
+    with Call(("scatter", None, src, algorithm), group, async_op, timeout_s) as call:
+        root = check_root("src", src, call.group)
         if tensor is not None:
             check_tensor("tensor", tensor, written=True)
-        blocks, plain = given_list(scatter_list), None
-        if group.rank == root and blocks is None:
+        blocks = given_list(scatter_list)
+        if call.group.rank == root and blocks is None:
             raise ArgumentError(f"scatter_list: rank {root} is src and must pass one tensor per rank")
         dtype = tensor.dtype if tensor is not None else None
-        sizes = check_rooted("scatter_list", blocks, "src", root, group, dtype, written=False)
+        sizes = check_rooted("scatter_list", blocks, "src", root, call.group, dtype, written=False)
         if blocks is not None and tensor is not None:
             check_apart(blocks, tensor, root)
-            check_own("scatter_list", blocks, "tensor", tensor, group)
-        if tensor is not None and len(set(sizes)) <= 1:
-            plain = Request("scatter", tensor, blocks, tensor, root=root)
-        call = Exchange("scatter", blocks, tensor, plain, root=root)
-    return exchange(group, call, async_op, algorithm, timeout_s)
+            check_own("scatter_list", blocks, "tensor", tensor, call.group)
+        alike = tensor is not None and len(set(sizes)) <= 1
+        like = tensor if tensor is not None else blank(0, torch.uint8)
+        call.plan(Request("scatter", like, blocks, tensor, root=root, alike=alike))
+        call.returns = tensor is None
+    return call.run()

@@ -1,13 +1,28 @@
-"""From a checked call to the kernel: the group, the algorithm, the plan, and the run, at once or in the background."""
+"""From a user's call to the kernel. The road, in order: `shortcut` (an earlier call's plan) or else `Call` (checks),
+`Request` (the checked call), `plan_step` (tensors to addresses), `make_plan` (algorithm, table, program, plan) and
+`run_plan` (the kernel). Beside it: `blocks` of several sizes, ops that `fold` whole tensors."""
 
-from .combine import combine, premultiplied, whole_tensors
-from .entering import entering, refuse
-from .exchange import Exchange, exchange
-from .fast import finish_plan, known_plan, run_known, run_plan
-from .perform import default_group, perform
+from .call import Call
+from .checking import checking, group_or_default, refuse
 from .request import Request
+from .shortcut import run_plan, shortcut
+from .step import Action, How, plan_step
 
 __all__ = [
-    "Exchange", "Request", "combine", "default_group", "entering", "exchange", "finish_plan", "known_plan", "perform",
-    "premultiplied", "refuse", "run_known", "run_plan", "whole_tensors",
-]  # fmt: skip
+    "Action",
+    "Call",
+    "How",
+    "Request",
+    "checking",
+    "group_or_default",
+    "plan_step",
+    "refuse",
+    "run_plan",
+    "shortcut",
+]
+
+entering = checking
+
+
+def default_group():
+    return group_or_default(None)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 
-from ..arguments import count_name, dtype_name
+from ..arguments import dtype_name, scale_name
 from ..ops import CustomOp, PremulSum
+from ..records import CallRecord, digest
 
-__all__ = ["Request", "Tensors", "call_words"]
+__all__ = ["Request", "Tensors", "is_one"]
 
 Tensors = torch.Tensor | Sequence[torch.Tensor] | None
 
-_ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
-_MOST_SIZES = 8
+_MOST_COUNTS = 8
+
+
+def is_one(tensors: Tensors) -> TypeGuard[torch.Tensor]:
+    """Is this a tensor, not a list of them or nothing?"""
+    return isinstance(tensors, torch.Tensor)
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,9 @@ class Request:
 
     like: a block as users see it; the tensor itself where any cut will do; the largest block where they differ.
     inp, out: a tensor, a list with one block per rank, or None where this rank has none. in_place: they are one.
-    extents: the elements of each block (all_to_all: of each pair of ranks), where they differ. words: what else the
-    ranks must agree on, in words. says: the call in words, where it serves another.
+    alike: are all blocks of one size, as far as this rank knows? sizes: the elements of each block, where every rank
+    knows them by itself. extents: the elements of each block (all_to_all: of each pair of ranks), where they differ and
+    all ranks have agreed on them. words: what else the ranks must agree on. says: the call that this one serves.
     """
 
     collective: str
@@ -36,38 +42,37 @@ class Request:
     op: str | CustomOp | PremulSum | None = None
     root: int = 0
     in_place: bool = False
+    alike: bool = True
+    sizes: Sequence[int] | None = None
     extents: tuple[int, ...] | None = None
     words: str = ""
-    says: str = ""
+    says: CallRecord | None = None
 
     def written_on(self, rank: int) -> Sequence[torch.Tensor]:
         """The tensors that this rank gets something into."""
-        out = self.out
-        if out is None or (self.collective == "broadcast" and rank == self.root):
+        elsewhere = {"broadcast": rank == self.root, "reduce": rank != self.root, "barrier": True}
+        if self.out is None or elsewhere.get(self.collective, False):
             return ()
-        if self.collective == "reduce" and rank != self.root:
-            return ()
-        return [out] if isinstance(out, torch.Tensor) else out
+        return [self.out] if isinstance(self.out, torch.Tensor) else self.out
 
     @property
-    def text(self) -> str:
-        """The call in words: `broadcast(float32[10], src=2)`. Ranks whose words differ do not run together."""
-        if self.says:
+    def record(self) -> CallRecord:
+        """The call as ranks compare it: those whose records differ do not run together."""
+        if self.says is not None:
             return self.says
+        if not self.alike:
+            return self.question
         if self.collective == "barrier":
-            return "barrier()"
-        return f"{self.collective}({call_words(self._sizes(), self.collective, self.root, self.op, self.words)})"
+            return CallRecord("barrier")
+        op = self.op if isinstance(self.op, str) else self.op.text if self.op else ""
+        counts = (self.like.numel(),) if self.extents is None else self.extents
+        more = f"{digest(counts):016x}" if len(counts) > _MOST_COUNTS else ""
+        words = ", ".join(filter(None, [scale_name(self.like), self.words]))
+        dtype = dtype_name(self.like.dtype)
+        return CallRecord(self.collective, dtype, counts[:_MOST_COUNTS], more, op, self.root, words)
 
-    def _sizes(self) -> str:
-        if self.extents is None:
-            return count_name(self.like)
-        some = " ".join(map(str, self.extents[:_MOST_SIZES]))
-        if len(self.extents) > _MOST_SIZES:
-            some += f" ... {zlib.crc32(str(self.extents).encode()):08x}"
-        return f"{dtype_name(self.like.dtype)}[{some}]"
-
-
-def call_words(sizes: str, collective: str, root: int, op: str | CustomOp | PremulSum | None, words: str = "") -> str:
-    """What stands between the brackets: `float32[10], src=2`."""
-    at = f"{_ROOTS[collective]}={root}" if collective in _ROOTS else ""
-    return ", ".join(filter(None, [sizes, at, op if isinstance(op, str | None) else op.text, words]))
+    @property
+    def question(self) -> CallRecord:
+        """The call by which a rank asks for the sizes of the blocks."""
+        op = self.op if isinstance(self.op, str) else self.op.text if self.op else ""
+        return CallRecord(self.collective, counts=None, op=op, root=self.root)

@@ -18,12 +18,10 @@ from pathlib import Path
 from ..config import Config
 from ..errors import ArgumentError, OutOfMemory
 from ..units import format_bytes
+from .board import MAX_RANKS
 from .layout import PAGE, Layout, whole_pages
 
-__all__ = ["MAX_RANKS", "Arena"]
-
-MAX_RANKS = 1024
-"""A bound on the ranks of one host; the control lines and boards of that many are 4 MiB."""
+__all__ = ["Arena"]
 
 _MAGIC = 0x6F6E6F73696E75
 _HEADER = struct.Struct("<QQQQ")

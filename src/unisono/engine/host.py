@@ -6,32 +6,29 @@ import ctypes
 import os
 import sys
 import time
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
 from ..config import Config
+from ..records import CallRecord
 from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from . import interpret
 from .arena import Arena
-from .bind import Plan, bind
+from .compile import compile_schedule
 from .heap import Heap
 from .layout import LINE
-from .plan import compile_schedule
-from .plan_proof import prove_programs
-from .program import STEP_BITS, Lowering, Program, StateWord
+from .plan import Blocks, Plan, bind
+from .program import STEP_BITS, LineWord, Lowering, Program, StateWord, TagWord
+from .program_proof import prove_programs
 from .reducers import CustomOp, combine_address
 from .sub_arena import Lender, SubArena
 
 __all__ = ["Host", "kernel", "warm_up"]
 
 _LINE_WORDS = LINE // 8
-_NUMBER = 0xFFFFFFFF
-_SIGNED_OFF = 0
-"""A signature that no call has: this rank has given the call up."""
 
 _kernel: Callable[[int, int, int, int], int] | None = None
 
@@ -104,7 +101,9 @@ class Host:
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         state[StateWord.ADDRESSES] = self._addresses.ctypes.data
         self._lines = [_words(arena.control(q), _LINE_WORDS) for q in range(self.size)]
-        self._tags = [[_words(arena.stage(q) + h * arena.half, 1) for h in (0, 1)] for q in range(self.size)]
+        self._tags = [
+            [_words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
+        ]
         self._programs = _programs.setdefault((self.size, rank), {})
         arena.board(rank).pid = os.getpid()
 
@@ -122,47 +121,20 @@ class Host:
         self,
         schedule: Schedule,
         lowering: Lowering,
-        *,
-        call: str,
-        count: int,
-        item: int,
-        combine: tuple[str, str | CustomOp] | None = None,
-        lists: tuple[bool, bool] = (False, False),
-        extents: Sequence[int] | None = None,
+        record: CallRecord,
+        dtype: str,
+        blocks: Blocks,
+        op: str | CustomOp | None = None,
+        writes: bool = True,
     ) -> Plan:
-        """Bind a schedule to blocks of `count` elements of `item` bytes.
-
-        call: the call in words; ranks whose words, schedule or lowering differ do not run together. combine: (dtype,
-        op) where elements are combined. lists: whether input and output are tables of block addresses, not tensors.
-        extents: the elements of each block (all_to_all: of each pair of ranks), where they differ; `count` is the most.
-        """
-        program = self.program(schedule, lowering)
-        details = f"{schedule.name}, {lowering}"
-        # Whether a rank passes lists or one tensor is its own affair, and not part of the agreement.
-        table = f"{schedule.root}|{zlib.crc32(schedule.rows.tobytes())}"
-        agreed = f"{call}|{details}|{table}|{count}|{item}|{self.config.segment_bytes}|{self.config.tag_bytes}"
-        if extents is not None:
-            agreed += f"|{zlib.crc32(np.asarray(extents, np.int64).tobytes())}"
+        """Bind a schedule to blocks of this dtype, combined with this op if there is one. See `plan.bind`."""
         kernels = (0, 0)
-        if combine:
-            kernels = (combine_address(*combine, last=False), combine_address(*combine, last=True))
-        return bind(
-            program,
-            count=count,
-            item=item,
-            combine=kernels,
-            half=self.arena.half,
-            segment_bytes=self.config.segment_bytes,
-            tag_bytes=self.config.tag_bytes,
-            signature=max(1, zlib.crc32(agreed.encode()) & 0x7FFFFFFF),
-            call=call,
-            details=details,
-            shared=lowering.zero_copy,
-            lists=lists,
-            extents=None if extents is None else np.asarray(extents, np.int64),
-        )
+        if op is not None:
+            kernels = combine_address(dtype, op, last=False), combine_address(dtype, op, last=True)
+        program = self.program(schedule, lowering)
+        return bind(program, record, blocks, kernels, self.arena.half, self.config, writes)
 
-    # What the slow paths look at: see interpret for the words of a control line.
+    # What the slow paths look at: see `LineWord` and `TagWord`.
     @property
     def call_number(self) -> int:
         """The number of this rank's next (or current) call."""
@@ -180,23 +152,27 @@ class Host:
     def all_have_ended(self) -> bool:
         """Have all ranks ended the call before this rank's next one?"""
         segment = int(self._state[StateWord.SEGMENT])
-        return all(int(line[0]) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank)
+        return all(
+            int(line[LineWord.PROGRESS]) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank
+        )
 
     def entered(self, rank: int) -> int:
         """The number of the latest call that a rank has entered; 0 before its first."""
-        return max(word & _NUMBER for word in self._entries(rank))
+        return max(number for number, _ in self._entries(rank))
 
     def signature(self, rank: int, number: int) -> int:
         """The signature with which a rank entered the call of this number; 0: it has not, or it has withdrawn it.
 
         A peer can be one call ahead of this rank, but not two, so its word for this rank's call is still there.
         """
-        return next((word >> 32 for word in self._entries(rank) if word & _NUMBER == number), 0)
+        return next((signature for entered, signature in self._entries(rank) if entered == number), 0)
 
-    def _entries(self, rank: int) -> list[int]:
-        """The latest words (signature << 32 | number) with which a rank has entered calls."""
+    def _entries(self, rank: int) -> list[tuple[int, int]]:
+        """The (number, signature) with which a rank has entered its latest calls."""
         line = self._lines[rank]
-        return [int(line[1]), int(line[2]), *(int(tag[0]) for tag in self._tags[rank])]
+        seen = [(line[LineWord.NUMBER + odd], line[LineWord.SIGNATURE + odd]) for odd in (0, 1)]
+        seen += [(tag[TagWord.NUMBER], tag[TagWord.SIGNATURE]) for tag in self._tags[rank]]
+        return [(int(number), int(signature)) for number, signature in seen]
 
     def skip_call(self) -> None:
         """Leave a call that no rank has begun, so that the next can follow."""
@@ -204,25 +180,29 @@ class Host:
         state[StateWord.SEGMENT] += 1
         state[StateWord.CALL] += 1
         state[StateWord.PC], state[StateWord.OFFSET] = -1, 0
-        self._lines[self.rank][0] = int(state[StateWord.SEGMENT]) << STEP_BITS
+        self._lines[self.rank][LineWord.PROGRESS] = int(state[StateWord.SEGMENT]) << STEP_BITS
 
     def refuse_call(self) -> None:
         """Let the peers' next call be another one than mine, and leave it to them."""
-        number = self.call_number
-        word = (_SIGNED_OFF << 32) | number
         # Whoever looks at the tag may do so from here on: all ranks have left the last call that used this half.
-        self._tags[self.rank][int(self._state[StateWord.SEGMENT]) & 1][0] = word
-        self._lines[self.rank][1 + (number & 1)] = word
+        self._sign_off(tag=True, line=True)
         self.skip_call()
 
     def sign_off(self, plan: Plan) -> None:
         """Withdraw the signature of the current call: whoever comes later must not go on with this rank."""
+        self._sign_off(tag=plan.tag, line=not plan.tag)
+
+    def _sign_off(self, *, tag: bool, line: bool) -> None:
+        """Enter the current call with the signature that no call has."""
         number = self.call_number
-        word = (_SIGNED_OFF << 32) | number
-        if plan.tag:
-            self._tags[self.rank][int(self._state[StateWord.SEGMENT]) & 1][0] = word
-        else:
-            self._lines[self.rank][1 + (number & 1)] = word
+        if tag:
+            words = self._tags[self.rank][int(self._state[StateWord.SEGMENT]) & 1]
+            words[TagWord.SIGNATURE] = 0
+            words[TagWord.NUMBER] = number
+        if line:
+            words = self._lines[self.rank]
+            words[LineWord.SIGNATURE + (number & 1)] = 0
+            words[LineWord.NUMBER + (number & 1)] = number
 
 
 @cache

@@ -1,11 +1,8 @@
 """The interpreter: the one loop that runs every program, for every dtype, op and size.
 
 `run` walks the rows of a program once per segment. It returns DONE, or early with a reason; called again with the same
-arguments it goes on where it stopped. Peers are seen through their control lines only:
-
-    word 0        progress: segment << STEP_BITS | step, written by its rank only, never decreasing
-    words 1, 2    signature << 32 | number of the call, for even and odd calls: the rank has entered that call
-    words 3 .. 6  where its input and output lie in its heap, for even and odd calls
+arguments it goes on where it stopped. It sees its peers through their control lines (`LineWord`), tags (`TagWord`) and
+staging areas only.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ from .atomics import (
     store_release,
     usleep,
 )
-from .program import OUT, STAGE, STEP_BITS, Op, PlanWord, RowWord, StateWord
+from .program import OUT, STAGE, STEP_BITS, LineWord, Op, PlanWord, RefWord, RowWord, StateWord, TagWord
 
-__all__ = ["BLOCK", "DISAGREE", "DONE", "ENTERED", "IN_OFFSET", "OUT_OFFSET", "WAITING", "quick_yield", "run"]
+__all__ = ["BLOCK", "DISAGREE", "DONE", "WAITING", "quick_yield", "run"]
 
 DONE, WAITING, DISAGREE = 0, 1, 2
 """What run returns: finished; WAITING | rank << 8: nothing new from that rank; DISAGREE | rank << 8: other call."""
@@ -39,34 +36,26 @@ BLOCK = 16 << 10
 PATIENCE_NS, NAP_SHARE_NS = 1_000_000, 32_000
 """How long a rank waits awake; then it naps a microsecond for each of these (the system adds some 50 µs)."""
 
-ENTERED, IN_OFFSET, OUT_OFFSET = 1, 3, 5
-"""Words of a control line for even calls; the next word is for odd calls."""
-
-# Numba takes module constants as literals, but not members of an enumeration.
-_WAIT, _GATE = int(Op.WAIT), int(Op.GATE)
-_SUB, _NIN, _FIRST, _NOUT, _POST, _LAST, _EXTENT = (8 * k for k in range(int(RowWord.SUB), int(RowWord.EXTENT) + 1))
-_NROWS, _ROWS, _REFS, _TOTAL, _PIECE, _PER, _ITEM, _ALIGN = (8 * k for k in range(8))
-_COMBINE, _FINISH, _SLOT, _TAG, _BASE, _READERS, _SIGNATURE, _GATE_STEP, _SHARED, _IN_LIST, _OUT_LIST, _EXTENTS = (
-    8 * k for k in range(int(PlanWord.COMBINE), int(PlanWord.WORDS))
-)
-_SEGMENT, _PC, _OFFSET, _RANKS, _ME, _CONTROL, _STAGING, _STRIDE, _HALF, _SPINS, _SPIN_NOW, _QUICK = (
-    8 * k for k in range(12)
-)
-_LOOK_UP, _CALL, _SCRATCH, _CLOCK, _FLOOR, _READERS_NOW, _ADDRESSES = (
-    8 * int(w)
-    for w in (
-        StateWord.LOOK_UP_NS, StateWord.CALL, StateWord.SCRATCH, StateWord.CLOCK, StateWord.FLOOR, StateWord.READERS_0,
-        StateWord.ADDRESSES,
-    )
-)  # fmt: skip
-_LINE = 128
+_LINE = 128  # see layout
 _ROW, _REF = 64, 32
 
 
 @njit(nogil=True, cache=True)
+def get(base, word):  # type: ignore[no-untyped-def]
+    """A word, by its name, of the words at an address."""
+    return load(base + 8 * word)
+
+
+@njit(nogil=True, cache=True)
+def put(base, word, value):  # type: ignore[no-untyped-def]
+    """Set a word by its name."""
+    store(base + 8 * word, value)
+
+
+@njit(nogil=True, cache=True)
 def _now(state):  # type: ignore[no-untyped-def]
-    clock_gettime(np.int32(1), state + _CLOCK)
-    return load(state + _CLOCK) * 1_000_000_000 + load(state + _CLOCK + 8)
+    clock_gettime(np.int32(1), state + 8 * StateWord.CLOCK)
+    return load(state + 8 * StateWord.CLOCK) * 1_000_000_000 + load(state + 8 * StateWord.CLOCK + 8)
 
 
 @njit(nogil=True, cache=True)
@@ -81,41 +70,33 @@ def quick_yield():  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _came(seen, goal, exact):  # type: ignore[no-untyped-def]
-    """Progress counts up to its goal. A signature has come when its call number has."""
-    if exact:
-        return (seen & 0xFFFFFFFF) == (goal & 0xFFFFFFFF)
-    return seen >= goal
-
-
-@njit(nogil=True, cache=True)
-def _wait(address, goal, exact, state):  # type: ignore[no-untyped-def]
-    """Wait for a word: 1 when it has come, 0 when it is time to look up.
+def _wait(address, goal, state):  # type: ignore[no-untyped-def]
+    """Wait until a word that only grows has reached its goal: 1; or 0 when it is time to look up.
 
     Spins first where that pays: a first yield that takes long and brings the word means that the peer needed this very
     processor, so the next waits spin half as long; otherwise they spin twice as long, up to the limit. After a
     thousandth of a second the peer is busy with something else: naps leave the processor to whoever computes, and are
     a few hundredths of the time waited, so that they cost no more than that.
     """
-    spins, most = load(state + _SPIN_NOW), load(state + _SPINS)
+    spins, most = get(state, StateWord.SPIN_NOW), get(state, StateWord.SPINS)
     for _ in range(spins):
-        if _came(load_acquire(address), goal, exact):
+        if load_acquire(address) >= goal:
             return 1
         pause()
-    quick, turns, begin, nap_us = load(state + _QUICK), 0, np.int64(0), 0
+    quick, turns, begin, nap_us = get(state, StateWord.QUICK), 0, np.int64(0), 0
     while True:
         start = cycles()
         if nap_us > 0:
             usleep(np.uint32(nap_us))
         else:
             sched_yield()
-        came = _came(load_acquire(address), goal, exact)
+        came = load_acquire(address) >= goal
         if turns == 0 and most > 0:
             took = cycles() - start
             if came and quick < took < 400 * quick:
-                store(state + _SPIN_NOW, max(8, spins >> 1))
+                put(state, StateWord.SPIN_NOW, max(8, spins >> 1))
             elif spins < most:
-                store(state + _SPIN_NOW, min(most, max(1, spins) * 2))
+                put(state, StateWord.SPIN_NOW, min(most, max(1, spins) * 2))
         if came:
             return 1
         turns += 1
@@ -123,7 +104,7 @@ def _wait(address, goal, exact, state):  # type: ignore[no-untyped-def]
             now = _now(state)
             if begin == 0:
                 begin = now
-            if now - begin > load(state + _LOOK_UP):
+            if now - begin > get(state, StateWord.LOOK_UP_NS):
                 return 0
             if now - begin > PATIENCE_NS:
                 nap_us = (now - begin) // NAP_SHARE_NS
@@ -132,11 +113,11 @@ def _wait(address, goal, exact, state):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
     """Has the rank posted this step? Remembers the latest that it saw of it."""
-    known = load(state + _ADDRESSES) + 8 * rank
-    if load(state + _FLOOR) >= goal or load(known) >= goal:
+    known = get(state, StateWord.ADDRESSES) + 8 * rank
+    if get(state, StateWord.FLOOR) >= goal or load(known) >= goal:
         return 1
-    address = control + _LINE * rank
-    if load_acquire(address) < goal and _wait(address, goal, False, state) == 0:
+    address = control + _LINE * rank + 8 * LineWord.PROGRESS
+    if load_acquire(address) < goal and _wait(address, goal, state) == 0:
         return 0
     store(known, load_acquire(address))
     return 1
@@ -146,55 +127,55 @@ def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
 def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     """Enter the call, and wait until everybody has entered it with the same signature. DONE, WAITING or DISAGREE.
 
-    A tag is the signature in front of the payload in the staging half; otherwise it stands in the control line.
+    Number and signature stand in the control line, or in front of the payload in the staging half (a tag).
     """
-    ranks, me, number = load(state + _RANKS), load(state + _ME), load(state + _CALL)
-    control, odd = load(state + _CONTROL), 8 * (number & 1)
-    mine = (load(plan + _SIGNATURE) << 32) | (number & 0xFFFFFFFF)
-    first, stride = control + 8 * ENTERED + odd, _LINE
-    addresses, heaps = load(state + _ADDRESSES) + 8 * ranks, load(state + _ADDRESSES) + 24 * ranks
-    if load(plan + _TAG):
-        first, stride = half, load(state + _STRIDE)
-    shared = load(plan + _SHARED)
+    ranks, me, number = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CALL)
+    control, odd = get(state, StateWord.CONTROL), 8 * (number & 1)
+    mine = get(plan, PlanWord.SIGNATURE)
+    addresses, heaps = get(state, StateWord.ADDRESSES) + 8 * ranks, get(state, StateWord.ADDRESSES) + 24 * ranks
+    numbers, stride = control + 8 * LineWord.NUMBER + odd, _LINE
+    to_signature = 8 * (LineWord.SIGNATURE - LineWord.NUMBER)
+    if get(plan, PlanWord.TAG):
+        numbers, stride = half + 8 * TagWord.NUMBER, get(state, StateWord.STAGE_STRIDE)
+        to_signature = 8 * (TagWord.SIGNATURE - TagWord.NUMBER)
+    shared = get(plan, PlanWord.SHARED)
     if shared:
         line = control + _LINE * me + odd
-        store(line + 8 * IN_OFFSET, inp - load(heaps + 8 * me))
-        store(line + 8 * OUT_OFFSET, out - load(heaps + 8 * me))
-    store_release(first + stride * me, mine)
+        put(line, LineWord.IN_OFFSET, inp - load(heaps + 8 * me))
+        put(line, LineWord.OUT_OFFSET, out - load(heaps + 8 * me))
+    store(numbers + stride * me + to_signature, mine)
+    store_release(numbers + stride * me, number)
     for k in range(1, ranks):
         rank = me + k
         if rank >= ranks:
             rank -= ranks
-        seen = load_acquire(first + stride * rank)
-        if seen != mine:
-            if not _came(seen, mine, True):
-                if _wait(first + stride * rank, mine, True, state) == 0:
-                    return WAITING | rank << 8
-                seen = load_acquire(first + stride * rank)
-            if seen != mine:
-                return DISAGREE | rank << 8
+        theirs = numbers + stride * rank
+        if load_acquire(theirs) < number and _wait(theirs, number, state) == 0:
+            return WAITING | rank << 8
+        if load(theirs + to_signature) != mine:
+            return DISAGREE | rank << 8
         if shared:
             line = control + _LINE * rank + odd
-            store(addresses + 16 * rank, load(heaps + 8 * rank) + load(line + 8 * IN_OFFSET))
-            store(addresses + 16 * rank + 8, load(heaps + 8 * rank) + load(line + 8 * OUT_OFFSET))
+            store(addresses + 16 * rank, load(heaps + 8 * rank) + get(line, LineWord.IN_OFFSET))
+            store(addresses + 16 * rank + 8, load(heaps + 8 * rank) + get(line, LineWord.OUT_OFFSET))
     return DONE
 
 
 @njit(nogil=True, cache=True)
 def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: ignore[no-untyped-def]
     """Copy or combine n elements from the addresses at ins to those at outs."""
-    nin, nout, nbytes = load(row + _NIN), load(row + _NOUT), n * item
+    nin, nout, nbytes = get(row, RowWord.NIN), get(row, RowWord.NOUT), n * item
     if nin > 1:
-        function = load(plan + _FINISH) if load(row + _LAST) else load(plan + _COMBINE)
-        first = refs + _REF * (load(row + _FIRST) + nin)
-        staged = load(first + _REF * (nout - 1)) == STAGE
+        function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
+        first = refs + _REF * (get(row, RowWord.FIRST) + nin)
+        staged = get(first + _REF * (nout - 1), RefWord.WHERE) == STAGE
         if not staged or nbytes <= BLOCK // 4:
             call_combine(function, outs, nout, ins, nin, n, ranks)
             return
         # A store to a line that a peer has read must fetch it first; memcpy takes whole lines unread. So combine a
         # block into the tensor (or a scratch block), and copy it to the staging area while it is hot.
         target = load(outs)
-        kept = 0 if load(first) == STAGE else 1
+        kept = 0 if get(first, RefWord.WHERE) == STAGE else 1
         done = 0
         while done < nbytes:
             size = min(block, nbytes - done)
@@ -223,95 +204,103 @@ def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: 
 
 
 @njit(nogil=True, cache=True)
+def _readers_are_past(control, segment, ranks, state):  # type: ignore[no-untyped-def]
+    """WAITING for a rank that may still read what this staging half held two segments ago; DONE if there is none."""
+    flags = load(state + 8 * StateWord.READERS_0 + 8 * (segment & 1))
+    if flags:
+        for rank in range(ranks):
+            if load(flags + 8 * rank) and _progress(control, rank, (segment - 1) << STEP_BITS, state) == 0:
+                return WAITING | rank << 8
+    return DONE
+
+
+@njit(nogil=True, cache=True)
 def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     """Run a plan on the tensors at these addresses, from the start or from where the last return left it."""
-    segment, pc, offset = load(state + _SEGMENT), load(state + _PC), load(state + _OFFSET)
-    ranks, me, control = load(state + _RANKS), load(state + _ME), load(state + _CONTROL)
-    staging, stride, half_bytes = load(state + _STAGING), load(state + _STRIDE), load(state + _HALF)
-    rows, refs, nrows = load(plan + _ROWS), load(plan + _REFS), load(plan + _NROWS)
-    total, piece, per, item = load(plan + _TOTAL), load(plan + _PIECE), load(plan + _PER), load(plan + _ITEM)
-    slot, base = load(plan + _SLOT), load(plan + _BASE)
-    in_list, out_list, extents = load(plan + _IN_LIST), load(plan + _OUT_LIST), load(plan + _EXTENTS)
-    known = load(state + _ADDRESSES)  # what was last seen of each rank's progress; then its tensors; then its heap
+    segment, pc, offset = get(state, StateWord.SEGMENT), get(state, StateWord.PC), get(state, StateWord.OFFSET)
+    ranks, me, control = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CONTROL)
+    staging, stride = get(state, StateWord.STAGING), get(state, StateWord.STAGE_STRIDE)
+    half_bytes = get(state, StateWord.HALF)
+    rows, refs, nrows = get(plan, PlanWord.ROWS), get(plan, PlanWord.REFS), get(plan, PlanWord.NROWS)
+    total, piece = get(plan, PlanWord.TOTAL), get(plan, PlanWord.PIECE)
+    per, item = get(plan, PlanWord.PER_BLOCK), get(plan, PlanWord.ITEM)
+    slot, base, extents = get(plan, PlanWord.SLOT_BYTES), get(plan, PlanWord.BASE), get(plan, PlanWord.EXTENTS)
+    in_list, out_list = get(plan, PlanWord.IN_LIST), get(plan, PlanWord.OUT_LIST)
+    known = get(state, StateWord.ADDRESSES)  # what was last seen of each rank's progress; then its tensors; then heaps
     tensors = known + 8 * ranks
     ins = known + 32 * ranks
     outs = ins + 8 * ranks + 8
     store(tensors + 16 * me, inp)
     store(tensors + 16 * me + 8, out)
-    posted = control + _LINE * me
+    posted = control + _LINE * me + 8 * LineWord.PROGRESS
     block = BLOCK // item * item
+    status = DONE
     while True:
         half = staging + (segment & 1) * half_bytes
-        if pc < 0:  # whoever read this half two segments ago must be past it
-            readers = state + _READERS_NOW + 8 * (segment & 1)
-            flags = load(readers)
-            if flags:
-                for rank in range(ranks):
-                    if load(flags + 8 * rank) and _progress(control, rank, (segment - 1) << STEP_BITS, state) == 0:
-                        store(state + _SEGMENT, segment)
-                        store(state + _PC, -1)
-                        store(state + _OFFSET, offset)
-                        return WAITING | rank << 8
-            store(readers, load(plan + _READERS))
+        if pc < 0:
+            status = _readers_are_past(control, segment, ranks, state)
+            if status != DONE:
+                break
+            store(state + 8 * StateWord.READERS_0 + 8 * (segment & 1), get(plan, PlanWord.READERS))
             pc = 0
         span = min(piece * per, total - offset)
         cut = piece
         if span < piece * per and per > 1:
-            align = load(plan + _ALIGN)
+            align = get(plan, PlanWord.ALIGN)
             cut = ((span + per - 1) // per + align - 1) // align * align
         while pc < nrows:
             row = rows + _ROW * pc
-            kind = load(row)
-            if kind == _WAIT:
-                rank = load(row + 8)
-                if _progress(control, rank, (segment << STEP_BITS) + load(row + 16), state) == 0:
-                    store(state + _SEGMENT, segment)
-                    store(state + _PC, pc)
-                    store(state + _OFFSET, offset)
-                    return WAITING | rank << 8
-            elif kind == _GATE:
-                if offset == 0:
-                    status = _gate(plan, half, inp, out, state)
-                    if status != DONE:
-                        store(state + _SEGMENT, segment)
-                        store(state + _PC, pc)
-                        store(state + _OFFSET, offset)
-                        return status
-                    store(state + _FLOOR, (segment << STEP_BITS) + load(plan + _GATE_STEP))
-                elif load(row + _POST):
-                    store_release(posted, (segment << STEP_BITS) + load(row + _POST))
+            kind = get(row, RowWord.OP)
+            if kind == Op.WAIT:
+                rank = get(row, RowWord.RANK)
+                if _progress(control, rank, (segment << STEP_BITS) + get(row, RowWord.STEP), state) == 0:
+                    status = WAITING | rank << 8
+                    break
+            elif kind == Op.GATE and offset == 0:
+                status = _gate(plan, half, inp, out, state)
+                if status != DONE:
+                    break
+                put(state, StateWord.FLOOR, (segment << STEP_BITS) + get(plan, PlanWord.GATE_STEP))
             else:
-                most = span
-                if extents != 0:
-                    most = min(span, load(extents + 8 * load(row + _EXTENT)) - offset)
-                n = max(0, min(cut, most - load(row + _SUB) * cut))
-                if n > 0:
-                    nin, nout = load(row + _NIN), load(row + _NOUT)
-                    for k in range(nin + nout):
-                        ref = refs + _REF * (load(row + _FIRST) + k)
-                        where, rank = load(ref), load(ref + 8)
-                        if where == STAGE:
-                            address = half + rank * stride + base + load(ref + 16) * slot
-                        else:
-                            address = load(tensors + 16 * rank + 8 * where)
-                            if (out_list if where == OUT else in_list) != 0:
-                                address = load(address + 8 * load(ref + 16)) + (offset + load(ref + 24) * cut) * item
+                if kind == Op.MOVE:
+                    most = span
+                    if extents != 0:
+                        most = min(span, load(extents + 8 * get(row, RowWord.EXTENT)) - offset)
+                    n = max(0, min(cut, most - get(row, RowWord.SUB) * cut))
+                    nin, nout = get(row, RowWord.NIN), get(row, RowWord.NOUT)
+                    if n > 0 and nin > 0:
+                        for k in range(nin + nout):
+                            ref = refs + _REF * (get(row, RowWord.FIRST) + k)
+                            where, rank, index = (
+                                get(ref, RefWord.WHERE),
+                                get(ref, RefWord.RANK),
+                                get(ref, RefWord.BLOCK),
+                            )
+                            if where == STAGE:
+                                address = half + rank * stride + base + index * slot
                             else:
-                                address += (load(ref + 16) * total + offset + load(ref + 24) * cut) * item
-                        store(ins + 8 * k if k < nin else outs + 8 * (k - nin), address)
-                    if nin > 0:
-                        _move(plan, row, refs, n, item, ins, outs, block, load(state + _SCRATCH), ranks)
-                if load(row + _POST):
-                    store_release(posted, (segment << STEP_BITS) + load(row + _POST))
+                                address = load(tensors + 16 * rank + 8 * where)
+                                done = offset + get(ref, RefWord.SUB) * cut
+                                if (out_list if where == OUT else in_list) != 0:
+                                    address = load(address + 8 * index) + done * item
+                                else:
+                                    address += (index * total + done) * item
+                            store(ins + 8 * k if k < nin else outs + 8 * (k - nin), address)
+                        _move(plan, row, refs, n, item, ins, outs, block, get(state, StateWord.SCRATCH), ranks)
+                if get(row, RowWord.POST):
+                    store_release(posted, (segment << STEP_BITS) + get(row, RowWord.POST))
             pc += 1
+        if status != DONE:
+            break
         offset += span
         segment += 1
         pc = -1
         store_release(posted, segment << STEP_BITS)
         if offset >= total:
+            offset = 0
+            put(state, StateWord.CALL, get(state, StateWord.CALL) + 1)
             break
-    store(state + _SEGMENT, segment)
-    store(state + _PC, -1)
-    store(state + _OFFSET, 0)
-    store(state + _CALL, load(state + _CALL) + 1)
-    return DONE
+    put(state, StateWord.SEGMENT, segment)
+    put(state, StateWord.PC, pc)
+    put(state, StateWord.OFFSET, offset)
+    return status

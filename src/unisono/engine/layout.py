@@ -13,6 +13,7 @@ import mmap
 from collections.abc import Sequence
 
 from ..errors import ArgumentError
+from ..records import How
 from .board import BOARD_BYTES, Board
 
 __all__ = ["LINE", "PAGE", "Layout", "whole_pages"]
@@ -68,9 +69,9 @@ class Layout:
         at = self._boards + rank * BOARD_BYTES
         return Board(memoryview(self.map)[at : at + BOARD_BYTES])
 
-    def mark_gone(self, rank: int, how: str) -> None:
-        """Tell whoever waits for this rank that it will not come any more, and why (`was killed by signal 9`)."""
-        self.board(rank).set_gone(how)
+    def mark_gone(self, rank: int, how: How, words: str) -> None:
+        """Tell whoever waits for this rank that it will not come any more, and how it went (`was killed by ...`)."""
+        self.board(rank).set_gone(how, words)
 
     def mark_back(self, rank: int) -> None:
         """Take that back: the rank takes part again."""

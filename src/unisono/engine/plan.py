@@ -1,73 +1,114 @@
-"""A table becomes one program per rank: versions, places, puts and waits, rows.
+"""A plan: a program bound to dtype, op and sizes, in the form that the kernel takes.
 
-This is where the bytes are: read `versions` (what is written when), `places` (where each version lives), `waits` (who
-waits for whom), then `interpret` for the loop that runs the result. `plan_proof` checks it without looking in here.
+Long tensors flow through the staging area in segments; a segment is the same slice of every block that the user sees,
+cut into the chunks of the table. Short ones go in one segment, with the signature in the same cache line as the payload
+where the program allows it (a tag).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 
+from ..config import Config
 from ..errors import AlgorithmError
-from ..schedule.table import Schedule
-from .places import place
-from .program import ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program
-from .versions import Move, make_versions
-from .waits import order
+from ..records import CallRecord, digest
+from .program import PlanWord, Program, TagWord
 
-__all__ = ["compile_schedule"]
+__all__ = ["Blocks", "Plan", "bind"]
+
+_LINE = 64
+_SMALLEST_SLOT = 4096
 
 
-def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
-    """The programs of all ranks. Raises AlgorithmError for a table that has no program."""
-    ranks = schedule.ranks
-    versions = make_versions(schedule)
-    placed = place(versions, ranks, lowering)
-    before, after, gate = order(placed, ranks, lowering)
-    waited = {wait for moves in after for move in moves for wait in move.waits}
-    readers: list[set[int]] = [set() for _ in range(ranks)]
-    for moves in after:
-        for move in moves:
-            for source in move.source:
-                if source.where == STAGE and source.rank != move.rank:
-                    readers[source.rank].add(move.rank)
-    one_post = not any(step > gate for _, step in waited) and not lowering.zero_copy
-    programs = []
-    for rank in range(ranks):
-        rows, refs = _encode(rank, before[rank], after[rank], gate, waited)
-        if gate + len(after[rank]) >= 1 << STEP_BITS:
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a call: `count` elements each, of `item` bytes.
+
+    extents: the elements of each block (all_to_all: of each pair of ranks), where they differ; then `count` is the most
+    of them. in_list, out_list: do the addresses of input and output lead to tables of block addresses?
+    """
+
+    count: int
+    item: int
+    extents: tuple[int, ...] | None = None
+    in_list: bool = False
+    out_list: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What `interpret.run` needs. address: of `words`, which refer to the arrays in `kept`; all live as long.
+
+    record: the call, for messages. writes: does this rank get anything into its output?
+    """
+
+    address: int
+    record: CallRecord
+    words: npt.NDArray[np.int64]
+    kept: tuple[npt.NDArray[np.int64], ...]
+    signature: int
+    gate_row: int
+    writes: bool
+
+    @property
+    def tag(self) -> bool:
+        """Does the signature stand in front of the payload?"""
+        return bool(self.words[PlanWord.TAG])
+
+
+def bind(
+    program: Program,
+    record: CallRecord,
+    blocks: Blocks,
+    kernels: tuple[int, int],
+    half: int,
+    config: Config,
+    writes: bool = True,
+) -> Plan:
+    """The plan for these blocks.
+
+    record: the call; ranks whose records, tables, blocks or configurations differ do not run together. kernels: the
+    addresses of those for partial and for complete results. half: bytes of a staging half.
+    """
+    count, item = blocks.count, blocks.item
+    record = record._replace(algorithm=program.name, lowering=str(program.lowering))
+    # Whether a rank passes lists or one tensor is its own affair, and not part of the agreement.
+    agreed = record, program.table, count, item, blocks.extents, config.segment_bytes, config.tag_bytes
+    align = max(1, _LINE // item)
+    chunk, segments = count, 1
+    if program.slots:
+        room = (half - _LINE) // program.slots // 128 * 128 - _LINE
+        if room < _LINE:
             raise AlgorithmError(
-                f"{schedule.name}: rank {rank} makes {len(after[rank])} moves; no more than {1 << STEP_BITS} steps can "
-                "be counted"
+                f"{record}: {program.slots} staging slots do not fit into {half} bytes: use larger segments"
             )
-        programs.append(
-            Program(
-                ranks, rows, refs, frozenset(readers[rank]), max(placed.slots), gate, versions.contract.blocks,
-                versions.contract.per_block, one_post,
-            )
-        )  # fmt: skip
-    return programs
-
-
-def _encode(
-    rank: int, before: list[Move], after: list[Move], gate: int, waited: set[tuple[int, int]]
-) -> tuple[np.ndarray, np.ndarray]:
-    rows: list[list[int]] = []
-    refs: list[tuple[int, ...]] = []
-
-    def post(step: int) -> int:
-        return step if (rank, step) in waited else 0
-
-    def add(move: Move, step: int) -> None:
-        first = len(refs)
-        refs.extend([*move.source, *move.to])
-        rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.extent])
-
-    for move in before:
-        add(move, 0)
-    rows.append([Op.GATE, 0, 0, 0, 0, post(gate), 0, 0])
-    for move in after:
-        rows.extend([Op.WAIT, peer, step, 0, 0, 0, 0, 0] for peer, step in move.waits)
-        if move.source or post(move.step):
-            add(move, move.step)
-    return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4)
+        most = min(room, max(_SMALLEST_SLOT, config.segment_bytes // program.slots // 128 * 128)) // item
+        segments = max(1, -(-count // (most // align * align * program.per_block)))
+        chunk = -(-count // (segments * program.per_block))
+    chunk = -(-max(1, chunk) // align) * align
+    tag = program.one_post and segments == 1 and count * item * program.slots <= config.tag_bytes
+    rows, refs = np.ascontiguousarray(program.rows), np.ascontiguousarray(program.refs)
+    extents = np.array(() if blocks.extents is None else blocks.extents, np.int64)
+    words = np.zeros(PlanWord.WORDS, np.int64)
+    words[PlanWord.NROWS] = len(rows)
+    words[PlanWord.ROWS] = rows.ctypes.data
+    words[PlanWord.REFS] = refs.ctypes.data
+    words[PlanWord.TOTAL] = count
+    words[PlanWord.PIECE] = chunk
+    words[PlanWord.PER_BLOCK] = program.per_block
+    words[PlanWord.ITEM] = item
+    words[PlanWord.ALIGN] = align
+    words[PlanWord.COMBINE], words[PlanWord.FINISH] = kernels
+    words[PlanWord.SLOT_BYTES] = -(-chunk * item // _LINE) * _LINE + (0 if tag else _LINE)
+    words[PlanWord.TAG] = tag
+    words[PlanWord.BASE] = 8 * TagWord.WORDS if tag else _LINE
+    words[PlanWord.READERS] = program.reader_flags.ctypes.data if program.readers else 0
+    words[PlanWord.SIGNATURE] = signature = np.uint64(digest(*agreed) or 1).astype(np.int64)
+    words[PlanWord.GATE_STEP] = program.gate_step
+    words[PlanWord.SHARED] = program.lowering.zero_copy
+    words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
+    words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
+    return Plan(words.ctypes.data, record, words, (rows, refs, extents), int(signature), program.gate_row, writes)

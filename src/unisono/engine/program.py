@@ -20,8 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "IN", "OUT", "ROW_WORDS", "STAGE", "STEP_BITS", "Lowering", "Op", "PlanWord", "Program", "RefWord", "RowWord",
+    "IN",
+    "OUT",
+    "ROW_WORDS",
+    "STAGE",
+    "STEP_BITS",
+    "LineWord",
+    "Lowering",
+    "Op",
+    "PlanWord",
+    "Program",
+    "RefWord",
+    "RowWord",
     "StateWord",
+    "TagWord",
 ]  # fmt: skip
 
 IN, OUT, STAGE = 0, 1, 2
@@ -82,13 +94,31 @@ class PlanWord(IntEnum):
     TAG = 11  # 1: signature and payload share a line
     BASE = 12  # where slots begin in a staging half
     READERS = 13  # address of the flags, one per rank: reads my staging area
-    SIGNATURE = 14  # 32 bits that all ranks must agree on
+    SIGNATURE = 14  # 64 bits that all ranks must agree on, never 0
     GATE_STEP = 15
     SHARED = 16  # 1: peers reach my tensors directly
     IN_LIST = 17  # 1: the input argument is a table of block addresses
     OUT_LIST = 18
     EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
     WORDS = 20
+
+
+class LineWord(IntEnum):
+    """The words of a control line. Where a comment says so, the next word is for odd calls."""
+
+    PROGRESS = 0  # segment << STEP_BITS | step: written by its rank only, never decreasing
+    NUMBER = 1  # of the call that the rank has entered (next: odd)
+    SIGNATURE = 3  # with which it has entered it; 0: it does not stand by it (next: odd)
+    IN_OFFSET = 5  # where its input lies in its heap (next: odd)
+    OUT_OFFSET = 7  # where its output lies in its heap (next: odd)
+
+
+class TagWord(IntEnum):
+    """The words in front of the payload in a staging half, where both go together (a tag)."""
+
+    NUMBER = 0
+    SIGNATURE = 1
+    WORDS = 2
 
 
 class StateWord(IntEnum):
@@ -130,9 +160,16 @@ class Lowering:
 
 @dataclass(frozen=True)
 class Program:
-    """What one rank does. `readers`: the ranks that read my staging area; `slots`: staging slots of the neediest rank;
-    one_post: every rank publishes before the gate only, so that flag and payload can share a line."""
+    """What one rank does.
 
+    name, table: of the schedule, its name and a digest of its rows. readers: the ranks that read my staging area.
+    slots: staging slots of the rank that needs most. one_post: every rank publishes before the gate only, so that the
+    signature and the payload can share a cache line.
+    """
+
+    name: str
+    table: int
+    lowering: Lowering
     ranks: int
     rows: npt.NDArray[np.int64]
     refs: npt.NDArray[np.int64]

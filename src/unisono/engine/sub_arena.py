@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from ..records import How
 from .arena import Arena
 from .board import Board
 from .heap import Heap
@@ -39,14 +40,14 @@ class SubArena(Layout):
         Takes no lock: the garbage collector may call this anywhere.
         """
         self._kept = kept
-        self.mark_gone(self.rank, "left the group")
+        self.mark_gone(self.rank, How.LEFT, "left the group")
         if not self.settle():
             self.lender.left.append(self)
 
     def settle(self) -> bool:
         """Let go what may go by now. True: this rank has nothing more to do here."""
         mine = self.board(self.rank)
-        if not mine.let_go and (self._kept is None or self._all(lambda board: bool(board.gone))):
+        if not mine.let_go and (self._kept is None or self._all(lambda board: board.gone is not None)):
             self._kept = None
             mine.set_let_go()
         if self.rank == 0 and mine.let_go and self._all(lambda board: board.let_go):

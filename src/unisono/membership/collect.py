@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..engine.arena import Arena
+from ..records import How
 from .output import Outlet
 from .protocol import Report
 from .transport import Channel, remaining
@@ -90,7 +91,7 @@ class Collection:
         if rank not in self._reports:
             self._listen(rank)  # its last words may still be in the channel
         if rank not in self._reports:
-            self._arena.mark_gone(rank, how)
+            self._arena.mark_gone(rank, How.DIED, how)
             self._add(Report(rank, "died", how, f"process {self._pids[rank]} {how}\n", time.monotonic_ns()), b"")
 
     def _add(self, report: Report, cargo: bytes) -> None:

@@ -6,24 +6,24 @@ from .group import Group
 
 __all__ = ["get_default", "is_initialized", "is_rank_of_run", "join_run", "set_default"]
 
-_default: Group | None = None
+default: Group | None = None
 _of_run = False
 
 
 def get_default() -> Group | None:
     """The default group of this process, or None."""
-    return _default
+    return default
 
 
 def set_default(group: Group | None) -> None:
     """Make this the default group of this process."""
-    global _default  # noqa: PLW0603  one per process is what a default group is
-    _default = group
+    global default  # noqa: PLW0603  one per process is what a default group is
+    default = group
 
 
 def is_initialized() -> bool:
     """Has this process a default group?"""
-    return _default is not None
+    return default is not None
 
 
 def join_run(group: Group) -> None:

@@ -14,10 +14,11 @@ import torch
 
 from ..config import Config
 from ..engine.arena import Arena
-from ..engine.bind import Plan
 from ..engine.host import Host
+from ..engine.plan import Plan
 from ..engine.sub_arena import SubArena
 from ..errors import InternalError, NotInitialized, PeerFailed, UnisonoError
+from ..records import How
 
 __all__ = ["Group"]
 
@@ -51,13 +52,15 @@ class Group:
         self.host = Host(arena, rank, config)
         self.lock = threading.Lock()
         """Held while a call runs: calls of one group run one after the other."""
-        self.plans: dict[tuple[object, ...], Plan] = {}
-        """What the fast path of each call looks its plan up in; empty once the group is broken or closed."""
+        self.plans: dict[Any, Plan] = {}
+        """By `dispatch.planning.PlanKey`; empty once the group is broken or closed."""
+        self.shortcuts: dict[Any, Plan] = {}
+        """The same plans by `dispatch.shortcut.ShortcutKey`, for the fast path."""
         self.worker: Any = None
         """The thread that runs asynchronous calls, once there are any; see `work`."""
         self.uneven: dict[tuple[str, int], int] = {}
         """Collectives (with their roots) whose blocks have differed in size: how often they may be alike before the
-        sizes are asked for no more; see `dispatch.exchange`."""
+        sizes are asked for no more; see `dispatch.blocks`."""
         self.mailbox: Any = None
         """What point-to-point calls go through, once there are any; see `p2p`."""
         self.pidfds: dict[int, int] = {}
@@ -98,12 +101,12 @@ class Group:
         self.broken = error
         self._stop()
 
-    def abandon(self, how: str) -> None:
+    def abandon(self, how: How, words: str) -> None:
         """Give up whatever runs, here and, of calls that need this rank, on the others: they learn how. Idempotent."""
         if not self.closed:
-            self.host.arena.mark_gone(self.rank, how)
+            self.host.arena.mark_gone(self.rank, how, words)
             if self.broken is None:
-                self.break_off(PeerFailed(self.rank, how, self.rank, "a call"))
+                self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
 
     def leave_to_parent(self) -> None:
         """In a child that was forked from this rank: the group stays the parent's."""
@@ -112,7 +115,7 @@ class Group:
         self.lock = threading.Lock()
 
     def _stop(self) -> None:
-        self.plans = {}
+        self.plans, self.shortcuts = {}, {}
         # By a proxy: a group that refers to itself would wait for the garbage collector once it is dropped.
         self.run = partial(Group._refuse, weakref.proxy(self))
 

@@ -15,14 +15,12 @@ from typing import TypeVar
 from ..engine.mailbox import ANY, Mailbox, Receive, Request, Send
 from ..errors import NotInitialized, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from ..membership.group import Group
+from ..records import Departure
 from ..watch.gone import gone
 
 __all__ = ["Desk"]
 
 Result = TypeVar("Result")
-
-_IN_ORDER = ("returned", "left")
-"""How a rank is gone that has sent all that it had to send; see `membership`."""
 
 
 class Desk:
@@ -132,15 +130,15 @@ class Desk:
         ranks = range(group.size) if request.peer == ANY else [request.peer]
         return [rank for rank in ranks if rank != group.rank]
 
-    def _lost(self, request: Request, group: Group) -> tuple[int, str] | None:
+    def _lost(self, request: Request, group: Group) -> tuple[int, Departure] | None:
         """The rank for whose sake the request cannot be met, and how it is gone.
 
         Of several, that is one that did not go in good order, or the first when all are gone.
         """
         ranks = self._awaited(request, group)
-        went = [(rank, how) for rank in ranks if (how := gone(group, rank))]
+        went = [(rank, how) for rank in ranks if (how := gone(group, rank)) is not None]
         for rank, how in went:
-            if len(went) == len(ranks) or not how.startswith(_IN_ORDER):
+            if len(went) == len(ranks) or not how.in_order:
                 return rank, how
         return None
 

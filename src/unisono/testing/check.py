@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..algorithms.catalogue import Algorithm, find
-from ..engine.plan import compile_schedule
-from ..engine.plan_proof import prove_programs
+from ..engine.compile import compile_schedule
 from ..engine.program import Lowering
+from ..engine.program_proof import prove_programs
 from ..errors import ArgumentError
 from ..schedule import BLOCKED, ROOTED, Proof, Schedule, prove
 

@@ -29,8 +29,7 @@ from ..collectives import (
     reduce_scatter_single,
     scatter,
 )  # fmt: skip
-from ..dispatch import entering
-from ..dispatch.perform import start
+from ..dispatch import Call, checking
 from ..errors import ArgumentError
 from ..membership import Group
 from ..p2p import irecv, isend
@@ -263,7 +262,9 @@ class Calls:
         self, action: Callable[[str | None], None], text: str, opts: Any, tensors: list[torch.Tensor]
     ) -> c10d.Work:
         """Run what consists of several calls, now or in the background."""
-        return self._work(start(self.group, lambda: text, action, opts.asyncOp), tensors)
+        with Call(text, self.group, opts.asyncOp) as call:
+            call.action = action
+        return self._work(call.run(), tensors)
 
     def _work(self, work: Work | None, tensors: list[torch.Tensor]) -> c10d.Work:
         """What a call returns to torch; None was a call that is over."""
@@ -304,7 +305,7 @@ def _one(items: Sequence[Any]) -> Any:
 
 def _cut(whole: Any, part: Any, group: Group) -> list[torch.Tensor]:
     """The blocks of a tensor, one per rank, each like `part`. Where they do not fit, the other ranks raise, too."""
-    with entering(group, "gather"):
+    with checking(group, "gather"):
         check_tensor("input", part)
         check_tensor("output", whole, written=True)
         check_whole("output", whole, "input", part, group)

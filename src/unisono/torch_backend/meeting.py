@@ -21,6 +21,7 @@ from ..membership import Group, get_default, set_default
 from ..membership.detect import Launch
 from ..membership.exit import leave_at_exit
 from ..membership.rendezvous import meet
+from ..records import How
 from ..watch.gone import gone
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ def leave(group: Group, *, with_store: bool = False) -> None:
         return
     group.finish()  # peers still need these calls
     if group.parent is None:
-        mark = partial(group.host.arena.board(group.rank).set_gone, "left the group with destroy_process_group()")
+        mark = partial(
+            group.host.arena.board(group.rank).set_gone, How.LEFT, "left the group with destroy_process_group()"
+        )
         if not with_store or group.rank > 0:
             mark()
         else:

@@ -8,6 +8,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 from torch import distributed
 
+from ..records import How
 from .calls import Calls
 from .dynamo import hide_from_dynamo
 from .meeting import leave
@@ -96,7 +97,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     def abort(self) -> None:
         """Leave the group at once; calls that run raise an error, here and on the other ranks."""
-        self.group.abandon("aborted the group")
+        self.group.abandon(How.ABANDONED, "aborted the group")
 
 
 UnisonoProcessGroup.base = UnisonoProcessGroup.__mro__[1]

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 
 import torch
 
-from ..engine.bind import Plan
 from ..engine.interpret import DONE
+from ..engine.plan import Plan
 from ..errors import MismatchError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ..membership.group import Group
+from ..records import CallRecord, GivenUp
 from ..units import seconds
 from .gone import gone
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
@@ -40,13 +42,11 @@ def caller() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def attend(
-    group: Group, plan: Plan, resume: Callable[[], int], status: int, timeout_s: float | None, where: str
-) -> None:
-    """Bring a call that stopped with this status to its end.
+def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> None:
+    """Bring a run of a plan on these addresses, which stopped with this status, to its end.
 
-    resume goes on with the kernel. Raises MismatchError, PeerGone, PeerFailed or WaitTimeout; all but the first leave
-    the group broken, because the ranks may be at different points of the call.
+    Raises MismatchError, PeerGone, PeerFailed or WaitTimeout; all but the first leave the group broken, because the
+    ranks may be at different points of the call.
     """
     started = time.monotonic()
     allowed = seconds(group.timeout_s if timeout_s is None else timeout_s)
@@ -54,7 +54,7 @@ def attend(
     try:
         while status != DONE:
             watch.look(status >> 8, time.monotonic() - started, allowed)
-            status = resume()
+            status = group.run(plan.address, inp, out, group.state)
     except MismatchError:
         group.host.skip_call()
         raise
@@ -73,10 +73,11 @@ class _Watch:
     """One rank's look at its peers during one call."""
 
     def __init__(self, group: Group, plan: Plan, where: str) -> None:
-        self.group, self.host, self.plan, self.where = group, group.host, plan, where
+        self.group, self.host, self.plan = group, group.host, plan
         self.number = group.host.call_number
         of, self.world_ranks = (f" of group {group.name!r}", group.world_ranks) if group.parent else ("", ())
-        self.call = f"{plan.call} #{self.number}{of} ({where})"
+        self.record = plan.record._replace(where=where)
+        self.call = f"{self.record} #{self.number}{of} ({where})"
         self.board = self.host.arena.board(group.rank)
         self.told = False
         self.seen_gone: set[int] = set()
@@ -84,12 +85,12 @@ class _Watch:
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Raise if the call cannot end well."""
         if not self.told:
-            self.board.set_call(self.number, f"{self.plan.call}, {self.plan.details}", self.where)
+            self.board.set_call(self.number, self.record)
             self.told = True
         me = Situation(
             self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan), waited_s > allowed_s
         )
-        verdict = judge(me, self.peers())
+        verdict = judge(me, [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank])
         if isinstance(verdict, Gone):
             if verdict.rank not in self.seen_gone:
                 self.seen_gone.add(verdict.rank)
@@ -104,42 +105,26 @@ class _Watch:
             details = self.last_calls(verdict.missing)
             raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, details, self.world_ranks)
 
-    def peers(self) -> list[PeerView]:
-        views = []
-        for rank in range(self.group.size):
-            if rank == self.group.rank:
-                continue
-            number, signature = self.host.entered(rank), self.host.signature(rank, self.number)
-            board = self.host.arena.board(rank)
-            gave_up, text = board.gave_up
-            blamed, _, reason = text.partition("\n")
-            late = reason.startswith(WaitTimeout.__name__)
-            ranks = tuple(map(int, blamed.split()))
-            views.append(PeerView(rank, number, signature, gone(self.group, rank), gave_up, ranks, late, reason))
-        return views
+    def view(self, rank: int) -> PeerView:
+        """A peer as seen now."""
+        signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
+        return PeerView(rank, self.host.entered(rank), signature, gone(self.group, rank), gave_up)
 
     def mismatch(self) -> MismatchError:
         """Gather what every rank called; wait a little for those that have not noticed yet."""
         until = time.monotonic() + _COLLECT_S
-        mine = (f"{self.plan.call}, {self.plan.details}", self.where)
         while True:
-            calls = {self.group.rank: mine}
-            for rank in range(self.group.size):
-                call = self.host.arena.board(rank).call(self.number)
-                if rank != self.group.rank and call:
-                    calls[rank] = call
+            told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
+            calls = {rank: call for rank, call in told.items() if call}
             if len(calls) == self.group.size or time.monotonic() > until:
                 break
             time.sleep(0.002)
-        if len({call for call, _ in calls.values()}) == 1:  # yet the tables behind the name, or the knobs, differ
-            signatures = {rank: self.host.signature(rank, self.number) for rank in calls}
-            signatures[self.group.rank] = self.plan.signature
-            calls = {
-                rank: (f"{call}, table and configuration {signatures[rank]:08x}", where)
-                for rank, (call, where) in calls.items()
-            }
-        for rank in range(self.group.size):
-            calls.setdefault(rank, ("another call, of which it has told nothing yet", ""))
+        if len({call.text for call in calls.values()}) == 1:  # yet the tables behind the name, or the knobs, differ
+            for rank, call in calls.items():
+                mine = rank == self.group.rank
+                signature = self.plan.signature if mine else self.host.signature(rank, self.number)
+                calls[rank] = call._replace(hash=f"{signature & (1 << 64) - 1:016x}")
+        calls = {rank: calls.get(rank, CallRecord("")) for rank in range(self.group.size)}
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
 
     def last_calls(self, missing: tuple[int, ...]) -> str:
@@ -154,15 +139,14 @@ class _Watch:
 
     def give_up(self, error: BaseException) -> None:
         """Tell the others, and end the group."""
-        blamed: tuple[int, ...] = ()
+        late = isinstance(error, WaitTimeout)
+        blames = error.missing if isinstance(error, WaitTimeout) else ()
         if isinstance(error, PeerGone):
-            blamed = (error.rank,)
-        elif isinstance(error, WaitTimeout):
-            blamed = error.missing
+            blames = (error.rank,)
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was abandoned from outside
             reason = error.reason
-        self.board.set_gave_up(self.number, f"{' '.join(map(str, blamed))}\n{reason}")
+        self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
         self.host.sign_off(self.plan)
         if not isinstance(error, UnisonoError):
             how = f"interrupted by {type(error).__name__}"
@@ -170,10 +154,9 @@ class _Watch:
         self.group.break_off(error)
 
 
-def odd_ones(calls: Mapping[int, tuple[str, str]]) -> list[int]:
+def odd_ones(calls: Mapping[int, CallRecord]) -> list[int]:
     """The ranks that differ from the most common call; of two equally common ones, rank 0's counts."""
-    common: dict[str, int] = {}
-    for rank in sorted(calls):
-        common[calls[rank][0]] = common.get(calls[rank][0], 0) + 1
+    said = {rank: calls[rank]._replace(where="") for rank in sorted(calls)}
+    common = Counter(said.values())
     usual = max(common, key=lambda call: common[call])
-    return [rank for rank in sorted(calls) if calls[rank][0] != usual]
+    return [rank for rank in said if said[rank] != usual]

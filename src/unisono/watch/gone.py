@@ -7,6 +7,7 @@ import select
 import time
 
 from ..membership.group import Group
+from ..records import Departure, How
 
 __all__ = ["gone"]
 
@@ -14,8 +15,8 @@ _WORDS_S = 0.1
 """How long after a death its cause (such as a signal number) may arrive from whoever started the process."""
 
 
-def gone(group: Group, rank: int) -> str:
-    """Why a peer will not come any more, or "" for all that is known it will."""
+def gone(group: Group, rank: int) -> Departure | None:
+    """How a peer has gone; None if it is there, as far as is known."""
     board = group.host.arena.board(rank)
     if group.parent is not None:  # the peer may have left this group only; the world knows the rest
         return board.gone or gone(group.world, group.world_ranks[rank])
@@ -25,14 +26,14 @@ def gone(group: Group, rank: int) -> str:
         try:
             fd = os.pidfd_open(board.pid)
         except ProcessLookupError:
-            return board.gone or "died"
+            return board.gone or Departure(How.DIED, "died")
         if group.pidfds.setdefault(rank, fd) != fd:
             os.close(fd)  # another thread, in a call of another sub-group, was faster
     poll = select.poll()
     poll.register(group.pidfds[rank], select.POLLIN)
     if not poll.poll(0):
-        return ""
+        return None
     until = time.monotonic() + _WORDS_S
     while not board.gone and time.monotonic() < until:
         time.sleep(0.002)
-    return board.gone or "died"
+    return board.gone or Departure(How.DIED, "died")

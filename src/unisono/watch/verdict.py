@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..records import Departure, GivenUp
+
 __all__ = ["Disagree", "Failed", "Gone", "Late", "Patience", "PeerView", "Situation", "Verdict", "judge"]
 
 
@@ -13,19 +15,14 @@ class PeerView:
     """A peer as seen now.
 
     number: of the latest call it entered. signature: with which it entered the call that this rank is in; 0: it has
-    not, or no longer stands by it. gone: why it will not come, or "". gave_up: number of the call it gave up, or 0;
-    blames: the ranks it waited for; late: because they did not come in time, not because they are gone; reason: in
-    words.
+    not, or no longer stands by it. gone: how it has gone, if it has. gave_up: the call it gave up.
     """
 
     rank: int
     number: int
     signature: int
-    gone: str = ""
-    gave_up: int = 0
-    blames: tuple[int, ...] = ()
-    late: bool = False
-    reason: str = ""
+    gone: Departure | None = None
+    gave_up: GivenUp = GivenUp()  # noqa: RUF009  it is immutable
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Gone:
     """This rank will not come any more."""
 
     rank: int
-    how: str
+    how: Departure
 
 
 @dataclass(frozen=True)
@@ -77,12 +74,12 @@ Verdict = Patience | Disagree | Gone | Failed | Late
 
 
 def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
-    """The most telling fact first: another call explains whatever its caller did next, a death those who gave up."""
+    """Decide by the most telling fact: another call explains what its caller did next, a death those who gave up."""
     by_rank = {peer.rank: peer for peer in peers}
 
     def refused(peer: PeerView) -> bool:
         """Did it make another call in place of this one? (One that made this call may already be in the next.)"""
-        if not me.at_gate or peer.number < me.number or 0 < peer.gave_up <= me.number:
+        if not me.at_gate or peer.number < me.number or 0 < peer.gave_up.number <= me.number:
             return False
         return peer.signature != me.signature
 
@@ -93,17 +90,18 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
     if any(refused(peer) for peer in peers):
         return Disagree()
     for peer in peers:
-        if peer.gone and needed(peer) and peer.gave_up != me.number:
+        if peer.gone and needed(peer) and peer.gave_up.number != me.number:
             return Gone(peer.rank, peer.gone)
     for peer in peers:
-        if 0 < peer.gave_up <= me.number:
-            for blamed in peer.blames:
-                if blamed in by_rank and by_rank[blamed].gone:
-                    return Gone(blamed, by_rank[blamed].gone)
+        given_up = peer.gave_up
+        if 0 < given_up.number <= me.number:
+            for blamed in sorted(given_up.blames):
+                if blamed in by_rank and (how := by_rank[blamed].gone):
+                    return Gone(blamed, how)
             # Who waits for the same ranks in the same call runs out of time with the first that does.
-            if peer.late and peer.gave_up == me.number and all(rank in by_rank for rank in peer.blames):
-                return Late(peer.blames)
-            return Failed(peer.rank, peer.reason)
+            if given_up.late and given_up.number == me.number and all(rank in by_rank for rank in given_up.blames):
+                return Late(tuple(sorted(given_up.blames)))
+            return Failed(peer.rank, given_up.reason)
     if me.overdue:
         absent = tuple(peer.rank for peer in peers if peer.number < me.number)
         return Late(absent or (me.waiting_for,))

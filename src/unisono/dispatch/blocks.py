@@ -1,0 +1,159 @@
+"""Calls that move blocks, whose sizes may differ, and which a rank may not know.
+
+A rank that has blocks of one size makes the plain call. If the ranks then disagree about sizes (nobody has moved
+anything), or a rank knows that sizes differ or are missing, all tell each other what they give and take, in one small
+all_gather. Then either every rank raises the same error, or the call runs with a size for each block. A collective that
+has needed this asks for sizes at once from then on, until its blocks have been alike for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..arguments import blank
+from ..errors import MismatchError
+from ..membership.group import Group
+from ..records import only_sizes_differ
+from ..schedule import ROOTED
+from ..watch import caller
+from .checking import checking
+from .contiguous import contiguous
+from .request import Request, Tensors, is_one
+from .shortcut import What, ask_for_sizes
+from .sizes import Sides, sides
+from .step import Action, How, plan_step
+
+__all__ = ["plan_blocks"]
+
+
+def plan_blocks(how: How, request: Request, known_as: What | None) -> Action:
+    """Plan a call that moves blocks. Its result is the output, new tensors where the request has none."""
+    if how.async_op:  # the user's lists may change while the call waits
+        request = replace(request, inp=_kept(request.inp), out=_kept(request.out))
+    group, plain = how.group, None
+    if _kind(request) not in group.uneven:
+        if request.alike:
+            plain = plan_step(how, request, known_as)
+        elif request.sizes is not None:
+            plain = plan_step(how, _sized(request, group, _takes(request, group), request.sizes))
+
+    def action(where: str | None) -> Any:
+        if plain is not None:
+            try:
+                return plain(where)
+            except MismatchError as error:
+                if not only_sizes_differ(error.calls, group.size):
+                    raise
+        return _settle(how, request, where)
+
+    return action
+
+
+def _settle(how: How, request: Request, where: str | None) -> Any:
+    """Ask for all sizes, and run the call with them. Raises MismatchError on every rank where they do not fit."""
+    group, made_for = how.group, request.out
+    with checking(group, request.collective):
+        inp, out, bring_home = contiguous(request, group.rank)
+        request = replace(request, inp=inp, out=out)
+        takes = _takes(request, group)
+        mine = sides(request.collective, request.root, _gives(request, group), takes, group.size)
+        table = torch.empty(group.size, mine.numel(), dtype=torch.int64, device="cpu")
+        ask = Request("all_gather", mine, mine, table, says=request.question)
+        question = plan_step(how._replace(algorithm=None), ask)
+    try:
+        question(where)
+    except MismatchError as error:  # the others have made the plain call, and see now that sizes are in question
+        if not only_sizes_differ(error.calls, group.size):
+            raise
+        question(where)
+    agreed = Sides(table, request.collective, request.root)
+    if wrong := agreed.disagreement():
+        group.uneven.pop(_kind(request), None)
+        calls = {rank: request.question._replace(words=text) for rank, text in wrong.items()}
+        calls[group.rank] = calls[group.rank]._replace(where=where or caller())
+        raise MismatchError(group.host.call_number - 1, calls, agreed.odd(), group.world_ranks if group.parent else ())
+    _remember(group, request, agreed.plain())
+    with checking(group, request.collective):
+        takes = agreed.make_takes(group.rank) if takes is None else takes
+        sized = _sized(request, group, takes, agreed.extents(), agreed.dtype)
+        move = plan_step(how, sized)
+    made = move(where)
+    bring_home()
+    return made if made_for is None else made_for
+
+
+def _kind(request: Request) -> tuple[str, int]:
+    """What is remembered of earlier calls like this one: collective and root."""
+    return request.collective, request.root if request.collective in ROOTED else 0
+
+
+def _remember(group: Group, request: Request, alike: bool) -> None:
+    """Keep, on all ranks alike, whether to ask for sizes next time."""
+    kind = _kind(request)
+    if not alike:
+        ask_for_sizes(group, *kind)
+    elif kind in group.uneven:
+        group.uneven[kind] -= 1
+        if not group.uneven[kind]:
+            del group.uneven[kind]
+
+
+def _gives(request: Request, group: Group) -> list[torch.Tensor | None]:
+    """What goes to each rank; None where nothing does."""
+    inp = request.inp
+    if inp is None:
+        return [None] * group.size
+    if request.collective == "all_gather" and is_one(inp):
+        return [inp] * group.size
+    if request.collective == "gather" and is_one(inp):
+        return [inp if rank == request.root else None for rank in range(group.size)]
+    return _cut(inp, group.size)
+
+
+def _takes(request: Request, group: Group) -> list[torch.Tensor | None] | None:
+    """Where what each rank gives goes; None where nothing comes; None for all where that is not known."""
+    out = request.out
+    if request.collective == "gather" and group.rank != request.root:
+        return [None] * group.size
+    if out is None:
+        return None
+    if request.collective == "reduce_scatter" and is_one(out):
+        return [out] * group.size
+    if request.collective == "scatter" and is_one(out):
+        return [out if rank == request.root else None for rank in range(group.size)]
+    return _cut(out, group.size)
+
+
+def _cut(tensors: torch.Tensor | Sequence[torch.Tensor], size: int) -> list[torch.Tensor | None]:
+    """The blocks, as views where the tensor is a whole one."""
+    return [*tensors.view(size, -1)] if is_one(tensors) else [*tensors]
+
+
+def _kept(tensors: Tensors) -> Tensors:
+    return tensors if tensors is None or is_one(tensors) else list(tensors)
+
+
+def _sized(
+    request: Request,
+    group: Group,
+    takes: Sequence[torch.Tensor | None] | None,
+    extents: Sequence[int],
+    dtype: torch.dtype | None = None,
+) -> Request:
+    """The request with these sizes of blocks."""
+    given = [tensor for tensor in _gives(request, group) if tensor is not None]
+    taken = [tensor for tensor in takes or () if tensor is not None]
+    one_in = request.collective in ("all_gather", "gather")
+    one_out = request.collective in ("reduce_scatter", "scatter")
+    return replace(
+        request,
+        like=blank(max(extents, default=0), dtype or (given or taken)[0].dtype),
+        inp=given[0] if one_in else given or None,
+        out=taken[0] if one_out else taken or None,
+        alike=True,
+        extents=tuple(extents) if len(set(extents)) > 1 else None,
+    )

@@ -1,0 +1,64 @@
+"""One call of this rank, from its arguments to its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..membership.group import Group
+from ..records import CallRecord
+from ..schedule import BLOCKED
+from ..watch import caller
+from ..work import Worker
+from .blocks import plan_blocks
+from .checking import checking
+from .fold import plan_fold, premultiplied, whole_tensors
+from .request import Request
+from .shortcut import What
+from .step import Action, How, plan_step
+
+__all__ = ["Call"]
+
+
+class Call(checking):
+    """`with Call(what, ...) as call:` checks and plans a call, `call.run()` makes it.
+
+    what: as in `shortcut`; the collective's name alone for a call that consists of others.
+    """
+
+    def __init__(
+        self, what: What | str, group: Group | None = None, async_op: bool = False, timeout_s: float | None = None
+    ) -> None:
+        self.what: What = (what, None, 0, None) if isinstance(what, str) else what
+        super().__init__(group, self.what[0])
+        self.how = How(self.group, async_op, self.what[3], timeout_s)
+        self.returns = False
+        self.record = CallRecord(self.what[0])
+        self.action: Action = lambda _: None
+
+    def plan(self, request: Request) -> None:
+        """Find out how to make the call. Raises what is wrong with the request."""
+        self.record = request.record
+        known_as = self.what if request.inp is not None else None
+        if (scaled := premultiplied(request, self.group.rank)) is not request:
+            request, known_as = scaled, None
+        if whole_tensors(request.op):
+            self.action = plan_fold(self.how, request)
+        elif request.collective in BLOCKED and request.says is None:
+            self.action = plan_blocks(self.how, request, known_as)
+        else:
+            self.action = plan_step(self.how, request, known_as)
+
+    def run(self) -> Any:
+        """Make the call now, and return its result if `returns`; with `async_op` in the background: returns a Work."""
+        group, action = self.group, self.action
+        if self.how.async_op or (group.worker is not None and group.worker.busy):
+            if group.worker is None:
+                group.worker = Worker(group.name)
+            where = caller()
+            work = group.worker.submit(str(self.record), lambda: action(where))
+            if self.how.async_op:
+                return work
+            result = work.result()
+        else:
+            result = action(None)
+        return result if self.returns else None

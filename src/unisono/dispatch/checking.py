@@ -1,0 +1,81 @@
+"""Where a call is checked. A rank that refuses its own call tells the others why: they raise in the same call."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DTypeError, MismatchError, NotInitialized, PeerError, WaitTimeout
+from ..membership import NonMember, init
+from ..membership.current import get_default
+from ..membership.group import Group
+from ..records import CallRecord
+from ..watch import caller
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["checking", "group_or_default", "refuse"]
+
+_PATIENCE_S = 1.0
+_NO_REFUSALS = (MismatchError, NotInitialized, PeerError, WaitTimeout)
+"""What a rank raises together with the others, or because there is no group."""
+
+
+def group_or_default(group: Any) -> Group:
+    """The group that a call names; the default group, made by `init` where there is none, if it names none."""
+    return group if group is not None else get_default() or init()
+
+
+class checking:  # noqa: N801  used as a statement: with checking(group, "reduce"): ...
+    """The block in which a call is checked and planned.
+
+    What this rank refuses there counts as its call: to the others it is another one, so they raise MismatchError with
+    the reason, and the group stays usable.
+    """
+
+    def __init__(self, group: Group | None, collective: str) -> None:
+        self.group, self.collective = group_or_default(group), collective
+
+    def __enter__(self) -> Self:
+        if not isinstance(self.group, Group | NonMember):
+            raise DTypeError(f"group: expected a Group or None, got {type(self.group).__name__}")
+        self.group.check_usable()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, _NO_REFUSALS):
+            refuse(self.group, self.collective, error)
+
+
+def refuse(group: Group, collective: str, error: BaseException) -> None:
+    """Tell the others that this rank does not make the call that they make, and why."""
+    if group.size == 1 or group.closed or group.broken:
+        return
+    reason = " ".join(str(error).split()) or type(error).__name__
+    record = CallRecord(collective, refused=reason, where=caller())
+
+    def announce() -> None:
+        with group.lock:
+            if _all_have_followed(group):
+                group.host.arena.board(group.rank).set_call(group.host.call_number, record)
+                group.host.refuse_call()
+
+    if group.worker is not None and group.worker.busy:
+        group.worker.submit(str(record), announce)
+    else:
+        announce()
+
+
+def _all_have_followed(group: Group) -> bool:
+    """Have all ranks ended the call before? A board keeps a rank's latest two calls only, so a rank that goes on
+    without waiting for the others must not leave a slow one behind by more."""
+    until = time.monotonic() + _PATIENCE_S
+    while not group.host.all_have_ended():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.0005)
+    return True

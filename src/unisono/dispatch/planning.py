@@ -1,0 +1,102 @@
+"""From a checked call to a plan: the algorithm is chosen, and its table compiled and bound."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ..algorithms.catalogue import find
+from ..arguments import dtype_name
+from ..choose import choose, one_shot_limit
+from ..engine.plan import Blocks, Plan
+from ..engine.program import Lowering
+from ..errors import AlgorithmError, ArgumentError
+from ..membership.group import Group
+from ..ops import CustomOp
+from ..records import CallRecord
+from ..schedule import ADD, BLOCKED, OP, ROUND, Schedule, prove
+from .request import Request, Tensors, is_one
+from .shortcut import in_heap
+
+__all__ = ["PlanKey", "make_plan"]
+
+_MOST_PLANS = 4096
+"""How many plans a group keeps; a program with ever new sizes must not grow for ever."""
+
+
+class PlanKey(NamedTuple):
+    """All that decides about a plan."""
+
+    record: CallRecord
+    collective: str
+    op: object
+    algorithm: Any
+    lowering: Lowering
+    blocks: Blocks
+
+
+def make_plan(group: Group, request: Request, inp: Tensors, out: Tensors, algorithm: Any) -> Plan:
+    """The plan of a request, of this algorithm or of the one that `choose` finds; kept for the next like it."""
+    like, record = request.like, request.record
+    shared = not request.in_place or inp is out
+    shared = shared and is_one(inp) and is_one(out) and in_heap(group, inp) and in_heap(group, out)
+    nbytes = like.nbytes * (group.size if request.collective in BLOCKED else 1)
+    # Small messages travel with their flag, whatever memory the tensors are in.
+    shared = shared and request.extents is None and nbytes > one_shot_limit(group.size, group.host.config)
+    lists = (inp is not None and not is_one(inp)), (out is not None and not is_one(out))
+    blocks = Blocks(like.numel(), like.element_size(), request.extents, *lists)
+    key = PlanKey(record, request.collective, request.op, algorithm, Lowering(shared, request.in_place), blocks)
+    plan = group.plans.get(key)
+    if plan is None:
+        if algorithm is None:
+            chosen = choose(request.collective, nbytes, group.size, group.host.config).algorithm
+        else:
+            chosen = find(request.collective, algorithm)
+        schedule = chosen.schedule(group.size, request.root)
+        _check_order(request, schedule)
+        op = request.op if isinstance(request.op, str | CustomOp) else None
+        writes = bool(request.written_on(group.rank))
+        plan = group.host.plan(schedule, key.lowering, record, dtype_name(like.dtype), blocks, op, writes)
+        if len(group.plans) >= _MOST_PLANS:
+            for old in list(group.plans)[: _MOST_PLANS // 2]:
+                group.plans.pop(old, None)
+            group.shortcuts.clear()
+        group.plans[key] = plan
+    return plan
+
+
+def _check_order(request: Request, schedule: Schedule) -> None:
+    """Raise ArgumentError if the table combines values in an order that the op does not allow."""
+    op, dtype = request.op, request.like.dtype
+    if op == "avg" and not (dtype.is_floating_point or dtype.is_complex) and not _in_one_pass(schedule):
+        raise ArgumentError(
+            f"{request.record}: {schedule.name} rounds partial sums, so the average of {dtype_name(dtype)} tensors "
+            "would not be exact; leave algorithm= out, or average floating point tensors"
+        )
+    if isinstance(op, CustomOp):
+        if not op.commutative and (reason := _out_of_order(schedule)):
+            raise ArgumentError(
+                f"{request.record}: op {op.name!r} is not declared commutative, but {reason}. "
+                "Leave algorithm= out, or declare commutative=True if x op y equals y op x"
+            )
+        if not op.associative and not _in_one_pass(schedule):
+            raise ArgumentError(
+                f"{request.record}: op {op.name!r} is declared not to be associative, but {schedule.name} combines "
+                "partial results; leave algorithm= out"
+            )
+
+
+@lru_cache(maxsize=64)
+def _out_of_order(schedule: Schedule) -> str:
+    """Why this table combines other than neighbours in rank order, or ""."""
+    try:
+        prove(schedule, ordered=True)
+    except AlgorithmError as error:
+        return str(error)
+    return ""
+
+
+def _in_one_pass(schedule: Schedule) -> bool:
+    """Does the table combine in its first round only, so that every result is made at once, from the left?"""
+    rows = schedule.rows
+    return bool((rows[rows[:, OP] == ADD][:, ROUND] == 0).all())

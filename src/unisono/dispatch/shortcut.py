@@ -1,0 +1,116 @@
+"""The fast path of every collective: an earlier call's plan, found and run with as few steps as Python allows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..engine.plan import Plan
+from ..engine.written import mark_written
+from ..errors import MismatchError
+from ..membership import current
+from ..membership.group import Group
+from ..records import only_sizes_differ
+from ..watch import attend, caller, interrupted
+
+__all__ = ["ShortcutKey", "What", "ask_for_sizes", "in_heap", "keep", "run_plan", "shortcut"]
+
+What = tuple[str, Any, int, Any]
+"""What a user asks for, as he says it: collective, op, root and algorithm."""
+
+_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all")
+_ALIKE_AGAIN = 16
+"""How many calls with blocks of one size it takes until a collective asks for sizes no more."""
+
+
+class ShortcutKey(NamedTuple):
+    """What a plan is found by: the call, and all that decides about it of input and output."""
+
+    what: What
+    dtype: torch.dtype
+    count_in: int
+    count_out: int
+    shared_in: bool
+    shared_out: bool
+
+
+def shortcut(
+    group: Group | None, what: What, inp: torch.Tensor, out: torch.Tensor, timeout_s: float | None = None
+) -> bool:
+    """Make the call, if one like it has been planned before. False: it has to be checked and planned.
+
+    False, too, where the ranks find that the sizes of their blocks differ; then `group.uneven` tells.
+    """
+    if group is None:
+        group = current.default
+        if group is None:
+            return False
+    try:
+        heap, end = group.heap_first, group.heap_end
+        first = second = inp.data_ptr()
+        count = count_out = inp.numel()
+        if out is not inp:
+            second, count_out = out.data_ptr(), out.numel()
+            if (first < second + out.nbytes and second < first + inp.nbytes) or out.dtype is not inp.dtype:
+                return False
+            if not (second and out.is_contiguous() and out.is_cpu) or (count_out == 1 and out.is_neg()):
+                return False
+        # A plain tuple is as good as a ShortcutKey, and faster.
+        key = what, inp.dtype, count, count_out, heap <= first < end, heap <= second < end
+        plan: Plan = group.shortcuts[key]
+        # Of negative views (imag of a conjugate) only those with one element are contiguous.
+        if not (first and inp.is_contiguous() and inp.is_cpu) or (count == 1 and inp.is_neg()):
+            return False
+    except (AttributeError, KeyError, RuntimeError, TypeError):
+        return False
+    # Whatever runs in the background comes first.
+    if (group.worker is not None and group.worker.busy) or not (timeout_s is None or timeout_s.__class__ is float):
+        return False
+    group.lock.acquire()
+    try:
+        if status := group.run(plan.address, first, second, group.state):
+            attend(group, plan, first, second, status, timeout_s, caller())
+    except MismatchError as error:
+        if what[0] not in _BLOCKS or not only_sizes_differ(error.calls, group.size):
+            raise
+        ask_for_sizes(group, what[0], what[2])
+        return False
+    except BaseException as error:
+        interrupted(group, plan, error, caller())
+        raise
+    finally:
+        group.lock.release()
+    if plan.writes:
+        mark_written((out,))
+    return True
+
+
+def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> None:
+    """Run a plan on these addresses, and come back when it is done."""
+    with group.lock:
+        try:
+            if status := group.run(plan.address, inp, out, group.state):
+                attend(group, plan, inp, out, status, timeout_s, where or caller())
+        except BaseException as error:
+            interrupted(group, plan, error, where or caller())
+            raise
+
+
+def keep(group: Group, plan: Plan, what: What, inp: torch.Tensor, out: torch.Tensor) -> None:
+    """Let `shortcut` find the plan."""
+    if not (inp.is_complex() or inp.is_quantized):  # it does not look for conjugate views and scales
+        where = in_heap(group, inp), in_heap(group, out)
+        group.shortcuts[ShortcutKey(what, inp.dtype, inp.numel(), out.numel(), *where)] = plan
+
+
+def ask_for_sizes(group: Group, collective: str, root: int) -> None:
+    """Let calls of this collective take the long way, and ask for the sizes of blocks, until those are alike again."""
+    group.uneven[collective, root] = _ALIKE_AGAIN
+    for key in [key for key in group.shortcuts if key.what[0] == collective]:
+        del group.shortcuts[key]
+
+
+def in_heap(group: Group, tensor: torch.Tensor) -> bool:
+    """Does the tensor lie in shared memory?"""
+    return group.heap_first <= tensor.data_ptr() < group.heap_end

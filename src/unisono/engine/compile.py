@@ -1,0 +1,74 @@
+"""Compile a table to one program per rank, in passes: versions, places, waits, rows.
+
+Read `versions` (what is written when), `places` (where each version lives) and `waits` (who waits for whom), then
+`interpret` for the loop that runs the result. `program_proof` checks the result without looking in here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import AlgorithmError
+from ..records import digest
+from ..schedule.table import Schedule
+from .places import place
+from .program import ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program
+from .versions import Move, make_versions
+from .waits import order
+
+__all__ = ["compile_schedule"]
+
+
+def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
+    """The programs of all ranks. Raises AlgorithmError for a table that has no program."""
+    ranks = schedule.ranks
+    versions = make_versions(schedule)
+    placed = place(versions, ranks, lowering)
+    before, after, gate = order(placed, ranks, lowering)
+    waited = {wait for moves in after for move in moves for wait in move.waits}
+    readers: list[set[int]] = [set() for _ in range(ranks)]
+    for moves in after:
+        for move in moves:
+            for source in move.source:
+                if source.where == STAGE and source.rank != move.rank:
+                    readers[source.rank].add(move.rank)
+    one_post = not any(step > gate for _, step in waited) and not lowering.zero_copy
+    programs, table = [], digest(schedule.root, schedule.rows.tobytes())
+    for rank in range(ranks):
+        rows, refs = _encode(rank, before[rank], after[rank], gate, waited)
+        if gate + len(after[rank]) >= 1 << STEP_BITS:
+            raise AlgorithmError(
+                f"{schedule.name}: rank {rank} makes {len(after[rank])} moves; no more than {1 << STEP_BITS} steps can "
+                "be counted"
+            )
+        programs.append(
+            Program(
+                schedule.name, table, lowering, ranks, rows, refs, frozenset(readers[rank]), max(placed.slots), gate,
+                versions.contract.blocks, versions.contract.per_block, one_post,
+            )
+        )  # fmt: skip
+    return programs
+
+
+def _encode(
+    rank: int, before: list[Move], after: list[Move], gate: int, waited: set[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    rows: list[list[int]] = []
+    refs: list[tuple[int, ...]] = []
+
+    def post(step: int) -> int:
+        return step if (rank, step) in waited else 0
+
+    def add(move: Move, step: int) -> None:
+        first = len(refs)
+        refs.extend([*move.source, *move.to])
+        rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.extent])
+
+    for move in before:
+        add(move, 0)
+    rows.append([Op.GATE, 0, 0, 0, 0, post(gate), 0, 0])
+    for move in after:
+        rows.extend([Op.WAIT, peer, step, 0, 0, 0, 0, 0] for peer, step in move.waits)
+        if move.source or post(move.step):
+            add(move, move.step)
+    return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4)

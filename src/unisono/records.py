@@ -1,0 +1,129 @@
+"""What ranks tell each other when a call does not simply end: data, from which errors make their sentences.
+
+Code decides by these fields, never by the sentences.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import IntEnum
+from hashlib import blake2b
+from typing import NamedTuple
+
+__all__ = ["CallRecord", "Departure", "GivenUp", "How", "digest", "only_sizes_differ"]
+
+_ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+
+
+def digest(*parts: object) -> int:
+    """64 bits of BLAKE2b over the parts: two different values have the same one with a probability of 2^-64."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big")
+
+
+class CallRecord(NamedTuple):
+    """A call as one rank makes it.
+
+    counts: elements of a block, or of the first blocks where they differ; more: the digest of all, where there are
+    more; counts None: this rank does not know them, and asks. words: what else the ranks must agree on, such as the
+    list of a coalesced call. algorithm, lowering: the table, and how it was compiled. refused: why this rank refused
+    the call. where: the user's line, as file:line. hash: the signature, where all else is the same.
+    """
+
+    collective: str
+    dtype: str = ""
+    counts: tuple[int, ...] | None = ()
+    more: str = ""
+    op: str = ""
+    root: int = 0
+    words: str = ""
+    algorithm: str = ""
+    lowering: str = ""
+    refused: str = ""
+    where: str = ""
+    hash: str = ""
+
+    def __str__(self) -> str:
+        """The call in words: `broadcast(float32[10], src=2)`."""
+        if self.refused:
+            return f"{self.collective}, refused there: {self.refused}"
+        sizes = "sizes" if self.counts is None else ""
+        if self.dtype:
+            sizes = f"{self.dtype}[{' '.join(map(str, self.counts or ()))}{self.more and f' ... {self.more}'}]"
+        at = f"{_ROOTS[self.collective]}={self.root}" if self.collective in _ROOTS else ""
+        return f"{self.collective}({', '.join(filter(None, [sizes, at, self.op, self.words]))})"
+
+    @property
+    def text(self) -> str:
+        """The call in words, with the algorithm and how it was compiled."""
+        if not self.collective:
+            return "another call, of which it has told nothing yet"
+        told = self.hash and f"table and configuration {self.hash}"
+        return ", ".join(filter(None, [str(self), self.algorithm, self.lowering, told]))
+
+    def pack(self, room: int) -> bytes:
+        """The record as at most `room` bytes, for a board: long texts lose their ends, paths their beginnings."""
+        for width in (room, 240, 120, 60):
+            clipped = self._replace(
+                op=self.op[:width], words=self.words[:width], algorithm=self.algorithm[:width],
+                refused=self.refused[:width], where=self.where[-width:],
+            )  # fmt: skip
+            data = json.dumps(clipped).encode()
+            if len(data) <= room:
+                break
+        return data
+
+    @classmethod
+    def unpack(cls, data: bytes) -> CallRecord:
+        """The record that `pack` has written."""
+        fields = json.loads(data)
+        return cls(*fields)._replace(counts=None if fields[2] is None else tuple(fields[2]))
+
+
+def only_sizes_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
+    """Do all ranks make the same call, but for the sizes of blocks?"""
+    said = list(calls.values())
+    if len(said) < ranks or any(call.refused or not call.collective for call in said):
+        return False
+    same = {(call.collective, call.op, call.root, call.words) for call in said}
+    dtypes = {call.dtype for call in said if call.counts is not None}
+    return len(same) == len(dtypes) == 1 and len({(call.counts, call.more) for call in said}) > 1
+
+
+class How(IntEnum):
+    """How a rank has gone from a group."""
+
+    RETURNED = 1  # from the function that `run` has called
+    LEFT = 2  # by shutdown(), destroy_process_group() or the like
+    RAISED = 3  # an exception ended its function or its program
+    ENDED = 4  # its program ended
+    DIED = 5  # its process has gone
+    ABANDONED = 6  # it gave the group up
+
+
+class Departure(NamedTuple):
+    """How a rank has gone, and what the end of the sentence "rank 2 ..." is."""
+
+    how: How
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+    @property
+    def in_order(self) -> bool:
+        """Has it made all its calls, and sent all that it had to send?"""
+        return self.how in (How.RETURNED, How.LEFT)
+
+
+class GivenUp(NamedTuple):
+    """A rank gave up its call of this number (0: none).
+
+    late: because `blames` did not come in time; else because they are gone, or for a reason of its own. reason: its
+    exception in words.
+    """
+
+    number: int = 0
+    late: bool = False
+    blames: frozenset[int] = frozenset()
+    reason: str = ""
