@@ -11,8 +11,8 @@ import pytest
 
 from unisono.algorithms import CATALOGUE
 from unisono.engine.compile import compile_schedule
-from unisono.engine.program_proof import Call, prove_calls
 from unisono.engine.program import IN, OUT, Op, Program, RowWord
+from unisono.engine.program_proof import Call, prove_calls
 from unisono.errors import ProgramError
 from unisono.testing.check import lowerings
 

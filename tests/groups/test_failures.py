@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import unisono
+from unisono.records import CallRecord
 from unisono.config import Config
 from unisono.errors import (
     ArgumentError,
@@ -54,7 +55,7 @@ def notes(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def test_different_ranks_are_a_mismatch_that_names_them(worlds: Worlds) -> None:
-    def disagree() -> tuple[dict[int, tuple[str, str]], tuple[int, ...], str]:
+    def disagree() -> tuple[dict[int, CallRecord], tuple[int, ...], str]:
         world = unisono.init()
         with pytest.raises(MismatchError) as caught:
             new_group([0, 1] if world.rank == 2 else [1, 0, 3])
@@ -70,10 +71,10 @@ def test_different_ranks_are_a_mismatch_that_names_them(worlds: Worlds) -> None:
     assert results == results[:1] * 4
     calls, odd, text = results[0]
     assert odd == (2,)
-    assert [calls[rank][0] for rank in range(4)] == [
+    assert [str(calls[rank]) for rank in range(4)] == [
         "new_group([0, 1, 3])", "new_group([0, 1, 3])", "new_group([0, 1])", "new_group([0, 1, 3])",
     ]  # fmt: skip
-    assert all(where.startswith(f"{__file__}:") for _, where in calls.values())
+    assert all(call.where.startswith(f"{__file__}:") for call in calls.values())
     assert "rank 2  new_group([0, 1]) " in text
 
 
@@ -84,12 +85,12 @@ def test_long_lists_are_compared_to_their_end(worlds: Worlds) -> None:
         import unisono.groups as module
 
         long = "a" * 2000
-        with pytest.raises(MismatchError, match=r"a\.\.\. [0-9a-f]{8}"):
-            module._agree(unisono.init(), long + str(unisono.get_rank()), None)
+        with pytest.raises(MismatchError, match=r"a \.\.\. [0-9a-f]{16}"):
+            module._agree(unisono.init(), CallRecord("new_group", words=long + str(unisono.get_rank())), None)
         if unisono.get_rank() == 0:
-            module._agree(unisono.init(), long, None)
+            module._agree(unisono.init(), CallRecord("new_group", words=long), None)
         else:
-            module._agree(unisono.init(), long, None)  # from another line, which does not matter
+            module._agree(unisono.init(), CallRecord("new_group", words=long), None)  # from another line, which does not matter
 
     worlds(2).run(disagree)
 

@@ -86,7 +86,7 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str) -> None:
             once_waiting((tmp_path / "waits").touch)
         with pytest.raises(PeerGone) as caught:
             CALLS[name](1)
-        note(tmp_path, rank=caught.value.rank, how=caught.value.how, text=str(caught.value))
+        note(tmp_path, rank=caught.value.rank, how=str(caught.value.how), text=str(caught.value))
 
     with unisono.World(2, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
         world.run(outlive)

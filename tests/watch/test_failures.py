@@ -86,7 +86,7 @@ def outlive(name: str, victim: int, how: str, folder: Path) -> None:
         die(how)
     with pytest.raises(PeerGone) as caught:
         CALLS[name](tensor)
-    note(folder, blames=caught.value.rank, pid=caught.value.pid, how=caught.value.how, text=str(caught.value))
+    note(folder, blames=caught.value.rank, pid=caught.value.pid, how=str(caught.value.how), text=str(caught.value))
     assert_over(PeerGone)
     assert torch.equal(tensor, torch.ones(60_000)), "the input is gone, too"
 

@@ -11,6 +11,7 @@ import torch
 
 import unisono
 from unisono import MismatchError
+from unisono.records import CallRecord
 
 Worlds = Callable[[int], unisono.World]
 COUNT = 5000
@@ -88,7 +89,7 @@ DIFFERENT: dict[str, tuple[Call, Call, str]] = {
 }
 
 
-def disagree(name: str, odd: int) -> tuple[dict[int, tuple[str, str]], tuple[int, ...], str, int]:
+def disagree(name: str, odd: int) -> tuple[dict[int, CallRecord], tuple[int, ...], str, int]:
     """Make the call of the others, or of the odd one; return what the error said, when all was as it should be."""
     group = unisono.init()
     usual, other, _ = DIFFERENT[name]
@@ -115,9 +116,9 @@ def test_every_rank_raises_the_same_table(worlds: Worlds, ranks: int, odd: int, 
     calls, odd_ones, text, number = results[0]
     assert sorted(calls) == list(range(ranks))
     assert odd_ones == (odd,)
-    assert DIFFERENT[name][2] in calls[odd][0]
-    assert all(where.split(":")[0] == __file__ for _, where in calls.values())
-    assert len({call for call, _ in calls.values()}) == 2
+    assert DIFFERENT[name][2] in calls[odd].text
+    assert all(call.where.split(":")[0] == __file__ for call in calls.values())
+    assert len({call.text for call in calls.values()}) == 2
     assert f"#{number}: the ranks disagree (rank {odd} differs from the rest)" in text
     assert text.splitlines()[1].startswith(f"  rank {odd}  ")
 

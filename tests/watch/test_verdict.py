@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unisono.records import Departure, GivenUp, How
 from unisono.watch.verdict import Disagree, Failed, Gone, Late, Patience, PeerView, Situation, Verdict, judge
 
 N, MINE, OTHER = 7, 111, 222
@@ -36,7 +37,11 @@ def differs(rank: int, **more: object) -> PeerView:
     return PeerView(rank, N, OTHER, **more)  # type: ignore[arg-type]
 
 
-DEAD = {"gone": "was killed by signal 9"}
+def up(number: int, blames: tuple[int, ...] = (), late: bool = False, reason: str = "") -> GivenUp:
+    return GivenUp(number, late, frozenset(blames), reason)
+
+
+DEAD = {"gone": Departure(How.DIED, "was killed by signal 9")}
 
 TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
     "nobody else has come yet": (at_gate(), [behind(1), behind(2)], Patience()),
@@ -52,38 +57,38 @@ TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
     "a peer died in the call, and is needed": (inside(), [here(1, **DEAD), here(2)], Gone(1, DEAD["gone"])),
     "a peer died after its part": (inside(), [here(1), here(2, **DEAD)], Patience()),
     "a peer died in the next call": (inside(waiting_for=2), [ahead(1, **DEAD), here(2)], Patience()),
-    "a peer gave up": (inside(), [here(1), here(2, gave_up=N, reason="Ctrl-C")], Failed(2, "Ctrl-C")),
+    "a peer gave up": (inside(), [here(1), here(2, gave_up=up(N, reason="Ctrl-C"))], Failed(2, "Ctrl-C")),
     "a peer gave up and withdrew its signature": (
         at_gate(),
-        [PeerView(1, N, 0, gave_up=N, reason="Ctrl-C"), here(2)],
+        [PeerView(1, N, 0, gave_up=up(N, reason="Ctrl-C")), here(2)],
         Failed(1, "Ctrl-C"),
     ),
-    "a peer gave up an earlier call": (at_gate(), [behind(1, gave_up=N - 1, reason="x"), here(2)], Failed(1, "x")),
-    "a peer gave up a later call": (inside(), [ahead(1, gave_up=N + 1, reason="x"), here(2)], Patience()),
-    "a peer gave up and died": (inside(), [here(1, gave_up=N, reason="x", **DEAD), here(2)], Failed(1, "x")),
+    "a peer gave up an earlier call": (at_gate(), [behind(1, gave_up=up(N - 1, reason="x")), here(2)], Failed(1, "x")),
+    "a peer gave up a later call": (inside(), [ahead(1, gave_up=up(N + 1, reason="x")), here(2)], Patience()),
+    "a peer gave up and died": (inside(), [here(1, gave_up=up(N, reason="x"), **DEAD), here(2)], Failed(1, "x")),
     "a peer gave up because of the dead": (
         inside(),
-        [here(1, gave_up=N, blames=(2,), reason="PeerGone"), here(2, **DEAD)],
+        [here(1, gave_up=up(N, blames=(2,), reason="PeerGone")), here(2, **DEAD)],
         Gone(2, DEAD["gone"]),
     ),
     "a peer gave up because of one who lives": (
         inside(),
-        [here(1, gave_up=N, blames=(2,), reason="PeerGone"), here(2)],
+        [here(1, gave_up=up(N, blames=(2,), reason="PeerGone")), here(2)],
         Failed(1, "PeerGone"),
     ),
     "a peer ran out of time": (
         at_gate(waiting_for=2),
-        [here(1, gave_up=N, blames=(2, 3), late=True, reason="WaitTimeout"), behind(2), behind(3)],
+        [here(1, gave_up=up(N, late=True, blames=(2, 3), reason="WaitTimeout")), behind(2), behind(3)],
         Late((2, 3)),
     ),
     "a peer ran out of time waiting for me": (
         at_gate(),
-        [here(1, gave_up=N, blames=(0, 2), late=True, reason="WaitTimeout"), behind(2)],
+        [here(1, gave_up=up(N, late=True, blames=(0, 2), reason="WaitTimeout")), behind(2)],
         Failed(1, "WaitTimeout"),
     ),
     "a peer ran out of time in an earlier call": (
         at_gate(),
-        [behind(1, gave_up=N - 1, blames=(2,), late=True, reason="WaitTimeout"), behind(2)],
+        [behind(1, gave_up=up(N - 1, late=True, blames=(2,), reason="WaitTimeout")), behind(2)],
         Failed(1, "WaitTimeout"),
     ),
     "time is over, and some have not come": (at_gate(overdue=True), [behind(1), here(2), behind(3)], Late((1, 3))),
@@ -111,11 +116,8 @@ def views(draw: st.DrawFn, rank: int) -> PeerView:
         rank,
         number,
         draw(st.sampled_from([0, MINE, OTHER])) if number >= N else 0,
-        draw(st.sampled_from(["", "", "died"])),
-        gave_up,
-        blames,
-        bool(blames) and draw(st.booleans()),
-        "why" if gave_up else "",
+        draw(st.sampled_from([None, None, Departure(How.DIED, "died")])),
+        up(gave_up, blames, bool(blames) and draw(st.booleans()), "why") if gave_up else GivenUp(),
     )
 
 
@@ -134,14 +136,14 @@ def test_what_holds_in_every_situation(me: Situation, peers: tuple[PeerView, ...
     if isinstance(verdict, Gone):
         assert by_rank[verdict.rank].gone == verdict.how
     if isinstance(verdict, Failed):
-        assert 0 < by_rank[verdict.rank].gave_up <= N
+        assert 0 < by_rank[verdict.rank].gave_up.number <= N
     if isinstance(verdict, Late):
         assert verdict.missing
         assert set(verdict.missing) <= set(by_rank)
-        assert me.overdue or any(peer.late for peer in peers)
+        assert me.overdue or any(peer.gave_up.late for peer in peers)
     if isinstance(verdict, Patience):
         assert not me.overdue
-        assert not any(0 < peer.gave_up <= N for peer in peers)
+        assert not any(0 < peer.gave_up.number <= N for peer in peers)
         assert not by_rank[me.waiting_for].gone
         assert all(peer.number >= N or not peer.gone for peer in peers)
 
