@@ -46,6 +46,8 @@ class Config:
         2000, "UNISONO_SPINS", "pauses before the first yield, where every rank has a processor of its own"
     )
 
+    debug: int = _knob(0, "UNISONO_DEBUG", "1: each call, its algorithm and why, its bytes and time, on standard error")
+
     @classmethod
     def from_env(cls) -> Config:
         """The defaults, overridden by the environment variables that are set."""

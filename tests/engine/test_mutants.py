@@ -12,7 +12,7 @@ import pytest
 from unisono.algorithms import CATALOGUE
 from unisono.engine.compile import compile_schedule
 from unisono.engine.program import IN, OUT, Op, Program, RowWord
-from unisono.engine.program_proof import Call, prove_calls
+from unisono.engine.program_proof import CompiledCall, prove_calls
 from unisono.errors import ProgramError
 from unisono.testing.check import lowerings
 
@@ -21,7 +21,7 @@ SIZES = (2, 3, 4)
 
 
 @cache
-def calls(ranks: int) -> list[Call]:
+def calls(ranks: int) -> list[CompiledCall]:
     """A call of every algorithm whose programs are not very long, lowered in every way."""
     found = []
     for algorithm in CATALOGUE.values():
@@ -30,17 +30,17 @@ def calls(ranks: int) -> list[Call]:
             for how in lowerings(schedule):
                 programs = compile_schedule(schedule, how)
                 if sum(len(program.rows) for program in programs) <= MANY_ROWS:
-                    found.append(Call(schedule, programs, how))
+                    found.append(CompiledCall(schedule, programs, how))
     return found
 
 
-def each_program(ranks: int) -> Iterator[tuple[Call, int, Program]]:
+def each_program(ranks: int) -> Iterator[tuple[CompiledCall, int, Program]]:
     for call in calls(ranks):
         for rank, program in enumerate(call.programs):
             yield call, rank, program
 
 
-def is_rejected(call: Call, rank: int, program: Program) -> str:
+def is_rejected(call: CompiledCall, rank: int, program: Program) -> str:
     """Why two calls of which one rank runs this program are rejected, or ""."""
     programs = list(call.programs)
     programs[rank] = program
@@ -52,7 +52,7 @@ def is_rejected(call: Call, rank: int, program: Program) -> str:
     return ""
 
 
-def say(call: Call, rank: int, row: int) -> str:
+def say(call: CompiledCall, rank: int, row: int) -> str:
     return f"{call.schedule.name} ({call.lowering}), rank {rank}, row {row}"
 
 
@@ -116,7 +116,7 @@ def test_rows_may_only_change_places_where_nothing_depends_on_it(ranks: int) -> 
     assert rejected > 50
 
 
-def may_swap(call: Call, program: Program, rank: int, k: int) -> bool:
+def may_swap(call: CompiledCall, program: Program, rank: int, k: int) -> bool:
     kinds = tuple(program.rows[k : k + 2, RowWord.OP])
     if kinds in ((Op.WAIT, Op.WAIT), (Op.MOVE, Op.WAIT)):
         return True
@@ -133,7 +133,7 @@ def may_swap(call: Call, program: Program, rank: int, k: int) -> bool:
 Refs = set[tuple[int, ...]]
 
 
-def memory(call: Call, program: Program, k: int) -> tuple[Refs, Refs]:
+def memory(call: CompiledCall, program: Program, k: int) -> tuple[Refs, Refs]:
     """What row k reads and what it writes."""
     row = program.rows[k]
     first, nin, nout = row[RowWord.FIRST], row[RowWord.NIN], row[RowWord.NOUT]

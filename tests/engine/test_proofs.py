@@ -10,7 +10,7 @@ import pytest
 from unisono.algorithms import CATALOGUE
 from unisono.engine import program_proof
 from unisono.engine.compile import compile_schedule
-from unisono.engine.program_proof import Call, prove_calls, prove_programs
+from unisono.engine.program_proof import CompiledCall, prove_calls, prove_programs
 from unisono.errors import AlgorithmError, ProgramError
 from unisono.schedule import ADD, ROOTED, Schedule, send, trace
 from unisono.testing import check_algorithm
@@ -18,7 +18,7 @@ from unisono.testing.check import lowerings
 
 
 @cache
-def calls(ranks: int) -> list[Call]:
+def calls(ranks: int) -> list[CompiledCall]:
     """A call of every algorithm of the catalogue, for the first, a middle and the last root, lowered in every way."""
     found = []
     for algorithm in CATALOGUE.values():
@@ -26,7 +26,7 @@ def calls(ranks: int) -> list[Call]:
             continue
         for root in sorted({0, ranks // 2, ranks - 1}) if algorithm.collective in ROOTED else [0]:
             schedule = algorithm.schedule(ranks, root)
-            found += [Call(schedule, compile_schedule(schedule, how), how) for how in lowerings(schedule)]
+            found += [CompiledCall(schedule, compile_schedule(schedule, how), how) for how in lowerings(schedule)]
     return found
 
 
@@ -54,7 +54,7 @@ def test_programs_may_follow_each_other_in_any_order(
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_programs_of_different_lowerings_are_not_interchangeable(ranks: int) -> None:
     staged, _, shared, _ = (call for call in calls(ranks) if call.schedule.name == "all_reduce.two_shot")
-    mixed = Call(staged.schedule, [shared.programs[0], *staged.programs[1:]], staged.lowering)
+    mixed = CompiledCall(staged.schedule, [shared.programs[0], *staged.programs[1:]], staged.lowering)
     with pytest.raises(ProgramError):
         prove_calls([mixed, mixed])
 

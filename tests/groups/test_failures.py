@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import unisono
-from unisono.records import CallRecord
 from unisono.config import Config
 from unisono.errors import (
     ArgumentError,
@@ -28,6 +27,7 @@ from unisono.errors import (
     WaitTimeout,
 )
 from unisono.groups import destroy_group, new_group, split
+from unisono.records import CallRecord
 
 Worlds = Callable[[int], unisono.World]
 DEADLINE_S = 20.0
@@ -90,7 +90,9 @@ def test_long_lists_are_compared_to_their_end(worlds: Worlds) -> None:
         if unisono.get_rank() == 0:
             module._agree(unisono.init(), CallRecord("new_group", words=long), None)
         else:
-            module._agree(unisono.init(), CallRecord("new_group", words=long), None)  # from another line, which does not matter
+            module._agree(
+                unisono.init(), CallRecord("new_group", words=long), None
+            )  # from another line, which does not matter
 
     worlds(2).run(disagree)
 

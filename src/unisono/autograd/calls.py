@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..membership.group import Group
 from ..ops import ReduceOp
 from .join import join
-from .linear import Call, apply
+from .linear import LinearCall, apply
 
 __all__ = [
     "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "reduce",
@@ -35,7 +35,7 @@ def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Group | None
     name = _check("all_reduce", group, tensor, op)
     if name in _OTHERS:
         return _combine(name, all_gather(tensor, group))
-    return apply(Call(group, "all_reduce", name), [tensor])[0]
+    return apply(LinearCall(group, "all_reduce", name), [tensor])[0]
 
 
 def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
@@ -49,7 +49,7 @@ def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Group 
     if name in _OTHERS:
         blocks = gather(tensor, root, group)
         return _combine(name, blocks) if group.rank == root else join(torch.zeros_like(tensor), *blocks)
-    return apply(Call(group, "reduce", name, root), [tensor])[0]
+    return apply(LinearCall(group, "reduce", name, root), [tensor])[0]
 
 
 def broadcast(tensor: torch.Tensor, src: int, group: Group | None = None) -> torch.Tensor:
@@ -59,7 +59,7 @@ def broadcast(tensor: torch.Tensor, src: int, group: Group | None = None) -> tor
     """
     group = default_group() if group is None else group
     _check("broadcast", group, tensor)
-    return apply(Call(group, "broadcast", root=_check_root("broadcast", group, "src", src)), [tensor])[0]
+    return apply(LinearCall(group, "broadcast", root=_check_root("broadcast", group, "src", src)), [tensor])[0]
 
 
 def scatter(tensors: Sequence[torch.Tensor] | None, src: int = 0, group: Group | None = None) -> torch.Tensor:
@@ -74,7 +74,7 @@ def scatter(tensors: Sequence[torch.Tensor] | None, src: int = 0, group: Group |
             check_tensors("tensors", tensors, group)
         elif tensors:
             raise ArgumentError(f"tensors: only rank {root} (src) passes them; pass None on rank {group.rank}")
-    return apply(Call(group, "scatter", root=root), tensors or [])[0]
+    return apply(LinearCall(group, "scatter", root=root), tensors or [])[0]
 
 
 def gather(tensor: torch.Tensor, dst: int = 0, group: Group | None = None) -> tuple[torch.Tensor, ...]:
@@ -84,7 +84,7 @@ def gather(tensor: torch.Tensor, dst: int = 0, group: Group | None = None) -> tu
     """
     group = default_group() if group is None else group
     _check("gather", group, tensor)
-    return apply(Call(group, "gather", root=_check_root("gather", group, "dst", dst)), [tensor])
+    return apply(LinearCall(group, "gather", root=_check_root("gather", group, "dst", dst)), [tensor])
 
 
 def all_gather(tensor: torch.Tensor, group: Group | None = None) -> tuple[torch.Tensor, ...]:
@@ -94,7 +94,7 @@ def all_gather(tensor: torch.Tensor, group: Group | None = None) -> tuple[torch.
     """
     group = default_group() if group is None else group
     _check("all_gather", group, tensor)
-    return apply(Call(group, "all_gather"), [tensor])
+    return apply(LinearCall(group, "all_gather"), [tensor])
 
 
 def all_gather_single(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
@@ -104,7 +104,7 @@ def all_gather_single(tensor: torch.Tensor, group: Group | None = None) -> torch
     """
     group = default_group() if group is None else group
     _check("all_gather", group, tensor)
-    return apply(Call(group, "all_gather_single"), [tensor])[0]
+    return apply(LinearCall(group, "all_gather_single"), [tensor])[0]
 
 
 def reduce_scatter(
@@ -119,7 +119,7 @@ def reduce_scatter(
     name = _check("reduce_scatter", group, input_list[0], op)
     if name in _OTHERS:
         return _combine(name, all_to_all(input_list, group))
-    return apply(Call(group, "reduce_scatter", name), input_list)[0]
+    return apply(LinearCall(group, "reduce_scatter", name), input_list)[0]
 
 
 def reduce_scatter_single(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
@@ -132,7 +132,7 @@ def reduce_scatter_single(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: G
     blocks = _blocks("reduce_scatter", group, "tensor", tensor)
     if name in _OTHERS:
         return _combine(name, all_to_all(blocks, group))
-    return apply(Call(group, "reduce_scatter_single", name), [tensor])[0]
+    return apply(LinearCall(group, "reduce_scatter_single", name), [tensor])[0]
 
 
 def all_to_all(input_tensor_list: Sequence[torch.Tensor], group: Group | None = None) -> tuple[torch.Tensor, ...]:
@@ -142,7 +142,7 @@ def all_to_all(input_tensor_list: Sequence[torch.Tensor], group: Group | None = 
     """
     group = default_group() if group is None else group
     _check_list("all_to_all", group, "input_tensor_list", input_tensor_list)
-    return apply(Call(group, "all_to_all"), input_tensor_list)
+    return apply(LinearCall(group, "all_to_all"), input_tensor_list)
 
 
 def all_to_all_single(
@@ -160,7 +160,7 @@ def all_to_all_single(
     _check("all_to_all", group, input)
     _blocks("all_to_all", group, "input", input, input_split_sizes)
     splits = (output_split_sizes, input_split_sizes)
-    return apply(Call(group, "all_to_all_single", splits=splits), [input])[0]
+    return apply(LinearCall(group, "all_to_all_single", splits=splits), [input])[0]
 
 
 def _check(collective: str, group: Group, tensor: torch.Tensor, op: Any = None) -> str:

@@ -12,20 +12,19 @@ from typing import Any
 import torch
 
 from .. import collectives
-from ..dispatch import Call as Asked
-from ..dispatch import Request
+from ..dispatch import Call, Request
 from ..errors import MismatchError
 from ..membership.group import Group
 from ..records import CallRecord
 from ..watch import caller
 
-__all__ = ["Call", "apply"]
+__all__ = ["LinearCall", "apply"]
 
 Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Call:
+class LinearCall:
     """A collective on the tensors of one rank.
 
     op: sum or avg where it adds. splits: the lengths of output and input blocks, for all_to_all_single. number: what
@@ -40,7 +39,7 @@ class Call:
     number: int = 0
 
 
-def apply(call: Call, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+def apply(call: LinearCall, tensors: Tensors) -> tuple[torch.Tensor, ...]:
     """Make the call; its results require gradients on all ranks if the input of any rank does."""
     anchor = None
     if torch.is_grad_enabled():
@@ -58,13 +57,15 @@ class _Linear(torch.autograd.Function):
     """_anchor: makes the results require gradients where no tensor of this rank does."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, _anchor: torch.Tensor | None, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, call: LinearCall, _anchor: torch.Tensor | None, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         ctx.call, ctx.shapes = call, [tensor.shape for tensor in tensors]
         return tuple(_FORWARD[call.collective](call, tensors))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        call: Call = ctx.call
+        call: LinearCall = ctx.call
         _check_together(call)
         if call.op == "avg":
             grads = tuple(grad / call.group.size for grad in grads)
@@ -74,19 +75,19 @@ class _Linear(torch.autograd.Function):
         return (None, None, *[grad.reshape(shape) for grad, shape in zip(found, ctx.shapes, strict=False)])
 
 
-def _exchange(call: Call, what: CallRecord, number: int) -> list[int]:
+def _exchange(call: LinearCall, what: CallRecord, number: int) -> list[int]:
     """A number of each rank."""
     if call.group.size == 1:
         return [number]
     mine, table = torch.tensor([number], device="cpu"), torch.empty(call.group.size, dtype=torch.int64, device="cpu")
-    with Asked("all_gather", call.group) as asked:
+    with Call("all_gather", call.group) as asked:
         asked.plan(Request("all_gather", mine, mine, table, says=what))
     asked.run()
     numbers: list[int] = table.tolist()
     return numbers
 
 
-def _check_together(call: Call) -> None:
+def _check_together(call: LinearCall) -> None:
     """Raise on every rank unless all are in the backward of the same call."""
     group, what = call.group, CallRecord(f"backward of autograd.{call.collective}")
     at = group.host.call_number
@@ -102,67 +103,67 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 
-def _all_reduce(call: Call, tensors: Tensors) -> Tensors:
+def _all_reduce(call: LinearCall, tensors: Tensors) -> Tensors:
     result = _copy(tensors[0])
     collectives.all_reduce(result, call.op, call.group)
     return [result]
 
 
-def _broadcast(call: Call, tensors: Tensors) -> Tensors:
+def _broadcast(call: LinearCall, tensors: Tensors) -> Tensors:
     result = _copy(tensors[0])
     collectives.broadcast(result, call.root, call.group)
     return [result]
 
 
-def _reduce(call: Call, tensors: Tensors) -> Tensors:
+def _reduce(call: LinearCall, tensors: Tensors) -> Tensors:
     result = _copy(tensors[0])
     collectives.reduce(result, call.root, call.op, call.group)
     return [result if call.group.rank == call.root else result.zero_()]
 
 
-def _scatter(call: Call, tensors: Tensors) -> Tensors:
+def _scatter(call: LinearCall, tensors: Tensors) -> Tensors:
     # As the backward of gather it has empty tensors on the other ranks: they tell autograd what follows from what.
     blocks = tensors if call.group.rank == call.root else None
     return [collectives.scatter(None, blocks, call.root, call.group)]
 
 
-def _gather(call: Call, tensors: Tensors) -> Tensors:
+def _gather(call: LinearCall, tensors: Tensors) -> Tensors:
     results: Tensors | None = collectives.gather(tensors[0], None, call.root, call.group)
     return results or [tensors[0].new_empty(0) for _ in range(call.group.size)]
 
 
-def _all_gather(call: Call, tensors: Tensors) -> Tensors:
+def _all_gather(call: LinearCall, tensors: Tensors) -> Tensors:
     results: Tensors = collectives.all_gather(None, tensors[0], call.group)
     return results
 
 
-def _all_gather_single(call: Call, tensors: Tensors) -> Tensors:
+def _all_gather_single(call: LinearCall, tensors: Tensors) -> Tensors:
     rows, *columns = tensors[0].shape or (1,)
     result = torch.empty((call.group.size * rows, *columns), dtype=tensors[0].dtype, device="cpu")
     collectives.all_gather_single(result, tensors[0], call.group)
     return [result]
 
 
-def _reduce_scatter(call: Call, tensors: Tensors) -> Tensors:
+def _reduce_scatter(call: LinearCall, tensors: Tensors) -> Tensors:
     mine = tensors[call.group.rank]
     result = torch.empty(mine.shape, dtype=mine.dtype, device="cpu")
     collectives.reduce_scatter(result, tensors, call.op, call.group)
     return [result]
 
 
-def _reduce_scatter_single(call: Call, tensors: Tensors) -> Tensors:
+def _reduce_scatter_single(call: LinearCall, tensors: Tensors) -> Tensors:
     rows, *columns = tensors[0].shape
     result = torch.empty((rows // call.group.size, *columns), dtype=tensors[0].dtype, device="cpu")
     collectives.reduce_scatter_single(result, tensors[0], call.op, call.group)
     return [result]
 
 
-def _all_to_all(call: Call, tensors: Tensors) -> Tensors:
+def _all_to_all(call: LinearCall, tensors: Tensors) -> Tensors:
     results: Tensors = collectives.all_to_all(None, tensors, call.group)
     return results
 
 
-def _all_to_all_single(call: Call, tensors: Tensors) -> Tensors:
+def _all_to_all_single(call: LinearCall, tensors: Tensors) -> Tensors:
     outputs, inputs = call.splits
     rows, *columns = tensors[0].shape
     result = torch.empty((sum(outputs) if outputs else rows, *columns), dtype=tensors[0].dtype, device="cpu")
@@ -170,7 +171,7 @@ def _all_to_all_single(call: Call, tensors: Tensors) -> Tensors:
     return [result]
 
 
-_FORWARD: dict[str, Callable[[Call, Tensors], Tensors]] = {
+_FORWARD: dict[str, Callable[[LinearCall, Tensors], Tensors]] = {
     "all_gather": _all_gather,
     "all_gather_single": _all_gather_single,
     "all_reduce": _all_reduce,

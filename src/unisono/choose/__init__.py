@@ -8,7 +8,7 @@ choice never changes a bit of the result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..algorithms.catalogue import Algorithm, find
 from ..config import Config
@@ -18,8 +18,7 @@ from ..units import format_bytes
 __all__ = ["Choice", "choose", "one_shot_limit"]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """An algorithm and the reason for it."""
 
     algorithm: Algorithm

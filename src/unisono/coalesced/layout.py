@@ -21,7 +21,7 @@ try:  # what torch.compile asks whether tensors still have the dtypes, shapes, s
 except ImportError:  # then every call looks at its tensors one by one
     guards = None  # type: ignore[assignment]
 
-__all__ = ["PART", "WHOLE", "Layout", "Pass", "Table", "known_layout", "make_layout"]
+__all__ = ["PART", "WHOLE", "ListLayout", "Pass", "Table", "known_layout", "make_layout"]
 
 PASS_BYTES = 1 << 20
 """The most that travels at once: it stays in the caches between packing, combining and unpacking."""
@@ -51,7 +51,7 @@ class Pass:
 
 
 @dataclass(eq=False)
-class Layout:
+class ListLayout:
     """What a list of tensors looks like, wherever they are: enough to move them without another look at each.
 
     words: the list in words, which ranks must agree on. scattered: places of the tensors that are not contiguous.
@@ -73,7 +73,7 @@ class _Memory:
     """What a group keeps between calls: layouts of lists, and the memory of the flat tensors."""
 
     def __init__(self) -> None:
-        self.layouts: dict[tuple[object, ...], list[Layout]] = {}
+        self.layouts: dict[tuple[object, ...], list[ListLayout]] = {}
         self.pieces: dict[tuple[str, int], torch.Tensor] = {}
 
     def flat(self, group: Group, what: str, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -88,7 +88,7 @@ class _Memory:
 _memory: WeakKeyDictionary[Group, _Memory] = WeakKeyDictionary()
 
 
-def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any]) -> Layout | None:
+def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any]) -> ListLayout | None:
     """The layout of an earlier list of the same kind that looked just like this one."""
     memory = _memory.get(group)
     if memory is None:
@@ -99,7 +99,7 @@ def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any])
     return None
 
 
-def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> Layout:
+def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> ListLayout:
     """The layout of tensors that have been checked: `count` parts, then their wholes if there are any."""
     memory = _memory.setdefault(group, _Memory())
     parts = tensors[:count]
@@ -113,7 +113,7 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
         rows = np.array([(k, parts[k].nbytes) for k in mine], np.int64).reshape(-1, 2)
         passes += _cut(group, memory, dtype, rows, group.size if len(tensors) > count else 0)
     # Nothing at all is still a call, in which ranks agree that it is nothing.
-    layout = Layout(
+    layout = ListLayout(
         words,
         tuple([one for one in passes if one.flats[PART].numel()] or passes[:1]),
         tuple(k for k, tensor in enumerate(tensors) if not _plain(tensor)),

@@ -18,7 +18,7 @@ from ..membership.group import Group
 from ..ops import CustomOp
 from ..work import Work
 from .apart import overlap
-from .layout import PART, Layout, Pass, Table, known_layout, make_layout
+from .layout import PART, ListLayout, Pass, Table, known_layout, make_layout
 
 __all__ = ["ListCall", "make"]
 
@@ -102,7 +102,7 @@ def _check(group: Group, call: ListCall, tensors: Sequence[torch.Tensor]) -> Non
         check_whole(call.argument(count + k), whole_tensor, call.argument(k), call.parts[k], group)
 
 
-def _apart(group: Group, call: ListCall, layout: Layout, table: Table) -> tuple[int, int] | None:
+def _apart(group: Group, call: ListCall, layout: ListLayout, table: Table) -> tuple[int, int] | None:
     """Two tensors that share memory and must not, at these addresses. A part may be its whole's own block."""
     seen = table.tobytes()
     if seen == layout.apart:
@@ -119,7 +119,7 @@ def _apart(group: Group, call: ListCall, layout: Layout, table: Table) -> tuple[
     return both
 
 
-def _request(group: Group, call: ListCall, layout: Layout, one: Pass) -> Request:
+def _request(group: Group, call: ListCall, layout: ListLayout, one: Pass) -> Request:
     inp, out = call.flats(one)
     op = None if call.op is None else check_op(call.op, inp)
     if op is not None and not isinstance(op, str) and not (isinstance(op, CustomOp) and op.elementwise):
@@ -133,7 +133,7 @@ def _addresses(tensors: Sequence[torch.Tensor]) -> Table:
 
 
 def _carry(
-    call: ListCall, layout: Layout, tensors: Sequence[torch.Tensor], table: Table, run: Callable[[int], object]
+    call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor], table: Table, run: Callable[[int], object]
 ) -> None:
     """Pack, run and unpack one pass after the other."""
     copies = {k: tensors[k].detach().resolve_conj().resolve_neg().contiguous() for k in layout.scattered}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -49,14 +50,14 @@ def make_plan(group: Group, request: Request, inp: Tensors, out: Tensors, algori
     plan = group.plans.get(key)
     if plan is None:
         if algorithm is None:
-            chosen = choose(request.collective, nbytes, group.size, group.host.config).algorithm
+            chosen, why = choose(request.collective, nbytes, group.size, group.host.config)
         else:
-            chosen = find(request.collective, algorithm)
+            chosen, why = find(request.collective, algorithm), "the call names it"
         schedule = chosen.schedule(group.size, request.root)
         _check_order(request, schedule)
         op = request.op if isinstance(request.op, str | CustomOp) else None
-        writes = bool(request.written_on(group.rank))
-        plan = group.host.plan(schedule, key.lowering, record, dtype_name(like.dtype), blocks, op, writes)
+        plan = group.host.plan(schedule, key.lowering, record, dtype_name(like.dtype), blocks, op)
+        plan = replace(plan, writes=bool(request.written_on(group.rank)), why=why)
         if len(group.plans) >= _MOST_PLANS:
             for old in list(group.plans)[: _MOST_PLANS // 2]:
                 group.plans.pop(old, None)

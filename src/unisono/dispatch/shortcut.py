@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +14,7 @@ from ..errors import MismatchError
 from ..membership import current
 from ..membership.group import Group
 from ..records import only_sizes_differ
+from ..units import format_bytes, format_seconds
 from ..watch import attend, caller, interrupted
 
 __all__ = ["ShortcutKey", "What", "ask_for_sizes", "in_heap", "keep", "run_plan", "shortcut"]
@@ -88,6 +91,7 @@ def shortcut(
 
 def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> None:
     """Run a plan on these addresses, and come back when it is done."""
+    began = time.perf_counter()
     with group.lock:
         try:
             if status := group.run(plan.address, inp, out, group.state):
@@ -95,11 +99,16 @@ def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | No
         except BaseException as error:
             interrupted(group, plan, error, where or caller())
             raise
+    if group.host.config.debug:
+        took = format_seconds(time.perf_counter() - began)
+        call = f"[rank {group.rank}] {plan.record.text}: {format_bytes(plan.nbytes)} in {took}; {plan.why}"
+        sys.stderr.write(f"{call}\n")
 
 
 def keep(group: Group, plan: Plan, what: What, inp: torch.Tensor, out: torch.Tensor) -> None:
     """Let `shortcut` find the plan."""
-    if not (inp.is_complex() or inp.is_quantized):  # it does not look for conjugate views and scales
+    # It does not look for conjugate views and scales, and tells nothing about a call.
+    if not (inp.is_complex() or inp.is_quantized or group.host.config.debug):
         where = in_heap(group, inp), in_heap(group, out)
         group.shortcuts[ShortcutKey(what, inp.dtype, inp.numel(), out.numel(), *where)] = plan
 

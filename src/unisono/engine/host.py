@@ -125,14 +125,13 @@ class Host:
         dtype: str,
         blocks: Blocks,
         op: str | CustomOp | None = None,
-        writes: bool = True,
     ) -> Plan:
         """Bind a schedule to blocks of this dtype, combined with this op if there is one. See `plan.bind`."""
         kernels = (0, 0)
         if op is not None:
             kernels = combine_address(dtype, op, last=False), combine_address(dtype, op, last=True)
         program = self.program(schedule, lowering)
-        return bind(program, record, blocks, kernels, self.arena.half, self.config, writes)
+        return bind(program, record, blocks, kernels, self.arena.half, self.config)
 
     # What the slow paths look at: see `LineWord` and `TagWord`.
     @property

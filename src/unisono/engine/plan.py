@@ -42,7 +42,8 @@ class Blocks:
 class Plan:
     """What `interpret.run` needs. address: of `words`, which refer to the arrays in `kept`; all live as long.
 
-    record: the call, for messages. writes: does this rank get anything into its output?
+    record: the call, for messages. writes: does this rank get anything into its output? why: the reason for its
+    algorithm.
     """
 
     address: int
@@ -51,7 +52,13 @@ class Plan:
     kept: tuple[npt.NDArray[np.int64], ...]
     signature: int
     gate_row: int
-    writes: bool
+    writes: bool = True
+    why: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a block, of the largest where they differ."""
+        return int(self.words[PlanWord.TOTAL] * self.words[PlanWord.ITEM])
 
     @property
     def tag(self) -> bool:
@@ -66,7 +73,6 @@ def bind(
     kernels: tuple[int, int],
     half: int,
     config: Config,
-    writes: bool = True,
 ) -> Plan:
     """The plan for these blocks.
 
@@ -111,4 +117,4 @@ def bind(
     words[PlanWord.SHARED] = program.lowering.zero_copy
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
-    return Plan(words.ctypes.data, record, words, (rows, refs, extents), int(signature), program.gate_row, writes)
+    return Plan(words.ctypes.data, record, words, (rows, refs, extents), int(signature), program.gate_row)

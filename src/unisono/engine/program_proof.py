@@ -21,7 +21,7 @@ from ..schedule.contract import BLOCKED, Slot, Value, contract
 from ..schedule.table import Schedule
 from .program import OUT, STAGE, STEP_BITS, Lowering, Op, Program
 
-__all__ = ["Call", "prove_calls", "prove_programs"]
+__all__ = ["CompiledCall", "prove_calls", "prove_programs"]
 
 _SEGMENTS = 3
 
@@ -29,7 +29,7 @@ Word = tuple[int, ...]
 """(STAGE, rank, half, slot) or (IN or OUT, rank, call, segment, block, sub)."""
 
 
-class Call(NamedTuple):
+class CompiledCall(NamedTuple):
     """One call of every rank: the schedule, its programs and how it was lowered."""
 
     schedule: Schedule
@@ -39,16 +39,16 @@ class Call(NamedTuple):
 
 def prove_programs(schedule: Schedule, programs: Sequence[Program], lowering: Lowering) -> None:
     """Prove that these programs, called twice in a row, do what the schedule promises. Raises ProgramError."""
-    prove_calls([Call(schedule, programs, lowering)] * 2)
+    prove_calls([CompiledCall(schedule, programs, lowering)] * 2)
 
 
-def prove_calls(calls: Sequence[Call]) -> None:
+def prove_calls(calls: Sequence[CompiledCall]) -> None:
     """The same for calls of several schedules of one group, back to back."""
     _Machine(calls).run()
 
 
 class _Machine:
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[CompiledCall]) -> None:
         self.calls = calls
         self.ranks = p = len(calls[0].programs)
         self.clock = [[0] * p for _ in range(p)]
@@ -237,7 +237,7 @@ class _Machine:
 UserWords = list[list[tuple[Word, Value]]]
 
 
-def _user_words(call: Call) -> tuple[UserWords, UserWords]:
+def _user_words(call: CompiledCall) -> tuple[UserWords, UserWords]:
     """Per rank, the words of the user's input and output, with the values they hold by contract."""
     promise = contract(call.schedule)
 
