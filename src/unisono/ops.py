@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import torch
 
 from .engine.reducers import OPS, CustomOp, check_combine
 from .errors import ArgumentError, DTypeError
 
-__all__ = ["CustomOp", "PremulSum", "ReduceOp", "check_op_dtype", "make_op", "premul_sum", "resolve"]
+if TYPE_CHECKING:
+    from torch.distributed import ReduceOp as TorchReduceOp
+
+__all__ = ["CustomOp", "OpLike", "PremulSum", "ReduceOp", "check_op_dtype", "make_op", "premul_sum", "resolve"]
 
 _SCALED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 """The dtypes that can be multiplied with a factor, and stay what they are."""
@@ -44,6 +47,10 @@ def premul_sum(factor: float | torch.Tensor) -> PremulSum:
     if not isinstance(factor, int | float):
         raise DTypeError(f"factor: expected a real number, got {type(factor).__name__}")
     return PremulSum(float(factor))
+
+
+OpLike: TypeAlias = Union[str, PremulSum, CustomOp, "TorchReduceOp", "TorchReduceOp.RedOpType"]
+"""What calls take as their op: a name such as "sum", what `premul_sum` or `make_op` returns, or torch's own."""
 
 
 class ReduceOp:

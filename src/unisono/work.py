@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -13,6 +13,8 @@ from .errors import WaitTimeout
 from .units import seconds
 
 __all__ = ["Work", "Worker"]
+
+Result_co = TypeVar("Result_co", covariant=True)
 
 
 class _Latch:
@@ -43,7 +45,7 @@ class _Latch:
         return event.wait(timeout)
 
 
-class Work:
+class Work(Generic[Result_co]):
     """A call that runs in the background. Its tensors must be left alone until `wait` has returned."""
 
     def __init__(self, call: str) -> None:
@@ -66,10 +68,11 @@ class Work:
             raise self._exception
         return True
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> Result_co:
         """Wait, and return what the call wrote or made: a tensor, a list of tensors, or None where there is none."""
         self.wait(timeout)
-        return self._result
+        result: Result_co = self._result
+        return result
 
     def is_completed(self) -> bool:
         """Has the call ended, well or not?"""
@@ -116,7 +119,7 @@ class Worker:
     """
 
     def __init__(self, name: str) -> None:
-        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], Any], _Latch] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Work[Any], Callable[[], Any], _Latch] | None] = queue.SimpleQueue()
         self._last = _Latch()  # set when the latest call has ended, and its callbacks have
         self._last.set()
         self._thread = threading.Thread(target=self._loop, name=f"unisono {name}", daemon=True)
@@ -127,9 +130,9 @@ class Worker:
         """Are there calls, or callbacks, that have not ended? Not for a call out of such a callback."""
         return not self._last.is_set() and threading.current_thread() is not self._thread
 
-    def submit(self, call: str, action: Callable[[], Any]) -> Work:
+    def submit(self, call: str, action: Callable[[], Any]) -> Work[Any]:
         """Run the action after all that were submitted before; out of a callback on this very thread, at once."""
-        work = Work(call)
+        work: Work[Any] = Work(call)
         if threading.current_thread() is self._thread:
             _perform(work, action)
         else:
@@ -152,7 +155,7 @@ class Worker:
             del item, work, action
 
 
-def _perform(work: Work, action: Callable[[], Any]) -> None:
+def _perform(work: Work[Any], action: Callable[[], Any]) -> None:
     """Run the action, and tell the work how it has ended."""
     try:
         result = action()

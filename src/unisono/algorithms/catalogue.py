@@ -27,7 +27,7 @@ from . import (
 )
 from .declare import Declaration, declaration, table
 
-__all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "find"]
+__all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "AlgorithmLike", "find"]
 
 RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
     "commutative": ("an operation that commutes", lambda ranks: ranks > 0),
@@ -88,7 +88,11 @@ class Algorithm:
         return [restriction for restriction in self.requires if not RESTRICTIONS[restriction][1](ranks)]
 
 
-def find(collective: str, algorithm: str | Algorithm | Schedule | Callable[..., Any]) -> Algorithm:
+AlgorithmLike = str | Algorithm | Schedule | Callable[..., Any]
+"""What calls take as their algorithm; see `find`."""
+
+
+def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:
     """The algorithm that is meant.
 
     algorithm: a name, short ("ring") or full ("all_reduce.ring"); an Algorithm; a Schedule, which serves its own number

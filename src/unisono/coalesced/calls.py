@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..dispatch import checking, group_or_default
 from ..errors import DTypeError
 from ..membership.group import Group
-from ..ops import ReduceOp
+from ..ops import OpLike, ReduceOp
 from ..work import Work
 from .layout import PART, WHOLE
 from .make import ListCall, make
@@ -20,13 +21,13 @@ __all__ = ["all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced"
 
 def all_reduce_coalesced(
     tensors: Iterable[torch.Tensor],
-    op: Any = ReduceOp.SUM,
+    op: OpLike = ReduceOp.SUM,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work | None:
+) -> Work[Sequence[torch.Tensor]] | None:
     """Replace each tensor, on every rank, by the combination of all ranks' tensors in its place.
 
     tensors: any shapes, dtypes and layouts, in place; none may share memory with another. Every rank passes the same
@@ -43,9 +44,9 @@ def broadcast_coalesced(
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work | None:
+) -> Work[Sequence[torch.Tensor]] | None:
     """Replace each tensor, on every rank, by the one in its place on rank `src`.
 
     tensors: as in `all_reduce_coalesced`. There is one broadcast for each dtype (and for each MiB).
@@ -62,9 +63,9 @@ def all_gather_coalesced(
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work | None:
+) -> Work[Sequence[torch.Tensor]] | None:
     """Put inputs[k] of every rank, in rank order, into outputs[k] of every rank, for each k.
 
     inputs: any shapes, dtypes and layouts; read. outputs: for an input of n elements one of p·n elements of the same
@@ -79,13 +80,13 @@ def all_gather_coalesced(
 def reduce_scatter_coalesced(
     outputs: Iterable[torch.Tensor],
     inputs: Iterable[torch.Tensor],
-    op: Any = ReduceOp.SUM,
+    op: OpLike = ReduceOp.SUM,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work | None:
+) -> Work[Sequence[torch.Tensor]] | None:
     """Put block r of the combination of all ranks' inputs[k] into outputs[k] of each rank r, for each k.
 
     outputs: any shapes, dtypes and layouts; written. inputs: for an output of n elements one of p·n elements of the

@@ -25,7 +25,7 @@ class Coalescing:
         self._runs: list[tuple[str, Any, list[torch.Tensor], list[torch.Tensor]]] = []
         self._written: set[int] = set()
         self._read: set[int] = set()
-        self._works: list[Work] = []
+        self._works: list[Work[Any]] = []
 
     def all_reduce(self, tensor: torch.Tensor, op: Any = ReduceOp.SUM) -> None:
         """Replace `tensor` by the combination of all ranks' tensors."""

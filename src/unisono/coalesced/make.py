@@ -16,7 +16,6 @@ from ..engine.written import mark_written
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp
-from ..work import Work
 from .apart import overlap
 from .layout import PART, ListLayout, Pass, Table, known_layout, make_layout
 
@@ -57,7 +56,9 @@ class ListCall:
         return one.flats[self.gives or PART], one.flats[self.gets or PART]
 
 
-def make(call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None) -> Work | None:
+def make(
+    call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None
+) -> Work[Sequence[torch.Tensor]] | None:
     """Check the call, and make it. A list like an earlier one is neither checked nor planned again."""
     what = f"{call.collective}_coalesced", call.op, call.src, algorithm
     with Call(what, group, async_op, timeout_s) as made:
@@ -83,8 +84,7 @@ def make(call: ListCall, group: Group | None, async_op: bool, algorithm: Any, ti
         return [tensors[k] for k in call.written()]
 
     made.action = action
-    work: Work | None = made.run()
-    return work
+    return made.run()
 
 
 def _check(group: Group, call: ListCall, tensors: Sequence[torch.Tensor]) -> None:

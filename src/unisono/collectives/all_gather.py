@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_tensor, check_tensors, check_whole
 from ..dispatch import Call, Request, shortcut
 from ..membership.group import Group
@@ -15,12 +16,12 @@ __all__ = ["all_gather", "all_gather_single"]
 
 
 def all_gather(
-    tensor_list: Sequence[torch.Tensor] | torch.Tensor | None,
-    tensor: torch.Tensor,
+    tensor_list: Sequence[Tensor] | Tensor | None,
+    tensor: Tensor,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
     """Put `tensor` of each rank r into tensor_list[r] of every rank.
@@ -29,7 +30,7 @@ def all_gather(
     elements of that rank's, written; or one big tensor, as in `all_gather_single`; or None where the sizes are not
     known: then the call returns the list, of new tensors.
     """
-    if isinstance(tensor_list, torch.Tensor):
+    if isinstance(tensor_list, Tensor):
         return all_gather_single(tensor_list, tensor, group, async_op, algorithm=algorithm, timeout_s=timeout_s)
     with Call(("all_gather", None, 0, algorithm), group, async_op, timeout_s) as call:
         check_tensor("tensor", tensor)
@@ -45,12 +46,12 @@ def all_gather(
 
 
 def all_gather_single(
-    output: torch.Tensor,
-    input: torch.Tensor,  # noqa: A002  torch's name
+    output: Tensor,
+    input: Tensor,  # noqa: A002  torch's name
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
     """Put `input` of every rank, in rank order, into `output` of every rank.

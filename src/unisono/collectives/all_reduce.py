@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch import Tensor
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_tensor
 from ..dispatch import Call, Request, shortcut
 from ..membership.group import Group
-from ..ops import ReduceOp
-from ..work import Work
+from ..ops import OpLike, ReduceOp
 
 __all__ = ["all_reduce"]
 
 
 def all_reduce(
-    tensor: torch.Tensor,
-    op: Any = ReduceOp.SUM,
+    tensor: Tensor,
+    op: OpLike = ReduceOp.SUM,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work | None:
+) -> Any:
     """Replace `tensor`, on every rank, by the combination of all ranks' tensors.
 
     tensor: any shape, the same dtype and number of elements on every rank; in place. Moves 2 (p-1)/p of its bytes

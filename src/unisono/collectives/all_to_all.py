@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_splits, check_tensor, check_tensors, shape_name
 from ..dispatch import Call, Request, shortcut
 from ..errors import ArgumentError, DTypeError
@@ -16,12 +17,12 @@ __all__ = ["all_to_all", "all_to_all_single"]
 
 
 def all_to_all(
-    output_tensor_list: Sequence[torch.Tensor] | None,
-    input_tensor_list: Sequence[torch.Tensor],
+    output_tensor_list: Sequence[Tensor] | None,
+    input_tensor_list: Sequence[Tensor],
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
     """Put input_tensor_list[q] of each rank r into output_tensor_list[r] of each rank q.
@@ -45,14 +46,14 @@ def all_to_all(
 
 
 def all_to_all_single(
-    output: torch.Tensor,
-    input: torch.Tensor,  # noqa: A002  torch's name
+    output: Tensor,
+    input: Tensor,  # noqa: A002  torch's name
     output_split_sizes: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
     """Put block q of `input` of each rank r into block r of `output` of each rank q.

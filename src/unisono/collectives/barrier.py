@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..dispatch import Call, Request, shortcut
 from ..membership.group import Group
-from ..work import Work
 
 __all__ = ["barrier"]
 
@@ -17,8 +17,12 @@ _TOKEN = torch.empty(1, dtype=torch.uint8, device="cpu")
 
 
 def barrier(
-    group: Group | None = None, async_op: bool = False, *, algorithm: Any = None, timeout_s: float | None = None
-) -> Work | None:
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
     """Return when every rank of the group has called this."""
     what = "barrier", None, 0, algorithm
     if not async_op and shortcut(group, what, _TOKEN, _TOKEN, timeout_s):

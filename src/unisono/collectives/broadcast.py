@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch import Tensor
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_root, check_tensor
 from ..dispatch import Call, Request, shortcut
 from ..membership.group import Group
-from ..work import Work
 
 __all__ = ["broadcast"]
 
 
 def broadcast(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     src: int,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work | None:
+) -> Any:
     """Replace `tensor`, on every rank, by that of rank `src`.
 
     tensor: any shape, the same dtype and number of elements on every rank; in place.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
 from ..dispatch import Call, Request
 from ..membership.group import Group
@@ -15,13 +16,13 @@ __all__ = ["gather"]
 
 
 def gather(
-    tensor: torch.Tensor,
-    gather_list: Sequence[torch.Tensor] | None = None,
+    tensor: Tensor,
+    gather_list: Sequence[Tensor] | None = None,
     dst: int = 0,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
     """Put `tensor` of each rank r into gather_list[r] of rank `dst`.

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch import Tensor
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_root, check_tensor
 from ..dispatch import Call, Request, shortcut
 from ..membership.group import Group
-from ..ops import ReduceOp
-from ..work import Work
+from ..ops import OpLike, ReduceOp
 
 __all__ = ["reduce"]
 
 
 def reduce(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     dst: int,
-    op: Any = ReduceOp.SUM,
+    op: OpLike = ReduceOp.SUM,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work | None:
+) -> Any:
     """Replace `tensor` on rank `dst` by the combination of all ranks' tensors; the others' stay as they were.
 
     tensor: any shape, the same dtype and number of elements on every rank; in place on `dst`.

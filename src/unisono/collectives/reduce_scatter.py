@@ -6,24 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_op, check_own, check_tensor, check_tensors, check_whole
 from ..dispatch import Call, Request, shortcut
 from ..errors import DTypeError
 from ..membership.group import Group
-from ..ops import ReduceOp
+from ..ops import OpLike, ReduceOp
 
 __all__ = ["reduce_scatter", "reduce_scatter_single"]
 
 
 def reduce_scatter(
-    output: torch.Tensor | None,
-    input_list: Sequence[torch.Tensor],
-    op: Any = ReduceOp.SUM,
+    output: Tensor | None,
+    input_list: Sequence[Tensor],
+    op: OpLike = ReduceOp.SUM,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
     """Put the combination of all ranks' input_list[r] into `output` of each rank r.
@@ -32,7 +34,7 @@ def reduce_scatter(
     input_list: one tensor per rank, of one dtype, in any size, but the same sizes on every rank; read.
     """
     with Call(("reduce_scatter", op, 0, algorithm), group, async_op, timeout_s) as call:
-        if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], torch.Tensor):
+        if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], Tensor):
             raise DTypeError(f"input_list: expected a list of {call.group.size} tensors")
         sizes = check_tensors("input_list", input_list, call.group, output.dtype if output is not None else None)
         call.returns = output is None
@@ -47,13 +49,13 @@ def reduce_scatter(
 
 
 def reduce_scatter_single(
-    output: torch.Tensor,
-    input: torch.Tensor,  # noqa: A002  torch's name
-    op: Any = ReduceOp.SUM,
+    output: Tensor,
+    input: Tensor,  # noqa: A002  torch's name
+    op: OpLike = ReduceOp.SUM,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
     """Put block r of the combination of all ranks' inputs into `output` of each rank r.

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch import Tensor
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_tensor
 from ..dispatch import Call, Request, shortcut
 from ..errors import ArgumentError
 from ..membership.group import Group
-from ..ops import ReduceOp
-from ..work import Work
+from ..ops import OpLike, ReduceOp
 
 __all__ = ["exscan", "scan"]
 
 
 def scan(
-    tensor: torch.Tensor,
-    op: Any = ReduceOp.SUM,
+    tensor: Tensor,
+    op: OpLike = ReduceOp.SUM,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work | None:
+) -> Any:
     """Replace `tensor`, on each rank r, by the combination of the tensors of ranks 0 to r.
 
     tensor: any shape, the same dtype and number of elements on every rank; in place. op: any but avg.
@@ -33,14 +33,14 @@ def scan(
 
 
 def exscan(
-    tensor: torch.Tensor,
-    op: Any = ReduceOp.SUM,
+    tensor: Tensor,
+    op: OpLike = ReduceOp.SUM,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
-) -> Work | None:
+) -> Any:
     """Replace `tensor`, on each rank r from 1 up, by the combination of the tensors of ranks 0 to r - 1.
 
     tensor: any shape, the same dtype and number of elements on every rank; in place. That of rank 0 stays as it was.
@@ -50,9 +50,9 @@ def exscan(
 
 
 def _scan(
-    collective: str, tensor: torch.Tensor, op: Any, group: Group | None, async_op: bool, algorithm: Any,
+    collective: str, tensor: Tensor, op: OpLike, group: Group | None, async_op: bool, algorithm: AlgorithmLike | None,
     timeout_s: float | None,
-) -> Work | None:  # fmt: skip
+) -> Any:  # fmt: skip
     what = collective, op, 0, algorithm
     if not async_op and shortcut(group, what, tensor, tensor, timeout_s):
         return None

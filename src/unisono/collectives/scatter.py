@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_own, check_root, check_rooted, check_tensor, given_list
 from ..dispatch import Call, Request
 from ..errors import ArgumentError
@@ -16,13 +18,13 @@ __all__ = ["scatter"]
 
 
 def scatter(
-    tensor: torch.Tensor | None,
-    scatter_list: Sequence[torch.Tensor] | None = None,
+    tensor: Tensor | None,
+    scatter_list: Sequence[Tensor] | None = None,
     src: int = 0,
     group: Group | None = None,
     async_op: bool = False,
     *,
-    algorithm: Any = None,
+    algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
     """Put scatter_list[r] of rank `src` into `tensor` of each rank r.
