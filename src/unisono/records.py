@@ -63,12 +63,12 @@ class CallRecord(NamedTuple):
 
     def pack(self, room: int) -> bytes:
         """The record as at most `room` bytes, for a board: long texts lose their ends, paths their beginnings."""
-        for width in (room, 240, 120, 60):
+        for width in (room, 240, 120, 40, 5):
             clipped = self._replace(
                 op=self.op[:width], words=self.words[:width], algorithm=self.algorithm[:width],
                 refused=self.refused[:width], where=self.where[-width:],
             )  # fmt: skip
-            data = json.dumps(clipped).encode()
+            data = json.dumps(clipped, ensure_ascii=False).encode()
             if len(data) <= room:
                 break
         return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -10,12 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from unisono.config import Config
-from unisono.engine.arena import MAX_RANKS, Arena
-from unisono.engine.board import Board
+from unisono.engine.arena import Arena
+from unisono.engine.board import MAX_RANKS, Board
 from unisono.engine.heap import Heap
 from unisono.errors import ArgumentError, OutOfMemory
+from unisono.records import CallRecord, Departure, GivenUp, How
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
 
@@ -173,29 +177,67 @@ def test_a_closed_arena_leaves_nothing() -> None:
 
 def test_a_board_says_what_was_written_last() -> None:
     board = Board(memoryview(bytearray(4096)))
-    assert (board.pid, board.gone, board.call(1), board.gave_up) == (0, "", None, (0, ""))
+    assert (board.pid, board.gone, board.call(1), board.gave_up) == (0, None, None, GivenUp())
     board.pid = 4711
-    board.set_call(1, "all_reduce(float32[6], sum)", "train.py:88")
-    board.set_call(2, "barrier()", "train.py:89")
-    assert board.call(1) == ("all_reduce(float32[6], sum)", "train.py:88")
-    assert board.call(2) == ("barrier()", "train.py:89")
-    board.set_call(3, "barrier()", "train.py:90")
+    reduce = CallRecord("all_reduce", "float32", (6,), op="sum", algorithm="all_reduce.ring", where="train.py:88")
+    gather = CallRecord("gather", counts=None, root=2, where="train.py:89")
+    board.set_call(1, reduce)
+    board.set_call(2, gather)
+    assert (board.call(1), board.call(2)) == (reduce, gather)
+    board.set_call(3, CallRecord("barrier"))
     assert board.call(1) is None
-    board.set_gave_up(3, "1 2\nWaitTimeout: too late")
-    assert board.gave_up == (3, "1 2\nWaitTimeout: too late")
-    board.set_gone("died")
-    board.set_gone("returned")
-    assert (board.pid, board.gone) == (4711, "died")
+    late = GivenUp(3, True, frozenset({1, 2}), "WaitTimeout: too late")
+    board.set_gave_up(late)
+    assert board.gave_up == late
+    board.set_gone(How.DIED, "died")
+    board.set_gone(How.RETURNED, "returned")
+    assert (board.pid, board.gone) == (4711, Departure(How.DIED, "died"))
+    board.set_back()
+    assert board.gone is None
+
+
+def test_a_board_holds_every_rank() -> None:
+    """A late rank stays a late rank, however many others are missing, too."""
+    board, all_of_them = Board(memoryview(bytearray(4096))), frozenset(range(MAX_RANKS))
+    board.set_gave_up(GivenUp(9, True, all_of_them, "WaitTimeout: " + "x" * 5000))
+    assert board.gave_up[:3] == (9, True, all_of_them)
 
 
 def test_long_words_stay_in_their_field() -> None:
     board = Board(memoryview(bytearray(4096)))
-    for number in (1, 2):
-        board.set_call(number, "ü" * 5000, "train.py:88")
-    board.set_gone("ö" * 5000)
-    board.set_gave_up(1, "ä" * 5000)
-    for number in (1, 2):
-        call, _ = board.call(number) or ("", "")
-        assert set(call) <= {"ü", "\N{REPLACEMENT CHARACTER}"}
-    assert set(board.gone) <= {"ö", "\N{REPLACEMENT CHARACTER}"}
-    assert set(board.gave_up[1]) <= {"ä", "\N{REPLACEMENT CHARACTER}"}
+    long = CallRecord("reduce", "float32", (5,), op="ü" * 5000, words="é" * 5000, refused="ß" * 5000, where="ä" * 5000)
+    board.set_call(1, long)
+    board.set_call(2, long._replace(where="ä" * 5000 + "/train.py:88"))
+    board.set_gone(How.RAISED, "ö" * 5000)
+    board.set_gave_up(GivenUp(1, reason="ä" * 5000))
+    first, second = board.call(1), board.call(2)
+    assert first is not None
+    assert second is not None
+    assert (first.collective, first.dtype, first.counts, set(first.op)) == ("reduce", "float32", (5,), {"ü"})
+    assert second.where.endswith("train.py:88")
+    assert board.gone is not None
+    assert set(board.gone.words) <= {"ö", "\N{REPLACEMENT CHARACTER}"}
+    assert set(board.gave_up.reason) <= {"ä", "\N{REPLACEMENT CHARACTER}"}
+
+
+records = st.builds(
+    CallRecord,
+    st.sampled_from(["all_reduce", "gather", "x" * 60]),
+    st.sampled_from(["", "float32"]),
+    st.none() | st.lists(st.integers(0, 1 << 62), max_size=8).map(tuple),
+    *[st.sampled_from(["", "0123456789abcdef"]), st.text(max_size=1500), st.integers(0, 1023)],
+    *[st.text(max_size=1500)] * 5,
+)
+
+
+@given(records)
+@settings(max_examples=300, deadline=None)
+def test_any_record_fits_and_comes_back(record: CallRecord) -> None:
+    data = record.pack(948)
+    assert len(data) <= 948
+    back = CallRecord.unpack(data)
+    assert (back.collective, back.dtype, back.counts, back.root) == (
+        record.collective, record.dtype, record.counts, record.root,
+    )  # fmt: skip
+    if len(json.dumps(record, ensure_ascii=False).encode()) <= 948:
+        assert back == record

@@ -56,9 +56,7 @@ class ListCall:
         return one.flats[self.gives or PART], one.flats[self.gets or PART]
 
 
-def make(
-    call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None
-) -> Work[Sequence[torch.Tensor]] | None:
+def make(call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None) -> Any:
     """Check the call, and make it. A list like an earlier one is neither checked nor planned again."""
     what = f"{call.collective}_coalesced", call.op, call.src, algorithm
     with Call(what, group, async_op, timeout_s) as made:
