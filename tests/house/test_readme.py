@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -53,7 +54,12 @@ def test_explain_prints_what_is_shown() -> None:
     command = re.search(r"\$ (unisono explain .*)", README)
     assert command
     done = subprocess.run(
-        [sys.executable, "-m", *command[1].split()], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", *command[1].split()],
+        env=dict(os.environ, COLUMNS="100"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     shown = part("explain").strip("`\n").splitlines()
     actual = done.stdout.splitlines()
