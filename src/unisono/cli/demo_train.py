@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 import unisono
 
-from .benchmark.gloo import start_gloo
 from .demo_model import LENGTH, CharacterModel, read_text
+from .gloo import start_gloo
 
 __all__ = ["BATCH", "ENGINES", "Step", "advance", "fingerprint", "sample"]
 
