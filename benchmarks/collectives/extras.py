@@ -1,4 +1,4 @@
-"""Figures that are of no collective: how long a proof takes, and how long a program takes to start."""
+"""How long proofs take, and how long a program takes to start."""
 
 from __future__ import annotations
 

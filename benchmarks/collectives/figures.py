@@ -1,4 +1,4 @@
-"""From seconds to the figures that people compare: percentiles, bandwidths, ratios. Nothing is measured here."""
+"""Percentiles, bandwidths and ratios, computed from measured times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of goals: what this library promises to reach, what was measured, and whether that is enough."""
+"""The goals that unisono has set itself, beside what was measured."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class _Point:
-    """One place where a ratio must reach `needed`: by least times and by medians, the smaller one counts."""
+    """A ratio at one size that must reach `needed`, both by least times and by medians."""
 
     key: Key
     needed: float
@@ -45,7 +45,7 @@ class _Point:
 
     @property
     def where(self) -> str:
-        """In words."""
+        """Size and number of ranks, in words."""
         return f"{format_bytes(self.key.nbytes)}, {self.key.ranks} ranks"
 
     @property
@@ -55,7 +55,7 @@ class _Point:
 
 
 def table(known: Mapping[Key, Figure], extras: Extras) -> list[Row]:
-    """Every goal, in the order of importance."""
+    """One row per goal, the most important first."""
     return [
         *_against_gloo(known),
         *_small(known),

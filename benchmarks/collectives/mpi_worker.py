@@ -1,4 +1,4 @@
-"""What each rank of an MPI job does: take cells from a socket, measure them on numpy arrays, send the samples back.
+"""An MPI rank: it reads cells from a socket, measures them on numpy arrays and writes the samples back.
 
 Started by `mpi_job.MpiJob` as `mpiexec -n RANKS python -m benchmarks.collectives.mpi_worker FOLDER`.
 """

@@ -1,4 +1,4 @@
-"""One picture: the time of an all_reduce against its size, for everybody."""
+"""A plot of the time of an all_reduce against its size, one line per contender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results as Markdown, and as JSON lines for programs."""
+"""The results as Markdown and as JSON lines."""
 
 from __future__ import annotations
 

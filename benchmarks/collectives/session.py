@@ -1,4 +1,4 @@
-"""Contenders taking turns: round after round, size after size, one after the other on the same machine."""
+"""A whole benchmark: in each round, at each size, the contenders take turns on the same machine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Plan:
 
 @dataclass
 class Session:
-    """A plan as it is carried out. `records` and `notes` fill up as `run` goes on."""
+    """Carries out a plan. `run` adds to `records` and `notes`."""
 
     plan: Plan
     folder: Path
@@ -98,7 +98,7 @@ class Session:
                         self._measure_mpi(jobs, cell, turn)
 
     def _measure_mpi(self, jobs: dict[str, MpiJob], cell: Cell, turn: int) -> None:
-        """A peer that breaks down is dropped with a note: the others go on."""
+        """A job that fails is left out from then on, and a note says so; the others continue."""
         try:
             self.records.append(slowest(cell, turn, jobs[cell.contender].measure(cell)))
         except PeerFailed as error:

@@ -1,7 +1,7 @@
-"""What is tried on three ranks, and how it is judged.
+"""The calls that are tried on three ranks, and the verdict on each.
 
-Three, because on two an exscan combines nothing. Values are small whole numbers, so that their sums and products are
-exact in every dtype; negative ones are among them, so that numbers taken for others of their size show.
+There are three ranks because an exscan of two combines nothing. Values are small whole numbers, whose sums and products
+are exact in every dtype. Some are negative, so that a library that takes a dtype for another of its size is found out.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Try:
 
 
 def outcome(one: Try, library: Library) -> str:
-    """Make the call on this rank: right, wrong, undefined, or what the library does instead of giving a result."""
+    """Make the call on this rank. Returns "right", "wrong", "undefined", or the word of a NoResult."""
     try:
         if one.call in SITUATIONS:
             right: bool | None = SITUATIONS[one.call](library)
@@ -89,7 +89,7 @@ def worst(outcomes: Sequence[str]) -> str:
 
 
 def _combines(one: Try, library: Library) -> bool | None:
-    """Are these numbers combined? None, where there is no telling what would be right."""
+    """Is the combination right? None where no result is defined."""
     kind, rank = getattr(torch, one.dtype), library.rank
     given = [_tensor(numbers, kind) for numbers in _signed(kind)] if is_number(kind) else _bytes(kind)
     x = _copy(given[rank])
@@ -98,7 +98,7 @@ def _combines(one: Try, library: Library) -> bool | None:
     if not (is_number(kind) and _has(kind, one.op)) or (one.op == "avg" and "scan" in one.call):
         return None
     if one.call == "reduce" and rank != 0:
-        return True  # what is left there is nobody's affair
+        return True  # other ranks' tensors are unspecified
     if one.call == "exscan" and rank == 0:
         return True
     upto = {"scan": rank + 1, "exscan": rank}.get(one.call, RANKS)
@@ -108,7 +108,7 @@ def _combines(one: Try, library: Library) -> bool | None:
 
 
 def _moves(one: Try, library: Library) -> bool:
-    """Are these bytes moved?"""
+    """Did the bytes arrive?"""
     kind, rank = getattr(torch, one.dtype), library.rank
     given, own = _bytes(kind), slice(rank * _BLOCK, (rank + 1) * _BLOCK)
     want = {

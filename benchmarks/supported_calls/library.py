@@ -1,4 +1,4 @@
-"""A library on one rank, as `attempts` sees it: only what its own calls raise is held against it."""
+"""A library under test, on one rank. An error in one of its calls is an outcome; any other is a bug of the test."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 __all__ = ["LOST", "Library", "NoResult"]
 
 LOST = ("aborts", "hangs")
-"""Outcomes that leave no ranks to go on with."""
+"""Outcomes after which the ranks cannot be used any more."""
 
 
 class NoResult(Exception):
-    """What happens instead of a result: "raises", "hangs", or what the library lacks, such as "no op"."""
+    """Raised where a call has no result. word: "raises", "hangs", or what the library lacks, such as "no op"."""
 
     def __init__(self, word: str) -> None:
         self.word = word

@@ -1,4 +1,4 @@
-"""Tries with MPI: jobs of RANKS ranks, started anew after a try that ended one."""
+"""Tries with MPI, in jobs of RANKS ranks. A try that ends its job is followed by a new job."""
 
 from __future__ import annotations
 

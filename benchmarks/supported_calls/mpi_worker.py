@@ -1,4 +1,4 @@
-"""What each rank of an MPI job does: some tries, and a line with the outcome of each.
+"""An MPI rank: it makes some tries and writes a line with the outcome of each.
 
 Started by `mpi_job.try_mpi` as `mpiexec -n 3 python -m benchmarks.supported_calls.mpi_worker FOLDER FIRST LAST`.
 """
@@ -18,7 +18,7 @@ from .library import Library, NoResult
 __all__ = ["BROKEN", "main"]
 
 BROKEN = "broken"
-"""Begins the line of a try that is itself at fault, not the library."""
+"""Starts the line of a try that failed by a bug of its own."""
 
 _NAMES = {"sum": "SUM", "product": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 

@@ -1,4 +1,4 @@
-"""Layouts, shapes and sizes, and calls in which the ranks disagree."""
+"""Tries with unusual layouts, shapes and sizes, and with calls in which the ranks disagree."""
 
 from __future__ import annotations
 

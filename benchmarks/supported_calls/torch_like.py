@@ -1,4 +1,4 @@
-"""Ours and torch.distributed over Gloo, which share names and argument order, on the ranks of a world."""
+"""Tries with unisono and with torch.distributed over Gloo, whose calls have the same names and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of torch.distributed, through our backend and through Gloo, in the same two ranks.
+"""Times of single calls of torch.distributed, on our backend and on Gloo, in the same two ranks.
 
 A turn is a batch of calls back to back, as a program makes them: its time over their number is the time of a call.
 Before it all ranks meet, and the slowest rank's time counts. The contenders take turns.
@@ -143,7 +143,7 @@ CALLS: dict[str, Callable[[torch.Tensor, Any], _Call]] = {
 
 
 def measure_calls(folder: str, name: str, nbytes: int, turns: int) -> tuple[Times, bool]:
-    """Time a call on this rank; and whether the contenders have written the same bits."""
+    """Seconds per call on this rank, and whether both contenders have written the same bits."""
     groups = Groups.get(folder)
     made = {}
     written = []

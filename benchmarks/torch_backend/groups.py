@@ -1,4 +1,4 @@
-"""Two process groups of torch.distributed over the same ranks: one of our backend, one of Gloo."""
+"""Two process groups of torch.distributed over the same ranks, one on our backend and one on Gloo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Groups"]
 
 
 class Groups:
-    """contenders: the groups by name. meet: a barrier that is none of theirs."""
+    """contenders: the groups by name. meet: a barrier that uses neither."""
 
     def __init__(self, folder: str) -> None:
         rank, ranks = unisono.get_rank(), unisono.get_world_size()
@@ -35,5 +35,5 @@ class Groups:
     @staticmethod
     @functools.cache
     def get(folder: str) -> Groups:
-        """Those of this rank, made by the first call."""
+        """The groups of this rank; the first call makes them."""
         return Groups(folder)

@@ -1,4 +1,4 @@
-"""Training steps of a small transformer, data parallel and sharded: our backend, Gloo, and no communication at all."""
+"""Training steps of a small transformer, data parallel and sharded: on our backend, on Gloo, and on one rank alone."""
 
 from __future__ import annotations
 

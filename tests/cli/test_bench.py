@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import unisono
 from unisono.cli import bench as command
-from unisono.cli.bench_calls import ENGINES, Turn, measure, timed
+from unisono.cli.bench_calls import Turn, measure, timed
+from unisono.cli.gloo import ENGINES
 from unisono.errors import ArgumentError
 
 

@@ -16,7 +16,8 @@ import unisono
 
 from ..errors import ArgumentError
 from ..units import format_bytes, format_seconds, parse_bytes
-from .bench_calls import ENGINES, Turn, measure
+from .bench_calls import Turn, measure
+from .gloo import ENGINES
 from .machine import date, processor, processors
 from .paint import console
 from .progress import progress

@@ -20,7 +20,8 @@ from ..errors import ArgumentError
 from .demo_collectives import COLLECTIVES, SMALL_BYTES, perform
 from .demo_model import LENGTH
 from .demo_report import collectives, difference, mean_loss, summary
-from .demo_train import BATCH, ENGINES, Step, advance, fingerprint, sample
+from .demo_train import BATCH, Step, advance, fingerprint, sample
+from .gloo import ENGINES
 from .paint import console
 from .progress import progress
 
@@ -60,7 +61,7 @@ def demo(
 
 
 def _show_algorithm(out: Console, ranks: int, pictures: Path | None) -> None:
-    """The table of transfers that this all_reduce was, and pictures of all that ran."""
+    """Print the table of the all_reduce that ran; draw all six collectives into the folder `pictures`, if given."""
     schedules = {name: choose(name, SMALL_BYTES, ranks).algorithm.schedule(ranks) for name in COLLECTIVES}
     out.print(f"This all_reduce was [bold]{schedules['all_reduce'].name}[/], a table of transfers:")
     out.print(text(schedules["all_reduce"], width=out.width), markup=False)
@@ -84,7 +85,7 @@ def _train(world: Any, folder: str, steps: int) -> dict[str, list[list[Step]]]:
 
 
 def _compare(out: Console, trained: dict[str, list[list[Step]]], models: dict[str, list[str]]) -> None:
-    """Are the models of all ranks the same, and are the losses of both engines?"""
+    """Say whether the models of all ranks are equal, and how far apart the losses of both engines are."""
     for engine, bits in models.items():
         same = "have the same bits" if len(set(bits)) == 1 else "differ"
         out.print(f"{engine}: the models of all ranks {same}.")

@@ -10,7 +10,10 @@ from torch.distributed import FileStore, init_process_group  # type: ignore[attr
 
 import unisono
 
-__all__ = ["start_gloo"]
+__all__ = ["ENGINES", "start_gloo"]
+
+ENGINES = ("unisono", "Gloo")
+"""What `bench` and `demo` compare, by the names that they print."""
 
 
 @functools.cache
