@@ -41,6 +41,11 @@ def test_the_document_says_of_ours_what_the_code_says() -> None:
         assert word == ("right" if takes(one) else "raises"), one
 
 
+def test_the_document_starts_with_what_the_code_writes() -> None:
+    written = markdown({}, [], {name: ["right"] * len(TRIES) for name in ("a", "b")}).split("\n\n- ")[0]
+    assert DOCUMENT.read_text().startswith(written.split("\n\n## ")[0].rstrip())
+
+
 def test_tables_can_be_read_back() -> None:
     words = ["right", "wrong", "raises", "no call"]
     outcomes = {name: [words[(k * step) % 4] for k in range(len(TRIES))] for name, step in (("a", 7), ("b", 11))}
