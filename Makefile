@@ -52,13 +52,13 @@ matrix: $(VENV)/ready
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_large.py
 
 bench: $(VENV)/ready-bench
-	$(BIN)/unisono bench --output benchmarks/RESULTS.md --plot benchmarks/all_reduce.svg
+	$(BIN)/python -m benchmarks.collectives --output benchmarks/RESULTS.md --plot benchmarks/all_reduce.svg
 
 bench-torch: $(VENV)/ready
-	$(BIN)/unisono bench-torch --output benchmarks/TORCH.md
+	$(BIN)/python -m benchmarks.torch_backend --output benchmarks/TORCH.md
 
 calls: $(VENV)/ready-bench
-	$(BIN)/unisono calls --output docs/calls.md
+	$(BIN)/python -m benchmarks.supported_calls --output docs/calls.md
 
 format: $(VENV)/ready
 	$(BIN)/ruff format

@@ -1,6 +1,6 @@
 """What a small call costs on two and four ranks, and what many small tensors cost in one call.
 
-    python benchmarks/small_calls.py
+    python -m benchmarks.small_calls
 
 Times are of rank 0, after a barrier, in microseconds: the median and the least of many calls.
 """
@@ -53,7 +53,8 @@ def work() -> dict[str, tuple[float, float]]:
     return {name: timed(call) for name, call in cases.items()}
 
 
-for ranks in (2, 4):
-    print(f"{ranks} ranks{'':34}median   least")
-    for name, (median, least) in unisono.run(work, ranks=ranks)[0].items():
-        print(f"  {name:38}{median:8.2f}{least:8.2f}")
+if __name__ == "__main__":
+    for ranks in (2, 4):
+        print(f"{ranks} ranks{'':34}median   least")
+        for name, (median, least) in unisono.run(work, ranks=ranks)[0].items():
+            print(f"  {name:38}{median:8.2f}{least:8.2f}")

@@ -1,4 +1,4 @@
-"""Bytes and seconds, read and written the way people do: `16MiB`, `1.5 µs`."""
+"""Numbers of bytes and seconds as text, such as `16 MiB` and `1.5 µs`, and back."""
 
 from __future__ import annotations
 
@@ -9,12 +9,24 @@ from .errors import ArgumentError, DTypeError
 
 __all__ = ["format_bytes", "format_seconds", "parse_bytes", "seconds"]
 
-_FACTOR = {
-    "": 1, "b": 1,
-    "k": 1 << 10, "kib": 1 << 10, "ki": 1 << 10, "kb": 10**3,
-    "m": 1 << 20, "mib": 1 << 20, "mi": 1 << 20, "mb": 10**6,
-    "g": 1 << 30, "gib": 1 << 30, "gi": 1 << 30, "gb": 10**9,
+_BINARY = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+_DECIMAL = {"GB": 10**9, "MB": 10**6, "KB": 10**3, "B": 1}
+
+_UNITS = {
+    "": "B", "b": "B",
+    "k": "KiB", "ki": "KiB", "kib": "KiB", "kb": "KB",
+    "m": "MiB", "mi": "MiB", "mib": "MiB", "mb": "MB",
+    "g": "GiB", "gi": "GiB", "gib": "GiB", "gb": "GB",
 }  # fmt: skip
+"""What a user may write, in small letters -> the unit that it means."""
+
+
+def _number_and_unit(text: str) -> tuple[str, str]:
+    """`"1gb"` -> `("1", "GB")`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    if not match or match[2].lower() not in _UNITS:
+        raise ArgumentError(f"{text!r} is not a number of bytes: write it like 4096, 64KiB, 16MiB or 1GB")
+    return match[1], _UNITS[match[2].lower()]
 
 
 def parse_bytes(text: str | int) -> int:
@@ -24,14 +36,12 @@ def parse_bytes(text: str | int) -> int:
     """
     if isinstance(text, int):
         return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    if not match or match[2].lower() not in _FACTOR:
-        raise ArgumentError(f"{text!r} is not a number of bytes: write it like 4096, 64KiB, 16MiB or 1GB")
-    return round(float(match[1]) * _FACTOR[match[2].lower()])
+    number, unit = _number_and_unit(text)
+    return round(float(number) * (_BINARY | _DECIMAL)[unit])
 
 
 def seconds(timeout: float | timedelta) -> float:
-    """A time-out as a number of seconds. Raises DTypeError or ArgumentError for what is none."""
+    """A time-out as a number of seconds. Raises DTypeError for another type, ArgumentError for NaN."""
     if isinstance(timeout, timedelta):
         return timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
@@ -41,16 +51,20 @@ def seconds(timeout: float | timedelta) -> float:
     return float(timeout)
 
 
-def format_bytes(count: float) -> str:
-    """16777216 -> `16 MiB`, with three significant digits."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{_three_digits(count / size):g} {unit}"
-    return f"{_three_digits(count):g} B"
+def format_bytes(count: float, like: str = "") -> str:
+    """16777216 -> `16 MiB`, with three significant digits.
 
-
-def _three_digits(value: float) -> float:
-    return float(f"{value:.3g}")
+    like: a size as a user gave it, such as "1GB". This very size is returned as given, `1 GB`, and any other count in
+    powers of 1000 if `like` is. Raises ArgumentError if `like` is not a number of bytes.
+    """
+    units = _BINARY
+    if like:
+        number, given = _number_and_unit(like)
+        if count == parse_bytes(like):
+            return f"{number} {given}"
+        units = _BINARY if given in _BINARY else _DECIMAL
+    unit = next((unit for unit, size in units.items() if count >= size), "B")
+    return f"{float(f'{count / units[unit]:.3g}'):g} {unit}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -40,6 +40,18 @@ def test_the_demo_end_to_end(tmp_path: Path) -> None:
     assert len(list((tmp_path / "pictures").glob("*.svg"))) == 6
 
 
+def test_without_a_terminal_the_demo_is_not_silent() -> None:
+    printed = run("--steps", "11", "--ranks", "2")
+    assert printed.startswith("Starting 2 processes.\n")
+    steps = re.findall(r"^training: (\d+) %(?:  step (\d+) on (\w+), loss \d\.\d{3})?$", printed, re.MULTILINE)
+    assert steps == [
+        ("0", "", ""),
+        ("40", "10", "unisono"),
+        ("90", "10", "Gloo"),
+        ("100", "11", "Gloo"),
+    ]
+
+
 def test_wrong_options_are_explained() -> None:
     with pytest.raises(ArgumentError, match="at least 2 ranks and 1 step"):
         run("--ranks", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,30 @@ def python(program: str) -> str:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_links_and_images_work_on_a_package_index() -> None:
+    """They are absolute, and those into the repository name a file that is there: images raw, the others as a page."""
+    links = re.findall(r"(!?)\[[^\]]*\]\((\S+?)\)", README) + re.findall(r"^()\[.+\]: (\S+)$", README, re.MULTILINE)
+    assert {image for image, _ in links} == {"", "!"}
+    for image, target in links:
+        assert target.startswith("https://"), target
+        host = (
+            "https://raw.githubusercontent.com/unisono/unisono/main/"
+            if image
+            else "https://github.com/unisono/unisono/"
+        )
+        if image or target.startswith(host):
+            path = ROOT / re.sub("^(blob|tree)/main/", "", target.removeprefix(host))
+            assert path.exists(), target
+            assert image or f"/{'tree' if path.is_dir() else 'blob'}/main/" in target
+
+
+def test_every_file_that_the_doors_name_is_a_link() -> None:
+    doors = README.split("## Doors\n")[1].split("\n[`")[0]
+    named = re.findall(r"\[?`[\w./]+`\]?", doors)
+    assert len(named) >= 5
+    assert all(f"\n{name}: https://" in README for name in named)
 
 
 def test_there_are_programs() -> None:
@@ -53,7 +78,12 @@ def test_explain_prints_what_is_shown() -> None:
     command = re.search(r"\$ (unisono explain .*)", README)
     assert command
     done = subprocess.run(
-        [sys.executable, "-m", *command[1].split()], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", *command[1].split()],
+        env=dict(os.environ, COLUMNS="100"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     shown = part("explain").strip("`\n").splitlines()
     actual = done.stdout.splitlines()

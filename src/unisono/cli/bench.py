@@ -1,85 +1,127 @@
-"""`unisono bench`: the table of goals, measured here and now."""
+"""`unisono bench`: in half a minute, how much faster than Gloo this machine runs all_reduce with unisono."""
 
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Annotated
 
+import torch
 import typer
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import unisono
 
 from ..errors import ArgumentError
-from ..units import parse_bytes
-from .benchmark.extras import EXTRAS, Extras, measure_extras
-from .benchmark.figures import figures
-from .benchmark.goals import table
-from .benchmark.machine import describe
-from .benchmark.plot import plot as draw
-from .benchmark.report import json_lines, markdown
-from .benchmark.session import OPS, Plan, Session
+from ..units import format_bytes, format_seconds, parse_bytes
+from .bench_calls import Turn, measure
+from .gloo import ENGINES
+from .machine import date, processor, processors
+from .paint import console
+from .progress import progress
 
-__all__ = ["bench"]
+__all__ = ["bench", "verdict"]
 
-_PARTS = (*OPS, *EXTRAS)
+_TURNS = 5
+"""How many turns each engine has with each size."""
+
+_Turns = dict[tuple[int, str], list[Sequence[Turn]]]
+"""Bytes and engine -> for each turn, what each rank measured."""
 
 
 def bench(
     *,
-    ranks: Annotated[str, typer.Option(help="Numbers of ranks, separated by commas.")] = "2,4",
-    quick: Annotated[bool, typer.Option("--quick", help="One round, fewer sizes, about a minute.")] = False,
-    only: Annotated[str, typer.Option(help=f"Some of {','.join(_PARTS)}.")] = ",".join(_PARTS),
-    sizes: Annotated[str, typer.Option(help="These sizes for every collective, such as 8,64KiB.")] = "",
-    mpi: Annotated[bool, typer.Option(help="Measure Open MPI and MPICH too, where installed.")] = True,
-    output: Annotated[Path | None, typer.Option(help="Write Markdown here, and JSON lines beside it.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write time against size here, as SVG.")] = None,
+    ranks: Annotated[int, typer.Option(help="Processes that take part; 0: one per processor, but 2 to 4.")] = 0,
+    sizes: Annotated[str, typer.Option(help="Bytes of each rank's tensor, comma-separated.")] = "8,64KiB,1MiB,16MiB",
+    seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
 ) -> None:
-    """Measure unisono against Gloo, Open MPI, MPICH and the memory, and print the table of goals."""
-    parts = only.split(",")
-    unknown = [part for part in parts if part not in _PARTS]
-    if unknown:
-        raise ArgumentError(f"{unknown[0]!r} cannot be measured: choose from {', '.join(_PARTS)}")
-    plan = Plan([op for op in OPS if op in parts], [parse_bytes(size) for size in sizes.split(",") if size], quick, mpi)
-    machine = describe()
-    session, extras = _measure(plan, [_count(text) for text in ranks.split(",")] if plan.ops else [], parts)
-    known = figures(session.records)
-    wrong = sum(figure.wrong for figure in known.values())
-    if wrong:
-        session.notes.insert(0, f"**{wrong} elements were wrong: this benchmark has failed**")
-    report = markdown(machine, session.notes, table(known, extras), known)
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(report))
-    else:
-        print(report)
-    for path in filter(None, (output, plot)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    if output:
-        output.write_text(report)
-        output.with_suffix(".jsonl").write_text("\n".join(json_lines(machine, extras, session.records)) + "\n")
-    if plot:
-        draw(known, machine, plot)
-    if wrong:
+    """Compare all_reduce with Gloo's on this machine, and check every result. Takes less than half a minute.
+
+    Each size is measured at least once, however long that takes.
+    """
+    ranks = ranks or max(2, min(4, processors()))
+    if ranks < 2:
+        raise ArgumentError(f"{ranks} ranks have nothing to sum: give --ranks 2 or more")
+    names = {_nbytes(text): format_bytes(_nbytes(text), like=text) for text in sizes.split(",")}
+    turns = _measure(ranks, names, seconds)
+    times = {key: _slowest(of_key) for key, of_key in turns.items()}
+    medians = {key: median(of_key) for key, of_key in times.items()}
+    calls = [len(of_key) for of_key in times.values()]
+    out = console()
+    out.print(f"all_reduce of float32 on {ranks} ranks · {processor()}, {processors()} processors")
+    out.print(f"unisono {unisono.__version__}, torch {torch.__version__} · {date()}\n")
+    out.print(_table(medians, names))
+    out.print(f"\n{_summary(medians, names)}")
+    out.print(f"Medians of {min(calls)} to {max(calls)} calls each, of the slowest rank; the engines take turns.")
+    if ranks > processors():
+        out.print(f"{ranks} ranks share {processors()} processors, so calls wait until all are scheduled.")
+    wrong = {engine: _count_wrong(turns, engine) for engine in ENGINES}
+    for engine, count in wrong.items():
+        if count:
+            out.print(f"[bold red]The benchmark has failed: {count} elements of {engine}'s results are wrong.[/]")
+    if any(wrong.values()):
         raise typer.Exit(1)
+    out.print("Every element of every result was right.")
 
 
-def _count(text: str) -> int:
-    if not text.strip().isdigit() or int(text) < 2:
-        raise ArgumentError(f"{text!r} ranks cannot be compared: give numbers from 2 on, such as 2,4")
-    return int(text)
+def _nbytes(text: str) -> int:
+    nbytes = parse_bytes(text)
+    if nbytes < 4 or nbytes % 4:
+        raise ArgumentError(f"--sizes {text}: a float32 has 4 bytes; give multiples of 4, such as 8 or 64KiB")
+    return nbytes
 
 
-def _measure(plan: Plan, worlds: list[int], parts: list[str]) -> tuple[Session, Extras]:
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    progress = Progress(*columns, console=Console(stderr=True))
-    with tempfile.TemporaryDirectory() as folder, progress:
-        task = progress.add_task(
-            "proofs and start-up", total=plan.rounds * sum(len(plan.cells(ranks)) for ranks in worlds)
-        )
-        extras = measure_extras(parts)
-        session = Session(plan, Path(folder), lambda text: progress.update(task, description=text, advance=1))
-        for ranks in worlds:
-            session.run(ranks)
-    return session, extras
+def _measure(ranks: int, sizes: Mapping[int, str], seconds: float) -> _Turns:
+    """All turns; those after the first only while there is time. sizes: bytes -> the size in words."""
+    turns: _Turns = {(nbytes, engine): [] for nbytes in sizes for engine in ENGINES}
+    with (
+        progress(f"bench, {ranks} ranks", _TURNS * len(turns)) as show,
+        tempfile.TemporaryDirectory() as folder,
+        unisono.world(ranks, timeout_s=120) as world,
+    ):
+        for engine in ENGINES:
+            world.run(measure, engine, folder, 4, 0.0)  # compiles and connects
+        end, share_s = time.monotonic() + seconds, seconds / (_TURNS * len(turns))
+        for turn in range(_TURNS):
+            for place, ((nbytes, engine), done) in enumerate(turns.items()):
+                if not turn or time.monotonic() < end:
+                    done.append(world.run(measure, engine, folder, nbytes, share_s))
+                show(turn * len(turns) + place + 1, f"{engine}, {sizes[nbytes]}")
+    return turns
+
+
+def _slowest(turns: Sequence[Sequence[Turn]]) -> list[float]:
+    """Seconds of each call: those of its slowest rank."""
+    return [max(call) for turn in turns for call in zip(*(rank.times for rank in turn), strict=True)]
+
+
+def _table(medians: Mapping[tuple[int, str], float], names: Mapping[int, str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for column in ("size", *ENGINES):
+        table.add_column(column, justify="right")
+    table.add_column("unisono is")
+    for nbytes, name in names.items():
+        ours, gloo = (medians[nbytes, engine] for engine in ENGINES)
+        table.add_row(name, format_seconds(ours), format_seconds(gloo), f"[bold]{verdict(ours, gloo)}[/]")
+    return table
+
+
+def verdict(ours_s: float, gloo_s: float) -> str:
+    """`17x faster than Gloo`, `1.5x slower than Gloo`, or, within 10 %, `about as fast as Gloo`."""
+    ratio = max(ours_s, gloo_s) / min(ours_s, gloo_s)
+    if ratio < 1.1:
+        return "about as fast as Gloo"
+    return f"{ratio:.{0 if ratio >= 9.95 else 1}f}x {'faster' if ours_s < gloo_s else 'slower'} than Gloo"
+
+
+def _summary(medians: Mapping[tuple[int, str], float], names: Mapping[int, str]) -> str:
+    ratios = {nbytes: medians[nbytes, "Gloo"] / medians[nbytes, "unisono"] for nbytes in names}
+    best, worst = max(ratios, key=ratios.__getitem__), min(ratios, key=ratios.__getitem__)
+    said = f"[bold]Best: {verdict(1, ratios[best])}, at {names[best]}."
+    return said + (f" Worst: {verdict(1, ratios[worst])}, at {names[worst]}.[/]" if worst != best else "[/]")
+
+
+def _count_wrong(turns: _Turns, engine: str) -> int:
+    return sum(rank.wrong for (_, of), done in turns.items() if of == engine for turn in done for rank in turn)

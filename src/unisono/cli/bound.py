@@ -1,18 +1,24 @@
-"""Why a collective cannot move less: the share of the vector in its lower bound, made of whole blocks and bytes."""
+"""Why a collective cannot move fewer bytes than its lower bound, in words."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from ..units import format_bytes
 
 __all__ = ["reason"]
 
 
-def reason(collective: str, ranks: int, nbytes: int) -> str:
-    """One or two sentences about the lower bound of a collective, in bytes; `nbytes` is the size of the vector."""
-    p, whole = ranks, format_bytes(nbytes)
+def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
+    """One or two sentences about the lower bound of a collective, in bytes.
+
+    nbytes: the size of the vector. like: that size as the user gave it, such as "1GB"; see `format_bytes`.
+    """
+    amount = partial(format_bytes, like=like)
+    p, whole = ranks, amount(nbytes)
     if p == 1:
         return "A single rank has nothing to send."
-    block, others = format_bytes(nbytes / p), format_bytes(nbytes * (p - 1) / p)
+    block, others = amount(nbytes / p), amount(nbytes * (p - 1) / p)
     lg = (p - 1).bit_length()
     blocks = f"{p - 1} × {block} = {others}, or {p - 1}/{p}"
     return {
@@ -32,7 +38,7 @@ def reason(collective: str, ranks: int, nbytes: int) -> str:
         "all_reduce": (
             f"A vector is {p} blocks of {block}. Every block but one must leave a rank to be summed elsewhere "
             f"(reduce_scatter), and every sum but one must come back (all_gather): 2 × {p - 1} × {block} = "
-            f"{format_bytes(2 * nbytes * (p - 1) / p)}, or {2 * (p - 1)}/{p} of the vector, which nears twice the "
+            f"{amount(2 * nbytes * (p - 1) / p)}, or {2 * (p - 1)}/{p} of the vector, which nears twice the "
             "vector as ranks are added."
         ),
         "all_to_all": f"A tensor is {p} blocks of {block}, one for each rank. All but its own must go: {blocks}.",

@@ -1,4 +1,4 @@
-"""The six collectives, each really run on small tensors: what every rank held before, and what it holds afterwards."""
+"""The six collectives, run on small tensors: what each rank held before and holds afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL_BYTES = 16
 """The size of the tensors that are summed here: two numbers."""
 
 Numbers = list[int]
-"""What a rank holds, as the demo prints it."""
+"""The numbers that a rank holds."""
 
 
 def _reduce() -> tuple[Numbers, Numbers]:
@@ -73,7 +73,7 @@ COLLECTIVES: dict[str, tuple[str, Callable[[], tuple[Numbers, Numbers]]]] = {
     "all_gather": ("every rank collects every rank's tensor", _all_gather),
     "broadcast": ("rank 0's tensor, on every rank", _broadcast),
 }
-"""Name, what it does in words, and the function that does it."""
+"""Name -> what it does, in words, and a function that runs it and returns the numbers before and after."""
 
 
 def perform() -> list[tuple[Numbers, Numbers]]:

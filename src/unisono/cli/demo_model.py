@@ -1,4 +1,4 @@
-"""A small language model of characters, and a text that every machine has: the sources of Python's own library."""
+"""A small language model of characters, and its training text, the sources of Python's standard library."""
 
 from __future__ import annotations
 

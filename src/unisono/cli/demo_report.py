@@ -1,4 +1,4 @@
-"""The tables of the demo. Nothing is run here."""
+"""The tables that the demo prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Steps = Sequence[Sequence[Step]]
 
 @dataclass(frozen=True)
 class Totals:
-    """Seconds of all steps. Computing and waiting: the mean rank's. Communicating, and a whole step: the slowest's."""
+    """Seconds, summed over steps. Computing and waiting: mean of the ranks. Communicating and whole: slowest rank."""
 
     compute_s: float
     wait_s: float
@@ -29,7 +29,7 @@ class Totals:
 
 
 def totals(steps: Steps) -> Totals:
-    """What a training took."""
+    """Add up the times of a training."""
     return Totals(
         compute_s=sum(sum(seen.compute_s for seen in step) / len(step) for step in steps),
         wait_s=sum(sum(seen.wait_s for seen in step) / len(step) for step in steps),
@@ -63,7 +63,7 @@ def _numbers(values: Numbers) -> str:
 
 
 def summary(trained: Mapping[str, Steps]) -> Table:
-    """Two trainings side by side; the ratio says how many times better the first is."""
+    """Two trainings side by side, and how many times faster the first was."""
     table = Table("", *trained, "ratio")
     first, second = map(totals, trained.values())
     characters = sum(map(len, next(iter(trained.values())))) * BATCH * LENGTH

@@ -1,7 +1,7 @@
 """Data-parallel training: every rank has the whole model and its own part of the text; gradients are averaged.
 
-The model and the loop are the same for both engines; what differs is how the gradients are averaged, and where they
-lie: for unisono in shared memory, which saves it the copies.
+Model and loop are the same for both engines. They differ in the call that averages the gradients; and unisono's
+gradients lie in shared memory, which saves copies.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import torch.distributed as dist
 
 import unisono
 
-from .benchmark.gloo import start_gloo
 from .demo_model import LENGTH, CharacterModel, read_text
+from .gloo import start_gloo
 
-__all__ = ["BATCH", "ENGINES", "Step", "advance", "fingerprint", "sample"]
-
-ENGINES = ("unisono", "Gloo")
+__all__ = ["BATCH", "Step", "advance", "fingerprint", "sample"]
 
 BATCH = 16
 """Windows of text per rank and step."""
@@ -89,11 +87,11 @@ class _Trainer:
 
 
 _trainer = functools.cache(_Trainer)
-"""Lives in each rank from one call of `advance` to the next."""
+"""Keeps a trainer in each rank from one call of `advance` to the next."""
 
 
 def advance(engine: str, folder: str, steps: int) -> list[Step]:
-    """Train some more steps with this engine on the calling rank."""
+    """Train `steps` more steps with this engine on the calling rank."""
     trainer = _trainer(engine, folder)
     return [trainer.step() for _ in range(steps)]
 
@@ -107,6 +105,6 @@ def fingerprint(engine: str, folder: str) -> str:
 
 
 def sample(engine: str, folder: str, start: str, count: int) -> str:
-    """What the trained model writes."""
+    """`start`, continued by `count` characters from the trained model."""
     text: str = _trainer(engine, folder).model.write(start, count)
     return text

@@ -1,7 +1,8 @@
-"""The console, and the colours of a grid on it."""
+"""The console that commands print on, and the colours of a grid."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -14,12 +15,13 @@ __all__ = ["console", "paint"]
 
 
 def console() -> Console:
-    """As wide as the terminal; where there is none, as wide as this page."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    """Standard output. As wide as COLUMNS says, else as the terminal; 100 columns where there is none."""
+    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(highlight=False, width=None if known else 100)
 
 
 def paint(grid: str) -> Text:
-    """A grid as `draw.text` makes it, in colours: what has just been written, the arrows, the rounds."""
+    """Colour a grid made by `draw.text`: the chunks written in a round, the arrows, the headings."""
     painted = Text(grid)
     painted.highlight_regex(re.escape(MARK) + r"\S+", "bold green")
     painted.highlight_regex(r"─+[+∪]?─*→", "cyan")

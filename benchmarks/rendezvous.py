@@ -1,0 +1,78 @@
+"""The barrier before each timed call. It belongs to no contender, so it is the same for all of them, MPI included.
+
+A file that all ranks map holds one counter per rank. A rank increments its own and waits until no other is behind.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from pathlib import Path
+
+from unisono.errors import WaitTimeout
+
+__all__ = ["Rendezvous"]
+
+_LINE = 128
+"""Bytes per rank: two cache lines, because processors fetch them in pairs."""
+
+_SPINS = 200
+"""Reads of a counter before the first yield, about 10 µs; with more ranks than processors a rank yields at once."""
+
+
+class Rendezvous:
+    """A barrier over `ranks` processes through the file at `path`, which all of them may create."""
+
+    def __init__(self, path: Path, rank: int, ranks: int, timeout_s: float = 120.0) -> None:
+        self.rank, self.ranks, self._timeout_s = rank, ranks, timeout_s
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, ranks * _LINE)
+            self._words = memoryview(mmap.mmap(descriptor, ranks * _LINE)).cast("q")
+        finally:
+            os.close(descriptor)
+        step = _LINE // 8
+        self._mine, self._number = rank * step, 0
+        self._others = [(rank + d) % ranks * step for d in range(1, ranks)]
+        self._spins = _SPINS if ranks <= len(os.sched_getaffinity(0)) else 0
+
+    def barrier(self) -> None:
+        """Return once every rank has called this as often as this one. Raises WaitTimeout."""
+        self._number = number = self._number + 1
+        words = self._words
+        words[self._mine] = number
+        for other in self._others:
+            if words[other] < number:
+                self._wait(other, number)
+
+    def _wait(self, other: int, number: int) -> None:
+        words = self._words
+        for _ in range(self._spins):
+            if words[other] >= number:
+                return
+        deadline = time.monotonic() + self._timeout_s
+        while words[other] < number:
+            os.sched_yield()
+            if time.monotonic() > deadline:
+                raise WaitTimeout("the barrier of the benchmark", self._timeout_s, [other * 8 // _LINE], self.rank)
+
+    def share(self, value: int) -> int:
+        """Rank 0's value, on every rank."""
+        if self.rank == 0:
+            self._words[1] = value
+        self.barrier()
+        value = self._words[1]
+        self.barrier()
+        return value
+
+    def latency_s(self) -> float:
+        """Seconds per barrier, the best of 20 batches: a measure of how fast the machine is at the moment."""
+        best = float("inf")
+        for _ in range(20):
+            self.barrier()
+            start = time.perf_counter()
+            for _ in range(50):
+                self.barrier()
+            best = min(best, (time.perf_counter() - start) / 50)
+        return best

@@ -1,0 +1,198 @@
+"""The calls that are tried on three ranks, and the verdict on each.
+
+There are three ranks because an exscan of two combines nothing. Values are small whole numbers, whose sums and products
+are exact in every dtype. Some are negative, so that a library that takes a dtype for another of its size is found out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unisono.engine.reducers import DTYPES
+
+from .library import LOST, Library, NoResult
+from .situations import SITUATIONS
+
+__all__ = [
+    "ALL_DTYPES",
+    "COMBINING",
+    "FACTORS",
+    "MOVING",
+    "OPS",
+    "RANKS",
+    "TRIES",
+    "Try",
+    "is_number",
+    "outcome",
+    "worst",
+]
+
+RANKS = 3
+COMBINING = ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
+MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all")
+
+FACTORS = (0.5, 2.0, 1.0)
+"""What each rank's numbers are multiplied with in a premul_sum."""
+
+OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": lambda x, y: x + y,
+    "avg": lambda x, y: x + y,
+    "product": lambda x, y: x * y,
+    "min": min,
+    "max": max,
+    "band": lambda x, y: x & y,
+    "bor": lambda x, y: x | y,
+    "bxor": lambda x, y: x ^ y,
+    "premul_sum": lambda x, y: x + y,
+    "custom": lambda x, y: x + y + 1,
+}
+"""The ops, on two numbers."""
+
+ALL_DTYPES = (*DTYPES, "complex32", "float8_e8m0fnu", "float4_e2m1fn_x2", "int4")
+"""Those that can be combined, and some that can be moved only."""
+
+_NUMBERS = ((0, 1, -2, 1, 0, 2), (1, -1, 2, 0, 0, 1), (-2, 0, 1, 1, 2, -1))
+_BLOCK = 2
+
+
+@dataclass(frozen=True)
+class Try:
+    """A call with a dtype and an op (of a call that only moves, none), or one of SITUATIONS."""
+
+    call: str
+    dtype: str = ""
+    op: str = ""
+
+
+def outcome(one: Try, library: Library) -> str:
+    """Make the call on this rank. Returns "right", "wrong", "undefined", or the word of a NoResult."""
+    try:
+        if one.call in SITUATIONS:
+            right: bool | None = SITUATIONS[one.call](library)
+        elif one.call in COMBINING:
+            right = _combines(one, library)
+        else:
+            right = _moves(one, library)
+    except NoResult as instead:
+        return instead.word
+    return "undefined" if right is None else "right" if right else "wrong"
+
+
+def worst(outcomes: Sequence[str]) -> str:
+    """One word for what several ranks have seen."""
+    return next((word for word in (*LOST, "wrong", "raises") if word in outcomes), outcomes[0])
+
+
+def _combines(one: Try, library: Library) -> bool | None:
+    """Is the combination right? None where no result is defined."""
+    kind, rank = getattr(torch, one.dtype), library.rank
+    given = [_tensor(numbers, kind) for numbers in _signed(kind)] if is_number(kind) else _bytes(kind)
+    x = _copy(given[rank])
+    y = _zeros(_BLOCK, kind) if one.call == "reduce_scatter" else None
+    library.perform(one.call, x, y, one.op)
+    if not (is_number(kind) and _has(kind, one.op)) or (one.op == "avg" and "scan" in one.call):
+        return None
+    if one.call == "reduce" and rank != 0:
+        return True  # other ranks' tensors are unspecified
+    if one.call == "exscan" and rank == 0:
+        return True
+    upto = {"scan": rank + 1, "exscan": rank}.get(one.call, RANKS)
+    want = _combined(one.op, kind, upto)
+    own = slice(rank * _BLOCK, (rank + 1) * _BLOCK)
+    return _same(x, want) if y is None else _same(y, want[own])
+
+
+def _moves(one: Try, library: Library) -> bool:
+    """Did the bytes arrive?"""
+    kind, rank = getattr(torch, one.dtype), library.rank
+    given, own = _bytes(kind), slice(rank * _BLOCK, (rank + 1) * _BLOCK)
+    want = {
+        "broadcast": lambda: [given[0]],
+        "scatter": lambda: [given[0][own]],
+        "gather": lambda: [row[:_BLOCK] for row in given],
+        "all_gather": lambda: [row[:_BLOCK] for row in given],
+        "all_to_all": lambda: [row[own] for row in given],
+    }[one.call]()
+    x = _copy(given[rank][:_BLOCK] if one.call in ("gather", "all_gather") else given[rank])
+    y = None if one.call == "broadcast" else _zeros(sum(map(len, want)), kind)
+    library.perform(one.call, x, y)
+    if one.call == "gather" and rank != 0:
+        return True
+    return _same(x if y is None else y, torch.cat([part.view(torch.uint8) for part in want]).view(kind))
+
+
+def is_number(kind: torch.dtype) -> bool:
+    """Does torch know what numbers of this dtype are?"""
+    return str(kind).removeprefix("torch.") in (*DTYPES, "complex32")
+
+
+def _has(kind: torch.dtype, op: str) -> bool:
+    """Is there a right result?"""
+    inexact = kind.is_floating_point or kind.is_complex
+    if op in ("band", "bor", "bxor"):
+        return not inexact
+    if op in ("min", "max"):
+        return not kind.is_complex
+    if op == "premul_sum":
+        return inexact
+    return op != "avg" or kind is not torch.bool
+
+
+def _signed(kind: torch.dtype) -> list[list[int]]:
+    """The numbers of each rank as a dtype has them: bools are 0 and 1, and what has no sign loses it."""
+    if kind is torch.bool:
+        return [[n % 2 for n in numbers] for numbers in _NUMBERS]
+    return [[n if kind.is_signed else abs(n) for n in numbers] for numbers in _NUMBERS]
+
+
+def _combined(op: str, kind: torch.dtype, ranks: int) -> torch.Tensor:
+    rows: list[list[Any]] = [list(numbers) for numbers in _signed(kind)]
+    if op == "premul_sum":
+        rows = [[n * factor for n in numbers] for numbers, factor in zip(rows, FACTORS, strict=True)]
+    totals = [functools.reduce(OPS[op], column) for column in zip(*rows[:ranks], strict=True)]
+    if op == "avg":
+        inexact = kind.is_floating_point or kind.is_complex
+        totals = [total / ranks if inexact else int(total / ranks) for total in totals]
+    return _tensor(totals, kind)
+
+
+def _tensor(numbers: Sequence[Any], kind: torch.dtype) -> torch.Tensor:
+    exact = torch.complex128 if kind.is_complex else torch.float64 if kind.is_floating_point else torch.int64
+    return torch.tensor(numbers, dtype=exact).to(kind)
+
+
+def _bytes(kind: torch.dtype) -> list[torch.Tensor]:
+    """Six elements of each rank, with other bytes everywhere, as far as there are so many."""
+    raw = torch.arange(6 * RANKS * kind.itemsize) * 7 % 251
+    whole = (raw % 2 if kind is torch.bool else raw).to(torch.uint8).view(kind)
+    return [whole[6 * rank : 6 * rank + 6] for rank in range(RANKS)]
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.uint8).clone().view(tensor.dtype)
+
+
+def _zeros(count: int, kind: torch.dtype) -> torch.Tensor:
+    return torch.zeros(count * kind.itemsize, dtype=torch.uint8).view(kind)
+
+
+def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Bit for bit; but of floats, 0 and -0 are one."""
+    if torch.equal(x.view(torch.uint8), y.view(torch.uint8)):
+        return True
+    if not (x.dtype.is_floating_point or x.dtype.is_complex) or str(x.dtype).removeprefix("torch.") not in DTYPES:
+        return False
+    wide = torch.complex128 if x.dtype.is_complex else torch.float64
+    return torch.equal(x.to(wide), y.to(wide))
+
+
+TRIES: tuple[Try, ...] = (
+    *(Try(call, dtype, op) for call in COMBINING for op in OPS for dtype in ALL_DTYPES),
+    *(Try(call, dtype) for call in MOVING for dtype in ALL_DTYPES),
+    *(Try(situation) for situation in SITUATIONS),
+)

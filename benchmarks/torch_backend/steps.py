@@ -1,0 +1,85 @@
+"""Training steps of a small transformer, data parallel and sharded: on our backend, on Gloo, and on one rank alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .calls import Times
+from .groups import Groups
+
+__all__ = ["ALONE", "KINDS", "measure_steps"]
+
+KINDS = ("DistributedDataParallel", "fully_shard")
+ALONE = "without communication"
+
+_WIDTH, _LAYERS, _BATCH, _LENGTH, _WORDS = 128, 4, 4, 32, 256
+
+
+class _Transformer(nn.Module):
+    """Guesses the next word: an embedding, four layers, a linear layer. About 860,000 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)  # the same start for everybody
+        self.embed = nn.Embedding(_WORDS, _WIDTH)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(_WIDTH, 4, 4 * _WIDTH, dropout=0.0, batch_first=True) for _ in range(_LAYERS)
+        )
+        self.guess = nn.Linear(_WIDTH, _WORDS)
+
+    def forward(self, words: torch.Tensor) -> Any:
+        """words: (batch, length) int64. Returns the logits of each next word: (batch, length, 256)."""
+        states = self.embed(words)
+        for layer in self.layers:
+            states = layer(states)
+        return self.guess(states)
+
+
+class _Trainer:
+    """One model, wrapped for one group, with its optimizer and this rank's data."""
+
+    def __init__(self, kind: str, group: Any) -> None:
+        model: Any = _Transformer()
+        if group is not None and kind == "fully_shard":
+            from torch.distributed.device_mesh import DeviceMesh
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = DeviceMesh.from_group(group, "cpu")
+            for layer in model.layers:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+        elif group is not None:
+            model = nn.parallel.DistributedDataParallel(model, process_group=group)
+        self._model, self._optimizer = model, torch.optim.AdamW(model.parameters(), lr=0.001)
+        self._generator = torch.Generator().manual_seed(dist.get_rank())
+
+    def step(self) -> float:
+        """One step; its loss."""
+        words = torch.randint(_WORDS, (_BATCH, _LENGTH + 1), generator=self._generator)
+        self._optimizer.zero_grad()
+        logits = self._model(words[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return loss.item()
+
+
+def measure_steps(folder: str, kind: str, turns: int) -> tuple[Times, dict[str, list[float]]]:
+    """Train on this rank, each contender its own copy, in turns: seconds per step, and the losses of all steps."""
+    groups = Groups.get(folder)
+    trainers = {name: _Trainer(kind, group) for name, group in {**groups.contenders, ALONE: None}.items()}
+    times: Times = {name: [] for name in trainers}
+    losses: dict[str, list[float]] = {name: [] for name in trainers}
+    for turn in range(turns + 2):
+        for name, trainer in trainers.items():
+            groups.meet.barrier()
+            begin = time.perf_counter()
+            losses[name].append(trainer.step())
+            if turn >= 2:  # the first ones make buffers
+                times[name].append(time.perf_counter() - begin)
+    return times, losses

@@ -1,0 +1,28 @@
+"""What stands beside every figure: the processor, how many of them, the date."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from pathlib import Path
+
+__all__ = ["date", "processor", "processors"]
+
+
+def processor() -> str:
+    """The model of the processor, or at least its architecture."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def processors() -> int:
+    """How many processors this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def date() -> str:
+    """Now, to the minute, as `2026-11-20 20:42 UTC`."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,329 @@
+"""The benchmark of collectives: figures, goals, checks, and a run of a few small cells. No test looks at a time."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import typer
+from benchmarks import mpi
+from benchmarks.collectives.__main__ import bench
+from benchmarks.collectives.extras import Extras
+from benchmarks.collectives.figures import Figure, Key, Record, algbw, busbw, figures, percentile, ratio, slowest
+from benchmarks.collectives.goals import table
+from benchmarks.collectives.protocol import Cell, Sample, encode, expected, measure, shapes
+from benchmarks.collectives.report import json_lines, markdown
+from benchmarks.collectives.session import OPS, Plan
+from benchmarks.names import GLOO, MPICH, OPEN_MPI, OURS, SHARED
+from benchmarks.rendezvous import Rendezvous
+from typer.testing import CliRunner
+
+from unisono.errors import ArgumentError, WaitTimeout
+
+MACHINE = {"machine": "a machine", "date": "a day", "command": "a command"}
+
+
+def figure(seconds: float, *, p50: float | None = None, wrong: int = 0) -> Figure:
+    return Figure(seconds, seconds if p50 is None else p50, 2 * seconds, 10, wrong, 3e-7)
+
+
+def key(nbytes: int, contender: str, op: str = "all_reduce", ranks: int = 2, dtype: str = "float32") -> Key:
+    return Key(op, dtype, ranks, nbytes, contender)
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_a_percentile_is_one_of_the_times() -> None:
+    times = [5.0, 1.0, 4.0, 2.0, 3.0]
+    assert [percentile(times, percent) for percent in (0, 20, 21, 50, 99, 100)] == [1, 1, 2, 3, 5, 5]
+    assert percentile([7.0], 50) == 7
+    assert percentile([float(i) for i in range(1, 101)], 99) == 99
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 7, 8])
+def test_bandwidths_are_those_of_nccl_tests(n: int) -> None:
+    """GB is 1e9 bytes; busbw is algbw times 2(n-1)/n, (n-1)/n or 1."""
+    assert algbw(3_000_000_000, 2.0) == 1.5
+    assert busbw("all_reduce", 10**9, n, 1.0) == pytest.approx(2 * (n - 1) / n)
+    for op in ("all_gather", "reduce_scatter", "all_to_all"):
+        assert busbw(op, 10**9, n, 1.0) == pytest.approx((n - 1) / n)
+    for op in ("broadcast", "reduce"):
+        assert busbw(op, 10**9, n, 1.0) == 1.0
+
+
+def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
+    cell = Cell(OURS, "all_reduce", "float32", 64, 1.0)
+    record = slowest(cell, 2, [Sample([1.0, 5.0], 1, 0.1), Sample([3.0, 4.0], 0, 0.3), Sample([2.0, 2.0], 4, 0.2)])
+    assert record == Record(Key("all_reduce", "float32", 3, 64, OURS), 2, [3.0, 5.0], 5, 0.3)
+
+
+def test_rounds_of_one_key_make_one_figure() -> None:
+    same, other = key(8, OURS), key(8, GLOO)
+    records = [
+        Record(same, 0, [3.0, 1.0], 0, 0.2),
+        Record(other, 0, [9.0], 2, 0.2),
+        Record(same, 1, [2.0], 1, 0.4),
+        Record(same, 2, [8.0], 0, 0.3),
+    ]
+    assert figures(records) == {
+        same: Figure(least=1.0, p50=2.0, p99=8.0, iterations=4, wrong=1, barrier_s=0.3),
+        other: Figure(least=9.0, p50=9.0, p99=9.0, iterations=1, wrong=2, barrier_s=0.2),
+    }
+
+
+def test_a_ratio_says_how_many_times_as_long_the_other_takes() -> None:
+    known = {key(8, OURS): figure(1.0, p50=2.0), key(8, GLOO): figure(30.0, p50=40.0)}
+    assert ratio(known, key(8, OURS), key(8, GLOO)) == (30.0, 20.0)
+    assert ratio(known, key(8, OURS), key(8, MPICH)) is None
+
+
+# ---------------------------------------------------------------- checks
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 8])
+@pytest.mark.parametrize("op", OPS)
+def test_expected_results_against_plain_loops(op: str, ranks: int) -> None:
+    count = 2 * ranks
+    n_in, n_out = shapes(op, count, ranks)
+    inputs = [[100 * rank + i for i in range(n_in)] for rank in range(ranks)]
+
+    def value(rank: int, start: int, n: int) -> np.ndarray:
+        return np.array(inputs[rank][start : start + n])
+
+    for rank in range(ranks):
+        sums = [sum(each[i] for each in inputs) for i in range(n_in)]
+        plain = {
+            "all_reduce": sums,
+            "broadcast": inputs[0],
+            "all_gather": [number for each in inputs for number in each],
+            "reduce_scatter": sums[2 * rank : 2 * rank + 2],
+            "all_to_all": [number for each in inputs for number in each[2 * rank : 2 * rank + 2]],
+        }[op]
+        assert len(plain) == (n_out or n_in)
+        assert expected(op, rank, ranks, count, value).tolist() == plain
+
+
+def test_small_numbers_have_the_bits_that_torch_gives_them() -> None:
+    values = np.arange(257)
+    assert encode(values, "float32").tolist() == [float(value) for value in values]
+    bits = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
+    assert encode(values, "bfloat16").tolist() == bits.tolist()
+
+
+def test_a_wrong_element_is_counted_in_every_iteration(tmp_path: Path) -> None:
+    meet = Rendezvous(tmp_path / "meet", 0, 1)
+    cell = Cell(OURS, "all_to_all", "float32", 400, 0.0)
+    source, target = np.zeros(100, np.float32), np.zeros(100, np.float32)
+
+    def copy(count: int) -> None:
+        target[:count] = source[:count]
+
+    right = measure(meet, cell, source, target, functools.partial(copy, 100))
+    wrong = measure(meet, cell, source, target, functools.partial(copy, 98))
+    assert right.wrong == 0
+    assert wrong.wrong == 2 * (1 + 3 + len(wrong.times))
+    assert len(wrong.times) == 5
+
+
+def test_blocks_in_the_wrong_order_are_seen(tmp_path: Path) -> None:
+    """With constant inputs this would go unnoticed: what a rank sends to itself and to others looks the same."""
+    cell = Cell(OURS, "all_to_all", "float32", 8, 0.0)
+    source, target = np.zeros(2, np.float32), np.zeros(2, np.float32)
+
+    def swapped() -> None:
+        target[:] = source[::-1]
+
+    assert measure(Rendezvous(tmp_path / "meet", 0, 1), cell, source, target, swapped).wrong == 2
+
+
+# ---------------------------------------------------------------- the barrier
+
+
+def test_nobody_leaves_the_barrier_before_all_have_come(tmp_path: Path) -> None:
+    ranks, rounds = 3, 50
+    arrived, early, shared = [0] * ranks, [], []
+
+    def live(rank: int) -> None:
+        meet = Rendezvous(tmp_path / "meet", rank, ranks, timeout_s=30)
+        for number in range(1, rounds + 1):
+            arrived[rank] = number
+            meet.barrier()
+            if min(arrived) < number:
+                early.append((rank, number))
+        shared.append(meet.share(rank + 7))
+
+    threads = [threading.Thread(target=live, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert early == []
+    assert arrived == [rounds] * ranks
+    assert shared == [7, 7, 7]
+
+
+def test_the_barrier_names_who_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(WaitTimeout) as caught:
+        Rendezvous(tmp_path / "meet", 0, 3, timeout_s=0.01).barrier()
+    assert caught.value.missing == (1,)
+
+
+# ---------------------------------------------------------------- goals
+
+
+def verdicts(known: dict[Key, Figure], extras: Extras | None = None) -> dict[str, str]:
+    return {row.goal: row.verdict for row in table(known, extras or Extras())}
+
+
+def test_nothing_measured_is_not_reached() -> None:
+    assert set(verdicts({}).values()) == {"not measured"}
+
+
+def test_a_goal_is_reached_by_least_times_and_by_medians_at_every_size() -> None:
+    goal = "all_reduce against Gloo, up to 64 KiB"
+    known = {
+        key(8, OURS): figure(1e-6),
+        key(8, GLOO): figure(31e-6),
+        key(1 << 16, OURS, ranks=4): figure(1e-6),
+        key(1 << 16, GLOO, ranks=4): figure(30e-6),
+    }
+    assert verdicts(known)[goal] == "pass"
+    for worse in (figure(29e-6), figure(31e-6, p50=29e-6), figure(29e-6, p50=31e-6)):
+        short = known | {key(1 << 16, GLOO, ranks=4): worse}
+        row = next(row for row in table(short, Extras()) if row.goal == goal)
+        assert row.verdict == "short"
+        assert "reached at 1 of 2 (8 B ... 64 KiB, 2 and 4 ranks)" in row.measured
+        assert "at 64 KiB, 4 ranks" in row.measured
+
+
+def test_the_better_mpi_counts() -> None:
+    goal = "all_reduce against the better of Open MPI and MPICH, 2 ranks, 64 KiB ... 64 MiB"
+    known = {key(1 << 20, OURS): figure(1e-4), key(1 << 20, MPICH): figure(9e-4)}
+    assert verdicts(known)[goal] == "pass"
+    assert verdicts(known | {key(1 << 20, OPEN_MPI): figure(1.4e-4)})[goal] == "short"
+
+
+def test_zero_copy_is_held_against_both_yardsticks() -> None:
+    goal = "zero copy all_reduce, 2 ranks, 1 MiB ... 64 MiB, against "
+    known = {
+        key(1 << 20, SHARED): figure(10e-6),
+        key(1 << 20, "floor", op="floor"): figure(8.1e-6),
+        key(1 << 20, "memcpy", op="memcpy"): figure(9e-6),
+    }
+    found = verdicts(known)
+    assert found[goal + "one read-modify-write pass"] == "pass"
+    assert found[goal + "a memcpy of the tensor"] == "short"
+
+
+def test_times_are_held_against_their_limits() -> None:
+    known = {
+        key(8, OURS): figure(1e-6, p50=1.4e-6),
+        key(8, OPEN_MPI): figure(1e-6, p50=0.9e-6),
+        key(1 << 20, OURS): figure(1e-4),
+        key(1 << 20, OURS, dtype="bfloat16"): figure(1.29e-4),
+    }
+    found = verdicts(known, Extras(proof_s=4e-3, proof_name="ring", ring_s=5.1, first_call_s=19.0, later_s=0.6))
+    assert found["all_reduce of 8 bytes, 2 ranks"] == "pass"
+    assert found["all_reduce of 8 bytes, 2 ranks, against mpi4py and Open MPI"] == "short"
+    assert found["bfloat16 all_reduce against float32 of as many bytes"] == "pass"
+    assert [verdict for goal, verdict in found.items() if "proof" in goal] == ["pass", "short"]
+    assert found["first call after install, with compilation"] == "pass"
+    assert found["start of a later process, over importing torch"] == "short"
+
+
+# ---------------------------------------------------------------- reports
+
+
+def test_the_report_shows_bandwidths_and_shares_of_the_yardsticks() -> None:
+    known = {
+        key(1 << 20, OURS, ranks=4): figure(1e-3),
+        key(1 << 20, "memcpy", op="memcpy", ranks=4): figure(5e-4),
+        key(1 << 20, "floor", op="floor", ranks=4): figure(8e-4),
+    }
+    text = markdown(MACHINE, ["MPICH is left out"], table(known, Extras()), known)
+    row = next(line for line in text.splitlines() if line.startswith("| 1048576") and f"| {OURS} |" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:] == ["262144", OURS, "1000", "1000", "2000", "1.049", "1.573", "0", "50", "80", "0.3", "10"]
+    assert "- command: `a command`" in text
+    assert "- note: MPICH is left out" in text
+
+
+def test_json_lines_can_be_read_back() -> None:
+    record = Record(key(8, OURS), 1, [3e-6, 1e-6], 0, 3e-7)
+    first, second = map(json.loads, json_lines(MACHINE, Extras(ring_s=2.5), [record]))
+    assert first["date"] == "a day"
+    assert first["ring_s"] == 2.5
+    assert second["contender"] == OURS
+    assert (second["min_s"], second["p50_s"], second["p99_s"], second["iterations"]) == (1e-6, 1e-6, 3e-6, 2)
+
+
+def test_an_mpi_that_is_not_there_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert mpi.find(OPEN_MPI) == "mpi4py is not installed: pip install 'unisono[bench]'"
+
+
+def test_a_plan_measures_what_goals_need() -> None:
+    cells = {(cell.contender, cell.op, cell.dtype, cell.nbytes) for cell in Plan(quick=True).cells(2)}
+    for nbytes in (8, 1 << 16, 1 << 20, 1 << 26):
+        for contender in (OURS, SHARED, GLOO, OPEN_MPI, MPICH):
+            assert (contender, "all_reduce", "float32", nbytes) in cells
+        assert ("floor", "floor", "float32", nbytes) in cells
+    assert {cell.op for cell in Plan(ops=["broadcast"]).cells(2)} == {"broadcast"}
+
+
+def test_a_plan_leaves_out_blocks_that_do_not_divide() -> None:
+    cells = Plan(ops=["all_reduce", "all_gather"], sizes=[8, 24]).cells(3)
+    assert {(cell.op, cell.nbytes) for cell in cells if cell.contender == OURS} == {
+        ("all_reduce", 8),
+        ("all_reduce", 24),
+        ("all_gather", 24),
+    }
+
+
+# ---------------------------------------------------------------- the command
+
+
+def run(*arguments: str) -> str:
+    app = typer.Typer()
+    app.command()(bench)
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_few_small_cells_end_to_end(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report, picture = tmp_path / "new" / "report.md", tmp_path / "plot.svg"
+    printed = run(
+        "--quick", "--no-mpi", "--ranks", "2", "--sizes", "8,4KiB", "--only", ",".join(OPS),
+        "--output", str(report), "--plot", str(picture),
+    )  # fmt: skip
+    assert printed.strip() == report.read_text().strip()
+    lines = [json.loads(line) for line in report.with_suffix(".jsonl").read_text().splitlines()]
+    measured = {(line["op"], line["contender"], line["nbytes"]) for line in lines[1:]}
+    assert measured >= {(op, contender, size) for op in OPS for contender in (OURS, SHARED, GLOO) for size in (8, 4096)}
+    assert {line["wrong"] for line in lines[1:]} == {0}
+    assert picture.read_text().count("<svg") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--only", "all_reduce,all_redcue"], "'all_redcue' cannot be measured"),
+        (["--ranks", "2,1"], "'1' ranks cannot be compared"),
+        (["--sizes", "many"], "'many' is not a number of bytes"),
+    ],
+)
+def test_wrong_options_are_explained(arguments: list[str], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        run(*arguments)

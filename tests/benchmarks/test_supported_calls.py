@@ -1,0 +1,121 @@
+"""docs/calls.md: that it says what the code does, and that what fills it can tell right from wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.names import OURS
+from benchmarks.supported_calls.attempts import ALL_DTYPES, COMBINING, MOVING, OPS, TRIES, Try, outcome, worst
+from benchmarks.supported_calls.library import Library, NoResult
+from benchmarks.supported_calls.situations import SITUATIONS
+from benchmarks.supported_calls.table import markdown, outcomes_in
+from benchmarks.supported_calls.torch_like import try_torch_like
+
+import unisono
+from unisono.ops import check_op_dtype, premul_sum, resolve
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "calls.md"
+
+
+def takes(one: Try) -> bool:
+    """What the code says: does this call take this dtype with this op?"""
+    if one.call in MOVING:
+        return True
+    if one.op == "avg" and one.call in ("scan", "exscan"):
+        return False
+    made = {"custom": lambda: unisono.make_op(OPS["custom"]), "premul_sum": lambda: premul_sum(0.5)}
+    try:
+        check_op_dtype(made.get(one.op, lambda: resolve(one.op))(), one.dtype)
+    except unisono.DTypeError:
+        return False
+    return True
+
+
+def test_the_document_says_of_ours_what_the_code_says() -> None:
+    found = outcomes_in(DOCUMENT.read_text(), OURS)
+    assert set(found) == {one for one in TRIES if one.dtype}
+    for one, word in found.items():
+        assert word == ("right" if takes(one) else "raises"), one
+
+
+def test_the_document_starts_with_what_the_code_writes() -> None:
+    head = markdown({}, [], {}).partition("\n\n## ")[0].strip()
+    assert "Made by `make calls`" in head
+    assert DOCUMENT.read_text().startswith(head + "\n")
+
+
+def test_tables_can_be_read_back() -> None:
+    words = ["right", "wrong", "raises", "no call"]
+    outcomes = {name: [words[(k * step) % 4] for k in range(len(TRIES))] for name, step in (("a", 7), ("b", 11))}
+    text = markdown({"machine": "none"}, ["a note"], outcomes)
+    assert "- machine: none" in text
+    assert "- a note" in text
+    for name, found in outcomes.items():
+        assert outcomes_in(text, name) == {one: word for one, word in zip(TRIES, found, strict=True) if one.dtype}
+        for one, word in zip(TRIES, found, strict=True):
+            assert one.dtype or word in next(line for line in text.splitlines() if line.startswith(f"| {one.call} |"))
+
+
+def test_a_few_tries_of_ours() -> None:
+    tries = [
+        *(Try(call, dtype, "max") for call in COMBINING for dtype in ("int8", "float8_e5m2")),
+        Try("exscan", "uint16", "product"),
+        Try("all_reduce", "complex64", "max"),
+        *(Try(call, "int4") for call in MOVING),
+        *(Try(situation) for situation in SITUATIONS),
+    ]
+    found = dict(zip(tries, try_torch_like(OURS, tries), strict=True))
+    disagreeing = list(SITUATIONS)[-5:]
+    raising = {Try("all_reduce", "complex64", "max"), *map(Try, disagreeing)}
+    assert found == {one: "raises" if one in raising else "right" for one in tries}
+
+
+class Fake(Library):
+    """One that does with its tensors what it is told to, and knows no other rank."""
+
+    rank = 0
+
+    def __init__(self, action: Callable[[torch.Tensor], None]) -> None:
+        self._action = action
+
+    def _perform(self, call: str, x: torch.Tensor, y: torch.Tensor | None, op: str, root: int) -> None:  # noqa: ARG002
+        self._action(x if y is None else y)
+
+
+def nothing(tensor: torch.Tensor) -> None:
+    pass
+
+
+def fail(error: Exception) -> Callable[[torch.Tensor], None]:
+    def action(tensor: torch.Tensor) -> None:
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+def test_a_library_that_does_nothing_is_found_out(dtype: str) -> None:
+    wrong = [Try(call, dtype) for call in ("scatter", "gather", "all_gather", "all_to_all")]
+    if dtype not in ("complex32", "float8_e8m0fnu", "float4_e2m1fn_x2", "int4"):
+        wrong += [Try(call, dtype, "sum") for call in ("all_reduce", "reduce", "reduce_scatter")]
+    for one in wrong:
+        assert outcome(one, Fake(nothing)) == "wrong", one
+
+
+def test_only_errors_of_the_library_are_held_against_it() -> None:
+    one = Try("all_reduce", "float32", "sum")
+    assert outcome(one, Fake(fail(RuntimeError("no such dtype")))) == "raises"
+    assert outcome(one, Fake(fail(NoResult("no op")))) == "no op"
+    assert outcome(Try("all_reduce", "float32", "band"), Fake(nothing)) == "undefined"
+    with pytest.raises(AttributeError):  # a dtype that torch does not have is a mistake of whoever tries it
+        outcome(Try("all_reduce", "float31", "sum"), Fake(nothing))
+
+
+def test_one_word_for_several_ranks() -> None:
+    assert worst(["right", "right"]) == "right"
+    assert worst(["right", "raises", "wrong"]) == "wrong"
+    assert worst(["wrong", "hangs", "aborts"]) == "aborts"
+    assert worst(["no op", "no op"]) == "no op"

@@ -1,0 +1,47 @@
+"""The benchmark of torch.distributed: a run of every call, and its report. No test looks at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from benchmarks.names import GLOO, OURS
+from benchmarks.torch_backend import __main__ as command
+from benchmarks.torch_backend.calls import CALLS
+from benchmarks.torch_backend.report import Called, Trained, torch_markdown
+from benchmarks.torch_backend.steps import ALONE, KINDS
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own
+
+
+def test_every_call_and_both_kinds_of_training(tmp_path: Path) -> None:
+    output = tmp_path / "there" / "TORCH.md"
+    command.bench_torch(sizes="8,4KiB", turns=1, steps=1, output=output)
+    report = output.read_text()
+    for name in (*CALLS, *KINDS):
+        assert f"| `{name}` |" in report
+    assert f"differ from Gloo's: 0 of {2 * len(CALLS) - 1}." in report
+    assert report.count("yes, to the last bit") == len(KINDS)
+
+
+def test_what_differs_makes_the_command_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "CALLS", {"reduce": CALLS["reduce"]})
+    monkeypatch.setattr(command, "KINDS", ())
+    monkeypatch.setattr(command, "measure_calls", lambda *_: ({OURS: [1e-6], GLOO: [2e-6]}, False))
+    with pytest.raises(typer.Exit):
+        command.bench_torch(sizes="8", turns=1, steps=1, output=None)
+    assert "differ from Gloo's: 1 of 1." in capsys.readouterr().out
+
+
+def test_the_figures_of_a_table() -> None:
+    calls = [Called("some", 8, {OURS: [3e-6, 1e-6, 2e-6], GLOO: [9e-6, 8e-6, 7e-6]}, True)]
+    losses = {OURS: [2.5, 1.5], GLOO: [2.5, 1.25], ALONE: [2.5, 1.5]}
+    steps = [Trained("kind", {OURS: [0.001, 0.003], GLOO: [0.004, 0.006], ALONE: [0.001, 0.001]}, losses, False)]
+    report = torch_markdown({"machine": "this", "command": "that"}, [8, 64], calls, steps)
+    assert "- command: `that`" in report
+    assert "| `some` | 2 / 8 (4.0×) |  |" in report
+    assert "| `some` | 1 / 7 (7.0×) |  |" in report
+    assert "| `kind` | 2.0 (1.0) | 5.0 (4.0) | 1.0 (1.0) | 2 | 1.5, 1.25 | no |" in report
