@@ -13,7 +13,7 @@ from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Request, entering, known_plan, run_plan
 from ..dispatch.perform import prepare, start
 from ..engine.pack import mover
-from ..engine.written import mark_written
+from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp
@@ -61,6 +61,7 @@ class Call:
 def make(group: Group, call: Call, async_op: bool, algorithm: Any, timeout_s: float | None) -> Work | None:
     """Check the call, and make it: as fast as possible where a call of this kind has been made before."""
     tensors = call.parts if not call.wholes else [*call.parts, *call.wholes]
+    written = [tensors[k] for k in call.written()]
     known_as = (f"{call.collective}_coalesced", call.op, call.src, algorithm)
     kind = (call.collective, call.gets, len(call.parts))
     layout = known_layout(group, kind, tensors)
@@ -75,6 +76,7 @@ def make(group: Group, call: Call, async_op: bool, algorithm: Any, timeout_s: fl
                 run_plan(group, plans[k], inp.data_ptr(), out.data_ptr(), timeout_s)
 
             _carry(call, layout, tensors, table, run)
+            mark_written(needed_by_autograd(written))
             return None
     with entering(group, call.collective):
         if layout is None or not _addresses(tensors).all():
@@ -87,9 +89,12 @@ def make(group: Group, call: Call, async_op: bool, algorithm: Any, timeout_s: fl
         requests = [_request(group, call, layout, one) for one in layout.passes]
         actions = [prepare(group, request, algorithm, timeout_s, (*known_as, layout.words)) for request in requests]
 
+    marked = needed_by_autograd(written)
+
     def action(where: str | None) -> Sequence[torch.Tensor]:
         _carry(call, layout, tensors, table, lambda k: actions[k](where))
-        return [tensors[k] for k in call.written()]
+        mark_written(marked)
+        return written
 
     work = start(group, lambda: requests[0].text, action, async_op)
     return work if async_op else None
@@ -156,8 +161,6 @@ def _carry(
         run(k)
         if call.gets is not None:
             move(addresses[call.gets], *one.packing[call.gets], True)
-    written = call.written()
-    mark_written(tensors[written.start : written.stop])
     for k, copy in copies.items():
-        if k in written:
-            tensors[k].detach().copy_(copy)
+        if k in call.written():
+            tensors[k].data.copy_(copy)

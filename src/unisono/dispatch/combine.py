@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..arguments import shape_name
+from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp, PremulSum
@@ -75,6 +76,8 @@ def _fold(group: Group, request: Request, algorithm: Any, timeout_s: float | Non
     if request.collective in ("scan", "exscan"):
         count = group.rank + (request.collective == "scan")
 
+    marked = needed_by_autograd(request.written_on(group.rank))
+
     def action(where: str | None) -> Tensors:
         inner(where)
         if parts is not None and count and isinstance(out, torch.Tensor) and isinstance(op, CustomOp):
@@ -82,7 +85,8 @@ def _fold(group: Group, request: Request, algorithm: Any, timeout_s: float | Non
             for part in parts[1:count]:
                 total = op.function(total, part)
                 _check_result(request, op, total)
-            bits(out.detach()).copy_(bits(total))
+            bits(out.data).copy_(bits(total))
+            mark_written(marked)
         return out
 
     return action

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..engine.bind import Plan
-from ..engine.written import mark_written
+from ..engine.written import mark_written, needed_by_autograd
 from ..membership.group import Group
 from ..units import seconds
 from ..watch import attend, caller, interrupted
@@ -62,8 +62,8 @@ def run_known(
 ) -> None:
     """Run what `known_plan` has found. writes: does this rank get anything?"""
     run_plan(group, plan, inp.data_ptr(), out.data_ptr(), timeout_s)
-    if writes:
-        mark_written((out,))
+    if writes and (out.requires_grad or out._use_count() > 1):  # noqa: SLF001  else not needed
+        mark_written(needed_by_autograd((out,)))
 
 
 def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> None:

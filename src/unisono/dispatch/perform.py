@@ -14,7 +14,7 @@ from ..arguments import dtype_name
 from ..choose import choose, one_shot_limit
 from ..engine.bind import Plan
 from ..engine.program import Lowering
-from ..engine.written import mark_written
+from ..engine.written import mark_written, needed_by_autograd
 from ..errors import AlgorithmError, ArgumentError
 from ..membership import init
 from ..membership.current import get_default
@@ -83,7 +83,7 @@ def prepare(
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)
     timeout_s = None if timeout_s is None else seconds(timeout_s)
-    written = request.written_on(group.rank)
+    written = needed_by_autograd(request.written_on(group.rank))
 
     def action(where: str | None) -> Tensors:
         run_plan(group, plan, inp_address, out_address, timeout_s, where)
