@@ -222,3 +222,14 @@ def test_meshes(ranks: TorchRanks) -> None:
             assert torch.equal(shards.redistribute(mesh, layout).full_tensor(), whole)
 
     ranks(4)(work)
+
+
+def test_the_options_of_a_group(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group: Any = dist.new_group(timeout=timedelta(seconds=7))
+        assert group.options._timeout == timedelta(seconds=7)
+        assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=7)
+        group.set_timeout(timedelta(seconds=8))
+        assert group.options._timeout == timedelta(seconds=8)
+
+    ranks(1)(work)

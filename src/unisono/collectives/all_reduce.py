@@ -8,7 +8,7 @@ import torch
 
 from ..arguments import check_op, check_tensor
 from ..dispatch import Request, combine, default_group, entering, finish_plan
-from ..engine.written import mark_written, needed_by_autograd
+from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..membership.current import get_default
 from ..membership.group import Group
 from ..ops import ReduceOp
@@ -55,7 +55,7 @@ def all_reduce(
             raise
         finally:
             group.lock.release()
-        if tensor.requires_grad or tensor._use_count() > 1:  # noqa: SLF001  else not needed
+        if tensor.requires_grad or use_count(tensor) > 1:
             mark_written(needed_by_autograd((tensor,)))
         return None
     with entering(group, "all_reduce"):

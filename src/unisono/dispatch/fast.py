@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..engine.bind import Plan
-from ..engine.written import mark_written, needed_by_autograd
+from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..membership.group import Group
 from ..units import seconds
 from ..watch import attend, caller, interrupted
@@ -62,7 +62,7 @@ def run_known(
 ) -> None:
     """Run what `known_plan` has found. writes: does this rank get anything?"""
     run_plan(group, plan, inp.data_ptr(), out.data_ptr(), timeout_s)
-    if writes and (out.requires_grad or out._use_count() > 1):  # noqa: SLF001  else not needed
+    if writes and (out.requires_grad or use_count(out) > 1):
         mark_written(needed_by_autograd((out,)))
 
 

@@ -17,20 +17,22 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-__all__ = ["mark_written", "needed_by_autograd"]
+__all__ = ["mark_written", "needed_by_autograd", "use_count"]
 
 mark_written: Callable[[Iterable[torch.Tensor]], None] = torch._C._increment_version  # noqa: SLF001
 """Raise the version counters of tensors: `torch.autograd.graph.increment_version`, in half the time."""
 
+use_count: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]  # noqa: SLF001
+"""How many references C++ code has to a tensor, counting one for all of Python's."""
+
 
 def needed_by_autograd(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors whose old values autograd may need; to be asked on the thread, and in the grad mode, of the caller."""
+    """Return the tensors whose old values autograd may need. Reads the grad mode, so call it on the caller's thread."""
     tracked = torch.is_grad_enabled()
     return [
         tensor
         for tensor in tensors
-        # The use count of a tensor that only Python code refers to is one.
-        if (tracked and not _from_leaf(tensor) if tensor.requires_grad else tensor._use_count() > 1)  # noqa: SLF001
+        if (tracked and not _from_leaf(tensor) if tensor.requires_grad else use_count(tensor) > 1)
     ]
 
 
