@@ -50,7 +50,7 @@ def test_a_time_out(ranks: TorchRanks) -> None:
             lambda: dist.all_reduce(tensor, group=group),
         ]
         for call in calls if dist.get_rank() == 0 else ():
-            with pytest.raises(RuntimeError, match=r"rank 0 waited(.|\n)*Timed out waiting"):
+            with pytest.raises(RuntimeError, match=r"Look at what is missing(.|\n)*Timed out waiting"):
                 call()
         together("all")
 

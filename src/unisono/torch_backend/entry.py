@@ -20,12 +20,13 @@ __all__ = ["detail", "entry"]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
+_DETAIL = c10d.DebugLevel.DETAIL
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # noqa: SLF001  what torch.autograd asks
 
 
 def detail() -> bool:
     """Has the user set TORCH_DISTRIBUTED_DEBUG=DETAIL?"""
-    return c10d.get_debug_level() == c10d.DebugLevel.DETAIL
+    return c10d.get_debug_level() == _DETAIL
 
 
 def entry(options: type | None = None, *short: str) -> Callable[[Method], Method]:
