@@ -245,3 +245,21 @@ def test_a_callback_may_wait_for_a_call_of_its_own(ranks: TorchRanks) -> None:
         assert len(lock) == 1
 
     ranks(2)(work)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_one_tensor_twice_in_all_reduce_coalesced(ranks: TorchRanks, size: int, async_op: bool) -> None:
+    def work() -> list[Any]:
+        found = []
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+            tensor, other = mine(), mine(3)
+            given = [tensor, other, tensor] if dist.get_rank() else [tensor, other, mine()]  # each rank for itself
+            made = dist.all_reduce_coalesced(given, op, async_op=async_op)
+            if async_op:
+                made.wait()
+            found.append([tensor.tolist(), other.tolist()])
+        return found
+
+    assert ranks(size)(work) == ranks(size, "gloo")(work)

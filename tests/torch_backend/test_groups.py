@@ -54,13 +54,13 @@ def test_a_barrier_where_new_tensors_have_no_memory(ranks: TorchRanks) -> None:
 
 def test_who_holds_a_group_does_not_hold_up_its_end(ranks: TorchRanks) -> None:
     def work() -> None:
-        from unisono.torch_backend import meeting
+        from unisono.torch_backend import join
 
-        held, meeting._FOLLOW_S = dist.group.WORLD, 3600.0  # as torch.distributed.nn and DTensor hold it
+        held, join._FOLLOW_S = dist.group.WORLD, 3600.0  # as torch.distributed.nn and DTensor hold it
         try:
             dist.destroy_process_group()
         finally:
-            meeting._FOLLOW_S = 1.0
+            join._FOLLOW_S = 1.0
         unisono.barrier()  # all have left, and rank 0 still holds it
         assert held is not None
 
@@ -222,3 +222,14 @@ def test_meshes(ranks: TorchRanks) -> None:
             assert torch.equal(shards.redistribute(mesh, layout).full_tensor(), whole)
 
     ranks(4)(work)
+
+
+def test_the_options_of_a_group(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group: Any = dist.new_group(timeout=timedelta(seconds=7))
+        assert group.options._timeout == timedelta(seconds=7)
+        assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=7)
+        group.set_timeout(timedelta(seconds=8))
+        assert group.options._timeout == timedelta(seconds=8)
+
+    ranks(1)(work)

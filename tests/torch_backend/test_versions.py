@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.torch_ranks import TorchRanks
-from unisono.torch_backend.backend import POSSIBLE, UnisonoBackend
+from unisono.torch_backend.process_group import BACKEND_IN_PYTHON, UnisonoBackend
 
-with_a_backend = pytest.mark.skipif(not POSSIBLE, reason="a backend is written in Python from torch 2.14 on")
+with_a_backend = pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is written in Python from torch 2.14 on")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

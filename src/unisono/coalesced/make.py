@@ -12,7 +12,7 @@ import torch
 from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Call, Request, plan_step
 from ..engine.pack import mover
-from ..engine.written import mark_written
+from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp
@@ -77,9 +77,12 @@ def make(call: ListCall, group: Group | None, async_op: bool, algorithm: Any, ti
             layout.steps[what, timeout_s] = steps
         made.record, actions = steps
 
+    marked = needed_by_autograd(written)
+
     def action(where: str | None) -> Sequence[torch.Tensor]:
         _carry(call, layout, tensors, table, lambda k: actions[k](where))
-        return [tensors[k] for k in call.written()]
+        mark_written(marked)
+        return written
 
     made.action = action
     return made.run()
@@ -146,8 +149,6 @@ def _carry(
         run(k)
         if call.gets is not None:
             move(addresses[call.gets], *one.packing[call.gets], True)
-    written = call.written()
-    mark_written(tensors[written.start : written.stop])
     for k, copy in copies.items():
-        if k in written:
-            tensors[k].detach().copy_(copy)
+        if k in call.written():
+            tensors[k].data.copy_(copy)

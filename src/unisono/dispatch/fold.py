@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..arguments import shape_name
+from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError, DTypeError
 from ..ops import CustomOp, PremulSum
 from .contiguous import bits
@@ -53,6 +54,8 @@ def plan_fold(how: How, request: Request) -> Action:
     if request.collective in ("scan", "exscan"):
         count = group.rank + (request.collective == "scan")
 
+    written = needed_by_autograd(request.written_on(group.rank))
+
     def action(where: str | None) -> Tensors:
         move(where)
         if parts is not None and count and isinstance(out, torch.Tensor) and isinstance(op, CustomOp):
@@ -60,7 +63,8 @@ def plan_fold(how: How, request: Request) -> Action:
             for part in parts[1:count]:
                 total = op.function(total, part)
                 _check_result(request, op, total)
-            bits(out.detach()).copy_(bits(total))
+            bits(out.data).copy_(bits(total))
+            mark_written(written)
         return out
 
     return action

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..engine.plan import Plan
-from ..engine.written import mark_written
+from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..errors import MismatchError
 from ..membership import current
 from ..membership.group import Group
@@ -84,8 +84,8 @@ def shortcut(
         raise
     finally:
         group.lock.release()
-    if plan.writes:
-        mark_written((out,))
+    if plan.writes and (out.requires_grad or use_count(out) > 1):
+        mark_written(needed_by_autograd((out,)))
     return True
 
 

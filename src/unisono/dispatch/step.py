@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.written import mark_written
+from ..engine.written import mark_written, needed_by_autograd
 from ..membership.group import Group
 from ..units import seconds
 from .contiguous import contiguous
@@ -40,7 +40,7 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)
     timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
-    written = request.written_on(group.rank)
+    written = needed_by_autograd(request.written_on(group.rank))
 
     def action(where: str | None) -> Tensors:
         run_plan(group, plan, inp_address, out_address, timeout_s, where)

@@ -1,7 +1,7 @@
-"""`dist.init_process_group("unisono")`: the calls of torch.distributed on CPU tensors, through this library.
+"""The torch.distributed backend: `dist.init_process_group("unisono")` on CPU tensors.
 
-Nothing has to be imported: once the package is installed, `import torch` calls `register` through an entry point. All
-the rest is loaded when the first process group is made.
+No import is needed: once the package is installed, `import torch` calls `register` through an entry point. The other
+modules are loaded when the first process group is made.
 """
 
 from .register import register

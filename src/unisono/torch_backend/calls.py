@@ -1,12 +1,12 @@
-"""The calls of one group in the form in which torch makes them: methods that take lists of tensors and options.
+"""The methods that torch calls on a group: they take lists of tensors and options.
 
-This class is the same for every version of torch. What it becomes a part of, a ProcessGroup or a Backend, decides how
-C++ code reaches it. The names are C++'s; ranks are those of the group.
+This class is the same for every version of torch, and a base of our ProcessGroup and our Backend. The names are C++'s;
+ranks are those of the group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -30,28 +30,30 @@ from ..collectives import (
     scatter,
 )  # fmt: skip
 from ..dispatch import Call, checking
+from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError
 from ..membership import Group
 from ..p2p import irecv, isend
 from ..work import Work
-from .entry import entry
-from .monitored import monitored_barrier
-from .real import real, reals
+from .entry import detail, entry
+from .monitored_barrier import monitored_barrier
+from .name import NAME
 from .sparse import all_reduce_sparse
+from .tensors import one, real, reals
 from .works import DONE, Together, TorchWork
 
 __all__ = ["Calls"]
 
 _Tensor = torch.Tensor
 _UNSET = timedelta(milliseconds=-1)
-"""The timeout of options into which nobody has put one."""
+"""The timeout in options where the caller has set none."""
 
 
 class Calls:
-    """What torch calls, for the ranks of one group. Where `opts.asyncOp` is false, a call is over when it returns.
+    """The calls of one group. With `opts.asyncOp`, a call runs in the background; else it is over when it returns.
 
-    group: the ranks. elsewhere: are there other backends for tensors of other devices? base: the last class before
-    torch's own.
+    With TORCH_DISTRIBUTED_DEBUG=DETAIL every collective is over, and its errors raised, when it returns.
+    group: the ranks. elsewhere: does the group have backends for other devices? base: the last class before torch's.
     """
 
     group: Group
@@ -59,13 +61,13 @@ class Calls:
     base: type
     _barriers = 0
     _together: list[Work] | None = None
-    """Between `_start_coalescing` and `_end_coalescing`: the calls that were made."""
+    """The calls made since `_start_coalescing`; None outside of it."""
 
     @entry(c10d.AllreduceOptions, "op", "timeout")
     def allreduce(self, tensors: Any, opts: Any) -> c10d.Work:
         """all_reduce of the tensor in the list."""
         if len(tensors) != 1 or (tensor := tensors[0]).__class__ is not _Tensor:
-            tensor = _one(tensors)
+            tensor = one(tensors)
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
         if opts.asyncOp:
@@ -89,28 +91,44 @@ class Calls:
 
     @entry(c10d.AllreduceCoalescedOptions)
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> c10d.Work:
-        """all_reduce of each tensor."""
+        """all_reduce of each tensor. One that is in the list twice is reduced once, as over Gloo."""
+        if not tensors:
+            raise ArgumentError("requires non-empty tensor list")
+        if len({tensor.data_ptr() for tensor in tensors}) < len(tensors):
+            return self._allreduce_copies(reals(tensors), opts)
         work = all_reduce_coalesced(reals(tensors), _op(opts), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, tensors)
+
+    def _allreduce_copies(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:
+        op, limit_s, marked = _op(opts), _limit(opts), needed_by_autograd(tensors)
+
+        def action(_: str | None) -> None:
+            copies = [tensor.detach().clone() for tensor in tensors]
+            all_reduce_coalesced(copies, op, self.group, timeout_s=limit_s)
+            for tensor, copy in zip(tensors, copies, strict=True):
+                tensor.data.copy_(copy)
+            mark_written(marked)
+
+        return self._started(action, "all_reduce_coalesced", opts, tensors)
 
     @entry(c10d.BroadcastOptions, "root", "timeout")
     def broadcast(self, tensors: Any, opts: Any) -> c10d.Work:
         """broadcast of the tensor in the list from `opts.rootRank`."""
-        work = broadcast(_one(tensors), opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
+        work = broadcast(one(tensors), opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, tensors)
 
     @entry(c10d.ReduceOptions, "root", "op", "timeout")
     def reduce(self, tensors: Any, opts: Any) -> c10d.Work:
         """reduce of the tensor in the list to `opts.rootRank`."""
         limit_s = _limit(opts)
-        work = reduce(_one(tensors), opts.rootRank, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
+        work = reduce(one(tensors), opts.rootRank, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, tensors)
 
     @entry(c10d.AllgatherOptions, "timeout")
     def allgather(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """all_gather of the tensor in the second list into those in the list in the first; sizes may differ."""
-        blocks = reals(_one(outputs))
-        work = all_gather(blocks, _one(inputs), self.group, opts.asyncOp, timeout_s=_limit(opts))
+        blocks = reals(one(outputs))
+        work = all_gather(blocks, one(inputs), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks)
 
     @entry(c10d.AllgatherOptions)
@@ -146,8 +164,8 @@ class Calls:
     @entry(c10d.GatherOptions, "root", "timeout")
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """gather of the tensor in the second list to `opts.rootRank`, whose first list has a list of tensors."""
-        blocks = reals(_one(outputs)) if outputs else None
-        work = gather(_one(inputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
+        blocks = reals(one(outputs)) if outputs else None
+        work = gather(one(inputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks or [])
 
     @entry(c10d.GatherOptions)
@@ -161,15 +179,15 @@ class Calls:
     @entry(c10d.ScatterOptions, "root", "timeout")
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """scatter into the tensor in the first list from `opts.rootRank`, whose second list has a list of tensors."""
-        blocks = reals(_one(inputs)) if inputs else None
-        work = scatter(_one(outputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
+        blocks = reals(one(inputs)) if inputs else None
+        work = scatter(one(outputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, outputs)
 
     @entry(c10d.ReduceScatterOptions, "op", "timeout")
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """reduce_scatter into the tensor in the first list of those in the list in the second."""
-        limit_s, blocks = _limit(opts), reals(_one(inputs))
-        work = reduce_scatter(_one(outputs), blocks, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
+        limit_s, blocks = _limit(opts), reals(one(inputs))
+        work = reduce_scatter(one(outputs), blocks, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, outputs)
 
     @entry(c10d.ReduceScatterOptions)
@@ -215,25 +233,25 @@ class Calls:
 
     @entry()
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose error names the first rank, or all ranks, that did not come in time."""
+        """A barrier whose error names the first missing rank, or all of them with `wait_all_ranks`."""
         number, self._barriers = self._barriers, self._barriers + 1
         limit_s = self.group.timeout_s if timeout is None else timeout.total_seconds()
         monitored_barrier(self.group, number, limit_s, wait_all_ranks)
 
     @entry()
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> c10d.Work:
-        """Send the tensor in the list, in the background."""
-        return self._work(isend(_one(tensors), dstRank, self.group, tag), tensors)
+        """Send the tensor in the list to a rank, in the background."""
+        return self._made(isend(one(tensors), dstRank, self.group, tag), tensors)
 
     @entry()
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> c10d.Work:
-        """Receive the tensor in the list, in the background."""
-        return self._work(irecv(_one(tensors), srcRank, self.group, tag), tensors)
+        """Receive the tensor in the list from a rank, in the background."""
+        return self._made(irecv(one(tensors), srcRank, self.group, tag), tensors)
 
     @entry()
     def recv_anysource(self, tensors: Any, tag: int = 0) -> c10d.Work:
-        """Receive the tensor in the list from whoever sends one; `_source_rank` of the work says who did."""
-        return self._work(irecv(_one(tensors), None, self.group, tag), tensors)
+        """Receive the tensor in the list from any rank, in the background; `_source_rank` of the work is the sender."""
+        return self._made(irecv(one(tensors), None, self.group, tag), tensors)
 
     @entry()
     def _start_coalescing(self, _device: torch.device) -> None:
@@ -253,23 +271,34 @@ class Calls:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long later calls wait, unless they say so themselves."""
+        """Set the timeout of later calls that do not bring their own."""
         self.group.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
+    @property
+    def options(self) -> Any:
+        """The options of the group, in torch's form: `options._timeout`, a copy of the group's timeout."""
+        return c10d.Backend.Options(NAME, timedelta(seconds=self.group.timeout_s))
+
     def _started(
         self, action: Callable[[str | None], None], text: str, opts: Any, tensors: list[torch.Tensor]
     ) -> c10d.Work:
-        """Run what consists of several calls, now or in the background."""
+        """Run a method that consists of several calls: now, or in the background with `opts.asyncOp`."""
         with Call(text, self.group, opts.asyncOp) as call:
             call.action = action
         return self._work(call.run(), tensors)
 
     def _work(self, work: Work | None, tensors: list[torch.Tensor]) -> c10d.Work:
-        """What a call returns to torch; None was a call that is over."""
+        """Return torch's work of a collective. work: None is a call that is over."""
         if work is None:
             return DONE
+        if detail():  # as torch's own wrapper does, raise what is wrong with the call before it returns
+            work.wait()
+        return self._made(work, tensors)
+
+    def _made(self, work: Work, tensors: list[torch.Tensor]) -> c10d.Work:
+        """Return torch's work of a call in the background."""
         if self._together is not None:
             self._together.append(work)
         made = TorchWork(work, tensors)
@@ -285,26 +314,19 @@ _OPS = {hash(c10d.ReduceOp(getattr(c10d.ReduceOp, name))): name.lower() for name
 
 
 def _op(opts: Any) -> Any:
-    """The op of a call. Our names are found faster than torch's objects, of which each call has new ones."""
+    """The op of a call: a name, or torch's object. Names are faster, since each call has a new object."""
     op = opts.reduceOp
     return "sum" if op == _SUM else _OPS.get(hash(op), op)  # hash alone takes a tenth of a small call
 
 
 def _limit(opts: Any) -> float | None:
-    """The timeout of a call in seconds; None: the group's."""
+    """The timeout of a call in seconds; None for the group's."""
     timeout: timedelta = opts.timeout
     return None if timeout == _UNSET else timeout.total_seconds()
 
 
-def _one(items: Sequence[Any]) -> Any:
-    """What a list holds that has one item per device of this process: it has one device."""
-    if len(items) != 1:
-        raise ArgumentError(f"expected a list with one item, for the one CPU of this process; got {len(items)}")
-    return real(items[0])
-
-
 def _cut(whole: Any, part: Any, group: Group) -> list[torch.Tensor]:
-    """The blocks of a tensor, one per rank, each like `part`. Where they do not fit, the other ranks raise, too."""
+    """Return the blocks of a tensor, one per rank, each like `part`. If they do not fit, the other ranks raise, too."""
     with checking(group, "gather"):
         check_tensor("input", part)
         check_tensor("output", whole, written=True)

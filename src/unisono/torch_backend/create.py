@@ -1,22 +1,25 @@
-"""What torch calls on the members of a new group."""
+"""Make a process group: torch calls `create` on every member of a new group."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..config import Config
-from .backend import add_backend
-from .elsewhere import add_other_backends, other_devices
-from .meeting import join
+from .join import join
+from .other_devices import add_other_backends, other_devices
 from .patch import patch_torch
-from .process_group import UnisonoProcessGroup
-from .trouble import for_torch
+from .process_group import UnisonoProcessGroup, add_backend
+from .torch_errors import for_torch
 
 __all__ = ["create"]
 
 
 def create(options: Any, pg_options: Any) -> UnisonoProcessGroup:
-    """A group of these members. pg_options: a `Config`, or None; others are another backend's."""
+    """Return the process group of these members.
+
+    options: torch's description of the group: store, rank, size, timeout. pg_options: a `Config` or None; anything else
+    is meant for the backend of another device.
+    """
     patch_torch()
     config = pg_options if isinstance(pg_options, Config) else None
     where = options.store, options.group_rank, options.group_size, options.group_id, options.timeout.total_seconds()

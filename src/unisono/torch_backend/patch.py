@@ -1,11 +1,16 @@
-"""What is changed in torch itself: `monitored_barrier` asks for Gloo by its name, DDP forgets a work's Python half."""
+"""What torch itself must be told; nothing else changes torch.
+
+`patch_torch`: `monitored_barrier` takes groups of Gloo only, by name, and DDP drops the Python half of a work object.
+`hide_from_dynamo`: torch.compile must not trace our methods, which C++ code calls while it traces.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import wraps
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import distributed
@@ -14,13 +19,13 @@ from torch.distributed import distributed_c10d
 
 from .calls import Calls
 
-__all__ = ["patch_torch"]
+__all__ = ["hide_from_dynamo", "patch_torch"]
 
 _MARK = "_unisono"
 
 
 def patch_torch() -> None:
-    """Let torch's own functions take our groups and works, too; what they do with others stays. Idempotent."""
+    """Make torch's own functions accept our groups and works; with others they do what they did. Idempotent."""
     _change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
     _change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
 
@@ -49,9 +54,9 @@ def _with_our_barrier(original: Any) -> Any:
 
 
 def _with_works_kept(original: Any) -> Any:
-    """Within `join`, a forward pass of DDP begins a call whose work its C++ code waits for in the backward pass.
+    """Keep the Python half of the work that a forward pass of DDP starts within `join`.
 
-    C++ keeps the half of the work that is its own. Without the other half, in Python, it would wait for ever.
+    DDP's C++ code waits for that work in the backward pass, and keeps only the C++ half, which alone never completes.
     """
     works: Any = weakref.WeakKeyDictionary()
 
@@ -60,3 +65,27 @@ def _with_works_kept(original: Any) -> Any:
         original(reducer, work, *args, **options)
 
     return set_forward_pass_work_handle
+
+
+def hide_from_dynamo(*classes: type) -> None:
+    """Make torch.compile run the methods of these classes, and all that they call, without tracing them.
+
+    Adds no cost to their calls, and does not import torch._dynamo.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)  # noqa: SLF001
+    for kind in classes:
+        for value in vars(kind).values():
+            function = value.fget if isinstance(value, property) else value
+            if isinstance(function, FunctionType):
+                for code in _codes(function.__code__):
+                    eval_frame.set_code_exec_strategy(code, skip)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function and of the functions defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)

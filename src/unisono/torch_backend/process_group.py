@@ -1,7 +1,11 @@
-"""A process group of torch.distributed, in Python: Python code calls its methods directly, C++ code by their names."""
+"""The classes that torch sees: a process group, and from torch 2.14 on a backend within it.
+
+Both are `Calls` in Python. Python code calls their methods directly, C++ code looks them up by name.
+"""
 
 from __future__ import annotations
 
+from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,21 +14,24 @@ from torch import distributed
 
 from ..records import How
 from .calls import Calls
-from .dynamo import hide_from_dynamo
-from .meeting import leave
-from .register import NAME
+from .join import leave
+from .name import NAME
+from .patch import hide_from_dynamo
 from .works import Finished, TorchWork
 
 if TYPE_CHECKING:
     from ..membership import Group
 
-__all__ = ["UnisonoProcessGroup"]
+__all__ = ["BACKEND_IN_PYTHON", "UnisonoBackend", "UnisonoProcessGroup", "add_backend"]
+
+BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
+"""Can a backend be written in Python? Up to torch 2.13, torch's class has no constructor of its own."""
 
 _CPU = torch.device("cpu")
 
 
 class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C++ calls one form of each method only
-    """A group of torch.distributed. The methods with capital letters are those that C++ code asks for."""
+    """A process group of torch.distributed. C++ code calls the methods with capital letters."""
 
     supports_coalescing = supports_splitting = supports_shrinking = supports_time_estimate = False
 
@@ -47,33 +54,33 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         return self.group.size
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """torch names its groups."""
+        """Set the name that torch gives the group."""
         self._name = name
 
     def getGroupName(self) -> str:  # noqa: N802
-        """What torch has named this group."""
+        """The name that torch has given the group."""
         return self._name
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """A user may describe a group."""
+        """Set the user's description of the group."""
         self._description = description
 
     def getGroupDesc(self) -> str:  # noqa: N802
-        """What a user has said of this group."""
+        """The user's description of the group."""
         return self._description
 
     rank, size, name = getRank, getSize, getBackendName
 
     def get_group_store(self) -> Any:
-        """The store where the ranks have met."""
+        """The store through which the ranks made the group."""
         return self._store
 
     def _get_sequence_number_for_group(self) -> int:
-        """How many collective calls this rank has made in this group; it begins by itself."""
+        """The number of collective calls that this rank has made in the group."""
         return self.group.host.call_number - 1
 
     def _set_sequence_number_for_group(self) -> None:
-        """Nothing has to be agreed on."""
+        """Do nothing: sequence numbers start at zero on every rank."""
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -81,24 +88,52 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         return [_CPU, *(device for device in others if device != _CPU)]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """The backend for tensors of a device: for those of the CPU it is the group itself."""
+        """The backend for tensors of a device; for CPU tensors it is the group itself."""
         if self.elsewhere and torch.device(device).type != "cpu":
             return super()._get_backend(device)
         return self
 
     def supports_tensor_alloc(self, _device: torch.device) -> bool:
-        """Does the backend allocate tensors for others? No."""
+        """False: the backend has no allocator of its own."""
         return False
 
     def shutdown(self) -> None:
-        """Finish what runs in the background, and leave the group."""
+        """Wait for the calls in the background, and leave the group."""
         self._store = None
         leave(self.group, with_store=distributed.group.WORLD is self)
 
     def abort(self) -> None:
-        """Leave the group at once; calls that run raise an error, here and on the other ranks."""
+        """Leave the group at once; calls in progress raise an error, here and on the other ranks."""
         self.group.abandon(How.ABANDONED, "aborted the group")
 
 
+class UnisonoBackend(Calls, c10d.Backend):
+    """A backend for `batch_p2p_ops` and the other operators of torch that take the backend of a device from the group.
+
+    It does not serve a group of torch's own class: on the way through torch's dispatcher small calls are slower, and
+    the works that come back do not say whether they have ended, what they raised, or whom a message came from.
+    """
+
+    # All must be here: C++ asks Python for one that is missing, which asks C++, and so on for ever.
+    supports_coalescing = supports_reconfigure = supports_shrinking = supports_splitting = supports_window = False
+    supports_time_estimate = _supports_time_estimate = False
+
+    def __init__(self, group: Group) -> None:
+        c10d.Backend.__init__(self, group.rank, group.size)
+        self.group = group
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """The name for `init_process_group`."""
+        return NAME
+
+
+def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
+    """Give a process group a backend for CPU tensors, where torch allows one in Python."""
+    if BACKEND_IN_PYTHON:
+        # A process group has one backend of each type, for all devices; nobody else's is of this one.
+        undefined = c10d.ProcessGroup.BackendType.UNDEFINED
+        made._register_backend(_CPU, undefined, UnisonoBackend(group))  # noqa: SLF001
+
+
 UnisonoProcessGroup.base = UnisonoProcessGroup.__mro__[1]
-hide_from_dynamo(UnisonoProcessGroup, Calls, Finished, TorchWork)
+hide_from_dynamo(UnisonoProcessGroup, UnisonoBackend, Calls, Finished, TorchWork)

@@ -1,4 +1,4 @@
-"""What `import torch` runs: it makes the name "unisono" known to torch.distributed, and costs next to nothing."""
+"""Register the backend with torch.distributed. `import torch` runs this, so it imports next to nothing."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import logging
 import os
 from typing import Any
 
-__all__ = ["NAME", "register"]
+from .name import NAME
 
-NAME = "unisono"
+__all__ = ["register"]
 
 
 def register() -> None:
-    """Make "unisono" a backend of torch.distributed for CPU tensors; once is enough, and more do no harm.
+    """Register "unisono" as a backend of torch.distributed for CPU tensors. Idempotent.
 
-    With UNISONO_DEFAULT=1 in the environment it becomes the one that torch takes for CPU tensors where none is named.
-    Never raises: an error here would be one of `import torch`.
+    With UNISONO_DEFAULT=1 in the environment it also becomes torch's default backend for CPU tensors. Never raises,
+    because an error here would be an error of `import torch`: it logs a warning instead.
     """
     try:
         _register()
-    except Exception as error:  # noqa: BLE001  see above; init_process_group says then that the name is unknown
+    except Exception as error:  # noqa: BLE001  see above; init_process_group then says that the name is unknown
         logging.getLogger(NAME).warning("torch.distributed does not take the backend %r: %s", NAME, error)
 
 
@@ -31,8 +31,8 @@ def _register() -> None:
     backends: Any = distributed.Backend
     if NAME.upper() not in backends._plugins:  # noqa: SLF001  there is no other way to ask
         backends.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-        # From 2.15 on torch records calls of backends that do not do so themselves: those that its dispatcher sees, and
-        # the end of those whose works are written in C++. Of ours it would tell that a few began and none ended.
+        # From torch 2.15 on, the flight recorder records calls that go through torch's dispatcher, unless their backend
+        # says that it records by itself. Few of ours do, and it would not see them end.
         recording = getattr(distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
         if isinstance(recording, set):
             recording.add(NAME)
@@ -41,7 +41,7 @@ def _register() -> None:
 
 
 def _create(options: Any, pg_options: Any) -> Any:
-    """What torch calls on every member of a new group."""
+    """torch calls this on every member of a new group."""
     from .create import create
 
     return create(options, pg_options)

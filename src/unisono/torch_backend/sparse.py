@@ -1,4 +1,4 @@
-"""all_reduce of sparse tensors: what each rank has is brought to all, and added there."""
+"""all_reduce of sparse tensors: every rank gathers all tensors and adds them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["all_reduce_sparse"]
 
 
 def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: float | None) -> None:
-    """Replace a sparse COO tensor, on every rank, by the sum (or average) of all ranks' tensors.
+    """Replace a sparse COO tensor, on every rank, by the sum or average of all ranks' tensors.
 
-    tensor: of one shape on every rank, with as many non-zero elements as it likes; in place, and coalesced.
+    tensor: the same shape on every rank, any number of non-zero elements; in place, coalesced afterwards. Raises
+    ArgumentError for other layouts, ops or shapes.
     """
     name = resolve(op)
     if tensor.layout is not torch.sparse_coo or name not in ("sum", "avg"):

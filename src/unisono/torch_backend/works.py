@@ -1,4 +1,4 @@
-"""Works as torch knows them."""
+"""The work objects that calls return to torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch._C._distributed_c10d as c10d
 from torch.futures import Future
 
 from ..work import Work
-from .trouble import for_torch
+from .torch_errors import for_torch
 
 __all__ = ["DONE", "Finished", "Together", "TorchWork"]
 
@@ -18,10 +18,9 @@ _NO_TIMEOUT = timedelta(0)
 
 
 class TorchWork(c10d.Work):
-    """A call in the background. C++ code sees `wait` and `get_future` only; the rest is for Python.
+    """The work of a call in the background. C++ code uses `wait` and `get_future` only.
 
-    tensors: what the call writes. timeout: a call whose time is over is given up by the call itself; that of `wait`
-    ends the waiting only.
+    tensors: what the call writes; the value of its future.
     """
 
     def __init__(self, work: Work, tensors: list[torch.Tensor]) -> None:
@@ -30,7 +29,10 @@ class TorchWork(c10d.Work):
         self._future: Future[Any] | None = None
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Return True when the call has ended well; raise what it raised, or WaitTimeout after `timeout`."""
+        """Wait for the call; return True, or raise what it raised.
+
+        timeout: how long to wait; WaitTimeout after that, while the call goes on. Zero: as long as the call may take.
+        """
         try:
             return self._work.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
         except BaseException as error:
@@ -38,9 +40,9 @@ class TorchWork(c10d.Work):
             raise
 
     def get_future(self) -> Future[Any]:
-        """A future of the tensors, which completes with the call, whether anybody waits or not.
+        """A future of the tensors. It completes when the call ends, whether or not anybody waits.
 
-        Its errors come out of a callback: those of `Future.set_exception` would be values to C++ code.
+        A callback raises its errors, because C++ code would take those of `Future.set_exception` for values.
         """
         if self._future is None:
 
@@ -65,12 +67,12 @@ class TorchWork(c10d.Work):
         return None if error is None else for_torch(error)
 
     def result(self) -> list[torch.Tensor]:
-        """Wait; what the call has written."""
+        """Wait for the call; return the tensors that it has written."""
         self.wait()
         return self._tensors
 
     def synchronize(self) -> None:
-        """Wait."""
+        """Wait for the call."""
         self.wait()
 
     def source_rank(self) -> int:
@@ -86,7 +88,7 @@ class TorchWork(c10d.Work):
 
 
 class Together(Work):
-    """Several calls as one."""
+    """Several calls as one work; its error is that of the first that failed."""
 
     def __init__(self, works: list[Work]) -> None:
         super().__init__(f"{len(works)} calls")
@@ -106,13 +108,13 @@ class Together(Work):
 
 
 class Finished(c10d.Work):
-    """A call that was over when it returned. Its tensors are where the caller has them."""
+    """The work of a call that was over when it returned."""
 
     def __init__(self) -> None:
         super().__init__()
 
     def wait(self, _timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Nothing is left to wait for."""
+        """Return True at once."""
         return True
 
     def get_future(self) -> Future[Any]:
@@ -122,23 +124,23 @@ class Finished(c10d.Work):
         return future
 
     def is_completed(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     is_success = is_completed
 
     def exception(self) -> None:
-        """A call that raised returned nothing."""
+        """None: a call that fails raises at once, and returns no work."""
 
     def result(self) -> list[torch.Tensor]:
-        """No list is kept."""
+        """An empty list: the caller has the tensors."""
         return []
 
     def synchronize(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once."""
 
     def source_rank(self) -> int:
-        """None."""
+        """-1: no message."""
         return -1
 
     _source_rank = source_rank

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..written import mark_written
+from ..written import mark_written, needed_by_autograd
 
 __all__ = ["ANY", "Message", "Receive", "Request", "Send"]
 
@@ -40,13 +40,14 @@ class Send(Request):
 class Receive(Request):
     """A tensor from a rank or from ANY. tensor: where to; None: a new one, once it has come. source: who sent it."""
 
-    __slots__ = ("direct", "message", "number", "source", "tensor")
+    __slots__ = ("direct", "marked", "message", "number", "source", "tensor")
 
     def __init__(self, tensor: torch.Tensor | None, peer: int, tag: int) -> None:
         super().__init__(peer, tag)
         self.tensor = tensor
         # The bytes that come are those of the tensor, one after the other.
         self.direct = tensor is not None and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        self.marked = [] if tensor is None else needed_by_autograd((tensor,))
         self.source = peer
         self.number = 0
         self.message: Message | None = None
@@ -55,13 +56,12 @@ class Receive(Request):
         """Have what has come, of the right dtype and number of elements."""
         if self.tensor is None:
             self.tensor = data
-        elif self.direct:
-            if data is not self.tensor:
-                ctypes.memmove(self.tensor.data_ptr(), data.data_ptr(), data.nbytes)
-            mark_written((self.tensor,))
-        else:
-            with torch.no_grad():
-                self.tensor.copy_(data.view(self.tensor.shape))
+            return
+        if not self.direct:
+            self.tensor.data.copy_(data.view(self.tensor.shape))  # .data has a version counter of its own
+        elif data is not self.tensor:
+            ctypes.memmove(self.tensor.data_ptr(), data.data_ptr(), data.nbytes)
+        mark_written(self.marked)
 
 
 class Message:

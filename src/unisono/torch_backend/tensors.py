@@ -1,22 +1,23 @@
-"""Tensors that have their elements in memory of their own: what calls can read and write."""
+"""The tensors of a call: those whose elements are in memory of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ..errors import ArgumentError
 
-__all__ = ["real", "reals"]
+__all__ = ["one", "real", "reals"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def real(tensor: Any) -> Any:
-    """The tensor with the elements: itself, or what an asynchronous functional collective has promised.
+    """Return the tensor that has the elements: itself, or the result of an asynchronous functional collective.
 
-    Raises ArgumentError for tensors that only stand for others: fake ones, DTensor and the like.
+    Raises ArgumentError for a tensor without elements of its own: a fake tensor, a DTensor and the like.
     """
     kind = type(tensor)
     if kind in _PLAIN or not isinstance(tensor, torch.Tensor):
@@ -37,5 +38,13 @@ def real(tensor: Any) -> Any:
 
 
 def reals(tensors: Any) -> list[Any]:
-    """`real` for each of a list."""
+    """`real` of each tensor."""
     return [real(tensor) for tensor in tensors]
+
+
+def one(items: Sequence[Any]) -> Any:
+    """The item of a list that torch makes with one item per device: a process has one CPU."""
+    if len(items) != 1:
+        needs = "a single-element" if items else "non-empty"
+        raise ArgumentError(f"requires {needs} tensor list, for the one CPU of this process; got {len(items)} items")
+    return real(items[0])

@@ -1,4 +1,4 @@
-"""What users write on a group itself, as torch's groups allow: `group.allreduce(tensor, dist.ReduceOp.MAX)`."""
+"""The forms in which users may call a method of a group: `group.allreduce(tensor, dist.ReduceOp.MAX)`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 import torch
 
-__all__ = ["Forms"]
+__all__ = ["CallForms"]
 
 _FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 
 
-class Forms:
-    """The two forms in which a method of a group may be called, and the way from both to lists and options.
+class CallForms:
+    """Bring a call of a method from either of torch's forms, long or short, to the long one.
 
-    method: its parameters are self, some with tensors or lists, and opts. options: the class of opts. short: what may
-    stand in the place of opts, in this order.
+    The long form passes lists of tensors and an options object; the short form passes single tensors, or the fields of
+    the options. method: its parameters are self, then tensors or lists, then opts. options: the class of opts. short:
+    the fields that may stand in place of opts, in order.
     """
 
     def __init__(self, method: Callable[..., Any], options: type, short: Sequence[str]) -> None:
@@ -27,7 +28,7 @@ class Forms:
         self._long, self._brief = (_signature(self._items, optional) for optional in (["opts"], short))
 
     def complete(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All arguments of a call, with options at the end. Where a tensor stands for a list, it is put into one.
+        """Return the arguments of the long form: lists, where single tensors were passed, and options at the end.
 
         Raises TypeError for arguments that the method does not take.
         """
@@ -51,7 +52,7 @@ class Forms:
         return *values, options
 
     def _own(self, name: str) -> str:
-        """A parameter's name here; torch's versions name them output_tensors, outputTensor, outputs and so on."""
+        """Our name of a parameter, which torch's versions call output_tensors, outputTensor or outputs."""
         near = [item for item in self._items if name == item or name.startswith(item.removesuffix("s"))]
         return max(near, key=len, default=name)
 

@@ -1,4 +1,4 @@
-"""Backends for the tensors of other devices, beside ours for those of the CPU: "cpu:unisono,cuda:nccl"."""
+"""Backends for tensors of other devices beside ours for CPU tensors: "cpu:unisono,cuda:nccl"."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import distributed
 from torch.distributed import PrefixStore, ProcessGroup  # type: ignore[attr-defined]  # torch's __all__ omits them
 
 from ..errors import ArgumentError
-from .register import NAME
+from .name import NAME
 
 __all__ = ["add_other_backends", "other_devices"]
 
 
 def other_devices() -> dict[str, str]:
-    """The backends that the user has named for other devices, by device.
+    """Return the backends that the user has named for devices other than the CPU, by device.
 
-    torch makes a group of one backend where that is a process group written in Python, and does not tell it of the
-    others: they are read from torch's own variables. Raises ArgumentError where ours is named for another device.
+    torch does not pass them on when one of the backends is a process group written in Python, so they are read from
+    the local variables of torch's caller. Raises ArgumentError where ours is named for another device.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
     while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
@@ -35,9 +35,9 @@ def other_devices() -> dict[str, str]:
 
 
 def add_other_backends(group: Any, devices: dict[str, str], options: Any, pg_options: Any) -> None:
-    """Make these backends, and let the group pass the tensors of their devices on to them.
+    """Make these backends and register them with the group.
 
-    options, pg_options: what torch has for the backends of this group; the store is changed.
+    options, pg_options: what torch has passed for the backends of this group; `options.store` is replaced.
     """
     store = options.store
     for device, backend in devices.items():
@@ -48,7 +48,7 @@ def add_other_backends(group: Any, devices: dict[str, str], options: Any, pg_opt
 
 
 def _make(backend: str, options: Any, pg_options: Any) -> Any:
-    """A backend, as torch would make it."""
+    """Make a backend as torch would."""
     where = options.store, options.group_rank, options.group_size
     known: Any = distributed.Backend
     if hasattr(known, "_ensure_backend_registered"):  # from torch 2.14 on; from then on, Gloo and NCCL are plugins, too

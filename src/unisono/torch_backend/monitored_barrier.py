@@ -1,4 +1,4 @@
-"""A barrier that says who did not come, and leaves the group as it was."""
+"""`monitored_barrier`: a barrier that names the ranks that did not come, and leaves the group usable."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ import torch
 from ..errors import PeerGone, WaitTimeout
 from ..membership.group import Group
 from ..p2p import recv, send
+from .torch_errors import for_torch, late_phrase, waiting_phrase
 
 __all__ = ["monitored_barrier"]
 
 _TAGS = 1 << 62
 """Tags from here on are the barriers', one each."""
 _GRACE_S = 2.0
-"""How much longer than rank 0 the others wait for its verdict."""
+"""How much longer than rank 0 the others wait for its answer."""
 
 
 def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_ranks: bool) -> None:
-    """Return when all ranks have come. Raises WaitTimeout on every rank that did, where some have not in timeout_s.
+    """Return when all ranks have called it. Raises WaitTimeout on every rank that did, if one has not in timeout_s.
 
-    number: how many such barriers this rank has made before. wait_all_ranks: name all the ranks that are missing; else
-    the first. All goes through messages to rank 0 and back, so the group can be used afterwards.
+    number: how many monitored barriers this rank has made before. wait_all_ranks: name every missing rank, else the
+    first. Only messages to rank 0 and back are used, so the group stays usable.
     """
     call, tag, began = "monitored_barrier()", _TAGS + number, time.monotonic()
     absent = torch.zeros(group.size, dtype=torch.int64, device="cpu")
+    why = ""
     if group.rank:
-        send(absent[:1], 0, group, tag, timeout_s=timeout_s)
         try:
+            send(absent[:1], 0, group, tag, timeout_s=timeout_s)
             recv(absent, 0, group, tag, timeout_s=timeout_s + _GRACE_S)
         except (PeerGone, WaitTimeout) as error:
-            raise WaitTimeout(call, time.monotonic() - began, (0,), group.rank, f" {error}") from error
+            late = WaitTimeout(call, time.monotonic() - began, (0,), group.rank, f" {error}")
+            raise for_torch(late, waiting_phrase(group.rank)) from error
     else:
-        why = ""
         for rank in range(1, group.size):
             left_s = max(0.0, began + timeout_s - time.monotonic())
             try:
@@ -49,4 +51,5 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
                 send(absent, rank, group, tag)
     if absent.any():
         missing = absent.nonzero().flatten().tolist()
-        raise WaitTimeout(call, time.monotonic() - began, missing, group.rank, why if group.rank == 0 else "")
+        late = WaitTimeout(call, time.monotonic() - began, missing, group.rank, why)
+        raise for_torch(late, waiting_phrase(group.rank) if group.rank else late_phrase(missing, timeout_s))

@@ -1,4 +1,4 @@
-"""From a store where ranks meet to a group, and its end."""
+"""Join a group through torch's store, and leave it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = ["join", "leave"]
 
 _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
 _FOLLOW_S = 1.0
-"""How long a rank that leaves waits for rank 0 to leave, too."""
+"""How long a rank that leaves waits for rank 0 to leave."""
 
 _world: Group | None = None
-"""The group of all ranks of torch.distributed, if it is ours: its sub-groups live in its memory."""
+"""The group of all ranks of torch.distributed, if it is ours; its sub-groups use its memory."""
 _worlds = 0
-"""How many of them there have been: a store may still have what they wrote."""
+"""How many such groups there have been. A store may still hold their keys, so each has a prefix of its own."""
 
 
 def join(
@@ -48,11 +48,11 @@ def join(
     global_ranks: Sequence[int] = (),
     config: Config | None = None,
 ) -> Group:
-    """The group of `size` ranks that meet at this store; all of them call this, and nobody else.
+    """Return the group of the `size` ranks that call this with the same store.
 
-    global_ranks: the members, in their order; empty: all there are. The group of all becomes unisono's default group,
-    if there is none. Raises WaitTimeout, naming who did not come, ArgumentError where the ranks are not all on one
-    host, OutOfMemory.
+    global_ranks: the members, in order; empty: all ranks. The group of all ranks becomes unisono's default group, if
+    there is none. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks are not on one host;
+    OutOfMemory.
     """
     global _world, _worlds  # noqa: PLW0603  one per process, as in torch
     world = not global_ranks
@@ -71,10 +71,10 @@ def join(
 
 
 def leave(group: Group, *, with_store: bool = False) -> None:
-    """Finish the calls in the background, tell the others, and close the group. Idempotent.
+    """Wait for the calls in the background, tell the other ranks, and close the group. Idempotent.
 
-    with_store: is torch about to give up the store, too? It is mostly a server in the process of rank 0, and the others
-    wait a little until that has gone: a group that they make next would look for the next one, and find the old.
+    with_store: does torch drop the store, too? The store is mostly a server in the process of rank 0, so the others
+    wait up to a second until rank 0 has dropped it; else a group that they make next would find the old server.
     """
     global _world  # noqa: PLW0603  see join
     _alive.discard(group)
@@ -102,7 +102,7 @@ def leave(group: Group, *, with_store: bool = False) -> None:
 
 
 class _Last:
-    """A key in the last table that torch empties when it destroys its groups; the stores are in the first."""
+    """Calls `then` when torch has dropped its stores: a key in a table that torch empties after that of the stores."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
@@ -112,7 +112,7 @@ class _Last:
 
 
 def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Arena:
-    """Memory of its own for a group."""
+    """Make shared memory for a group."""
     if size == 1:
         return Arena.create(1, config)
     launch = Launch(rank, size, "torch", "torch.distributed says so")
@@ -127,7 +127,7 @@ def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Are
 
 
 def _sub_group(world: Group, store: Store, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:
-    """A group in memory that its first member lends, and of which the store tells the others."""
+    """Make a group in memory that its first member lends; the others learn its place through the store."""
     lender, members = world.host.lender, tuple(world_ranks)
     lender.collect()
     if rank == 0:
@@ -152,7 +152,7 @@ def _sub_group(world: Group, store: Store, rank: int, world_ranks: Sequence[int]
 
 
 def _await(store: Store, key: str, name: str, rank: int, timeout_s: float) -> bytes:
-    """What rank 0 of the group has put there. Asked again and again: the store's `wait` hears no Ctrl-C."""
+    """Return what rank 0 of the group has stored. Polls, because the store's `wait` cannot be interrupted by Ctrl-C."""
     began, pause_s = time.monotonic(), _ASK_S
     while not store.check([key]):
         waited_s = time.monotonic() - began
