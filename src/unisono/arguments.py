@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .engine.tensors import dtype_name
 from .errors import ArgumentError, DTypeError
 from .membership.group import Group
 from .ops import CustomOp, PremulSum, check_op_dtype, resolve
@@ -19,11 +20,6 @@ __all__ = [
     "blank", "check_apart", "check_op", "check_own", "check_root", "check_rooted", "check_splits", "check_tensor",
     "check_tensors", "check_whole", "count_name", "dtype_name", "given_list", "shape_name",
 ]  # fmt: skip
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """`float32` for torch.float32."""
-    return str(dtype).removeprefix("torch.")
 
 
 def shape_name(tensor: torch.Tensor) -> str:

@@ -10,34 +10,18 @@ arguments it goes on where it stopped. Peers are seen through their control line
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
-
-from .atomics import (
-    call_combine,
-    clock_gettime,
-    cycles,
-    load,
-    load_acquire,
-    memcpy,
-    pause,
-    sched_yield,
-    store,
-    store_release,
-    usleep,
-)
+from .atomics import call_combine, load, load_acquire, memcpy, store, store_release
+from .compiled import compiled
 from .program import OUT, STAGE, STEP_BITS, Op, PlanWord, RowWord, StateWord
+from .waiting import came, wait
 
-__all__ = ["BLOCK", "DISAGREE", "DONE", "ENTERED", "IN_OFFSET", "OUT_OFFSET", "WAITING", "quick_yield", "run"]
+__all__ = ["BLOCK", "DISAGREE", "DONE", "ENTERED", "IN_OFFSET", "OUT_OFFSET", "WAITING", "run"]
 
 DONE, WAITING, DISAGREE = 0, 1, 2
 """What run returns: finished; WAITING | rank << 8: nothing new from that rank; DISAGREE | rank << 8: other call."""
 
 BLOCK = 16 << 10
 """Bytes that are combined at a time before they are copied on: they stay in the first-level cache."""
-
-PATIENCE_NS, NAP_SHARE_NS = 1_000_000, 32_000
-"""How long a rank waits awake; then it naps a microsecond for each of these (the system adds some 50 µs)."""
 
 ENTERED, IN_OFFSET, OUT_OFFSET = 1, 3, 5
 """Words of a control line for even calls; the next word is for odd calls."""
@@ -63,73 +47,14 @@ _LINE = 128
 _ROW, _REF = 64, 32
 
 
-@njit(nogil=True, cache=True)
-def _now(state):  # type: ignore[no-untyped-def]
-    clock_gettime(np.int32(1), state + _CLOCK)
-    return load(state + _CLOCK) * 1_000_000_000 + load(state + _CLOCK + 8)
-
-
-@njit(nogil=True, cache=True)
-def quick_yield():  # type: ignore[no-untyped-def]
-    """Cycles of a sched_yield that nobody else used."""
-    best = np.int64(1 << 60)
-    for _ in range(50):
-        start = cycles()
-        sched_yield()
-        best = min(best, cycles() - start)
-    return best
-
-
-@njit(nogil=True, cache=True)
-def _came(seen, goal, exact):  # type: ignore[no-untyped-def]
-    """Progress counts up to its goal. A signature has come when its call number has."""
-    if exact:
-        return (seen & 0xFFFFFFFF) == (goal & 0xFFFFFFFF)
-    return seen >= goal
-
-
-@njit(nogil=True, cache=True)
+@compiled
 def _wait(address, goal, exact, state):  # type: ignore[no-untyped-def]
-    """Wait for a word: 1 when it has come, 0 when it is time to look up.
-
-    Spins first where that pays: a first yield that takes long and brings the word means that the peer needed this very
-    processor, so the next waits spin half as long; otherwise they spin twice as long, up to the limit. After a
-    thousandth of a second the peer is busy with something else: naps leave the processor to whoever computes, and are
-    a few hundredths of the time waited, so that they cost no more than that.
-    """
-    spins, most = load(state + _SPIN_NOW), load(state + _SPINS)
-    for _ in range(spins):
-        if _came(load_acquire(address), goal, exact):
-            return 1
-        pause()
-    quick, turns, begin, nap_us = load(state + _QUICK), 0, np.int64(0), 0
-    while True:
-        start = cycles()
-        if nap_us > 0:
-            usleep(np.uint32(nap_us))
-        else:
-            sched_yield()
-        came = _came(load_acquire(address), goal, exact)
-        if turns == 0 and most > 0:
-            took = cycles() - start
-            if came and quick < took < 400 * quick:
-                store(state + _SPIN_NOW, max(8, spins >> 1))
-            elif spins < most:
-                store(state + _SPIN_NOW, min(most, max(1, spins) * 2))
-        if came:
-            return 1
-        turns += 1
-        if nap_us > 0 or turns & 63 == 0:
-            now = _now(state)
-            if begin == 0:
-                begin = now
-            if now - begin > load(state + _LOOK_UP):
-                return 0
-            if now - begin > PATIENCE_NS:
-                nap_us = (now - begin) // NAP_SHARE_NS
+    """Wait for a word of a peer: 1 when it has come, 0 when it is time to look at the peers."""
+    most, quick, now = load(state + _SPINS), load(state + _QUICK), state + _SPIN_NOW
+    return wait(address, goal, exact, 0, 0, most, quick, now, 0, load(state + _LOOK_UP))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
     """Has the rank posted this step? Remembers the latest that it saw of it."""
     known = load(state + _ADDRESSES) + 8 * rank
@@ -142,7 +67,7 @@ def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
     return 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     """Enter the call, and wait until everybody has entered it with the same signature. DONE, WAITING or DISAGREE.
 
@@ -167,7 +92,7 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
             rank -= ranks
         seen = load_acquire(first + stride * rank)
         if seen != mine:
-            if not _came(seen, mine, True):
+            if not came(seen, mine, True):
                 if _wait(first + stride * rank, mine, True, state) == 0:
                     return WAITING | rank << 8
                 seen = load_acquire(first + stride * rank)
@@ -180,7 +105,7 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     return DONE
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: ignore[no-untyped-def]
     """Copy or combine n elements from the addresses at ins to those at outs."""
     nin, nout, nbytes = load(row + _NIN), load(row + _NOUT), n * item
@@ -222,7 +147,7 @@ def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: 
             done += size
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     """Run a plan on the tensors at these addresses, from the start or from where the last return left it."""
     segment, pc, offset = load(state + _SEGMENT), load(state + _PC), load(state + _OFFSET)

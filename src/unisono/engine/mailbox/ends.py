@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
-import torch
 
+from ..tensors import DTYPE_CODES, DTYPES
 from .requests import Message, Send
 from .ring import END_WORDS, EndWord, FrameWord, kernels
 
 __all__ = ["Reader", "Writer"]
 
-_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
-_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _DONE = int(EndWord.DONE)
 _NBYTES, _TAG, _STAMP, _KIND, _SHAPE = (int(EndWord.HEADER) + int(word) for word in FrameWord)
 
@@ -49,7 +47,11 @@ class Writer(_End):
         tensor, words = send.tensor, self._words
         if words[_DONE] < 0:
             shape = tensor.shape
-            words[_NBYTES], words[_TAG], words[_KIND] = tensor.nbytes, send.tag, _CODES[tensor.dtype] << 8 | len(shape)
+            words[_NBYTES], words[_TAG], words[_KIND] = (
+                tensor.nbytes,
+                send.tag,
+                DTYPE_CODES[tensor.dtype] << 8 | len(shape),
+            )
             for k, extent in enumerate(shape, _SHAPE):
                 words[k] = extent
         return self._kernels.put(self._address, tensor.data_ptr())
@@ -70,7 +72,7 @@ class Reader(_End):
         words = self._words
         kind = words[_KIND]
         shape = words[_SHAPE : _SHAPE + (kind & 0xFF)].tolist()
-        return Message(self.source, words[_TAG], words[_STAMP], _DTYPES[kind >> 8], shape, words[_NBYTES])
+        return Message(self.source, words[_TAG], words[_STAMP], DTYPES[kind >> 8], shape, words[_NBYTES])
 
     def fetch(self, target: int) -> int:
         """Read what has come of the payload to this address, or drop it at 0; 1 when it is complete."""

@@ -15,11 +15,8 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-from numba import njit
-
-from ..atomics import clock_gettime, load, load_acquire, memcpy, store, store_release
-from .entry import entry_point
+from ..atomics import load, load_acquire, memcpy, now_ns, store, store_release
+from ..compiled import compiled, entry_point
 
 __all__ = ["CAPACITY", "DATA", "END_WORDS", "READ", "WRITTEN", "EndWord", "FrameWord", "Kernels", "kernels"]
 
@@ -35,7 +32,6 @@ class EndWord(IntEnum):
     AT = 1  # bytes of the ring that this side is through with: written, or read
     SEEN = 2  # how far the reader was when the writer last looked
     DONE = 3  # bytes of the payload that are written, or read; -1 between two frames
-    CLOCK = 4  # two words for clock_gettime
     HEADER = 8
 
 
@@ -53,7 +49,7 @@ END_WORDS = int(EndWord.HEADER) + int(FrameWord.SHAPE) + 64
 """torch's tensors have up to 64 dimensions."""
 
 # Numba takes module constants as literals, but not members of an enumeration.
-_RING, _AT, _SEEN, _DONE, _CLOCK, _HEADER = (8 * int(word) for word in EndWord)
+_RING, _AT, _SEEN, _DONE, _HEADER = (8 * int(word) for word in EndWord)
 _BYTES, _STAMP, _KIND, _SHAPE = (
     8 * int(word) for word in (FrameWord.BYTES, FrameWord.STAMP, FrameWord.KIND, FrameWord.SHAPE)
 )
@@ -62,7 +58,7 @@ _PIECE = 64 << 10  # so much is published at a time: the reader copies one piece
 _TURN = 4 << 20  # so much is moved at most before Python can see a signal
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _put(end, payload):  # type: ignore[no-untyped-def]
     """Write what there is room for of the frame whose header is in the end; 1 when all of it is written."""
     ring, at, done = load(end + _RING), load(end + _AT), load(end + _DONE)
@@ -74,8 +70,7 @@ def _put(end, payload):  # type: ignore[no-untyped-def]
         if capacity - (at - read) < size:
             store_release(end + _SEEN, read)
             return 0
-        clock_gettime(np.int32(1), end + _CLOCK)
-        store(header + _STAMP, load(end + _CLOCK) * 1_000_000_000 + load(end + _CLOCK + 8))
+        store(header + _STAMP, now_ns())
         for k in range(0, size, 8):
             store(ring + DATA + ((at + k) & mask), load(header + k))
         at += size
@@ -105,7 +100,7 @@ def _put(end, payload):  # type: ignore[no-untyped-def]
             read = now
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _begin(end):  # type: ignore[no-untyped-def]
     """Have the header of the next frame in the end; 0 while there is none."""
     if load(end + _DONE) >= 0:
@@ -124,7 +119,7 @@ def _begin(end):  # type: ignore[no-untyped-def]
     return 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _fetch(end, target):  # type: ignore[no-untyped-def]
     """Read what has come of the frame's payload to an address, or drop it at address 0; 1 when it is complete."""
     ring, at, done = load(end + _RING), load(end + _AT), load(end + _DONE)
@@ -151,7 +146,7 @@ def _fetch(end, target):  # type: ignore[no-untyped-def]
             return 0
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _publish(address, word):  # type: ignore[no-untyped-def]
     store_release(address, word)
     return 0
@@ -169,4 +164,4 @@ class Kernels(NamedTuple):
 @cache
 def kernels() -> Kernels:
     """Compile them, or load them from disk."""
-    return Kernels(entry_point(_put, 2), entry_point(_begin, 1), entry_point(_fetch, 2), entry_point(_publish, 2))
+    return Kernels(entry_point(_put), entry_point(_begin), entry_point(_fetch), entry_point(_publish))
