@@ -17,8 +17,8 @@ from ..engine.written import mark_written
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp
+from ..overlap import first_overlap
 from ..work import Work
-from .apart import overlap
 from .layout import PART, Layout, Pass, Table, known_layout, make_layout
 
 __all__ = ["Call", "make"]
@@ -121,7 +121,7 @@ def _apart(group: Group, call: Call, layout: Layout, table: Table) -> tuple[int,
         own = table[:count] == table[count:] + group.rank * nbytes[:count]
         written[count:] |= written[:count] & own
         nbytes[:count][own] = 0
-    both = overlap(table, nbytes, written)
+    both = first_overlap(table, nbytes, written)
     if both is None:
         layout.apart = seen
     return both

@@ -1,17 +1,17 @@
-"""What all rooms ask of a tensor: the code of its dtype, and whether its memory is just its elements in order."""
+"""The codes of dtypes, and the test whether a tensor's memory is just its elements in order."""
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["DTYPES", "DTYPE_CODES", "as_bits", "dtype_name", "is_plain", "make_plain"]
+__all__ = ["ALL_DTYPES", "DTYPE_CODES", "as_bits", "dtype_name", "is_plain", "make_plain"]
 
-DTYPES: tuple[torch.dtype, ...] = tuple(
+ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
     sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 )
 """All dtypes of this version of torch, which is the same on all ranks; the index of a dtype is its code."""
 
-DTYPE_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in enumerate(DTYPES)}
+DTYPE_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in enumerate(ALL_DTYPES)}
 
 _NAMES = ["float4_e2m1fn_x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))]
 _ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
+from ..arguments import check_list
 from ..codec import decode, encode, fill
 from ..dispatch import default_group
 from ..engine.mailbox import ANY_SOURCE, Receive, Send
-from ..errors import ArgumentError, DTypeError, UnisonoError
+from ..errors import ArgumentError, UnisonoError
 from ..membership.group import Group
 from ..watch import caller
 from .progress_engine import progress_engine
@@ -33,7 +34,7 @@ def send_object_list(
     without. Raises DTypeError for an object that cannot be sent, and as `send` does.
     """
     group = default_group() if group is None else group
-    _check_list(object_list)
+    check_list("object_list", object_list)
     payload = encode(object_list, pickle=pickle)
     message = torch.empty(sum(map(len, payload)), dtype=torch.uint8, device="cpu")
     fill(message, payload)
@@ -58,7 +59,7 @@ def recv_object_list(
     message; otherwise as `recv` does.
     """
     group = default_group() if group is None else group
-    _check_list(object_list)
+    check_list("object_list", object_list)
     check_receive(None, src, group, tag)
     request = Receive(None, ANY_SOURCE if src is None else src, _tag(tag))
     words = f"recv_object_list({len(object_list)} objects, src={src}, tag={tag})"
@@ -75,11 +76,6 @@ def recv_object_list(
         )
     object_list[:] = objects
     return request.source
-
-
-def _check_list(objects: Any) -> None:
-    if not isinstance(objects, list):
-        raise DTypeError(f"object_list: expected a list, got {type(objects).__name__}")
 
 
 def _tag(tag: int) -> int:

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from ..tensors import DTYPE_CODES, DTYPES
+from ..tensors import ALL_DTYPES, DTYPE_CODES
 from .requests import Message, Send
 from .ring import CURSOR_WORDS, CursorWord, HeaderWord, kernels
 
@@ -71,7 +71,7 @@ class ReceiveChannel(_Channel):
         words = self._words
         kind = words[_KIND]
         shape = words[_SHAPE : _SHAPE + (kind & 0xFF)].tolist()
-        return Message(self.source, words[_TAG], words[_SENT_NS], DTYPES[kind >> 8], shape, words[_NBYTES])
+        return Message(self.source, words[_TAG], words[_SENT_NS], ALL_DTYPES[kind >> 8], shape, words[_NBYTES])
 
     def read_payload(self, target: int) -> int:
         """Read what has arrived to this address, or drop it at address 0; 1 when the message is complete."""
