@@ -17,8 +17,8 @@ from .ops import CustomOp, PremulSum, check_op_dtype, resolve
 from .overlap import overlaps_itself, share_memory
 
 __all__ = [
-    "blank", "check_apart", "check_list", "check_op", "check_own", "check_root", "check_rooted", "check_splits", "check_tensor",
-    "check_tensors", "check_whole", "count_name", "dtype_name", "given_list", "shape_name",
+    "blank", "check_apart", "check_list", "check_op", "check_own", "check_root", "check_rooted", "check_splits",
+    "check_tensor", "check_tensors", "check_whole", "count_name", "dtype_name", "given_list", "shape_name",
 ]  # fmt: skip
 
 
