@@ -118,7 +118,7 @@ def test_a_short_send_is_done_at_once_until_the_ring_is_full(boxes: Callable[[in
     done = [request.done for request in sent]
     assert done == sorted(done, reverse=True)
     assert 20 < sum(done) < RING // 64
-    assert not a.progress(), "no room, no news"
+    assert not a.progress(), "there is no room"
     run(b)
     assert a.progress()
     run(a, b)

@@ -194,7 +194,8 @@ class Mailbox:
         tensor = receive.tensor
         if tensor is not None and (tensor.dtype is not message.dtype or tensor.nbytes != message.nbytes):
             message.buffer = None
-            sent, expected = _text(message.dtype, message.shape), _text(tensor.dtype, list(tensor.shape))
+            sent = f"{dtype_name(message.dtype)}{message.shape}"
+            expected = f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
             receive.error = MessageMismatch(message.source, sent, self._rank, expected, message.tag, self._world_ranks)
             self._finish(receive)
             return
@@ -223,7 +224,3 @@ class Mailbox:
                 ctypes.memmove(message.buffer.data_ptr(), arrived.data_ptr(), self._incoming[message.source].done)
         message.receive = None
         self._matching.put_back(message)
-
-
-def _text(dtype: torch.dtype, shape: list[int]) -> str:
-    return f"{dtype_name(dtype)}{shape}"
