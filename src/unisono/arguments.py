@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .engine.tensors import dtype_name
 from .errors import ArgumentError, DTypeError
 from .membership.group import Group
 from .ops import CustomOp, PremulSum, check_op_dtype, resolve
@@ -16,14 +17,10 @@ from .overlap import overlaps_itself, share_memory
 from .records import digest
 
 __all__ = [
-    "blank", "check_apart", "check_op", "check_own", "check_root", "check_rooted", "check_splits", "check_tensor",
-    "check_tensors", "check_whole", "count_name", "dtype_name", "given_list", "scale_name", "shape_name",
+    "blank", "check_apart", "check_list", "check_op", "check_own", "check_root", "check_rooted", "check_splits",
+    "check_tensor", "check_tensors", "check_whole", "count_name", "dtype_name", "given_list", "scale_name",
+    "shape_name",
 ]  # fmt: skip
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """`float32` for torch.float32."""
-    return str(dtype).removeprefix("torch.")
 
 
 def shape_name(tensor: torch.Tensor) -> str:
@@ -140,6 +137,15 @@ def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) 
             f"{shape_name(tensor)} on rank {group.rank}"
         )
     return list(torch.split(tensor, sizes)) if tensor.dim() else [tensor.view(1)[:0]] * group.size
+
+
+def check_list(argument: str, objects: Any, places: int | None = None) -> list[Any]:
+    """A list, of so many places if that is given: one per rank."""
+    if not isinstance(objects, list):
+        raise DTypeError(f"{argument}: expected a list, got {type(objects).__name__}")
+    if places is not None and len(objects) != places:
+        raise ArgumentError(f"{argument}: expected a list of {places} places, one per rank, got {len(objects)}")
+    return objects
 
 
 def given_list(tensors: Any) -> Any:

@@ -125,7 +125,7 @@ def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
 
 def get_process_group_ranks(group: Group | NonMember | None = None) -> list[int]:
     """The members of the group, or of the default group, in their order, as ranks of the world."""
-    return list((group_or_default(group)).world_ranks)
+    return list(group_or_default(group).world_ranks)
 
 
 def _usable(group: Group | None) -> Group:

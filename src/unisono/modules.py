@@ -14,7 +14,7 @@ import torch
 from .arguments import check_tensor, shape_name
 from .coalesced import all_reduce_coalesced, broadcast_coalesced
 from .collectives import all_gather, all_reduce
-from .dispatch import default_group, entering
+from .dispatch import checking, group_or_default
 from .errors import ArgumentError, DTypeError
 from .membership.group import Group
 
@@ -29,7 +29,7 @@ def broadcast_module(model: torch.nn.Module, src: int = 0, group: Group | None =
     Buffers of integers are among them. Raises ArgumentError, on every rank, if the models' names, shapes or dtypes
     differ; it names the first that does.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     state = {**_parameters(model, group, "broadcast_module"), **dict(model.named_buffers())}
     broadcast_state_dict(state, src, group)
 
@@ -40,7 +40,7 @@ def broadcast_state_dict(state: Mapping[str, torch.Tensor], src: int = 0, group:
     What is there under several names counts once. Raises ArgumentError, on every rank, if names, shapes or dtypes
     differ; it names the first that does.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     broadcast_coalesced(_agreed(group, "broadcast", state), src, group)
 
 
@@ -49,7 +49,7 @@ def average_parameters(model: torch.nn.Module, group: Group | None = None) -> No
 
     Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first that does.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     all_reduce_coalesced(_agreed(group, "average", _parameters(model, group, "average_parameters")), "avg", group)
 
 
@@ -60,7 +60,7 @@ def average_gradients(model: torch.nn.Module, group: Group | None = None) -> Non
     and has the average on all ranks afterwards, so that optimizers stay in step; one that has none anywhere keeps
     none. Raises DTypeError, on every rank, for sparse gradients, and MismatchError if the models differ.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     parameters = _parameters(model, group, "average_gradients")
     states = [_gradient_state(parameter) for parameter in parameters.values()]
     anywhere = torch.tensor(states, dtype=torch.uint8, device="cpu")
@@ -80,7 +80,7 @@ def average_gradients(model: torch.nn.Module, group: Group | None = None) -> Non
 
 
 def _parameters(model: torch.nn.Module, group: Group, call: str) -> dict[str, torch.Tensor]:
-    with entering(group, call):
+    with checking(group, call):
         if not isinstance(model, torch.nn.Module):
             raise DTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
         return dict(model.named_parameters())
@@ -94,7 +94,7 @@ def _gradient_state(parameter: torch.Tensor) -> int:
 
 def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """The tensors, each once. Raises on every rank if the ranks' differ in name, shape or dtype."""
-    with entering(group, doing):
+    with checking(group, doing):
         once: dict[tuple[object, ...], tuple[str, torch.Tensor]] = {}
         for name, tensor in state.items():
             once.setdefault(_identity(name, tensor), (name, tensor))

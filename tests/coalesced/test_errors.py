@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import unisono
 from unisono import ArgumentError, DTypeError, MismatchError, make_op
 from unisono.coalesced import all_gather_coalesced, all_reduce_coalesced, broadcast_coalesced, reduce_scatter_coalesced
-from unisono.coalesced.apart import overlap
+from unisono.overlap import first_overlap
 
 Worlds = Callable[[int], unisono.World]
 
@@ -143,7 +143,7 @@ def test_columns_of_one_tensor_are_apart(worlds: Worlds) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6), st.booleans()), max_size=8))
-def test_overlap_against_the_definition(spans: list[tuple[int, int, bool]]) -> None:
+def test_first_overlap_against_the_definition(spans: list[tuple[int, int, bool]]) -> None:
     def meet(first: int, second: int) -> bool:
         (a, n, write), (b, m, other) = spans[first], spans[second]
         return (write or other) and max(a, b) < min(a + n, b + m)
@@ -151,6 +151,6 @@ def test_overlap_against_the_definition(spans: list[tuple[int, int, bool]]) -> N
     starts = np.array([start for start, _, _ in spans], np.int64)
     nbytes = np.array([count for _, count, _ in spans], np.int64)
     written = np.array([write for _, _, write in spans], bool)
-    found = overlap(starts, nbytes, written)
+    found = first_overlap(starts, nbytes, written)
     pairs = {(i, j) for i in range(len(spans)) for j in range(len(spans)) if i != j and meet(i, j)}
     assert (found in pairs) if pairs else (found is None)

@@ -158,26 +158,26 @@ def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
 
 
 def test_what_others_may_reach_lives_until_all_have_left(worlds: Worlds) -> None:
-    """A mailbox has rings in its rank's heap, which peers read after their sender has left."""
+    """A progress engine has rings in its rank's heap, which peers read after their sender has left."""
 
     def keep() -> None:
-        class Mailbox:
+        class Engine:
             def close(self) -> None:
                 """Nothing is on its way."""
 
         group = new_group()
         assert isinstance(group, unisono.Group)
-        group.mailbox = Mailbox()
-        mailbox = weakref.ref(group.mailbox)
+        group.progress_engine = Engine()
+        engine = weakref.ref(group.progress_engine)
         if unisono.get_rank() != 2:
             group.close()
         unisono.barrier()
         destroy_group(new_group())
-        assert mailbox() is not None
+        assert engine() is not None
         unisono.barrier()
         group.close()
         destroy_group(new_group())
-        assert mailbox() is None
+        assert engine() is None
         destroy_group(new_group())
         assert group.host.arena not in group.host.lender.left
 

@@ -189,6 +189,22 @@ def test_every_layout_on_both_sides(worlds: Worlds) -> None:
     worlds(2).run(layouts)
 
 
+@pytest.mark.parametrize("dtype", ["uint3", "int8", "float8_e5m2", "float4_e2m1fn_x2"])
+def test_layouts_of_dtypes_that_torch_hardly_knows(worlds: Worlds, dtype: str) -> None:
+    def layouts() -> None:
+        kind = getattr(torch, dtype)
+        data = torch.arange(60, dtype=torch.uint8)
+        if unisono.get_rank() == 0:
+            p2p.send(data.view(6, 10).t().view(kind), 1)
+        else:
+            wide = torch.full((10, 12), 77, dtype=torch.uint8)
+            p2p.recv(wide.view(kind)[:, ::2], 0)
+            assert torch.equal(wide[:, ::2], data.view(6, 10).t())
+            assert (wide[:, 1::2] == 77).all()
+
+    worlds(2).run(layouts)
+
+
 def test_to_oneself(worlds: Worlds) -> None:
     def alone() -> None:
         me = unisono.get_rank()
@@ -247,6 +263,19 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
     "large tag": (lambda t: p2p.recv(t, 0, tag=1 << 63), unisono.ArgumentError, "tag="),
     "tag of another type": (lambda t: p2p.recv(t, 0, tag="a"), unisono.DTypeError, "tag: expected an integer"),
     "expanded": (lambda t: p2p.recv(t[:1].expand(3), 0), unisono.ArgumentError, "share memory"),
+    "overlapping": (lambda t: p2p.recv(t.as_strided((3, 2), (1, 1)), 0), unisono.ArgumentError, "share memory"),
+    "overlapping, asynchronous": (lambda t: p2p.irecv(t[:1].expand(3)), unisono.ArgumentError, "share memory"),
+    "overlapping, in a batch": (
+        lambda t: p2p.P2POp(p2p.irecv, t.as_strided((2, 3), (1, 1)), 0),
+        unisono.ArgumentError,
+        "share memory",
+    ),
+    "overlapping, of sendrecv": (
+        lambda t: p2p.sendrecv(torch.ones(6), 0, t.as_strided((3, 2), (1, 1)), 0),
+        unisono.ArgumentError,
+        "share memory",
+    ),
+    "conjugate": (lambda t: p2p.recv(t.to(torch.complex64).conj(), 0), unisono.ArgumentError, "resolve_conj"),
     "op": (lambda t: p2p.P2POp(p2p.send, t, 0), unisono.ArgumentError, "op: expected unisono's isend or irecv"),
     "peer of an op": (lambda t: p2p.P2POp(p2p.isend, t, 7), unisono.ArgumentError, "dst=7"),
     "batch": (

@@ -18,8 +18,8 @@ import torch
 
 import unisono
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
-from unisono.engine.mailbox.news import News
-from unisono.p2p.office import post_office
+from unisono.engine.mailbox.poller import Poller
+from unisono.p2p.progress_engine import progress_engine
 
 Worlds = Callable[[int], unisono.World]
 
@@ -50,7 +50,7 @@ def once_waiting(action: Callable[[], object]) -> None:
     me = threading.get_ident()
 
     def watch() -> None:
-        until(lambda: sys._current_frames()[me].f_code is News.wait.__code__)
+        until(lambda: sys._current_frames()[me].f_code is Poller.wait.__code__)
         action()
 
     threading.Thread(target=watch).start()
@@ -264,7 +264,7 @@ def test_a_step_that_is_interrupted_ends_the_group() -> None:
         me, group = unisono.get_rank(), unisono.init()
         p2p.send(torch.zeros(1), me)
         work = p2p.irecv(None, 1 - me)
-        mailbox = post_office(group).desk._mailbox
+        mailbox = progress_engine(group)._mailbox
 
         def interrupt(request: object) -> None:
             raise KeyboardInterrupt
@@ -348,9 +348,9 @@ def test_calls_of_all_kinds_leave_nothing_open(worlds: Worlds) -> None:
         before = count()
         some()
         assert count() == before
-        office = post_office(unisono.init())
-        assert office._all_pending() == {}
-        until(lambda: office._thread is None)
+        engine = progress_engine(unisono.init())
+        assert engine._all_pending() == {}
+        until(lambda: engine._thread is None)
 
     worlds(2).run(many)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_op, check_root, check_splits, check_tensor, check_tensors, shape_name
-from ..dispatch import default_group, entering
+from ..dispatch import checking, group_or_default
 from ..errors import ArgumentError
 from ..membership.group import Group
 from ..ops import ReduceOp
@@ -31,7 +31,7 @@ def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Group | None
     tensor: the same shape and dtype on every rank. op: sum, avg, product, min or max; the last three take the memory of
     all ranks' tensors, and the gradient of min and max goes to the ranks that have them, in equal parts.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     name = _check("all_reduce", group, tensor, op)
     if name in _OTHERS:
         return _combine(name, all_gather(tensor, group))
@@ -43,7 +43,7 @@ def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Group 
 
     tensor, op: as in `all_reduce`.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     name = _check("reduce", group, tensor, op)
     root = _check_root("reduce", group, "dst", dst)
     if name in _OTHERS:
@@ -57,7 +57,7 @@ def broadcast(tensor: torch.Tensor, src: int, group: Group | None = None) -> tor
 
     tensor: the same shape and dtype on every rank; only its values on `src` count.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     _check("broadcast", group, tensor)
     return apply(LinearCall(group, "broadcast", root=_check_root("broadcast", group, "src", src)), [tensor])[0]
 
@@ -67,9 +67,9 @@ def scatter(tensors: Sequence[torch.Tensor] | None, src: int = 0, group: Group |
 
     tensors: on `src` one tensor per rank, of one dtype, in any size; None elsewhere.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     root = _check_root("scatter", group, "src", src)
-    with entering(group, "scatter"):
+    with checking(group, "scatter"):
         if group.rank == root:
             check_tensors("tensors", tensors, group)
         elif tensors:
@@ -82,7 +82,7 @@ def gather(tensor: torch.Tensor, dst: int = 0, group: Group | None = None) -> tu
 
     tensor: the same dtype on every rank, in any size.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     _check("gather", group, tensor)
     return apply(LinearCall(group, "gather", root=_check_root("gather", group, "dst", dst)), [tensor])
 
@@ -92,7 +92,7 @@ def all_gather(tensor: torch.Tensor, group: Group | None = None) -> tuple[torch.
 
     tensor: the same dtype on every rank, in any size.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     _check("all_gather", group, tensor)
     return apply(LinearCall(group, "all_gather"), [tensor])
 
@@ -102,7 +102,7 @@ def all_gather_single(tensor: torch.Tensor, group: Group | None = None) -> torch
 
     tensor: [n, ...], the same shape and dtype on every rank. Returns [p·n, ...].
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     _check("all_gather", group, tensor)
     return apply(LinearCall(group, "all_gather_single"), [tensor])[0]
 
@@ -114,7 +114,7 @@ def reduce_scatter(
 
     input_list: one tensor per rank, of one dtype, in the same sizes on every rank. op: as in `all_reduce`.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     _check_list("reduce_scatter", group, "input_list", input_list)
     name = _check("reduce_scatter", group, input_list[0], op)
     if name in _OTHERS:
@@ -127,7 +127,7 @@ def reduce_scatter_single(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: G
 
     tensor: [p·n, ...], the same shape and dtype on every rank. op: as in `all_reduce`. Returns [n, ...].
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     name = _check("reduce_scatter", group, tensor, op)
     blocks = _blocks("reduce_scatter", group, "tensor", tensor)
     if name in _OTHERS:
@@ -140,7 +140,7 @@ def all_to_all(input_tensor_list: Sequence[torch.Tensor], group: Group | None = 
 
     input_tensor_list: one tensor per rank, of one dtype, in any size.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     _check_list("all_to_all", group, "input_tensor_list", input_tensor_list)
     return apply(LinearCall(group, "all_to_all"), input_tensor_list)
 
@@ -156,7 +156,7 @@ def all_to_all_single(
     input: [n, ...], of one dtype. Split sizes: the lengths of the blocks along the first dimension, one per rank;
     without them the tensor is cut into blocks of one size.
     """
-    group = default_group() if group is None else group
+    group = group_or_default(group)
     _check("all_to_all", group, input)
     _blocks("all_to_all", group, "input", input, input_split_sizes)
     splits = (output_split_sizes, input_split_sizes)
@@ -165,7 +165,7 @@ def all_to_all_single(
 
 def _check(collective: str, group: Group, tensor: torch.Tensor, op: Any = None) -> str:
     """Check the tensor, and the op if there is one; return its name."""
-    with entering(group, collective):
+    with checking(group, collective):
         check_tensor("tensor", tensor)
         name = check_op(op, tensor) if op is not None else "sum"
         if not isinstance(name, str) or name not in (*_LINEAR, *_OTHERS):
@@ -174,21 +174,21 @@ def _check(collective: str, group: Group, tensor: torch.Tensor, op: Any = None) 
 
 
 def _check_list(collective: str, group: Group, argument: str, tensors: Sequence[torch.Tensor]) -> None:
-    with entering(group, collective):
+    with checking(group, collective):
         check_tensors(argument, tensors, group)
 
 
 def _blocks(
     collective: str, group: Group, argument: str, tensor: torch.Tensor, sizes: Sequence[int] | None = None
 ) -> list[torch.Tensor]:
-    with entering(group, collective):
+    with checking(group, collective):
         if not tensor.dim():
             raise ArgumentError(f"{argument}: is {shape_name(tensor)}; one number cannot be cut into blocks")
         return check_splits(argument, tensor, sizes, group)
 
 
 def _check_root(collective: str, group: Group, argument: str, root: int) -> int:
-    with entering(group, collective):
+    with checking(group, collective):
         return check_root(argument, root, group)
 
 

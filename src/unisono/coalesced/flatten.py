@@ -26,7 +26,7 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
     tensors: contiguous CPU tensors, parameters included; none twice. Views of them made before keep the old memory.
     Raises OutOfMemory where there is too little.
     """
-    group, tensors = (group_or_default(group)), list(tensors)
+    group, tensors = group_or_default(group), list(tensors)
     for k, tensor in enumerate(tensors):
         check_tensor(f"tensors[{k}]", tensor, written=True)
         if not tensor.is_contiguous():

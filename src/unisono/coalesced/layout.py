@@ -13,6 +13,7 @@ import torch
 
 from ..arguments import count_name
 from ..dispatch import Action
+from ..engine.tensors import is_plain
 from ..membership.group import Group
 from ..records import CallRecord, digest
 
@@ -116,8 +117,8 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
     layout = ListLayout(
         words,
         tuple([one for one in passes if one.flats[PART].numel()] or passes[:1]),
-        tuple(k for k, tensor in enumerate(tensors) if not _plain(tensor)),
-        np.array([tensor.nbytes if _plain(tensor) else 0 for tensor in tensors], np.int64),
+        tuple(k for k, tensor in enumerate(tensors) if not is_plain(tensor)),
+        np.array([tensor.nbytes if is_plain(tensor) else 0 for tensor in tensors], np.int64),
         _alike(tensors),
     )
     if len(memory.layouts) >= _MOST_KINDS:
@@ -132,11 +133,6 @@ def _alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
     """A function that tells whether other tensors differ from these in nothing but their places and values."""
     make: Any = getattr(guards, "TensorGuards", None)
     return make(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check if make else None
-
-
-def _plain(tensor: torch.Tensor) -> bool:
-    """Are its elements in memory as they are counted, and as they are?"""
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _cut(group: Group, memory: _Memory, dtype: torch.dtype, rows: Table, blocks: int) -> list[Pass]:

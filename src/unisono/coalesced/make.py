@@ -12,11 +12,13 @@ import torch
 from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Call, Request, plan_step
 from ..engine.pack import mover
+from ..engine.tensors import make_plain
 from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp
-from .apart import overlap
+from ..overlap import first_overlap
+from ..work import Work
 from .layout import PART, ListLayout, Pass, Table, known_layout, make_layout
 
 __all__ = ["ListCall", "make"]
@@ -56,7 +58,9 @@ class ListCall:
         return one.flats[self.gives or PART], one.flats[self.gets or PART]
 
 
-def make(call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None) -> Any:
+def make(
+    call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None
+) -> Work[Sequence[torch.Tensor]] | None:
     """Check the call, and make it. A list like an earlier one is neither checked nor planned again."""
     what = f"{call.collective}_coalesced", call.op, call.src, algorithm
     with Call(what, group, async_op, timeout_s) as made:
@@ -77,6 +81,7 @@ def make(call: ListCall, group: Group | None, async_op: bool, algorithm: Any, ti
             layout.steps[what, timeout_s] = steps
         made.record, actions = steps
 
+    written = tensors[call.written().start : call.written().stop]
     marked = needed_by_autograd(written)
 
     def action(where: str | None) -> Sequence[torch.Tensor]:
@@ -85,7 +90,8 @@ def make(call: ListCall, group: Group | None, async_op: bool, algorithm: Any, ti
         return written
 
     made.action = action
-    return made.run()
+    work: Work[Sequence[torch.Tensor]] | None = made.run()
+    return work
 
 
 def _check(group: Group, call: ListCall, tensors: Sequence[torch.Tensor]) -> None:
@@ -114,7 +120,7 @@ def _apart(group: Group, call: ListCall, layout: ListLayout, table: Table) -> tu
         own = table[:count] == table[count:] + group.rank * nbytes[:count]
         written[count:] |= written[:count] & own
         nbytes[:count][own] = 0
-    both = overlap(table, nbytes, written)
+    both = first_overlap(table, nbytes, written)
     if both is None:
         layout.apart = seen
     return both
@@ -137,7 +143,7 @@ def _carry(
     call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor], table: Table, run: Callable[[int], object]
 ) -> None:
     """Pack, run and unpack one pass after the other."""
-    copies = {k: tensors[k].detach().resolve_conj().resolve_neg().contiguous() for k in layout.scattered}
+    copies = {k: make_plain(tensors[k]).detach() for k in layout.scattered}
     for k, copy in copies.items():
         table[k] = copy.data_ptr()
     parts = table.ctypes.data

@@ -1,4 +1,4 @@
-"""The two codecs behind one byte that tells them apart."""
+"""`encode` and `decode`: the safe codec and pickle, told apart by the first byte."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _PREFIX = struct.Struct("<BQ")
 
 
 def encode(obj: object, *, pickle: bool = False) -> list[Buffer]:
-    """An object as buffers, to be sent one behind the other.
+    """Encode an object as buffers, to be sent one after the other.
 
-    What travels: None, bool, int of any size, float, complex, str, bytes; list, tuple, dict, set, frozenset; torch
-    tensors on the CPU, torch.dtype, torch.Size, torch.device; numpy arrays and scalars but for objects and structures;
+    The safe codec knows None, bool, int of any size, float, complex, str, bytes; list, tuple, dict, set, frozenset;
+    CPU tensors, torch.dtype, torch.Size, torch.device; numpy arrays and scalars but for objects and structures;
     dataclass instances whose class stands in a module or in another class. Types must match exactly: a subclass is
-    refused. Tensors and arrays come back contiguous; tensors keep `requires_grad`, not the graph behind them. What is
-    there twice comes back twice.
+    refused. Tensors and arrays come back contiguous; tensors keep `requires_grad` without the graph. An object that
+    occurs twice comes back as two.
 
-    The buffers of tensors and arrays are views of them: use them before those change.
+    The buffers of tensors and arrays are views of them: use them before the tensors change.
 
-    pickle: send anything that cloudpickle can; only receivers that pass pickle=True, too, accept it.
+    pickle: encode anything that cloudpickle can; the receiver must pass pickle=True, too.
 
-    Raises DTypeError for an unknown type, ArgumentError for what contains itself, is nested deeper than 100 levels or
-    lies on another device; each says where in the object.
+    Raises DTypeError for an unknown type; ArgumentError for an object that contains itself, is nested deeper than 100
+    levels or is on another device. Both errors say where in the object.
     """
     if pickle:
         try:
@@ -51,14 +51,13 @@ def encode(obj: object, *, pickle: bool = False) -> list[Buffer]:
 
 
 def decode(data: bytes | bytearray | memoryview, *, pickle: bool = False) -> Any:
-    """The object whose buffers, one behind the other, are `data`; it shares no memory with them.
+    """Decode an object from its buffers, joined. The object shares no memory with `data`.
 
-    Safe for bytes of any origin, as long as `pickle` is false: a dataclass is looked up among the modules that have
-    been imported, must have the fields that the bytes name, and is rebuilt without `__init__`, `__post_init__` or
-    any hook of its own. Only where one is a key or in a set, its `__hash__` and `__eq__` are asked.
+    Safe for bytes of any origin while `pickle` is false: a dataclass must be defined in a module that is imported
+    already, must have exactly the fields that the bytes name, and is rebuilt without `__init__`, `__post_init__` or any
+    other hook. Only `__hash__` and `__eq__` of dict keys and members of sets are called.
 
-    pickle: accept what was encoded with pickle=True, too. Unpickling runs what the sender wants: only for peers that
-    you trust.
+    pickle: accept pickled objects, too. Unpickling can run any code of the sender: use it only with peers you trust.
 
     Raises ArgumentError for damaged, cut or forged bytes, pickled bytes without pickle=True, and classes that are not
     imported here.
@@ -93,7 +92,7 @@ def _unpack(whole: memoryview) -> Any:
 
 
 def fill(tensor: torch.Tensor, buffers: Sequence[Buffer]) -> None:
-    """Put the buffers one behind the other into a tensor, uint8[n], which they need not fill."""
+    """Copy the buffers, one after the other, into a tensor, uint8[n], with room for all of them."""
     flat, at = tensor.numpy(), 0
     for buffer in buffers:
         flat[at : at + len(buffer)] = np.frombuffer(buffer, np.uint8)

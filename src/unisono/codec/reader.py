@@ -1,4 +1,4 @@
-"""From what msgpack unpacked to an object. Nothing that the bytes say is believed before it is checked."""
+"""Rebuild an object from its tree and segments. Every claim of the bytes is checked before it is used."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _MOST_DIMENSIONS = 64
 
 
 def read(header: memoryview, segments: memoryview) -> Any:
-    """The object whose packed tree and whose tensors' bytes these are. Raises all sorts of things for other bytes."""
-    # To skip makes nothing, however long a list claims to be: memory is only taken for what is known to be there.
+    """Rebuild an object. header: its packed tree; segments: its tensors' bytes. Raises anything for damaged bytes."""
+    # `skip` checks that the tree is complete without making objects: a list may claim to be longer than it is.
     dry = msgpack.Unpacker(max_buffer_size=len(header))
     dry.feed(header)
     dry.skip()
@@ -45,13 +45,13 @@ def read(header: memoryview, segments: memoryview) -> Any:
 
 
 class _Reader:
-    """One walk through a tree, in the order of the walk that made it."""
+    """Lifts the nodes of one tree, in the order in which the writer lowered them."""
 
     def __init__(self, segments: memoryview) -> None:
         self.rest = segments
 
     def lift(self, node: Any, level: int) -> Any:
-        """The value in whose place the writer put this."""
+        """The value of a node."""
         kind = type(node)
         if kind in ATOMS:
             return node
@@ -67,7 +67,7 @@ class _Reader:
         return dict(zip(items[::2], items[1::2], strict=True)) if kind is dict else kind(items)
 
     def inside(self, items: list[Any], level: int) -> list[Any]:
-        """Lift what a container holds."""
+        """Lift the items of a container."""
         return items if set(map(type, items)) <= ATOMS else [self.lift(item, level + 1) for item in items]
 
     def record(self, items: list[Any], level: int) -> Any:
@@ -113,7 +113,7 @@ class _Reader:
         return array
 
     def take(self, shape: list[int], itemsize: int, boolean: bool) -> np.ndarray[Any, Any]:
-        """The next segment, for a tensor of this shape. Memory for it is only taken when it is there."""
+        """The next segment, for a tensor of this shape, if so many bytes have come."""
         if len(shape) > _MOST_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
             raise ArgumentError(f"a tensor of shape {shape}: the object is damaged")
         nbytes = math.prod(shape) * itemsize

@@ -1,4 +1,4 @@
-"""Dataclasses by name: which can travel as their fields alone, and how they are found and rebuilt."""
+"""Dataclasses: which of them are no more than their fields, how a class is found by name, and an instance rebuilt."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import cloudpickle
 __all__ = ["field_names", "find", "rebuild", "unfit", "unsent"]
 
 _BY_VALUE: Mapping[str, type] = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
-"""Cloudpickle's own list, so that a class that travels twice stays one class."""
+"""Cloudpickle's own list, so that a class that comes twice by value stays one class."""
 
 _HEAP_TYPE = 1 << 9
-"""The flag of classes that are made by a class statement, unlike dict or Exception."""
+"""The flag of classes that a class statement has made, unlike dict or Exception."""
 
 
 def find(module_name: str, qualified_name: str) -> type | None:
-    """The class of this name; None where there is none.
+    """The class of this name; None if there is none.
 
-    Looks at the modules that have been imported, then at classes that came by value, as those of a script's
-    `__main__` do for the ranks that it starts.
+    Searches the modules that are imported, then the classes that came by value, such as those of the `__main__` of the
+    script that started this rank.
     """
     return _imported(module_name, qualified_name) or _came_by_value(module_name, qualified_name)
 
@@ -35,7 +35,7 @@ def field_names(cls: type) -> list[str]:
 
 
 def unfit(cls: type) -> str:
-    """Why instances of this class are more than their fields; "" where they are not."""
+    """Why instances of this class are more than their fields; "" if they are not."""
     if _in_class(cls, "__dataclass_fields__") is None:
         return "it is no dataclass"
     for base in cls.__mro__[:-1]:
@@ -48,7 +48,7 @@ def unfit(cls: type) -> str:
 
 
 def unsent(value: Any) -> list[str]:
-    """The attributes of a dataclass instance that are no fields; cached properties, made from fields, do not count."""
+    """The attributes of an instance that are not fields, without cached properties, which are made from fields."""
     cls = type(value)
     slots = (
         name
@@ -61,7 +61,7 @@ def unsent(value: Any) -> list[str]:
 
 
 def rebuild(cls: type, names: Sequence[str], values: Sequence[Any]) -> Any:
-    """An instance with these values in its fields. None of its methods runs."""
+    """An instance with these values in its fields. Runs none of its methods."""
     instance: Any = object.__new__(cls)
     for name, value in zip(names, values, strict=True):
         object.__setattr__(instance, name, value)
@@ -69,9 +69,9 @@ def rebuild(cls: type, names: Sequence[str], values: Sequence[Any]) -> Any:
 
 
 def _imported(module_name: str, qualified_name: str) -> type | None:
-    """Looks into dictionaries only: a lazy module would load itself when asked for an attribute."""
+    """Looks into dictionaries only: getattr on a lazy module would import it."""
     module = sys.modules.get(module_name)
-    if not issubclass(type(module), ModuleType):  # isinstance would ask a proxy what it stands for
+    if not issubclass(type(module), ModuleType):  # isinstance would call code of a proxy
         return None
     names, found = object.__getattribute__(module, "__dict__"), None
     for part in qualified_name.split("."):
@@ -83,7 +83,7 @@ def _imported(module_name: str, qualified_name: str) -> type | None:
 
 
 def _came_by_value(module_name: str, qualified_name: str) -> type | None:
-    """The latest class of this name that cloudpickle has made; not of those inside functions, which share names."""
+    """The latest class of this name that cloudpickle has made; not one inside a function: those share names."""
     if "<locals>" in qualified_name:
         return None
     known = reversed(list(_BY_VALUE.values()))
@@ -95,6 +95,6 @@ def _in_class(cls: type, name: str) -> Any:
 
 
 def _runs_code(cls: type, name: str) -> bool:
-    """Would setting this attribute run a descriptor's code? Slots are descriptors too, but the interpreter's."""
+    """Whether setting this attribute would run a descriptor's code. Slots are descriptors of the interpreter itself."""
     attribute = _in_class(cls, name)
     return hasattr(type(attribute), "__set__") and not isinstance(attribute, MemberDescriptorType)

@@ -1,4 +1,4 @@
-"""From an object to what msgpack knows, and the bytes of its tensors beside it."""
+"""Lower an object to a tree that msgpack can pack, and the bytes of its tensors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 import torch
 
+from ..engine.tensors import dtype_name, make_plain
 from ..errors import ArgumentError, DTypeError
 from . import records
 from .kinds import (
@@ -31,18 +32,18 @@ __all__ = ["write"]
 
 _TAGS = {kind: tag for tag, kind in enumerate(CONTAINERS)}
 _CODES = {leaf.type: code for code, leaf in enumerate(LEAVES)}
-_WAY_OUT = "or send the object with pickle=True"
+_OR_PICKLE = "or send the object with pickle=True"
 
 
 def write(value: object) -> tuple[bytes, list[memoryview]]:
-    """The tree of an object, packed, and the bytes of its tensors and arrays, which are views of them."""
+    """The packed tree of an object, and the bytes of its tensors and arrays, as views."""
     writer = _Writer()
     tree = writer.lower(value)
     try:
         header = msgpack.packb(tree, default=_leaf, strict_types=True, unicode_errors=SURROGATES)
-    except ValueError as error:  # 4 GiB are the most
+    except ValueError as error:  # of 4 GiB or more
         raise ArgumentError(
-            f"the object holds a str or bytes too long for the safe codec ({error}): send it as a tensor, {_WAY_OUT}"
+            f"the object holds a str or bytes too long for the safe codec ({error}): send it as a tensor, {_OR_PICKLE}"
         ) from error
     return header, writer.segments
 
@@ -53,7 +54,7 @@ def _leaf(value: Any) -> msgpack.ExtType:
 
 
 def _steps(container: Any) -> Iterator[tuple[str, object]]:
-    """How to say where each item of a container is: a format, and what goes into it."""
+    """The place of each item of a container, for errors: a format and its argument."""
     for k, item in enumerate(container):
         if isinstance(container, dict):
             yield " in the key {}", item
@@ -63,17 +64,17 @@ def _steps(container: Any) -> Iterator[tuple[str, object]]:
 
 
 class _Writer:
-    """One walk through an object."""
+    """Lowers one object, and gathers the segments of its tensors."""
 
     def __init__(self) -> None:
         self.segments: list[memoryview] = []
         self.path: list[tuple[str, object]] = []
-        """The steps from the object to where the walk is."""
+        """The places from the top of the object to the present item."""
         self.above: set[int] = set()
-        """The ids of the containers on that path."""
+        """The ids of the containers that the present item is in."""
 
     def lower(self, value: Any) -> Any:
-        """What msgpack packs in the place of this value."""
+        """The node of a value, for msgpack."""
         kind = type(value)
         if kind in ATOMS:
             return value
@@ -89,7 +90,7 @@ class _Writer:
             return self.record(value)
         raise DTypeError(
             f"{self.where(value)} is of a type that the safe codec does not send: pass plain data (numbers, str, "
-            f"bytes, list, tuple, dict, set, tensors, numpy arrays, dataclasses of these), {_WAY_OUT}"
+            f"bytes, list, tuple, dict, set, tensors, numpy arrays, dataclasses of these), {_OR_PICKLE}"
         )
 
     def container(self, value: Any) -> list[Any]:
@@ -107,7 +108,7 @@ class _Writer:
         if not reason and (extra := records.unsent(value)):
             reason = f"it has attributes that are no fields ({', '.join(extra)})"
         if reason:
-            raise DTypeError(f"{self.where(value)} cannot travel as its fields: {reason}, {_WAY_OUT}")
+            raise DTypeError(f"{self.where(value)} cannot travel as its fields: {reason}, {_OR_PICKLE}")
         names = records.field_names(cls)
         missing = [name for name in names if not hasattr(value, name)]
         if missing:
@@ -116,12 +117,12 @@ class _Writer:
         return [RECORD, cls.__module__, cls.__qualname__, *chain.from_iterable(zip(names, parts, strict=True))]
 
     def inside(self, value: Any, items: Iterable[tuple[tuple[str, object], Any]]) -> list[Any]:
-        """Lower what a container holds. items: the step from the container, and the item."""
+        """Lower the items of a container. items: pairs of place and item."""
         if id(value) in self.above:
-            raise ArgumentError(f"{self.where(value)} contains itself: break the cycle, {_WAY_OUT}")
+            raise ArgumentError(f"{self.where(value)} contains itself: break the cycle, {_OR_PICKLE}")
         if len(self.above) == MOST_LEVELS:
             raise ArgumentError(
-                f"the object is nested deeper than {MOST_LEVELS} levels ({self.where(value)}): flatten it, {_WAY_OUT}"
+                f"the object is nested deeper than {MOST_LEVELS} levels ({self.where(value)}): flatten it, {_OR_PICKLE}"
             )
         self.above.add(id(value))
         lowered = []
@@ -136,21 +137,18 @@ class _Writer:
         if type(tensor) is not torch.Tensor:
             raise DTypeError(
                 f"{self.where(tensor)} is of a subclass of torch.Tensor: pass a plain tensor "
-                f"(.detach() of a parameter), {_WAY_OUT}"
+                f"(.detach() of a parameter), {_OR_PICKLE}"
             )
         if tensor.layout is not torch.strided:
-            raise DTypeError(f"{self.where(tensor)} is a {tensor.layout} tensor: pass .to_dense(), {_WAY_OUT}")
+            raise DTypeError(f"{self.where(tensor)} is a {tensor.layout} tensor: pass .to_dense(), {_OR_PICKLE}")
         if tensor.is_quantized:
-            raise DTypeError(f"{self.where(tensor)} is quantized: pass .int_repr(), {_WAY_OUT}")
+            raise DTypeError(f"{self.where(tensor)} is quantized: pass .int_repr(), {_OR_PICKLE}")
         if not tensor.is_cpu:
             raise ArgumentError(f"{self.where(tensor)} is on {tensor.device}: pass .cpu()")
-        plain = tensor.detach().resolve_conj().resolve_neg()
-        if plain.itemsize == 1:
-            plain = plain.view(torch.uint8)  # for dtypes below a byte torch has no kernels, not even to copy
-        # A tensor of one element is contiguous with any stride; to look at its bytes, the stride must be 1.
-        flat = plain.contiguous().as_strided((plain.numel(),), (1,))
+        # A tensor of one element is contiguous with any stride; to view its bytes, the stride must be 1.
+        flat = make_plain(tensor).detach().as_strided((tensor.numel(),), (1,))
         self.segments.append(flat.view(torch.uint8).numpy().data)
-        details = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), tensor.requires_grad]
+        details = [dtype_name(tensor.dtype), list(tensor.shape), tensor.requires_grad]
         return msgpack.ExtType(TENSOR, msgpack.packb(details))
 
     def array(self, value: Any) -> msgpack.ExtType:
@@ -158,15 +156,17 @@ class _Writer:
         dtype = value.dtype
         plain = np.ndarray if isinstance(value, np.ndarray) else dtype.type
         if type(value) is not plain:
-            raise DTypeError(f"{self.where(value)} is of a subclass of {plain.__name__}: convert it, {_WAY_OUT}")
+            raise DTypeError(f"{self.where(value)} is of a subclass of {plain.__name__}: convert it, {_OR_PICKLE}")
         if not NUMPY_DTYPES.fullmatch(dtype.str) or np.dtype(dtype.str) != dtype or type(value) is np.void:
-            raise DTypeError(f"{self.where(value)} has dtype {dtype}, which is more than bytes: convert it, {_WAY_OUT}")
+            raise DTypeError(
+                f"{self.where(value)} has dtype {dtype}, which is more than bytes: convert it, {_OR_PICKLE}"
+            )
         dense = np.asarray(value, order="C")
         self.segments.append(dense.reshape(-1).view(np.uint8).data if dense.nbytes else memoryview(b""))
         code = ARRAY if plain is np.ndarray else NUMBER
         return msgpack.ExtType(code, msgpack.packb([dtype.str, list(value.shape)]))
 
     def where(self, value: Any) -> str:
-        """What kind of thing is where: `Thing at ['model'].layers[3]`."""
+        """The type and the place of a value: `module.Thing at ['model'].layers[3]`."""
         path = "".join(form.format(short(at) if form != ".{}" else at) for form, at in self.path)
         return f"{type(value).__module__}.{type(value).__qualname__} at {path or 'the top'}"

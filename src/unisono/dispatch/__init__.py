@@ -20,9 +20,3 @@ __all__ = [
     "run_plan",
     "shortcut",
 ]
-
-entering = checking
-
-
-def default_group():
-    return group_or_default(None)

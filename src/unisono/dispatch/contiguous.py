@@ -6,18 +6,10 @@ from collections.abc import Callable
 
 import torch
 
+from ..engine.tensors import as_bits, make_plain
 from .request import Request, Tensors
 
-__all__ = ["bits", "contiguous"]
-
-_NAMES = ["float4_e2m1fn_x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))]
-_ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)
-"""Dtypes that torch itself cannot copy, or not in every layout; each element takes a byte."""
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of the tensor that torch can copy."""
-    return tensor.view(torch.uint8) if tensor.dtype in _ONLY_BITS else tensor
+__all__ = ["contiguous"]
 
 
 def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[[], None]]:
@@ -26,15 +18,10 @@ def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[
     only_read = reading.get(request.collective, False)
     back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def dense(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-            return tensor
-        return bits(tensor.detach()).resolve_conj().resolve_neg().contiguous().view(tensor.dtype)
-
     def result(tensor: torch.Tensor) -> torch.Tensor:
-        copy = dense(tensor)
+        copy = make_plain(tensor)
         if copy is not tensor and not only_read:
-            back.append((bits(tensor.data), bits(copy)))  # .data: a version counter of its own
+            back.append((as_bits(tensor.data), as_bits(copy)))  # .data: a version counter of its own
         return copy
 
     def finish() -> None:
@@ -47,5 +34,5 @@ def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[
         return change(tensors) if isinstance(tensors, torch.Tensor) else [change(tensor) for tensor in tensors]
 
     out = each(request.out, result)
-    inp = out if request.in_place else each(request.inp, dense)
+    inp = out if request.in_place else each(request.inp, make_plain)
     return inp, out, finish

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ..arguments import shape_name
+from ..engine.tensors import as_bits
 from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError, DTypeError
 from ..ops import CustomOp, PremulSum
-from .contiguous import bits
 from .request import Request, Tensors, is_one
 from .step import Action, How, plan_step
 
@@ -63,7 +63,7 @@ def plan_fold(how: How, request: Request) -> Action:
             for part in parts[1:count]:
                 total = op.function(total, part)
                 _check_result(request, op, total)
-            bits(out.data).copy_(bits(total))
+            as_bits(out.data).copy_(as_bits(total))
             mark_written(written)
         return out
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ..arguments import blank, dtype_name
+from ..arguments import blank
+from ..engine.tensors import ALL_DTYPES, DTYPE_CODES, dtype_name
 from ..errors import ArgumentError
 
 __all__ = ["Sides", "sides"]
 
-_DTYPES = sorted({str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)})
 _UNKNOWN = -1
 _MOST_DIMS = 8
 _GIVES, _TAKES, _DIMS, _SHAPE, _WORDS = 0, 1, 2, 3, 3 + _MOST_DIMS
@@ -27,7 +27,7 @@ def sides(
 ) -> torch.Tensor:
     """A rank's row of the table: int64, its dtype, then _WORDS numbers for each peer."""
     known = [tensor for tensor in [*gives, *(takes or ())] if tensor is not None]
-    row = [_DTYPES.index(str(known[0].dtype)) if known else _UNKNOWN]
+    row = [DTYPE_CODES[known[0].dtype] if known else _UNKNOWN]
     for peer in range(size):
         given, words = gives[peer], [0] * _WORDS
         if given is not None:
@@ -56,7 +56,7 @@ class Sides:
     def dtype(self) -> torch.dtype:
         """The dtype of all blocks."""
         code = next(code for code in self._dtypes if code != _UNKNOWN)
-        dtype: torch.dtype = getattr(torch, _DTYPES[code].removeprefix("torch."))
+        dtype: torch.dtype = ALL_DTYPES[code]
         return dtype
 
     def plain(self) -> bool:
@@ -81,7 +81,7 @@ class Sides:
         said = {}
         for rank in range(self._ranks):
             code = self._dtypes[rank]
-            parts = [dtype_name(_DTYPES[code])] if code != _UNKNOWN and len(codes) > 1 else []
+            parts = [dtype_name(ALL_DTYPES[code])] if code != _UNKNOWN and len(codes) > 1 else []
             for s, d in wrong:
                 if rank == s:
                     parts.append(f"gives rank {d} {self._given(s, d)}")

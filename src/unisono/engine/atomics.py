@@ -1,7 +1,7 @@
-"""The only file that orders memory: words that other processes see, and the instructions a waiting loop needs.
+"""Atomic words in shared memory, and the instructions that a waiting loop needs. No other file orders memory.
 
-An acquire load sees everything that was written before the release store that it reads. A plain load in a loop would
-be hoisted out of it; these are not.
+Who reads a word with an acquire load sees all that its writer stored before the release store of that word. LLVM may
+move plain loads out of a loop, but not atomic ones.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "call_combine", "clock_gettime", "cycles", "load", "load_acquire", "memcpy", "pause", "sched_yield", "store",
+    "call_combine", "cycles", "load", "load_acquire", "memcpy", "now_ns", "pause", "sched_yield", "store",
     "store_release", "usleep",
 ]  # fmt: skip
 
-_I64 = ir.IntType(64)
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_CLOCK_MONOTONIC = 1
 
 memcpy = types.ExternalFunction("memcpy", types.voidptr(types.intp, types.intp, types.intp))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
-clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 
 
 @intrinsic
 def load(typing: Any, address: Any) -> Any:
-    """The 64-bit word at an address that only this process writes."""
+    """Load the 64-bit word at an address that only this process writes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(builder.inttoptr(args[0], _I64.as_pointer()))
@@ -38,7 +38,7 @@ def load(typing: Any, address: Any) -> Any:
 
 @intrinsic
 def store(typing: Any, address: Any, value: Any) -> Any:
-    """Put a 64-bit word where only this process looks, or where a release store will follow."""
+    """Store a 64-bit word that only this process reads, or that a later release store publishes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store(args[1], builder.inttoptr(args[0], _I64.as_pointer()))
@@ -49,7 +49,7 @@ def store(typing: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def load_acquire(typing: Any, address: Any) -> Any:
-    """The 64-bit word that another process publishes with store_release."""
+    """Load the 64-bit word that another process publishes with store_release."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), ordering="acquire", align=8)
@@ -59,7 +59,7 @@ def load_acquire(typing: Any, address: Any) -> Any:
 
 @intrinsic
 def store_release(typing: Any, address: Any, value: Any) -> Any:
-    """Publish a 64-bit word, and with it everything that this process wrote before."""
+    """Store a 64-bit word, and so publish all that this process has written before."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], _I64.as_pointer())
@@ -71,14 +71,13 @@ def store_release(typing: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def pause(typing: Any) -> Any:
-    """Tell the processor that this is a waiting loop."""
+    """Tell the processor that this is a spinning loop."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if builder.module.triple.startswith(("aarch64", "arm64")):
-            hint = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])
+            hint = ir.FunctionType(ir.VoidType(), [_I32])
             builder.call(
-                cgutils.get_or_insert_function(builder.module, hint, "llvm.aarch64.hint"),
-                [ir.Constant(ir.IntType(32), 1)],
+                cgutils.get_or_insert_function(builder.module, hint, "llvm.aarch64.hint"), [ir.Constant(_I32, 1)]
             )
         else:
             none = ir.FunctionType(ir.VoidType(), [])
@@ -90,7 +89,7 @@ def pause(typing: Any) -> Any:
 
 @intrinsic
 def cycles(typing: Any) -> Any:
-    """A fast clock of no particular unit."""
+    """Read the processor's cycle counter."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         none = ir.FunctionType(_I64, [])
@@ -100,8 +99,24 @@ def cycles(typing: Any) -> Any:
 
 
 @intrinsic
+def now_ns(typing: Any) -> Any:
+    """Read the monotonic clock, which all processes of a host share, in nanoseconds."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_I32, [_I32, _I64.as_pointer()])
+        clock_gettime = cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
+        words = cgutils.alloca_once(builder, _I64, size=2)
+        builder.call(clock_gettime, [ir.Constant(_I32, _CLOCK_MONOTONIC), words])
+        seconds = builder.load(words)
+        nanoseconds = builder.load(builder.gep(words, [ir.Constant(_I32, 1)]))
+        return builder.add(builder.mul(seconds, ir.Constant(_I64, 1_000_000_000)), nanoseconds)
+
+    return types.int64(), generate
+
+
+@intrinsic
 def call_combine(typing: Any, function: Any, outs: Any, nout: Any, ins: Any, nin: Any, count: Any, ranks: Any) -> Any:
-    """Call a combine kernel (see reducers) by its address."""
+    """Call the combine kernel (see `reducers`) at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [_I64] * 6)

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from ..schedule.table import Schedule
 from . import interpret
 from .arena import Arena
 from .compile import compile_schedule
+from .compiled import entry_point, on_disk
 from .heap import Heap
 from .layout import LINE
 from .plan import Blocks, Plan, bind
@@ -25,6 +25,7 @@ from .program import STEP_BITS, LineWord, Lowering, Program, StateWord, TagWord
 from .program_proof import prove_programs
 from .reducers import CustomOp, combine_address
 from .sub_arena import Lender, SubArena
+from .waiting import slow_yield_cycles, time_yield
 
 __all__ = ["Host", "kernel", "warm_up"]
 
@@ -40,26 +41,15 @@ def kernel() -> Callable[[int, int, int, int], int]:
     """The compiled interpreter: run(plan, input, output, state), all addresses. Compiled once per installation."""
     global _kernel  # noqa: PLW0603  one compiled function per process
     if _kernel is None:
-        signature = "int64(int64, int64, int64, int64)"
         started = time.monotonic()
-        said = not _cached()
+        said = not on_disk(interpret.run)
         if said:
             print("unisono: compiling its kernel, once per installation ...", end=" ", file=sys.stderr, flush=True)  # noqa: T201
-        interpret.run.compile(signature)
-        interpret.quick_yield.compile("int64()")
+        _kernel = entry_point(interpret.run)
+        entry_point(time_yield)
         if said:
             print(f"{time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
-        # The entry point skips the dispatcher's look at argument types, which would cost as much as a small call.
-        _kernel = next(iter(interpret.run.overloads.values())).entry_point  # type: ignore[attr-defined]
     return _kernel
-
-
-def _cached() -> bool:
-    """Is the kernel's machine code on disk?"""
-    path = interpret.run.stats.cache_path
-    return path is not None and any(
-        name.startswith("interpret.run-") and name.endswith(".nbi") for name in os.listdir(path)
-    )
 
 
 def warm_up() -> None:
@@ -96,7 +86,7 @@ class Host:
         state[StateWord.CONTROL], state[StateWord.STAGING] = arena.control(0), arena.stage(0)
         state[StateWord.STAGE_STRIDE], state[StateWord.HALF] = arena.stage_stride, arena.half
         state[StateWord.SPINS] = state[StateWord.SPIN_NOW] = config.spins if arena.neighbours <= processors else 0
-        state[StateWord.QUICK] = 3 * _quick_yield()
+        state[StateWord.QUICK] = slow_yield_cycles()
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         state[StateWord.ADDRESSES] = self._addresses.ctypes.data
@@ -202,12 +192,6 @@ class Host:
             words = self._lines[self.rank]
             words[LineWord.SIGNATURE + (number & 1)] = 0
             words[LineWord.NUMBER + (number & 1)] = number
-
-
-@cache
-def _quick_yield() -> int:
-    """Measured once: while others compute, each of its yields may take a time slice."""
-    return int(interpret.quick_yield())
 
 
 def _words(address: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

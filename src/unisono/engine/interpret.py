@@ -7,25 +7,12 @@ staging areas only.
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
-
-from .atomics import (
-    call_combine,
-    clock_gettime,
-    cycles,
-    load,
-    load_acquire,
-    memcpy,
-    pause,
-    sched_yield,
-    store,
-    store_release,
-    usleep,
-)
+from .atomics import call_combine, load, load_acquire, memcpy, store, store_release
+from .compiled import compiled
 from .program import OUT, STAGE, STEP_BITS, LineWord, Op, PlanWord, RefWord, RowWord, StateWord, TagWord
+from .waiting import wait
 
-__all__ = ["BLOCK", "DISAGREE", "DONE", "WAITING", "quick_yield", "run"]
+__all__ = ["BLOCK", "DISAGREE", "DONE", "WAITING", "run"]
 
 DONE, WAITING, DISAGREE = 0, 1, 2
 """What run returns: finished; WAITING | rank << 8: nothing new from that rank; DISAGREE | rank << 8: other call."""
@@ -33,84 +20,30 @@ DONE, WAITING, DISAGREE = 0, 1, 2
 BLOCK = 16 << 10
 """Bytes that are combined at a time before they are copied on: they stay in the first-level cache."""
 
-PATIENCE_NS, NAP_SHARE_NS = 1_000_000, 32_000
-"""How long a rank waits awake; then it naps a microsecond for each of these (the system adds some 50 µs)."""
-
 _LINE = 128  # see layout
 _ROW, _REF = 64, 32
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def get(base, word):  # type: ignore[no-untyped-def]
     """A word, by its name, of the words at an address."""
     return load(base + 8 * word)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def put(base, word, value):  # type: ignore[no-untyped-def]
     """Set a word by its name."""
     store(base + 8 * word, value)
 
 
-@njit(nogil=True, cache=True)
-def _now(state):  # type: ignore[no-untyped-def]
-    clock_gettime(np.int32(1), state + 8 * StateWord.CLOCK)
-    return load(state + 8 * StateWord.CLOCK) * 1_000_000_000 + load(state + 8 * StateWord.CLOCK + 8)
-
-
-@njit(nogil=True, cache=True)
-def quick_yield():  # type: ignore[no-untyped-def]
-    """Cycles of a sched_yield that nobody else used."""
-    best = np.int64(1 << 60)
-    for _ in range(50):
-        start = cycles()
-        sched_yield()
-        best = min(best, cycles() - start)
-    return best
-
-
-@njit(nogil=True, cache=True)
+@compiled
 def _wait(address, goal, state):  # type: ignore[no-untyped-def]
-    """Wait until a word that only grows has reached its goal: 1; or 0 when it is time to look up.
-
-    Spins first where that pays: a first yield that takes long and brings the word means that the peer needed this very
-    processor, so the next waits spin half as long; otherwise they spin twice as long, up to the limit. After a
-    thousandth of a second the peer is busy with something else: naps leave the processor to whoever computes, and are
-    a few hundredths of the time waited, so that they cost no more than that.
-    """
-    spins, most = get(state, StateWord.SPIN_NOW), get(state, StateWord.SPINS)
-    for _ in range(spins):
-        if load_acquire(address) >= goal:
-            return 1
-        pause()
-    quick, turns, begin, nap_us = get(state, StateWord.QUICK), 0, np.int64(0), 0
-    while True:
-        start = cycles()
-        if nap_us > 0:
-            usleep(np.uint32(nap_us))
-        else:
-            sched_yield()
-        came = load_acquire(address) >= goal
-        if turns == 0 and most > 0:
-            took = cycles() - start
-            if came and quick < took < 400 * quick:
-                put(state, StateWord.SPIN_NOW, max(8, spins >> 1))
-            elif spins < most:
-                put(state, StateWord.SPIN_NOW, min(most, max(1, spins) * 2))
-        if came:
-            return 1
-        turns += 1
-        if nap_us > 0 or turns & 63 == 0:
-            now = _now(state)
-            if begin == 0:
-                begin = now
-            if now - begin > get(state, StateWord.LOOK_UP_NS):
-                return 0
-            if now - begin > PATIENCE_NS:
-                nap_us = (now - begin) // NAP_SHARE_NS
+    """Wait until a peer's word has reached its goal: 1; or 0 when it is time to look at the peers."""
+    most, slow, limit_ns = get(state, StateWord.SPINS), get(state, StateWord.QUICK), get(state, StateWord.LOOK_UP_NS)
+    return wait(address, goal, 0, 0, most, slow, state + 8 * StateWord.SPIN_NOW, 0, limit_ns)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
     """Has the rank posted this step? Remembers the latest that it saw of it."""
     known = get(state, StateWord.ADDRESSES) + 8 * rank
@@ -123,7 +56,7 @@ def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
     return 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     """Enter the call, and wait until everybody has entered it with the same signature. DONE, WAITING or DISAGREE.
 
@@ -161,7 +94,7 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     return DONE
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: ignore[no-untyped-def]
     """Copy or combine n elements from the addresses at ins to those at outs."""
     nin, nout, nbytes = get(row, RowWord.NIN), get(row, RowWord.NOUT), n * item
@@ -203,7 +136,7 @@ def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: 
             done += size
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _readers_are_past(control, segment, ranks, state):  # type: ignore[no-untyped-def]
     """WAITING for a rank that may still read what this staging half held two segments ago; DONE if there is none."""
     flags = load(state + 8 * StateWord.READERS_0 + 8 * (segment & 1))
@@ -214,7 +147,7 @@ def _readers_are_past(control, segment, ranks, state):  # type: ignore[no-untype
     return DONE
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     """Run a plan on the tensors at these addresses, from the start or from where the last return left it."""
     segment, pc, offset = get(state, StateWord.SEGMENT), get(state, StateWord.PC), get(state, StateWord.OFFSET)

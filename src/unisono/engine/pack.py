@@ -1,20 +1,18 @@
-"""Many tensors to and from one vector: a copy for each, in one call of compiled code."""
+"""Copy many tensors into one flat tensor, or back, in one call of compiled code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, no_type_check
-
-from numba import njit
 
 from .atomics import load, memcpy
+from .compiled import compiled, entry_point
 
 __all__ = ["mover"]
 
 
-@no_type_check  # for Numba, which finds the types itself
-def _move(addresses, rows, nrows, first, last, flat, stride, blocks, outward):
+@compiled
+def _move(addresses, rows, nrows, first, last, flat, stride, blocks, outward):  # type: ignore[no-untyped-def]
     for block in range(blocks):
         start = 0
         for k in range(nrows):
@@ -30,19 +28,16 @@ def _move(addresses, rows, nrows, first, last, flat, stride, blocks, outward):
             start += nbytes
             if start >= last:
                 break
+    return 0
 
 
 @cache
-def mover() -> Callable[..., None]:
+def mover() -> Callable[..., int]:
     """The compiled copier: move(addresses, rows, nrows, first, last, flat, stride, blocks, outward).
 
-    addresses: of a table of tensors' addresses. rows: of a table with two words for each tensor: its place in the
-    first table, and its bytes. The tensors, one behind the other, make a long vector; its bytes first to last - 1 are
+    addresses: of a table of tensors' addresses. rows: of a table with two words for each tensor: its index in the
+    first table, and its bytes. The tensors, one after the other, make a long vector; its bytes first to last - 1 are
     copied to the address `flat`, or from there to the tensors if `outward`. blocks: with more than one, each tensor
     has so many blocks of those bytes, and block b of all tensors lies at flat + b * stride.
     """
-    compiled: Any = njit(nogil=True, cache=True)(_move)
-    compiled.compile("void(int64, int64, int64, int64, int64, int64, int64, int64, boolean)")
-    # The entry point skips the dispatcher's look at argument types.
-    entry: Callable[..., None] = next(iter(compiled.overloads.values())).entry_point
-    return entry
+    return entry_point(_move)

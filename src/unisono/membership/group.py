@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,7 +20,14 @@ from ..engine.sub_arena import SubArena
 from ..errors import InternalError, NotInitialized, PeerFailed, UnisonoError
 from ..records import How
 
-__all__ = ["Group"]
+__all__ = ["Group", "SupportsClose"]
+
+
+class SupportsClose(Protocol):
+    """What a group closes when it is closed."""
+
+    def close(self) -> None:
+        """End it. The group is closed already."""
 
 
 class Group:
@@ -61,8 +68,8 @@ class Group:
         self.uneven: dict[tuple[str, int], int] = {}
         """Collectives (with their roots) whose blocks have differed in size: how often they may be alike before the
         sizes are asked for no more; see `dispatch.blocks`."""
-        self.mailbox: Any = None
-        """What point-to-point calls go through, once there are any; see `p2p`."""
+        self.progress_engine: SupportsClose | None = None
+        """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
         self.pidfds: dict[int, int] = {}
         # The fast path reads these without another step in between.
         self.run: Callable[..., int] = self.host.run
@@ -152,8 +159,8 @@ class Group:
         self.pidfds.clear()
         self.closed = True
         self._stop()
-        if self.mailbox is not None:
-            self.mailbox.close()
+        if self.progress_engine is not None:
+            self.progress_engine.close()
         if isinstance(self.host.arena, Arena):
             self.host.arena.close()
         elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when nobody holds the group
@@ -165,8 +172,8 @@ class Group:
         """Touch the memory of a sub-group no more. Takes no lock: the garbage collector may call this anywhere."""
         if isinstance(self.host.arena, SubArena) and self._in_place:
             self._in_place = False
-            self.host.arena.leave(self.mailbox)
-            self.mailbox = None
+            self.host.arena.leave(self.progress_engine)
+            self.progress_engine = None
 
     def __del__(self) -> None:
         if self._in_place:  # nobody holds this sub-group any more

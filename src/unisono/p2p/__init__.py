@@ -1,19 +1,21 @@
-"""Point-to-point calls: torch's names and argument order, on CPU tensors of any dtype, shape and layout.
+"""Point-to-point calls, with torch's names and argument order, for CPU tensors of any dtype, shape and layout.
 
-A message is a tensor with a tag, from one rank of a group to one other, or to itself. Those of one sender and one tag
-are received in the order in which they were sent; a receive takes the first whose tag is exactly its own. Dtype and
-number of elements must be the receiver's, or MessageMismatch tells it. These calls have no place in the order of the
-group's collectives, and may be made by several threads.
+A message is a tensor with a tag, from one rank of a group to another or to itself. A receive takes the first message
+with exactly its tag; messages of one sender and one tag are received in the order in which they were sent. Dtype and
+number of elements must be the same on both sides, otherwise the receiver raises MessageMismatch. These calls have no
+place in the order of the group's collectives, and several threads may make them.
 
-A send is over when its tensor may change again, whether or not the message has been received: short messages wait in
-shared memory, so a rank may end after its last send. Two ranks that both send first always go on: whoever waits takes
-in what it is sent. A dead peer raises PeerGone, a late one WaitTimeout after `timeout_s` seconds (the group's default:
-300). None of these ends the group, nor does Ctrl-C while a call waits: a receive that was given up leaves its message
-to the next, and of a send that had begun the rest goes on in the background.
+A send returns when its tensor may change again, which may be before the message is received: short messages wait in
+shared memory, so that a rank may end after its last send. Two ranks that both send first always go on, since a waiting
+rank takes in what it is sent. A dead peer raises PeerGone, a late one WaitTimeout after `timeout_s` seconds (the
+group's default: 300). Neither these errors nor Ctrl-C in a waiting call end the group: the message of a cancelled
+receive goes to the next one, and a cancelled send that had begun goes on in the background.
+
+A call passes these files: `calls` → `requests` (checks) → `progress_engine` (waiting; the thread for `isend` and
+`irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).
 """
 
-from .batch import P2POp, batch_isend_irecv
-from .calls import irecv, isend, recv, send, sendrecv
+from .calls import P2POp, batch_isend_irecv, irecv, isend, recv, send, sendrecv
 from .objects import recv_object_list, send_object_list
 from .work import Transfer
 

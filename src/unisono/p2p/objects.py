@@ -1,4 +1,4 @@
-"""Lists of Python objects from one rank to another, by the safe codec."""
+"""Send and receive lists of Python objects, encoded by `codec`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
+from ..arguments import check_list
 from ..codec import decode, encode, fill
-from ..dispatch import default_group
-from ..engine.mailbox import ANY, Receive, Send
-from ..errors import ArgumentError, DTypeError, UnisonoError
+from ..dispatch import group_or_default
+from ..engine.mailbox import ANY_SOURCE, Receive, Send
+from ..errors import ArgumentError, UnisonoError
 from ..membership.group import Group
 from ..watch import caller
-from .office import post_office
+from .progress_engine import progress_engine
 from .requests import check_receive, check_send
 
 __all__ = ["recv_object_list", "send_object_list"]
@@ -27,18 +28,19 @@ def send_object_list(
     pickle: bool = False,
     timeout_s: float | None = None,
 ) -> None:
-    """Send the objects of a list to rank `dst`. Objects and tensors have tags of their own.
+    """Send the objects of a list to rank `dst`. Only `recv_object_list` receives them; tensors have tags of their own.
 
-    pickle: send what the safe codec does not know, too; the receiver must pass it as well. See `codec.encode`.
+    pickle: send any object that can be pickled; the receiver must pass it, too. See `codec.encode` for what can be sent
+    without. Raises DTypeError for an object that cannot be sent, and as `send` does.
     """
-    group = default_group() if group is None else group
-    _check_list(object_list)
+    group = group_or_default(group)
+    check_list("object_list", object_list)
     payload = encode(object_list, pickle=pickle)
     message = torch.empty(sum(map(len, payload)), dtype=torch.uint8, device="cpu")
     fill(message, payload)
     check_send(message, dst, group, tag)
     words = f"send_object_list({len(object_list)} objects, dst={dst}, tag={tag})"
-    post_office(group).complete([Send(message, dst, _tag(tag))], lambda: f"{words} ({caller()})", timeout_s)
+    progress_engine(group).complete([Send(message, dst, _tag(tag))], lambda: f"{words} ({caller()})", timeout_s)
 
 
 def recv_object_list(
@@ -50,17 +52,18 @@ def recv_object_list(
     pickle: bool = False,
     timeout_s: float | None = None,
 ) -> int:
-    """Fill a list with the objects that rank `src` sent, or whichever rank was first to send some; returns the source.
+    """Receive objects from rank `src`, or from the rank that was first to send some with this tag; returns the source.
 
-    object_list: as long as the sender's; what is in it is replaced. Raises ArgumentError for another length, and for
-    bytes that are no objects, which never run code; the message is gone then.
+    object_list: as long as the sender's; its items are replaced. pickle: accept pickled objects, which can run any
+    code. Raises ArgumentError for a list of another length and for bytes that cannot be decoded, which drops the
+    message; otherwise as `recv` does.
     """
-    group = default_group() if group is None else group
-    _check_list(object_list)
+    group = group_or_default(group)
+    check_list("object_list", object_list)
     check_receive(None, src, group, tag)
-    request = Receive(None, ANY if src is None else src, _tag(tag))
+    request = Receive(None, ANY_SOURCE if src is None else src, _tag(tag))
     words = f"recv_object_list({len(object_list)} objects, src={src}, tag={tag})"
-    post_office(group).complete([request], lambda: f"{words} ({caller()})", timeout_s)
+    progress_engine(group).complete([request], lambda: f"{words} ({caller()})", timeout_s)
     message = request.tensor if request.tensor is not None else torch.empty(0, dtype=torch.uint8, device="cpu")
     try:
         objects = decode(message.numpy().data, pickle=pickle)
@@ -75,11 +78,6 @@ def recv_object_list(
     return request.source
 
 
-def _check_list(objects: Any) -> None:
-    if not isinstance(objects, list):
-        raise DTypeError(f"object_list: expected a list, got {type(objects).__name__}")
-
-
 def _tag(tag: int) -> int:
-    """Below 0, where no tensor's tag is."""
+    """The tag of the message: below 0, where no tensor has its tag."""
     return -1 - tag

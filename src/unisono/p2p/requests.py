@@ -1,4 +1,4 @@
-"""From arguments to checked requests, and to the words for them."""
+"""The arguments of point-to-point calls, checked, as requests to the mailbox, and as text for errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ..arguments import check_root, check_tensor, shape_name
-from ..engine.mailbox import ANY, Receive, Send
+from ..engine.mailbox import ANY_SOURCE, Receive, Send
+from ..engine.tensors import make_plain
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 
@@ -15,39 +16,35 @@ __all__ = ["check_receive", "check_send", "receive_request", "receive_text", "se
 
 
 def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> None:
-    """Can this be sent?"""
-    _check_message(tensor)
+    """Raise ArgumentError or DTypeError unless rank `dst` can be sent this tensor."""
+    _check_message(tensor, written=False)
     check_root("dst", dst, group)
     _check_tag(tag)
 
 
 def check_receive(tensor: Any, src: Any, group: Group, tag: Any) -> None:
-    """Can this be received into? Not where several elements share memory, as one of them would win."""
+    """Raise ArgumentError or DTypeError unless this tensor can be received into from rank `src`; None: from any."""
     if tensor is not None:
-        _check_message(tensor)
-        if not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:  # noqa: SLF001
-            raise ArgumentError("tensor: several of its elements share memory (it is expanded); pass .contiguous()")
+        _check_message(tensor, written=True)
     if src is not None:
         check_root("src", src, group)
     _check_tag(tag)
 
 
 def send_request(tensor: torch.Tensor, dst: int, group: Group, tag: int) -> Send:
-    """What the mailbox is asked, once it is checked: a contiguous tensor for a rank."""
+    """A request, with a copy of the tensor if its elements do not lie in order. Raises as `check_send` does."""
     check_send(tensor, dst, group, tag)
-    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return Send(tensor, dst, tag)
+    return Send(make_plain(tensor), dst, tag)
 
 
 def receive_request(tensor: torch.Tensor | None, src: int | None, group: Group, tag: int) -> Receive:
-    """What the mailbox is asked, once it is checked: a tensor from a rank or from any."""
+    """A request. Raises as `check_receive` does."""
     check_receive(tensor, src, group, tag)
-    return Receive(tensor, ANY if src is None else src, tag)
+    return Receive(tensor, ANY_SOURCE if src is None else src, tag)
 
 
-def _check_message(tensor: Any) -> None:
-    check_tensor("tensor", tensor)
+def _check_message(tensor: Any, *, written: bool) -> None:
+    check_tensor("tensor", tensor, written=written)
     if tensor.is_quantized:  # a message has no scale
         raise DTypeError("tensor: quantized tensors cannot be sent; pass .int_repr()")
 
@@ -60,10 +57,10 @@ def _check_tag(tag: Any) -> None:
 
 
 def send_text(tensor: torch.Tensor, dst: int, tag: int) -> str:
-    """The call in words."""
+    """A send as text: `send(float32[3], dst=1, tag=0)`."""
     return f"send({shape_name(tensor)}, dst={dst}, tag={tag})"
 
 
 def receive_text(tensor: torch.Tensor | None, src: int | None, tag: int) -> str:
-    """The call in words."""
+    """A receive as text: `recv(float32[3], src=1, tag=0)`."""
     return f"recv({shape_name(tensor) if tensor is not None else 'None'}, src={src}, tag={tag})"

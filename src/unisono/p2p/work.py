@@ -1,4 +1,4 @@
-"""Asynchronous point-to-point calls: a Work that whoever waits for it helps along."""
+"""Asynchronous point-to-point calls: a Work whose `wait` runs the progress loop."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from ..errors import UnisonoError
 from ..membership.group import Group
 from ..watch import caller
 from ..work import Work
-from .office import post_office
+from .progress_engine import progress_engine
 
 __all__ = ["Transfer"]
 
 
-class Transfer(Work):
-    """A message on its way, from `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.
+class Transfer(Work[torch.Tensor]):
+    """An `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.
 
-    A call goes on while nobody waits for it, but not beyond the end of this rank's function or program: wait for it.
-    One that is forgotten holds nothing up.
+    It goes on while nobody waits for it, but not beyond the end of this rank's function or program: so wait for it. A
+    Transfer that is dropped does not delay that end.
     """
 
-    def __init__(self, group: Group, request: Request, words: Callable[[], str], timeout_s: float | None) -> None:
+    def __init__(self, group: Group, request: Request, text: Callable[[], str], timeout_s: float | None) -> None:
         super().__init__("a message")
-        self._office = office = post_office(group)
+        self._engine = engine = progress_engine(group)
         self._request, self._timeout_s, self._rank = request, timeout_s, group.rank
-        self._words, self._where = words, ""
-        request.then = self._over
-        if not office.begin(request):
+        self._text, self._where = text, ""
+        request.on_done = self._on_done
+        if not engine.begin(request):
             self._where = caller()
-            office.leave_to_thread(request, self._text)
+            engine.finish_in_background(request, self._call_text)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the tensor may change (isend) or has come (irecv); returns True, or raises what went wrong.
+        """Wait until the tensor may change (isend) or has been written (irecv). Returns True, or raises the error.
 
-        timeout: seconds to wait from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on.
+        timeout: seconds from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on.
         """
         if not self._done.is_set():
-            self._office.wait(self._request, self._text, self._timeout_s if timeout is None else timeout)
+            self._engine.wait(self._request, self._call_text, self._timeout_s if timeout is None else timeout)
         return super().wait()
 
     def is_completed(self) -> bool:
-        """Has the call ended, well or not?"""
+        """Whether the call has ended, well or not."""
         if not self._done.is_set():
             try:
-                self._office.desk.advance(self._request)
-            except UnisonoError:  # the group is over; the call hears of it soon
+                self._engine.advance(self._request)
+            except UnisonoError:  # the group has ended; its thread tells this request soon
                 return False
         return self._done.is_set()
 
@@ -55,10 +55,10 @@ class Transfer(Work):
         request = self._request
         return request.source if isinstance(request, Receive) else self._rank
 
-    def _text(self) -> str:
-        return f"{self._words()} ({self._where})"
+    def _call_text(self) -> str:
+        return f"{self._text()} ({self._where})"
 
-    def _over(self) -> None:
+    def _on_done(self) -> None:
         request = self._request
-        self._office.forget(request)
+        self._engine.discard(request)
         self._finish(request.error, request.tensor if isinstance(request, Receive) else None)

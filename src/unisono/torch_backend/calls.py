@@ -60,7 +60,7 @@ class Calls:
     elsewhere = False
     base: type
     _barriers = 0
-    _together: list[Work] | None = None
+    _together: list[Work[Any]] | None = None
     """The calls made since `_start_coalescing`; None outside of it."""
 
     @entry(c10d.AllreduceOptions, "op", "timeout")
@@ -289,7 +289,7 @@ class Calls:
             call.action = action
         return self._work(call.run(), tensors)
 
-    def _work(self, work: Work | None, tensors: list[torch.Tensor]) -> c10d.Work:
+    def _work(self, work: Work[Any] | None, tensors: list[torch.Tensor]) -> c10d.Work:
         """Return torch's work of a collective. work: None is a call that is over."""
         if work is None:
             return DONE
@@ -297,7 +297,7 @@ class Calls:
             work.wait()
         return self._made(work, tensors)
 
-    def _made(self, work: Work, tensors: list[torch.Tensor]) -> c10d.Work:
+    def _made(self, work: Work[Any], tensors: list[torch.Tensor]) -> c10d.Work:
         """Return torch's work of a call in the background."""
         if self._together is not None:
             self._together.append(work)

@@ -23,7 +23,7 @@ class TorchWork(c10d.Work):
     tensors: what the call writes; the value of its future.
     """
 
-    def __init__(self, work: Work, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, work: Work[Any], tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._work, self._tensors = work, tensors
         self._future: Future[Any] | None = None
@@ -87,10 +87,10 @@ class TorchWork(c10d.Work):
     _source_rank = source_rank
 
 
-class Together(Work):
+class Together(Work[Any]):
     """Several calls as one work; its error is that of the first that failed."""
 
-    def __init__(self, works: list[Work]) -> None:
+    def __init__(self, works: list[Work[Any]]) -> None:
         super().__init__(f"{len(works)} calls")
         self._works, self._left = works, len(works)
         for work in works:

@@ -1,6 +1,10 @@
-"""Messages between two ranks: rings in shared memory, and the mailbox in which a rank's sends and receives meet."""
+"""Messages between pairs of ranks. A send passes these files:
+
+`mailbox` queues it on the `channel` to its receiver, which writes it into a `ring` in shared memory. There, `poller`
+tells the receiver's mailbox that bytes have arrived, and `matching` finds the receive that they are for.
+"""
 
 from .mailbox import Mailbox
-from .requests import ANY, Receive, Request, Send
+from .requests import ANY_SOURCE, Receive, Request, Send
 
-__all__ = ["ANY", "Mailbox", "Receive", "Request", "Send"]
+__all__ = ["ANY_SOURCE", "Mailbox", "Receive", "Request", "Send"]

@@ -1,4 +1,4 @@
-"""What is asked of a mailbox, and what comes through it."""
+"""Requests to send and to receive, and the messages that arrive."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Callable
 
 import torch
 
+from ..tensors import as_bits, is_plain
 from ..written import mark_written, needed_by_autograd
 
-__all__ = ["ANY", "Message", "Receive", "Request", "Send"]
+__all__ = ["ANY_SOURCE", "Message", "Receive", "Request", "Send"]
 
-ANY = -1
-"""In place of a source: whichever rank's message was sent first."""
+ANY_SOURCE = -1
+"""The peer of a Receive that takes a message from any rank."""
 
 
 class Request:
-    """A call that may not be over yet. error: how it ended, if not well. then: what to do when it is over."""
+    """A send or receive. done: whether it has ended; error: why it failed, or None; on_done: called once it is done."""
 
-    __slots__ = ("done", "error", "peer", "tag", "then")
+    __slots__ = ("done", "error", "on_done", "peer", "tag")
 
     def __init__(self, peer: int, tag: int) -> None:
         self.peer, self.tag = peer, tag
         self.done = False
         self.error: Exception | None = None
-        self.then: Callable[[], None] | None = None
+        self.on_done: Callable[[], None] | None = None
 
 
 class Send(Request):
-    """A contiguous tensor for a rank. Done as soon as the tensor may change again."""
+    """Send a plain tensor to a peer. Done as soon as the tensor may change again."""
 
     __slots__ = ("tensor",)
 
@@ -38,43 +39,47 @@ class Send(Request):
 
 
 class Receive(Request):
-    """A tensor from a rank or from ANY. tensor: where to; None: a new one, once it has come. source: who sent it."""
+    """Receive from a peer or from ANY_SOURCE into `tensor`; None: into a new tensor, which is `tensor` once it is done.
 
-    __slots__ = ("direct", "marked", "message", "number", "source", "tensor")
+    source: the rank that sent the message. order: counts the receives that have been posted. message: the message
+    that is arriving for this receive.
+    """
+
+    __slots__ = ("marked", "message", "order", "plain", "source", "tensor")
 
     def __init__(self, tensor: torch.Tensor | None, peer: int, tag: int) -> None:
         super().__init__(peer, tag)
         self.tensor = tensor
-        # The bytes that come are those of the tensor, one after the other.
-        self.direct = tensor is not None and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        self.plain = tensor is not None and is_plain(tensor)
         self.marked = [] if tensor is None else needed_by_autograd((tensor,))
         self.source = peer
-        self.number = 0
+        self.order = 0
         self.message: Message | None = None
 
-    def take(self, data: torch.Tensor) -> None:
-        """Have what has come, of the right dtype and number of elements."""
+    def deliver(self, data: torch.Tensor) -> None:
+        """Take a complete payload, of the right dtype and number of elements. Raises RuntimeError if torch refuses."""
         if self.tensor is None:
             self.tensor = data
             return
-        if not self.direct:
-            self.tensor.data.copy_(data.view(self.tensor.shape))  # .data has a version counter of its own
+        if not self.plain:  # .data has a version counter of its own
+            as_bits(self.tensor.data).copy_(as_bits(data).view(self.tensor.shape))
         elif data is not self.tensor:
             ctypes.memmove(self.tensor.data_ptr(), data.data_ptr(), data.nbytes)
         mark_written(self.marked)
 
 
 class Message:
-    """A tensor on its way. stamp: when it was sent, in ns. data: where its bytes go; None: nobody wants them.
+    """A message that arrives. buffer: for its payload; None: drop it. receive: the request that it is for, or None."""
 
-    receive: the request that it is for, once there is one.
-    """
+    __slots__ = ("buffer", "complete", "dtype", "nbytes", "receive", "sent_ns", "shape", "source", "tag")
 
-    __slots__ = ("complete", "data", "dtype", "nbytes", "receive", "shape", "source", "stamp", "tag")
-
-    def __init__(self, source: int, tag: int, stamp: int, dtype: torch.dtype, shape: list[int], nbytes: int) -> None:
-        self.source, self.tag, self.stamp = source, tag, stamp
+    def __init__(self, source: int, tag: int, sent_ns: int, dtype: torch.dtype, shape: list[int], nbytes: int) -> None:
+        self.source, self.tag, self.sent_ns = source, tag, sent_ns
         self.dtype, self.shape, self.nbytes = dtype, shape, nbytes
-        self.data: torch.Tensor | None = None
+        self.buffer: torch.Tensor | None = None
         self.complete = False
         self.receive: Receive | None = None
+
+    def new_buffer(self) -> torch.Tensor:
+        """An uninitialised tensor for the payload."""
+        return torch.empty(self.shape, dtype=self.dtype, device="cpu")

@@ -1,11 +1,11 @@
-"""A ring in shared memory: the bytes that one rank sends to another, written by one process and read by the other.
+"""A ring buffer in shared memory with one writer and one reader, for the messages that one rank sends to another.
 
-    bytes written so far, capacity | bytes read so far | the bytes of the last frames
+    bytes written, capacity | bytes read | data
 
-A frame is a header (the words of FrameWord, then the extents of the shape) and a payload, padded to a cache line. A
-frame may be longer than the ring: it is written while it is read. Each side keeps an end: a few private words, of which
-the last are the header of the frame that it is writing or reading. Both counts only grow, each has one writer, and
-it publishes by them what it has written or what may be overwritten. Nothing here waits.
+A message is a frame: a header (HeaderWord, then the shape), a payload, and padding up to a cache line. A frame may be
+longer than the ring: it is read while it is written. Each side has a cursor: private words (CursorWord), of which the
+last are the header of the present frame. The two counts of bytes only grow, and each has one writer, who publishes by a
+release store what may be read, or overwritten. No function here waits.
 """
 
 from __future__ import annotations
@@ -15,158 +15,154 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-from numba import njit
+from ..atomics import load, load_acquire, memcpy, now_ns, store, store_release
+from ..compiled import compiled, entry_point
 
-from ..atomics import clock_gettime, load, load_acquire, memcpy, store, store_release
-from .entry import entry_point
-
-__all__ = ["CAPACITY", "DATA", "END_WORDS", "READ", "WRITTEN", "EndWord", "FrameWord", "Kernels", "kernels"]
+__all__ = ["CAPACITY", "CURSOR_WORDS", "DATA", "READ", "WRITTEN", "CursorWord", "HeaderWord", "Kernels", "kernels"]
 
 WRITTEN, CAPACITY, READ, DATA = 0, 8, 128, 256
-"""Where the words and the bytes of a ring are: each count has a pair of cache lines of its own. The capacity is a power
-of two."""
+"""Offsets in a ring, in bytes: each count has a pair of cache lines of its own. The capacity is a power of two."""
 
 
-class EndWord(IntEnum):
-    """The words of an end."""
+class CursorWord(IntEnum):
+    """The words of a cursor."""
 
     RING = 0  # address
-    AT = 1  # bytes of the ring that this side is through with: written, or read
-    SEEN = 2  # how far the reader was when the writer last looked
+    POSITION = 1  # bytes of the ring that this side has written, or read
+    SEEN = 2  # the reader's count of bytes when the writer last looked
     DONE = 3  # bytes of the payload that are written, or read; -1 between two frames
-    CLOCK = 4  # two words for clock_gettime
     HEADER = 8
 
 
-class FrameWord(IntEnum):
+class HeaderWord(IntEnum):
     """The words of a header."""
 
-    BYTES = 0  # of the payload
+    NBYTES = 0  # of the payload
     TAG = 1
-    STAMP = 2  # when it was written, in nanoseconds of the clock that all processes share
+    SENT_NS = 2  # when it was written, by the monotonic clock
     KIND = 3  # code of the dtype << 8 | number of dimensions
     SHAPE = 4
 
 
-END_WORDS = int(EndWord.HEADER) + int(FrameWord.SHAPE) + 64
-"""torch's tensors have up to 64 dimensions."""
+CURSOR_WORDS = int(CursorWord.HEADER) + int(HeaderWord.SHAPE) + 64
+"""A tensor of torch has up to 64 dimensions."""
 
 # Numba takes module constants as literals, but not members of an enumeration.
-_RING, _AT, _SEEN, _DONE, _CLOCK, _HEADER = (8 * int(word) for word in EndWord)
-_BYTES, _STAMP, _KIND, _SHAPE = (
-    8 * int(word) for word in (FrameWord.BYTES, FrameWord.STAMP, FrameWord.KIND, FrameWord.SHAPE)
+_RING, _POSITION, _SEEN, _DONE, _HEADER = (8 * int(word) for word in CursorWord)
+_NBYTES, _SENT_NS, _KIND, _SHAPE = (
+    8 * int(word) for word in (HeaderWord.NBYTES, HeaderWord.SENT_NS, HeaderWord.KIND, HeaderWord.SHAPE)
 )
 _LINE = 64
-_PIECE = 64 << 10  # so much is published at a time: the reader copies one piece while the writer copies the next
-_TURN = 4 << 20  # so much is moved at most before Python can see a signal
+_PIECE_BYTES = 64 << 10
+"""Published at a time: the reader copies one piece while the writer copies the next."""
+_MOST_BYTES = 4 << 20
+"""Moved in one call at most, so that Python can handle signals in between."""
 
 
-@njit(nogil=True, cache=True)
-def _put(end, payload):  # type: ignore[no-untyped-def]
-    """Write what there is room for of the frame whose header is in the end; 1 when all of it is written."""
-    ring, at, done = load(end + _RING), load(end + _AT), load(end + _DONE)
-    capacity, nbytes, header = load(ring + CAPACITY), load(end + _HEADER + _BYTES), end + _HEADER
+@compiled
+def _write(cursor, payload):  # type: ignore[no-untyped-def]
+    """Write as much of the frame as there is room for; 1 when it is complete. The cursor holds its header."""
+    ring, position, done = load(cursor + _RING), load(cursor + _POSITION), load(cursor + _DONE)
+    capacity, nbytes, header = load(ring + CAPACITY), load(cursor + _HEADER + _NBYTES), cursor + _HEADER
     mask = capacity - 1
     read = load_acquire(ring + READ)
     if done < 0:
         size = _SHAPE + 8 * (load(header + _KIND) & 0xFF)
-        if capacity - (at - read) < size:
-            store_release(end + _SEEN, read)
+        if capacity - (position - read) < size:
+            store_release(cursor + _SEEN, read)
             return 0
-        clock_gettime(np.int32(1), end + _CLOCK)
-        store(header + _STAMP, load(end + _CLOCK) * 1_000_000_000 + load(end + _CLOCK + 8))
+        store(header + _SENT_NS, now_ns())
         for k in range(0, size, 8):
-            store(ring + DATA + ((at + k) & mask), load(header + k))
-        at += size
+            store(ring + DATA + ((position + k) & mask), load(header + k))
+        position += size
         done = 0
-    most = done + _TURN
+    limit = done + _MOST_BYTES
     while True:
-        n = min(nbytes - done, capacity - (at - read), capacity - (at & mask), _PIECE)
+        n = min(nbytes - done, capacity - (position - read), capacity - (position & mask), _PIECE_BYTES)
         if n > 0:
-            memcpy(ring + DATA + (at & mask), payload + done, n)
-            at += n
+            memcpy(ring + DATA + (position & mask), payload + done, n)
+            position += n
             done += n
         if done == nbytes:
-            at = (at + _LINE - 1) // _LINE * _LINE
-            store(end + _AT, at)
-            store(end + _DONE, -1)
-            store_release(ring + WRITTEN, at)
+            position = (position + _LINE - 1) // _LINE * _LINE
+            store(cursor + _POSITION, position)
+            store(cursor + _DONE, -1)
+            store_release(ring + WRITTEN, position)
             return 1
-        store_release(ring + WRITTEN, at)
-        if n <= 0 or done >= most:
+        store_release(ring + WRITTEN, position)
+        if n <= 0 or done >= limit:
             now = load_acquire(ring + READ)
-            if now == read or done >= most:
-                store(end + _AT, at)
-                store(end + _DONE, done)
-                # What the reader has read is no news, but that there is more to do is.
-                store_release(end + _SEEN, read if now == read and n <= 0 else -1)
+            if now == read or done >= limit:
+                store(cursor + _POSITION, position)
+                store(cursor + _DONE, done)
+                # The poller calls this writer when READ differs from SEEN; -1: at once, as there is more to write.
+                store_release(cursor + _SEEN, read if now == read and n <= 0 else -1)
                 return 0
             read = now
 
 
-@njit(nogil=True, cache=True)
-def _begin(end):  # type: ignore[no-untyped-def]
-    """Have the header of the next frame in the end; 0 while there is none."""
-    if load(end + _DONE) >= 0:
+@compiled
+def _read_header(cursor):  # type: ignore[no-untyped-def]
+    """Read the header of the next frame into the cursor; 0 while there is none."""
+    if load(cursor + _DONE) >= 0:
         return 1
-    ring, at = load(end + _RING), load(end + _AT)
-    if load_acquire(ring + WRITTEN) == at:
+    ring, position = load(cursor + _RING), load(cursor + _POSITION)
+    if load_acquire(ring + WRITTEN) == position:
         return 0
-    mask, header = load(ring + CAPACITY) - 1, end + _HEADER
+    mask, header = load(ring + CAPACITY) - 1, cursor + _HEADER
     for k in range(0, _SHAPE, 8):
-        store(header + k, load(ring + DATA + ((at + k) & mask)))
+        store(header + k, load(ring + DATA + ((position + k) & mask)))
     size = _SHAPE + 8 * (load(header + _KIND) & 0xFF)
     for k in range(_SHAPE, size, 8):
-        store(header + k, load(ring + DATA + ((at + k) & mask)))
-    store_release(end + _AT, at + size)
-    store(end + _DONE, 0)
+        store(header + k, load(ring + DATA + ((position + k) & mask)))
+    store_release(cursor + _POSITION, position + size)
+    store(cursor + _DONE, 0)
     return 1
 
 
-@njit(nogil=True, cache=True)
-def _fetch(end, target):  # type: ignore[no-untyped-def]
-    """Read what has come of the frame's payload to an address, or drop it at address 0; 1 when it is complete."""
-    ring, at, done = load(end + _RING), load(end + _AT), load(end + _DONE)
-    capacity, nbytes = load(ring + CAPACITY), load(end + _HEADER + _BYTES)
-    mask, most = capacity - 1, done + _TURN
+@compiled
+def _read_payload(cursor, target):  # type: ignore[no-untyped-def]
+    """Read what has arrived of the payload to an address, or drop it at address 0; 1 when it is complete."""
+    ring, position, done = load(cursor + _RING), load(cursor + _POSITION), load(cursor + _DONE)
+    capacity, nbytes = load(ring + CAPACITY), load(cursor + _HEADER + _NBYTES)
+    mask, limit = capacity - 1, done + _MOST_BYTES
     while True:
-        come = load_acquire(ring + WRITTEN) - at
-        n = min(nbytes - done, come, capacity - (at & mask), _PIECE)
+        arrived = load_acquire(ring + WRITTEN) - position
+        n = min(nbytes - done, arrived, capacity - (position & mask), _PIECE_BYTES)
         if n > 0:
             if target != 0:
-                memcpy(target + done, ring + DATA + (at & mask), n)
-            at += n
+                memcpy(target + done, ring + DATA + (position & mask), n)
+            position += n
             done += n
         if done == nbytes:
-            at = (at + _LINE - 1) // _LINE * _LINE
-            store_release(end + _AT, at)
-            store(end + _DONE, -1)
-            store_release(ring + READ, at)
+            position = (position + _LINE - 1) // _LINE * _LINE
+            store_release(cursor + _POSITION, position)
+            store(cursor + _DONE, -1)
+            store_release(ring + READ, position)
             return 1
-        store_release(ring + READ, at)
-        if n <= 0 or done >= most:
-            store_release(end + _AT, at)
-            store(end + _DONE, done)
+        store_release(ring + READ, position)
+        if n <= 0 or done >= limit:
+            store_release(cursor + _POSITION, position)
+            store(cursor + _DONE, done)
             return 0
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _publish(address, word):  # type: ignore[no-untyped-def]
     store_release(address, word)
     return 0
 
 
 class Kernels(NamedTuple):
-    """The compiled functions above; all arguments and results are integers."""
+    """Entry points of the functions above; all arguments and results are integers."""
 
-    put: Callable[[int, int], int]
-    begin: Callable[[int], int]
-    fetch: Callable[[int, int], int]
+    write: Callable[[int, int], int]
+    read_header: Callable[[int], int]
+    read_payload: Callable[[int, int], int]
     publish: Callable[[int, int], int]
 
 
 @cache
 def kernels() -> Kernels:
     """Compile them, or load them from disk."""
-    return Kernels(entry_point(_put, 2), entry_point(_begin, 1), entry_point(_fetch, 2), entry_point(_publish, 2))
+    return Kernels(*map(entry_point, (_write, _read_header, _read_payload, _publish)))

@@ -1,6 +1,6 @@
-"""Ops that a user has written: a Python function, and where it takes numbers, a kernel that Numba makes of it.
+"""Custom ops: a user's Python function, and the kernel that Numba compiles from it if it works element by element.
 
-These kernels are not kept on disk: what a function does depends on more than the file it stands in.
+These kernels are not kept on disk: what a function does depends on more than its own file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .identity import identify
 __all__ = ["CustomOp", "custom_address"]
 
 _BLOCK = 256
-"""Elements that are combined with one input after the other: each step is a loop that LLVM can vectorise."""
+"""Elements per block. A block is combined with one input after the other, in loops that LLVM can vectorise."""
 
 
 class CustomOp:
-    """An op of a user's own, made by `make_op`. It can be sent to other processes where its function can.
+    """A user's op, made by `make_op`. Can be pickled if its function can.
 
-    Two are equal if their names and flags are, and their functions do the same as far as can be seen. `text` is a
-    short name, `max_abs#1f2e3d4c`, that says the same for all ranks to compare.
+    Two are equal if their names, flags and functions are (see `identity`). text: a name with a checksum of these, such
+    as `max_abs#1f2e3d4c`, which ranks compare.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class CustomOp:
         return f"<{self.text}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Made anew, it looks at its function anew: ids of objects are those of a process.
+        # `__init__` identifies the function again: ids of objects are only valid in one process.
         return CustomOp, (self.function, self.name, self.commutative, self.associative, self.elementwise)
 
 
@@ -81,7 +81,7 @@ def _kernel(step: Any, dtype: int, number: Any) -> Any:
 @cache
 def _compiled(dtype: str, op: CustomOp) -> Any:
     number, function = number_type(dtype), getattr(op.function, "py_func", op.function)
-    # Numba's model of errors is numpy's: a division by zero is inf or 0, where Python would raise.
+    # As in numpy, a division by zero gives inf or 0, where Python would raise.
     step = njit(function if isinstance(function, FunctionType) else _in_python(function), error_model="numpy")
     try:
         step.compile((number, number))
@@ -98,7 +98,7 @@ def _compiled(dtype: str, op: CustomOp) -> Any:
 
 
 def _in_python(function: Any) -> Callable[[Any, Any], Any]:
-    """A function of C, such as math.gcd, as a call that Numba can read."""
+    """A Python function, which Numba can compile, that calls one in C, such as math.gcd."""
 
     def call(x: Any, y: Any) -> Any:
         return function(x, y)
@@ -114,20 +114,20 @@ def _no_kernel(op: CustomOp, dtype: str, reason: str) -> DTypeError:
 
 
 def _first_reason(error: Exception) -> str:
-    """The first line of Numba's explanation that explains something."""
+    """The first line of a Numba error that is not a headline."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines()]
     return next((line.rstrip(".:") for line in lines if line and not line.startswith("Failed in ")), repr(error))
 
 
 def _may_raise(compiled: Any) -> bool:
-    """Does the code of a function lead to an exception anywhere? It would end a kernel half way."""
+    """Whether the compiled function can raise anywhere. An exception would end a kernel half way."""
     name, code = re.escape(compiled.fndesc.llvm_func_name), compiled.library.get_llvm_str()
     body = re.search(rf'define [^\n]*@"?{name}"?\([^\n]*\n(.*?)\n}}', code, re.DOTALL)
     return body is None or "excinfo" in body[1]
 
 
 def custom_address(dtype: str, op: CustomOp) -> int:
-    """The address of the kernel for elements of this dtype, combined from left to right. Compiles it at first use.
+    """The address of the kernel for this dtype and op. Compiles it on first use.
 
     Raises DTypeError for a function that Numba cannot compile.
     """

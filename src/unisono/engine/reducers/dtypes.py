@@ -1,6 +1,6 @@
-"""The dtypes that can be combined: how elements lie in memory, as what they are combined, and the way to and fro.
+"""The dtypes that can be combined: the types of their elements in memory and in sums, and code that converts them.
 
-Code is generated for vectors: `n` is the count of numbers in one, 1 standing for a plain number.
+Code is generated for vectors of n numbers; with n = 1, for a plain number.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from llvmlite import ir
 
 from . import float8
 
-__all__ = ["DTYPES", "LAYOUTS", "OPS_OF", "Layout", "narrow", "splat", "vector", "widen"]
+__all__ = ["DTYPES", "ELEMENT_TYPES", "OPS_OF", "ElementType", "narrow", "splat", "vector", "widen"]
 
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _F16, _F32, _F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 
 
-class Layout(NamedTuple):
-    """How an element lies in memory (`stored`) and what it is combined as (`added`).
+class ElementType(NamedTuple):
+    """stored: the LLVM type of a number in memory; added: the type in which numbers are combined.
 
-    size: bytes of a number. parts: numbers of an element; a complex one has two.
+    size: bytes of a number. parts: numbers in an element, two in a complex one.
     """
 
     kind: Literal["bool", "signed", "unsigned", "float", "complex"]
@@ -30,27 +30,27 @@ class Layout(NamedTuple):
     parts: int = 1
 
 
-LAYOUTS: dict[str, Layout] = {
-    "bool": Layout("bool", 1, _I8, _I8),
-    "int8": Layout("signed", 1, _I8, _I8),
-    "int16": Layout("signed", 2, _I16, _I16),
-    "int32": Layout("signed", 4, _I32, _I32),
-    "int64": Layout("signed", 8, _I64, _I64),
-    "uint8": Layout("unsigned", 1, _I8, _I8),
-    "uint16": Layout("unsigned", 2, _I16, _I16),
-    "uint32": Layout("unsigned", 4, _I32, _I32),
-    "uint64": Layout("unsigned", 8, _I64, _I64),
-    "float16": Layout("float", 2, _I16, _F32),
-    "bfloat16": Layout("float", 2, _I16, _F32),
-    "float32": Layout("float", 4, _F32, _F32),
-    "float64": Layout("float", 8, _F64, _F64),
-    "complex64": Layout("complex", 4, _F32, _F32, parts=2),
-    "complex128": Layout("complex", 8, _F64, _F64, parts=2),
-    **{name: Layout("float", 1, _I8, _F32) for name in float8.FORMATS},
+ELEMENT_TYPES: dict[str, ElementType] = {
+    "bool": ElementType("bool", 1, _I8, _I8),
+    "int8": ElementType("signed", 1, _I8, _I8),
+    "int16": ElementType("signed", 2, _I16, _I16),
+    "int32": ElementType("signed", 4, _I32, _I32),
+    "int64": ElementType("signed", 8, _I64, _I64),
+    "uint8": ElementType("unsigned", 1, _I8, _I8),
+    "uint16": ElementType("unsigned", 2, _I16, _I16),
+    "uint32": ElementType("unsigned", 4, _I32, _I32),
+    "uint64": ElementType("unsigned", 8, _I64, _I64),
+    "float16": ElementType("float", 2, _I16, _F32),
+    "bfloat16": ElementType("float", 2, _I16, _F32),
+    "float32": ElementType("float", 4, _F32, _F32),
+    "float64": ElementType("float", 8, _F64, _F64),
+    "complex64": ElementType("complex", 4, _F32, _F32, parts=2),
+    "complex128": ElementType("complex", 8, _F64, _F64, parts=2),
+    **{name: ElementType("float", 1, _I8, _F32) for name in float8.FORMATS},
 }
 
-DTYPES: tuple[str, ...] = tuple(LAYOUTS)
-"""The dtypes that can be combined, by torch's names. Data of any dtype can be moved."""
+DTYPES: tuple[str, ...] = tuple(ELEMENT_TYPES)
+"""torch's names of the dtypes that can be combined. Every dtype can be moved."""
 
 _ORDERED = ("sum", "avg", "product", "min", "max")
 _BITWISE = ("band", "bor", "bxor")
@@ -62,21 +62,21 @@ OPS_OF: dict[str, tuple[str, ...]] = {
     "float": _ORDERED,
     "complex": ("sum", "avg", "product"),
 }
-"""What each kind of number can be combined with."""
+"""The ops for each kind of number."""
 
 
 def vector(kind: ir.Type, n: int) -> ir.Type:
-    """The type of n numbers."""
+    """The LLVM type of n numbers."""
     return ir.VectorType(kind, n) if n > 1 else kind
 
 
 def splat(kind: ir.Type, n: int, value: float) -> Any:
-    """n times the same constant."""
+    """A constant vector of n equal numbers."""
     return ir.Constant(vector(kind, n), [value] * n if n > 1 else value)
 
 
 def widen(dtype: str, b: Any, v: Any, n: int) -> Any:
-    """Stored numbers as what they are combined as. Any byte but 0 is a true bool."""
+    """Convert stored numbers to the type in which they are combined. A bool is true unless its byte is 0."""
     if dtype == "bool":
         return b.zext(b.icmp_unsigned("!=", v, splat(_I8, n, 0)), vector(_I8, n))
     if dtype == "bfloat16":
@@ -90,7 +90,7 @@ def widen(dtype: str, b: Any, v: Any, n: int) -> Any:
 
 
 def narrow(dtype: str, b: Any, v: Any, n: int) -> Any:
-    """The way back, rounded to nearest even; NaN stays NaN."""
+    """Convert combined numbers to the stored type, rounded to nearest even; NaN stays NaN."""
     if dtype == "bfloat16":
         bits = b.bitcast(v, vector(_I32, n))
         odd = b.and_(b.lshr(bits, splat(_I32, n, 16)), splat(_I32, n, 1))

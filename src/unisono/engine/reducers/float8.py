@@ -1,7 +1,7 @@
-"""The four float8 formats of torch, to float32 and back, on the bits of vectors.
+"""Convert torch's four float8 formats to float32 and back, as vectors of bits.
 
-A code is sign, exponent and mantissa. Behind the sign, the bits of a normal number are those of the float32 less some
-bits of the mantissa, but for the bias of the exponent; subnormal numbers are multiples of one power of two.
+A code is sign, exponent and mantissa. A normal number has the bits of the float32, with a shorter mantissa and another
+bias of the exponent. Subnormal numbers are multiples of one power of two.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NEGATIVE_ZERO = 0x80
 
 
 class Format(NamedTuple):
-    """mantissa: its bits. bias: of the exponent. top: the first magnitude that is no finite number; where it is the
-    code of -0 (the "fnuz" formats), that code is the only NaN. overflow: what torch makes of numbers too large: NaN,
-    infinity or the largest finite number, depending on the format and the version of torch.
+    """mantissa: number of bits. bias: of the exponent. top: the first magnitude that is not finite; if that is the code
+    of -0 (the "fnuz" formats), it is the only NaN. overflow: torch's code of numbers that are too large: NaN, infinity
+    or the largest finite number, depending on the format and the version of torch.
     """
 
     mantissa: int
@@ -45,13 +45,13 @@ FORMATS: dict[str, Format] = {
 
 
 def decode(form: Format, b: Any, v: Any, n: int) -> Any:
-    """The float32 numbers of n codes."""
+    """Convert n codes to float32."""
     integers, floats, number = _types(n)
     code = b.zext(v, integers)
     magnitude = b.and_(code, number(0x7F))
     shifted = b.shl(magnitude, number(_MANTISSA - form.mantissa))
     normal = b.add(shifted, number((_BIAS - form.bias) << _MANTISSA))
-    # A subnormal mantissa, written behind a one, is too large by that one.
+    # A subnormal mantissa has no leading one: subtract the one that a float32 has.
     least = number((_BIAS - form.bias + 1) << _MANTISSA)
     subnormal = b.fsub(b.bitcast(b.add(shifted, least), floats), b.bitcast(least, floats))
     is_normal = b.icmp_unsigned(">=", magnitude, number(1 << form.mantissa))
@@ -64,19 +64,19 @@ def decode(form: Format, b: Any, v: Any, n: int) -> Any:
 
 
 def encode(form: Format, b: Any, v: Any, n: int) -> Any:
-    """The codes nearest to n float32 numbers, the even one of two."""
+    """Convert n float32 numbers to the nearest codes, ties to even."""
     integers, floats, number = _types(n)
     shift = _MANTISSA - form.mantissa
     bits = b.bitcast(v, integers)
     sign = b.and_(bits, number(_SIGN))
     magnitude = b.xor(bits, sign)
-    # Cut at the first number beyond the finite ones, rounding cannot carry on past `top`.
+    # Numbers are cut off at the first that is not finite, so that rounding cannot carry past `top`.
     limit = number((form.top << shift) + ((_BIAS - form.bias) << _MANTISSA))
     cut = b.select(b.icmp_unsigned("<", magnitude, limit), magnitude, limit)
     odd = b.and_(b.lshr(cut, number(shift)), number(1))
     half = number(((form.bias - _BIAS) << _MANTISSA) + (1 << (shift - 1)) - 1)
     normal = b.lshr(b.add(b.add(cut, half), odd), number(shift))
-    # Added to a number whose last bit is worth the smallest code, a small number is rounded to codes by the processor.
+    # The last bit of `magic` is worth the smallest code: adding a small number to it rounds that number to codes.
     magic = number((_BIAS - form.bias + shift + 1) << _MANTISSA)
     subnormal = b.bitcast(b.fadd(b.bitcast(cut, floats), b.bitcast(magic, floats)), integers)
     is_normal = b.icmp_unsigned(">=", cut, number((_BIAS - form.bias + 1) << _MANTISSA))
@@ -90,7 +90,7 @@ def encode(form: Format, b: Any, v: Any, n: int) -> Any:
 
 
 def _types(n: int) -> tuple[Any, Any, Any]:
-    """n integers, n floats, and the constant of n equal integers."""
+    """The LLVM types of n integers and of n floats, and a function that makes a constant of n equal integers."""
     if n == 1:
         return _I32, _F32, lambda value: ir.Constant(_I32, value)
     integers = ir.VectorType(_I32, n)

@@ -1,4 +1,4 @@
-"""When are two Python functions the same op? Every rank answers from its own copy, and all must agree."""
+"""Compare Python functions by what they do, so that ranks agree whether their custom ops are the same."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 __all__ = ["Identity", "identify"]
 
 Identity = tuple[str, tuple[int, ...]]
-"""What a function is, in words that are the same on all ranks, and the ids of what only this process can tell apart."""
+"""A text that is the same on all ranks, and the ids of the objects that the text cannot describe."""
 
 
 def identify(function: object) -> Identity:
-    """The code of a function, and the values that it uses: defaults, closure and globals, and those of what it calls.
+    """The code of a function and the values that it uses: defaults, closure, globals, and those of what it calls.
 
-    Numbers, strings, containers of them, functions, classes and modules are compared by what they are; any other
-    object by its type and name in the words, and by its id beside them.
+    Numbers, strings, containers of them, functions, classes and modules are described by their values; any other
+    object by its type and name in the text, and by its id.
     """
     walk = _Walk()
     words = walk.value(function)
@@ -31,13 +31,13 @@ class _Walk:
         self.seen: dict[int, int] = {}
 
     def value(self, value: Any) -> str:
-        value = getattr(value, "py_func", value)  # a function that Numba has compiled is what it was made from
+        value = getattr(value, "py_func", value)  # of a function that Numba has compiled
         if value is None or value is ... or isinstance(value, int | float | complex | str | bytes | slice):
             return repr(value)
         if isinstance(value, tuple | list):
             return self.values(value)
         if isinstance(value, set | frozenset):
-            return " ".join(sorted(map(self.value, value)))  # their own order differs between processes
+            return " ".join(sorted(map(self.value, value)))  # the order of a set differs between processes
         if isinstance(value, CodeType):
             return f"{value.co_code.hex()} {value.co_argcount} {self.values(value.co_names + value.co_consts)}"
         if isinstance(value, FunctionType):
@@ -66,11 +66,11 @@ class _Walk:
 
 
 def _is_plain_builtin(value: Any) -> bool:
-    """A function of C that carries no object: math.gcd, torch.maximum, but not the method of a tensor."""
+    """Whether this is a function in C without an object: math.gcd, torch.maximum, but not a method of a tensor."""
     return isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType | type | None)
 
 
 def _globals(code: CodeType) -> set[str]:
-    """The names of globals that a code loads, in itself and in functions within."""
+    """The names of the globals that a code object loads, inner functions included."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
     return names.union(*(_globals(inner) for inner in code.co_consts if isinstance(inner, CodeType)))

@@ -1,7 +1,7 @@
-"""The kernels of the ops that have a name: one per dtype and op, compiled at first use and kept on disk.
+"""The kernels of the named ops: one per dtype and op, compiled on first use and kept on disk.
 
-Each is a loop over LLVM vectors with a tail of single elements. Short floats are accumulated in float32 and rounded
-once. An op that ends with a step of its own (avg divides) has a second kernel for the last combine.
+A kernel is a loop over LLVM vectors, then over the remaining single elements. Short floats are accumulated in float32
+and rounded once. avg has a second kernel, which divides, for the combine that completes a result.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from numba import cfunc, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .dtypes import DTYPES, LAYOUTS, Layout, narrow, splat, vector, widen
+from ..compiled import checksum
+from .dtypes import DTYPES, ELEMENT_TYPES, ElementType, narrow, splat, vector, widen
 from .float8 import FORMATS
 
 __all__ = ["OPS", "named_address"]
 
 _I32, _I64, _F64 = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 _NUMBERS = 64
-"""Numbers at a time: enough for the widest registers of a processor, few enough to stay in them."""
+"""Numbers in a vector: they fill the widest registers of a processor, and still fit into its registers."""
 
 OPS: tuple[str, ...] = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
-"""The ops, by torch's names. min and max propagate NaN as torch does. Sums and products of integers wrap as torch's do,
-but an average is made from the exact sum, except of 64 bits, and divided towards zero.
+"""torch's names of the ops. As in torch, min and max propagate NaN, and sums and products of integers wrap. The average
+of integers of less than 64 bits is that of the exact sum, and all are divided towards zero.
 """
 
 _OF_BOOLS = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
 
 _SOURCES = zlib.crc32(
-    b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("dtypes", "float8", "kernels"))
-    + repr(FORMATS).encode()
+    repr(FORMATS).encode(), checksum(Path(__file__).with_name(f"{name}.py") for name in ("dtypes", "float8"))
 )
-"""What the code of a kernel depends on beside dtype and op: Numba's cache on disk looks at one file only."""
+"""What the code of a kernel depends on beside dtype, op and this file: Numba's cache on disk sees no other file."""
 
 
-def _combine(op: str, layout: Layout, b: Any, x: Any, y: Any, n: int) -> Any:
+def _combine(op: str, element: ElementType, b: Any, x: Any, y: Any, n: int) -> Any:
     """x op y."""
-    if layout.kind == "bool":
+    if element.kind == "bool":
         op = _OF_BOOLS.get(op, op)
-    inexact = layout.kind in ("float", "complex")
+    inexact = element.kind in ("float", "complex")
     if op in ("sum", "avg"):
         return b.fadd(x, y) if inexact else b.add(x, y)
     if op == "product":
-        if layout.kind == "complex":
+        if element.kind == "complex":
             return _complex_product(b, x, y, n)
         return b.fmul(x, y) if inexact else b.mul(x, y)
     if op == "band":
@@ -60,12 +60,12 @@ def _combine(op: str, layout: Layout, b: Any, x: Any, y: Any, n: int) -> Any:
     if inexact:
         better = b.or_(b.fcmp_ordered(sign, x, y), b.fcmp_unordered("uno", x, x))
     else:
-        better = b.icmp_signed(sign, x, y) if layout.kind == "signed" else b.icmp_unsigned(sign, x, y)
+        better = b.icmp_signed(sign, x, y) if element.kind == "signed" else b.icmp_unsigned(sign, x, y)
     return b.select(better, x, y)
 
 
 def _complex_product(b: Any, x: Any, y: Any, n: int) -> Any:
-    """Of n / 2 numbers each, real and imaginary parts in turn: (ac - bd) + (ad + bc) i, every product rounded."""
+    """(ac - bd) + (ad + bc) i for n / 2 complex numbers, real and imaginary parts in turn; every product is rounded."""
 
     def pick(v: Any, order: list[int]) -> Any:
         return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(_I32, n), order))
@@ -77,19 +77,19 @@ def _complex_product(b: Any, x: Any, y: Any, n: int) -> Any:
     return b.fadd(b.fmul(real, y), b.fmul(minus, b.fmul(imaginary, swapped)))
 
 
-def _divide(layout: Layout, b: Any, v: Any, n: int, ranks: Any) -> Any:
-    """The last step of avg. Integers are divided towards zero."""
-    if layout.kind in ("float", "complex"):
-        return b.fdiv(v, _spread(b, b.sitofp(ranks, layout.added), layout.added, n))
-    if layout.size < 8:
-        # Sums of less than 53 bits: the quotient of two float64 numbers lies on the right side of every integer.
+def _divide(element: ElementType, b: Any, v: Any, n: int, ranks: Any) -> Any:
+    """The last step of avg, towards zero for integers."""
+    if element.kind in ("float", "complex"):
+        return b.fdiv(v, _spread(b, b.sitofp(ranks, element.added), element.added, n))
+    if element.size < 8:
+        # Sums have less than 53 bits, so rounding a float64 quotient cannot carry it to the next integer.
         quotient = b.fdiv(b.sitofp(v, vector(_F64, n)), _spread(b, b.sitofp(ranks, _F64), _F64, n))
         return b.fptosi(quotient, vector(_I64, n))
-    return (b.sdiv if layout.kind == "signed" else b.udiv)(v, _spread(b, ranks, _I64, n))
+    return (b.sdiv if element.kind == "signed" else b.udiv)(v, _spread(b, ranks, _I64, n))
 
 
 def _spread(b: Any, number: Any, kind: ir.Type, n: int) -> Any:
-    """n times the same number."""
+    """A vector of n equal numbers."""
     if n == 1:
         return number
     none = ir.Constant(ir.VectorType(kind, n), ir.Undefined)
@@ -103,10 +103,10 @@ def _loop(
     _outs: Any, _nout: Any, _ins: Any, _nin: Any, _count: Any, _ranks: Any,
 ) -> Any:  # fmt: skip
     dtype_name, op_name = DTYPES[dtype.literal_value], OPS[op.literal_value]
-    layout, divide = LAYOUTS[dtype_name], op_name == "avg" and last.literal_value == 1
-    # The sum of integers of 64 bits has no wider type to be exact in.
-    exact = divide and layout.kind in ("signed", "unsigned") and layout.size < 8
-    added = _I64 if exact else layout.added
+    element, divide = ELEMENT_TYPES[dtype_name], op_name == "avg" and last.literal_value == 1
+    # There is no wider type for sums of 64-bit integers.
+    exact = divide and element.kind in ("signed", "unsigned") and element.size < 8
+    added = _I64 if exact else element.added
 
     def generate(context: Any, b: Any, _signature: Any, args: Any) -> Any:
         outs, nout, ins, nin, count, ranks = args[4:]
@@ -115,34 +115,34 @@ def _loop(
             return ir.Constant(_I64, k)
 
         def elements(lanes: int, offset: Any) -> None:
-            n = lanes * layout.parts
-            stored = vector(layout.stored, n)
+            n = lanes * element.parts
+            stored = vector(element.stored, n)
 
             def get(k: Any) -> Any:
                 base = b.load(b.inttoptr(b.add(ins, b.mul(k, number(8))), _I64.as_pointer()))
                 value = b.load(b.inttoptr(b.add(base, offset), stored.as_pointer()))
-                value.align = layout.size
+                value.align = element.size
                 value = widen(dtype_name, b, value, n)
                 if exact:
-                    extend = b.sext if layout.kind == "signed" else b.zext
+                    extend = b.sext if element.kind == "signed" else b.zext
                     value = extend(value, vector(_I64, n))
                 return value
 
             total = cgutils.alloca_once(b, vector(added, n))
             b.store(get(number(0)), total)
             with cgutils.for_range(b, nin, start=number(1), intp=_I64) as k:
-                b.store(_combine(op_name, layout, b, b.load(total), get(k.index), n), total)
+                b.store(_combine(op_name, element, b, b.load(total), get(k.index), n), total)
             value = b.load(total)
             if divide:
-                value = _divide(layout, b, value, n, ranks)
+                value = _divide(element, b, value, n, ranks)
             if exact:
-                value = b.trunc(value, vector(layout.added, n))
+                value = b.trunc(value, vector(element.added, n))
             value = narrow(dtype_name, b, value, n)
             with cgutils.for_range(b, nout, intp=_I64) as k:
                 base = b.load(b.inttoptr(b.add(outs, b.mul(k.index, number(8))), _I64.as_pointer()))
-                b.store(value, b.inttoptr(b.add(base, offset), stored.as_pointer())).align = layout.size
+                b.store(value, b.inttoptr(b.add(base, offset), stored.as_pointer())).align = element.size
 
-        lanes, size = _NUMBERS // layout.parts, layout.size * layout.parts
+        lanes, size = _NUMBERS // element.parts, element.size * element.parts
         full = b.udiv(count, number(lanes))
         with cgutils.for_range(b, full, intp=_I64) as k:
             elements(lanes, b.mul(k.index, number(lanes * size)))
@@ -155,7 +155,7 @@ def _loop(
 
 
 def _kernel(dtype: int, op: int, last: int, sources: int) -> Any:
-    """The arguments become literals of the code, so that one small entry in Numba's index stands for each kernel."""
+    """The kernel, with the arguments as literals: Numba keys its cache by what a function closes over."""
 
     @no_type_check
     def combine(outs, nout, ins, nin, count, ranks):
@@ -171,7 +171,7 @@ def _compiled(dtype: str, op: str, last: bool) -> Any:
 
 
 def named_address(dtype: str, op: str, last: bool) -> int:
-    """The address of the kernel for this dtype and op, which are known to exist."""
+    """The address of the kernel for this dtype and op, which must go together."""
     if op == "avg" and not last:
         op = "sum"
     return int(_compiled(dtype, op, last and op == "avg").address)

@@ -1,0 +1,78 @@
+"""The two ends of a ring buffer: one turns Send requests into bytes, the other turns bytes into Messages."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from ..tensors import ALL_DTYPES, DTYPE_CODES
+from .requests import Message, Send
+from .ring import CURSOR_WORDS, CursorWord, HeaderWord, kernels
+
+__all__ = ["ReceiveChannel", "SendChannel"]
+
+_DONE = int(CursorWord.DONE)
+_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeaderWord)
+
+
+class _Channel:
+    """ring: address of the ring buffer."""
+
+    def __init__(self, ring: int) -> None:
+        words = np.zeros(CURSOR_WORDS, np.int64)
+        words[CursorWord.RING], words[CursorWord.DONE] = ring, -1
+        self.ring = ring
+        self._words, self._cursor = words.data, words.ctypes.data
+        self._kernels = kernels()
+
+    @property
+    def done(self) -> int:
+        """Bytes of the current payload that have been written or read; -1 between two frames."""
+        done: int = self._words[_DONE]
+        return done
+
+    def address_of(self, word: CursorWord) -> int:
+        """The address of a word of the cursor."""
+        return self._cursor + 8 * word
+
+
+class SendChannel(_Channel):
+    """The sender's end, with the queue of requests that are not written yet."""
+
+    def __init__(self, ring: int) -> None:
+        super().__init__(ring)
+        self.queue: deque[Send] = deque()
+
+    def write(self, send: Send) -> int:
+        """Write as much as there is room for; 1 when the message is complete."""
+        tensor, words = send.tensor, self._words
+        if words[_DONE] < 0:
+            shape = tensor.shape
+            kind = DTYPE_CODES[tensor.dtype] << 8 | len(shape)
+            words[_NBYTES], words[_TAG], words[_KIND] = tensor.nbytes, send.tag, kind
+            for k, extent in enumerate(shape, _SHAPE):
+                words[k] = extent
+        return self._kernels.write(self._cursor, tensor.data_ptr())
+
+
+class ReceiveChannel(_Channel):
+    """The receiver's end. message: the one that is arriving, or None."""
+
+    def __init__(self, ring: int, source: int) -> None:
+        super().__init__(ring)
+        self.source = source
+        self.message: Message | None = None
+
+    def read_header(self) -> Message | None:
+        """The next message, without its payload; None while there is none."""
+        if not self._kernels.read_header(self._cursor):
+            return None
+        words = self._words
+        kind = words[_KIND]
+        shape = words[_SHAPE : _SHAPE + (kind & 0xFF)].tolist()
+        return Message(self.source, words[_TAG], words[_SENT_NS], ALL_DTYPES[kind >> 8], shape, words[_NBYTES])
+
+    def read_payload(self, target: int) -> int:
+        """Read what has arrived to this address, or drop it at address 0; 1 when the message is complete."""
+        return self._kernels.read_payload(self._cursor, target)

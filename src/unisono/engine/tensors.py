@@ -1,0 +1,40 @@
+"""The codes of dtypes, and the test whether a tensor's memory is just its elements in order."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["ALL_DTYPES", "DTYPE_CODES", "as_bits", "dtype_name", "is_plain", "make_plain"]
+
+ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
+    sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+)
+"""All dtypes of this version of torch, which is the same on all ranks; the index of a dtype is its code."""
+
+DTYPE_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in enumerate(ALL_DTYPES)}
+
+_NAMES = ["float4_e2m1fn_x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))]
+_ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)
+"""Dtypes that torch itself cannot copy, or not in every layout; each element takes a byte."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the bytes from data_ptr() on are the values of a CPU tensor's elements, in order."""
+    return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_conj() and not tensor.is_neg()
+
+
+def make_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The CPU tensor itself where it is plain, or else a contiguous copy without gradient."""
+    if is_plain(tensor):
+        return tensor
+    return as_bits(tensor.detach()).resolve_conj().resolve_neg().contiguous().view(tensor.dtype)
+
+
+def as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A view that torch can copy: uint8 for the dtypes that it cannot copy, otherwise the tensor itself."""
+    return tensor.view(torch.uint8) if tensor.dtype in _ONLY_BITS else tensor

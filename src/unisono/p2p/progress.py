@@ -1,0 +1,150 @@
+"""The progress loop of a group: it moves the messages of all requests while a thread waits for one of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..engine.mailbox import ANY_SOURCE, Mailbox, Receive, Request, Send
+from ..errors import NotInitialized, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
+from ..membership.group import Group
+from ..records import Departure
+from ..watch.gone import gone
+
+__all__ = ["ProgressLoop"]
+
+Result = TypeVar("Result")
+
+
+class ProgressLoop:
+    """Starts, advances, awaits and cancels the requests of one group.
+
+    Any waiting thread runs the loop for all requests of the group, then sleeps until a ring changes. A lock lets one
+    thread at a time use the mailbox; sleeping needs none. `call`, in all methods, makes the text that errors show.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = weakref.ref(group)  # the group holds this: a cycle would leave both to the garbage collector
+        self._world_ranks = group.world_ranks if group.parent is not None else ()
+        arena, config = group.host.arena, group.host.config
+        self._look_up_s = config.look_up_s
+        spins = config.spins if arena.neighbours <= len(os.sched_getaffinity(0)) else 0
+        self._mailbox = Mailbox(arena, group.host.heap, group.rank, spins, self._world_ranks)
+        self._poller = self._mailbox.poller
+        self._mailbox_lock = threading.Lock()
+
+    @property
+    def group(self) -> Group:
+        """The group. Raises NotInitialized if nobody holds it any more."""
+        group = self._group()
+        if group is None:
+            raise NotInitialized("the group of this call has been dropped; call unisono.new_group() for a new one")
+        return group
+
+    def start(self, request: Request) -> bool:
+        """Start a request; True if it is done already. Raises OutOfMemory."""
+        self._locked(self._mailbox.submit, request)
+        return request.done
+
+    def advance(self, request: Request) -> bool:
+        """Move messages, of all requests, until this one is done or nothing is left to move; True if it is done."""
+        return self._locked(self._advance, request)
+
+    def cancel(self, request: Request) -> Send | None:
+        """Take a request out, unless it is done; see `Mailbox.cancel` for what is returned."""
+        return self._locked(self._mailbox.cancel, request)
+
+    def wait(self, request: Request, call: Callable[[], str], timeout_s: float | None = None) -> None:
+        """Return when a request is done. Raises WaitTimeout after timeout_s (None: the group's) and lets it go on."""
+        began = changed_at = time.monotonic()
+        allowed_s = self.group.timeout_s if timeout_s is None else timeout_s
+        check_at = began + self._look_up_s
+        while True:
+            wakeups = self._poller.wakeups
+            if self.advance(request):
+                return
+            now = time.monotonic()
+            limit_s = min(self._look_up_s, max(0.0, began + allowed_s - now))
+            changed = self._poller.wait(wakeups, now - changed_at, limit_s)
+            now = time.monotonic()
+            if changed:
+                changed_at = now
+            if now > check_at or not changed:
+                check_at = now + self._look_up_s
+                if self.check_peers(request, call):
+                    return
+                if now - began >= allowed_s:
+                    raise self._late(request, call(), now - began)
+
+    def check_peers(self, request: Request, call: Callable[[], str]) -> bool:
+        """Fail a request with PeerGone if no rank that it needs can serve it any more; True if it is done."""
+        group = self.group
+        group.check_usable()
+        lost = self._lost(request, group)
+        if lost is None or self.advance(request):  # what a rank sent before it went can still be received
+            return request.done
+        rank, how = lost
+        pid = group.host.arena.board(rank).pid
+        error = PeerGone(rank, pid, how, group.rank, call(), self._world_ranks, others=True)
+        self._locked(lambda request: self._mailbox.fail(request, error), request)
+        return True
+
+    def _locked(self, action: Callable[[Request], Result], request: Request) -> Result:
+        """Use the mailbox, then call `on_done` of the requests that have finished meanwhile."""
+        group = self.group
+        with self._mailbox_lock:
+            group.check_usable()
+            try:
+                result = action(request)
+            except OutOfMemory:
+                raise  # before anything has moved
+            except BaseException as error:
+                # Such as Ctrl-C within a step: the mailbox and its rings may disagree about a message.
+                how = f"stopped moving messages ({type(error).__name__})"
+                call = "a point-to-point call"
+                group.break_off(PeerFailed(group.rank, how, group.rank, call, self._world_ranks))
+                raise
+            finished, self._mailbox.finished = self._mailbox.finished, []
+        for done in finished:
+            if done.on_done is not None:
+                on_done, done.on_done = done.on_done, None
+                on_done()
+        return result
+
+    def _advance(self, request: Request) -> bool:
+        while not request.done and self._mailbox.progress():
+            pass
+        return request.done
+
+    def _needed(self, request: Request, group: Group) -> list[int]:
+        """The peers that can serve a request; any one of them is enough."""
+        message = request.message if isinstance(request, Receive) else None
+        if message is not None:
+            return [message.source]
+        ranks = range(group.size) if request.peer == ANY_SOURCE else [request.peer]
+        return [rank for rank in ranks if rank != group.rank]
+
+    def _lost(self, request: Request, group: Group) -> tuple[int, Departure] | None:
+        """The rank that keeps a request from being served, and how it is gone; None if there is none.
+
+        Of several that could serve it, one that died or failed is enough; otherwise all of them must be gone.
+        """
+        ranks = self._needed(request, group)
+        went = [(rank, how) for rank in ranks if (how := gone(group, rank)) is not None]
+        for rank, how in went:
+            if len(went) == len(ranks) or not how.in_order:
+                return rank, how
+        return None
+
+    def _late(self, request: Request, call: str, waited_s: float) -> WaitTimeout:
+        group = self.group
+        ranks, details = self._needed(request, group), ""
+        if isinstance(request, Receive):
+            tags = self._locked(lambda _: {rank: self._mailbox.unexpected_tags(rank) for rank in ranks}, request)
+            sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
+            details = "".join(sent)
+        return WaitTimeout(call, waited_s, ranks, group.rank, details, self._world_ranks)
