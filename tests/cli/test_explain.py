@@ -23,8 +23,8 @@ from unisono.schedule import lower_bounds
 from unisono.units import parse_bytes
 
 MINE = '''
-from unisono import algorithm, send
-from unisono.schedule import ADD
+from unisono import algorithm
+from unisono.schedule import ADD, send
 
 def my_ring(r, p):
     """Partial sums travel round."""
