@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..algorithms.formula import LINES
 from ..draw.text import text
-from ..draw.words import counted, share
+from ..draw.words import share
 from ..errors import AlgorithmError
 from ..schedule import Schedule
 from ..schedule.count import count, lower_bounds
@@ -53,7 +53,7 @@ def explain(
     schedule = target.schedule
     out = console()
     size = "" if schedule.collective == "barrier" else f" · {format_bytes(length)}"
-    out.print(f"[bold]{escape(schedule.name)}[/] · {counted(ranks, 'rank')}{size}, because {target.why}\n")
+    out.print(f"[bold]{escape(schedule.name)}[/] · {plural(ranks, 'rank')}{size}, because {target.why}\n")
     out.print(_costs(schedule, length))
     out.print(f"\n{reason(schedule.collective, ranks, length)}\n")
     grid = paint(text(schedule, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES)) if rounds else ""

@@ -1,4 +1,4 @@
-"""Numbers in the words of pictures: runs of ranks, shares of a vector, plurals."""
+"""Numbers as text in drawings: runs of ranks, shares of a vector, costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..schedule.count import count
 from ..schedule.table import Schedule
 
-__all__ = ["costs", "counted", "share", "spans"]
+__all__ = ["costs", "share", "spans"]
 
 
 def spans(numbers: Iterable[int], comma: str = ",") -> str:
@@ -19,11 +19,6 @@ def spans(numbers: Iterable[int], comma: str = ",") -> str:
         else:
             runs.append([number])
     return comma.join(f"{run[0]}..{run[-1]}" if len(run) > 2 else comma.join(map(str, run)) for run in runs)
-
-
-def counted(number: int, noun: str) -> str:
-    """1, "round" -> `1 round`; 2 -> `2 rounds`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def share(fraction: float, parts: int) -> str:

@@ -96,8 +96,8 @@ class Schedule:
     def _repr_html_(self) -> str:
         """The page that plays the rounds, for a notebook."""
         # By name, because `draw` stands on the floor above and is only needed where somebody looks.
-        framed: str = import_module("unisono.draw").framed(self)
-        return framed
+        page: str = import_module("unisono.draw").notebook(self)
+        return page
 
 
 def send(
