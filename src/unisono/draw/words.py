@@ -26,7 +26,8 @@ def share(fraction: float, parts: int) -> str:
     pieces = fraction * parts
     if abs(fraction - round(fraction)) < 1e-9:
         return f"{round(fraction)} m" if round(fraction) else "0"
-    return f"{round(pieces)}/{parts} m" if abs(pieces - round(pieces)) < 1e-9 else f"{fraction:.3g} m"
+    exact = parts < 1000 and abs(pieces - round(pieces)) < 1e-9
+    return f"{round(pieces)}/{parts} m" if exact else f"{fraction:.3g} m"
 
 
 def costs(schedule: Schedule) -> str:
