@@ -14,8 +14,8 @@ from ..errors import UnisonoError, UsageError
 __all__ = ["app", "main"]
 
 _COMMANDS = {
-    "explain": "explain", "draw": "draw", "compare": "compare", "list": "listing", "demo": "demo", "bench": "bench", "calls": "calls",
-    "bench-torch": "bench_torch",
+    "explain": "explain", "draw": "draw", "compare": "compare", "list": "listing", "demo": "demo", "bench": "bench",
+    "calls": "calls", "bench-torch": "bench_torch",
 }  # fmt: skip
 """Command -> the module of this package that has it, as a function of the module's name."""
 

@@ -46,11 +46,9 @@ def explain(
     out = console()
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
     out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{size}, because {target.why}\n")
-    grid: Text | str = ""
+    grid = Text()
     if rounds and ranks <= MOST_EXACT:
         grid = paint(text(target.schedule, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
-    elif rounds:
-        grid = f"The rounds are shown up to {MOST_EXACT} ranks: see them with --ranks 8.\n"
     try:
         found = facts(target, whole)
     except AlgorithmError:
@@ -63,6 +61,8 @@ def explain(
     if grid:
         out.print()
         out.print(grid, soft_wrap=True, end="")
+    elif rounds:
+        out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --ranks 8.")
 
 
 def _costs(target: Target, costs: Costs, size: str) -> Table:
@@ -89,7 +89,7 @@ def _about(target: Target, found: Facts) -> Table:
     table = plain_table()
     table.show_header = False
     table.add_column(style="dim")
-    table.add_column()
+    table.add_column(overflow="fold")
     for label, said in proof_rows(found):
         table.add_row(label, said)
     label = "idea"

@@ -126,10 +126,16 @@ def patience(what: str, after_s: float = 2.0) -> Iterator[threading.Timer]:
 
 def _counted(schedule: Schedule) -> Costs:
     counts = count(schedule)
-    each = {"sent": counts.sent, "received": counts.received, "added": counts.added}
-    alike = frozenset(name for name, amounts in each.items() if len(set(amounts)) == 1)
-    most = [max(amounts) for amounts in each.values()]
-    return Costs(counts.rounds, *most, max(counts.messages), counts.ports, alike)
+    alike = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
+    return Costs(
+        counts.rounds,
+        counts.most_sent,
+        counts.most_received,
+        counts.most_added,
+        max(counts.messages),
+        counts.ports,
+        alike,
+    )
 
 
 def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:

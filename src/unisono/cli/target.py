@@ -82,9 +82,9 @@ def check_collective(name: str) -> None:
     if name in COLLECTIVES:
         return
     meant = [full for full, entry in CATALOGUE.items() if entry.name == name] or get_close_matches(name, COLLECTIVES, 2)
-    hint = f"did you mean {', '.join(meant)}? " if meant else ""
-    known = f"There are {', '.join(COLLECTIVES)}; or name path.py:function"
-    raise ArgumentError(f"{name!r} is no collective: {hint}{known}")
+    known = f"there are {', '.join(COLLECTIVES)}; or name path.py:function"
+    hint = f"did you mean {', '.join(meant)}?"
+    raise ArgumentError(f"{name!r} is no collective: {hint if meant else known}")
 
 
 def _own(name: str, collective: str) -> Algorithm:
