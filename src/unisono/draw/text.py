@@ -82,9 +82,9 @@ def _contents(story: Film, held: Held) -> str:
     who = [rank for rank, _ in held]
     if not held:
         return "·"
-    if who == everybody and ranks > 1 and story.full == ranks:
-        return "all"
     origins = {chunk for _, chunk in held}
+    if who == everybody and ranks > 1 and story.full == ranks and len(origins) == 1:
+        return "all"
     if story.shifts or len(origins) > 1:
         return "+".join(f"{rank}[{chunk}]" for rank, chunk in held)
     short = f"{len(who)} of {ranks}" if len(set(who)) == len(who) else plural(len(who), "part")
