@@ -16,9 +16,8 @@ from typing import Any
 import torch
 
 import unisono
-from unisono import send
 from unisono.draw import text
-from unisono.schedule import ADD, count, lower_bounds
+from unisono.schedule import ADD, count, lower_bounds, send
 
 RANKS = 3
 

@@ -94,9 +94,8 @@ if TYPE_CHECKING:
         scatter_object_list,
     )
     from .ops import ReduceOp, make_op, premul_sum
-    from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send_object_list, sendrecv
+    from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
     from .schedule import Schedule, prove, trace
-    from .sending import send
     from .work import Work
 
 __version__ = "0.1.0"
@@ -145,11 +144,11 @@ _HOME = {
     ),
     **dict.fromkeys(
         (
-            "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send_object_list", "sendrecv",
+            "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send",
+            "send_object_list", "sendrecv",
         ),
         "p2p",
     ),
-    "send": "sending",
     **dict.fromkeys(
         (
             "Group", "NonMember", "World", "empty", "get_rank", "get_world_size", "init", "is_initialized", "run",

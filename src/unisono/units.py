@@ -1,13 +1,14 @@
-"""Numbers of bytes and seconds as text, such as `16 MiB` and `1.5 µs`, and back."""
+"""Numbers as text: bytes (`16 MiB`, and back), seconds (`1.5 µs`), counts (`2 rounds`), ranks (`ranks 1, 2`)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 
 from .errors import ArgumentError, DTypeError
 
-__all__ = ["format_bytes", "format_seconds", "parse_bytes", "seconds"]
+__all__ = ["format_bytes", "format_seconds", "parse_bytes", "plural", "ranks_text", "seconds"]
 
 _BINARY = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _DECIMAL = {"GB": 10**9, "MB": 10**6, "KB": 10**3, "B": 1}
@@ -73,3 +74,16 @@ def format_seconds(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
+
+
+def plural(count: int, noun: str) -> str:
+    """1, "round" -> `1 round`; 2, "round" -> `2 rounds`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def ranks_text(ranks: Iterable[int], most: int | None = None) -> str:
+    """[1] -> `rank 1`; [1, 2] -> `ranks 1, 2`; of more than `most`, `ranks 1, 2 and 7 more`."""
+    every = list(ranks)
+    named = ", ".join(map(str, every[:most]))
+    more = f" and {len(every) - most} more" if most is not None and len(every) > most else ""
+    return f"rank{'' if len(every) == 1 else 's'} {named}{more}"

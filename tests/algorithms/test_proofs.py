@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
 from tests.support.schedule_oracles import all_to_all_v_is_right, is_right
 from unisono.algorithms import CATALOGUE, Algorithm, hierarchical
 from unisono.errors import AlgorithmError
-from unisono.schedule import DST, SRC, Schedule, X, execute, prove
+from unisono.schedule import DST, SRC, Schedule, X, execute, moves, prove
 
 ALL = pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE.keys())
 SIZES = (0, 1, 5, 37, 101)
@@ -60,14 +58,9 @@ def test_commutative_is_required_exactly_where_the_order_of_ranks_is_not_kept(al
 
 
 @ALL
-def test_a_proof_takes_at_most_five_milliseconds_at_16_ranks(algorithm: Algorithm) -> None:
-    schedule = algorithm.schedule(16)
-    best = float("inf")
-    for _ in range(5):
-        start = time.perf_counter()
-        prove(schedule)
-        best = min(best, time.perf_counter() - start)
-    assert best < 5e-3
+def test_a_proof_at_16_ranks_is_a_few_hundred_look_ups(algorithm: Algorithm) -> None:
+    reads = sum(len(move.sources) for _, round_ in moves(algorithm.schedule(16)) for move in round_)
+    assert reads <= 1000
 
 
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "gather", "scatter"])

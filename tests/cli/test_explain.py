@@ -23,8 +23,8 @@ from unisono.schedule import lower_bounds
 from unisono.units import parse_bytes
 
 MINE = '''
-from unisono import algorithm, send
-from unisono.schedule import ADD
+from unisono import algorithm
+from unisono.schedule import ADD, send
 
 def my_ring(r, p):
     """Partial sums travel round."""
@@ -65,10 +65,10 @@ def test_explain_says_which_algorithm_why_what_it_costs_and_that_it_is_right() -
     assert " ".join(choice.why.split()) in " ".join(printed.split())
     assert re.search(r"each rank sends +6/4 m = 24 MiB +6/4 m = 24 MiB", printed)
     assert re.search(r"each rank adds +3/4 m = 12 MiB +3/4 m = 12 MiB", printed)
-    assert re.search(r"proved +in .*s: every rank ends with what it must have", printed)
+    assert re.search(r"proved +in .*s: every rank ends with what it must", printed)
     assert re.search(r"bits +the same on every rank", printed)
     assert re.search(r"bytes +2 \* m \* F", printed)
-    assert text(choice.algorithm.schedule(4)) in printed
+    assert text(choice.algorithm.schedule(4), width=80) in printed
 
 
 def test_explain_names_the_line_of_the_source() -> None:
@@ -85,7 +85,7 @@ def test_every_algorithm_can_be_explained(name: str) -> None:
     collective = name.partition(".")[0]
     printed = say("explain", name, "--ranks", "8", "--bytes", "8000")
     assert printed.startswith(f"{name} · 8 ranks")
-    assert reason(collective, 8, 8000)[:30] in printed
+    assert reason(collective, 8, 8000, "8000")[:30] in printed
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -129,7 +129,14 @@ def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("explain all_redduce", "'all_redduce' is no collective"),
+        ("explain all_redduce", "'all_redduce' is no collective: did you mean all_reduce"),
+        ("explain allreduce", "did you mean all_reduce"),
+        ("explain nonsense", "there are broadcast, reduce"),
+        ("draw ring", "did you mean all_gather.ring, reduce_scatter.ring, all_reduce.ring?"),
+        ("list gathr", "did you mean gather"),
+        ("compare ring tre", "Did you mean 'tree'?"),
+        ("compare ring all_gather.ring", "of one collective can be compared, not of all_reduce and all_gather"),
+        ("compare ring -o x.svg", "must end in .html"),
         ("explain all_reduce.rng", "Did you mean 'ring'?"),
         ("explain all_reduce --algorithm rng", "Did you mean 'ring'?"),
         ("explain all_reduce.ring --algorithm tree", "leave out --algorithm tree"),
@@ -170,7 +177,68 @@ def test_draw_writes_what_the_suffix_asks_for(tmp_path: Path) -> None:
 
 
 def test_draw_without_a_file_prints_text() -> None:
-    assert say("draw", "all_gather.ring", "--ranks", "3") == text(CATALOGUE["all_gather.ring"].schedule(3))
+    assert say("draw", "all_gather.ring", "--ranks", "3") == text(CATALOGUE["all_gather.ring"].schedule(3), width=80)
+
+
+def test_a_wrong_table_is_drawn_with_its_wrong_slot_marked(mine: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["draw", f"{mine}:greedy"])
+    assert result.exit_code == 1
+    assert re.search(r"is no all_reduce: in round 1 rank 0 would be .* \(\S*mine.py:15\)", result.stderr)
+    first = result.stdout[result.stdout.index("round 1") : result.stdout.index("round 2")]
+    assert "✗0+0+1+3" in first
+    assert "✗" not in result.stdout[result.stdout.index("before") : result.stdout.index("round 1")]
+    picture = tmp_path / "x.svg"
+    assert CliRunner().invoke(app, ["draw", f"{mine}:greedy", "-o", str(picture)]).exit_code == 1
+    assert "is no all_reduce" in picture.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "explain all_reduce.ring --ranks 16",
+        "explain all_reduce --ranks 4 --bytes 1GB",
+        "explain scan --ranks 5000",
+        "draw all_reduce.hierarchical --ranks 12",
+        "compare ring tree one_shot",
+        "list all_gather",
+    ],
+)
+@pytest.mark.parametrize("columns", [None, 60, 132])
+def test_no_line_is_wider_than_the_page(arguments: str, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    lines = say(*arguments.split()).splitlines()
+    assert 0.6 * (columns or 80) < max(map(len, lines)) <= (columns or 80)
+
+
+def test_sizes_are_shown_as_they_were_given() -> None:
+    printed = say("explain", "all_reduce.ring", "--bytes", "1GB", "--no-rounds")
+    assert "· 1 GB," in printed
+    assert "6/4 m = 1.5 GB" in printed
+    assert "iB" not in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("all_reduce", "by random fingerprints of one rank"),
+        ("all_to_all", "by random fingerprints of one rank"),
+        ("broadcast", "by random fingerprints of a sample of chunks"),
+        ("scan", "left out: the table would have about 5.1e+09 rows; ask for it with --ranks 128 or --whole"),
+    ],
+)
+def test_large_worlds_are_explained_without_the_whole_table(name: str, words: str) -> None:
+    printed = " ".join(say("explain", name, "--ranks", "100000").split())
+    assert words in printed
+    assert "The rounds are shown up to 128 ranks" in printed
+
+
+def test_the_whole_table_is_made_on_demand() -> None:
+    printed = " ".join(say("explain", "all_reduce", "--ranks", "130", "--whole").split())
+    assert "the same on every rank" in printed
+    assert "stands for all" not in printed
+    assert "stands for all" in " ".join(say("explain", "all_reduce", "--ranks", "130").split())
 
 
 def test_list_has_every_algorithm_with_its_formulas_and_restrictions() -> None:
@@ -193,7 +261,13 @@ def test_version_and_help() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["explain all_reduce --ranks 4", "draw all_reduce.ring -o {folder}/ring.svg", "list all_reduce", "--version"],
+    [
+        "explain all_reduce --ranks 4",
+        "compare ring tree",
+        "draw all_reduce.ring -o {folder}/ring.svg",
+        "list all_reduce",
+        "--version",
+    ],
 )
 def test_what_needs_no_tensors_runs_without_torch_and_numba(arguments: str, tmp_path: Path) -> None:
     code = (

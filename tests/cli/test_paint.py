@@ -8,7 +8,7 @@ from unisono.cli.bound import reason
 from unisono.cli.paint import console
 
 
-@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("133", 133), ("", 100), ("wide", 100)])
+@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("133", 133), ("", 80), ("wide", 80)])
 def test_columns_are_honoured_without_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert console().width == width

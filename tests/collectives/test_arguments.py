@@ -12,6 +12,7 @@ import torch
 import unisono
 from tests.support.collectives_driver import REDUCING, Case, algorithms, call
 from unisono import ArgumentError, DTypeError
+from unisono.schedule import send
 
 Worlds = Callable[[int], unisono.World]
 
@@ -148,7 +149,7 @@ def scatter_crosswise() -> None:
 
 def wrong(r, p):  # type: ignore[no-untyped-def]
     for _ in range(2):
-        yield unisono.send(r, (r + 1) % p, 0, op=1)
+        yield send(r, (r + 1) % p, 0, op=1)
 
 
 def test_what_is_kept_from_an_earlier_call_excuses_nothing(worlds: Worlds) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from unisono.algorithms import CATALOGUE, Algorithm
 from unisono.draw.film import film
-from unisono.draw.words import costs, counted, share, spans
+from unisono.draw.words import costs, share, spans
 from unisono.errors import AlgorithmError, ArgumentError
 from unisono.schedule import ADD, Schedule, contract, send, trace
 
@@ -69,7 +69,6 @@ def test_words() -> None:
     assert spans([0, 1, 2, 5]) == "0..2,5"
     assert spans([0, 1, 4], "+") == "0+1+4"
     assert spans([]) == ""
-    assert (counted(1, "round"), counted(2, "round")) == ("1 round", "2 rounds")
     assert [share(x, 4) for x in (0.0, 0.75, 1.5, 2.0, 0.1)] == ["0", "3/4 m", "6/4 m", "2 m", "0.1 m"]
     assert costs(CATALOGUE["all_reduce.ring"].schedule(8)) == "a rank sends ≤ 14/8 m, receives ≤ 14/8 m, adds ≤ 7/8 m"
     assert costs(CATALOGUE["barrier.dissemination"].schedule(8)) == "no data moves"

@@ -31,7 +31,7 @@ FLOORS = [
     {"collectives", "p2p"},
     {"coalesced", "groups", "objects"},
     {"autograd", "modules"},
-    {"cli", "sending", "testing", "torch_backend"},
+    {"cli", "testing", "torch_backend"},
     {"__main__"},
 ]
 """From the ground up; a room imports from the floors below it only. The package itself only names what it exports."""

@@ -10,19 +10,28 @@ import pytest
 
 from tests.schedule.test_proof import mutants
 from tests.support.schedule_oracles import is_right
-from unisono.algorithms import CATALOGUE, all_gather, all_reduce, table
+from unisono.algorithms import CATALOGUE, all_gather, all_reduce, all_to_all, table
 from unisono.errors import AlgorithmError, ArgumentError
 from unisono.schedule import (
     ADD,
     DST,
     HOLDERS,
     ROUND,
+    Counts,
     N,
     Rank,
+    Y,
+    as_collective,
+    count,
+    expand,
+    on,
+    once,
+    pipeline,
     prove,
     prove_by_fingerprints,
     prove_symmetric,
     send,
+    seq,
     spread,
     trace,
     trace_symmetric,
@@ -84,6 +93,49 @@ def test_algorithms_that_name_ranks_are_no_symmetric_ones() -> None:
         prove_symmetric(
             table(all_gather.ring, 3, collective="all_gather").__class__(3, 1, np.zeros((0, 9), int), "scan")
         )
+
+
+@pytest.mark.parametrize("algorithm", SYMMETRIC, ids=lambda f: f.__name__)
+def test_one_rank_counts_for_all(algorithm) -> None:
+    for p in (1, 2, 3, 8, 17):
+        one = trace_symmetric(algorithm, p, "all_gather")
+        for schedule in (one, transpose(one), all_reduce.there_and_back(one)):
+            counts, full = count(schedule), count(spread(schedule))
+            assert counts == Counts(**{field: pytest.approx(value) for field, value in vars(full).items()})
+
+
+@pytest.mark.parametrize("algorithm", [all_to_all.direct, all_to_all.pairwise], ids=lambda f: f.__name__)
+def test_one_rank_speaks_for_all_in_an_all_to_all(algorithm) -> None:
+    rng = np.random.default_rng(4)
+    seen: Counter[str] = Counter()
+    for p in (1, 2, 3, 5, 8):
+        one = trace_symmetric(algorithm, p, "all_to_all", result=Y)
+        assert prove_symmetric(one).ranks == p
+        for mutant in mutants(one, rng, 25):
+            said = verdict(prove_symmetric, mutant)
+            seen[said] += 1
+            assert said == verdict(prove, spread(mutant)), mutant
+    assert seen["AlgorithmError"] > 50
+
+
+def test_a_symmetric_table_may_stand_wherever_a_table_may() -> None:
+    one, full = trace_symmetric(all_gather.ring, 5, "all_gather"), table(all_gather.ring, 5)
+    assert prove(one).same_bits == prove(full).same_bits
+    for make in (once, lambda t: pipeline(t, 2), lambda t: on(t, 5, range(5)), as_collective_all_gather):
+        assert sorted(map(tuple, expand(make(one)).tolist())) == sorted(map(tuple, expand(make(full)).tolist()))
+    with pytest.raises(ArgumentError, match=r"5 ranks, 5 chunks, symmetric"):
+        seq(one, full)
+
+
+def as_collective_all_gather(schedule):
+    return as_collective(schedule, "all_gather")
+
+
+def test_fingerprints_of_one_rank_find_a_rank_that_is_counted_twice() -> None:
+    one = all_reduce.there_and_back(trace_symmetric(all_gather.circulant, 5000, "all_gather"))
+    assert prove_symmetric(one).method == "symmetric fingerprints"
+    with pytest.raises(AlgorithmError, match="rank r ends without each part"):
+        prove_symmetric(replace(one, rows=np.insert(one.rows, 3, one.rows[3], 0)))
 
 
 @pytest.mark.parametrize("algorithm", SYMMETRIC, ids=lambda f: f.__name__)
@@ -162,10 +214,10 @@ def test_many_large_fingerprints_are_added_without_overflow() -> None:
 @pytest.mark.parametrize(
     ("rounds", "message"),
     [
-        ([send(1, 0, 0)], "round 0: rank 1 to rank 0, chunk 0: the sender holds nothing"),
+        ([send(1, 0, 0)], "in round 0 rank 1 sends chunk 0 to rank 0, but the sender holds nothing"),
         ([send(0, 1, 0, op=ADD)], "the receiver holds nothing that could be added to"),
         ([[send(0, 1, 0), send(0, 1, 0)]], "the receiver's slot is written twice"),
-        ([], "at the end rank 1, chunk 0 does not hold every contribution once"),
+        ([], "rank 1 ends without every part of chunk 0 exactly once"),
     ],
 )
 def test_fingerprints_name_the_place_and_the_reason(rounds, message: str) -> None:

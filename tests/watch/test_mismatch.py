@@ -12,6 +12,7 @@ import torch
 import unisono
 from unisono import MismatchError
 from unisono.records import CallRecord
+from unisono.schedule import send
 
 Worlds = Callable[[int], unisono.World]
 COUNT = 5000
@@ -31,12 +32,12 @@ def wide() -> torch.Tensor:
 
 def upwards(r, p):  # type: ignore[no-untyped-def]
     for k in range(1, p):
-        yield unisono.send(r, (r + k) % p, r)
+        yield send(r, (r + k) % p, r)
 
 
 def downwards(r, p):  # type: ignore[no-untyped-def]
     for k in range(1, p):
-        yield unisono.send(r, (r - k) % p, r)
+        yield send(r, (r - k) % p, r)
 
 
 upwards.__name__ = downwards.__name__ = "walk"

@@ -1,4 +1,4 @@
-"""One file per collective, naive first; `CATALOGUE` has them all by name, `find` finds one."""
+"""The algorithms: one file per collective, naive first. `CATALOGUE` maps names to algorithms, `find` looks one up."""
 
 from .catalogue import CATALOGUE, RESTRICTIONS, Algorithm, find
 from .declare import algorithm, composed, table

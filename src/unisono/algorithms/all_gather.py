@@ -1,4 +1,4 @@
-"""all_gather: everybody's block to everybody. Chunk r is the block of rank r. Naive first."""
+"""all_gather: every rank gets the blocks of all ranks. Chunk r is the block of rank r. Naive first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""all_reduce: the sum of all vectors to everybody. Naive first; most of the better ones are an all_gather twice."""
+"""all_reduce: every rank gets the sum of all vectors. Naive first; most are an all_gather transposed, then forwards."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def there_and_back(schedule: Schedule) -> Schedule:
-    """The all_reduce in any broadcast or all_gather: backwards it adds everything up, forwards it hands the sum out."""
+    """An all_reduce from a broadcast or all_gather: transposed it adds everything up, forwards it copies the sums."""
     return as_collective(seq(transpose(schedule), schedule), "all_reduce")
 
 

@@ -1,4 +1,4 @@
-"""barrier: nobody leaves before everybody has come. What travels is empty: m is 0 bytes. Naive first."""
+"""barrier: no rank leaves before all ranks have entered. Messages are empty: m is 0 bytes. Naive first."""
 
 from __future__ import annotations
 

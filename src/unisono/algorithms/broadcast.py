@@ -1,4 +1,4 @@
-"""broadcast: the root's vector to everybody. Naive first."""
+"""broadcast: every rank gets the vector of the root. Naive first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All algorithms by name, with what they require as data."""
+"""The catalogue: all algorithms by name, with their restrictions as data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from . import (
     scan,
     scatter,
 )
-from .declare import Declaration, declaration, table
+from .declare import Alike, Declaration, declaration, table
 
 __all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "AlgorithmLike", "find"]
 
@@ -41,8 +41,8 @@ RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
 class Algorithm:
     """One way to do a collective.
 
-    build: makes the table for (ranks, root). requires: names of RESTRICTIONS. doc: what it does and costs, in the five
-    lines that `formula.lines` reads, if it is one of ours.
+    build: makes the table for (ranks, root). requires: names of RESTRICTIONS. doc: its docstring; for those of the
+    catalogue the five lines that `formula.lines` reads.
     """
 
     collective: str
@@ -63,14 +63,19 @@ class Algorithm:
         return f"{self.collective}.{self.name}"
 
     def allows(self, ranks: int) -> bool:
-        """Whether there is a table for so many ranks."""
+        """Whether its restrictions permit so many ranks."""
         return not self._forbids(ranks)
 
     def schedule(self, ranks: int, root: int = 0) -> Schedule:
-        """The table for so many ranks, made once and kept. Collectives without a root ignore it.
+        """The table for so many ranks, cached. Collectives without a root ignore `root`.
 
-        Raises ArgumentError for ranks that a restriction excludes, and for a root that does not exist.
+        Raises ArgumentError as `check` does.
         """
+        self.check(ranks, root)
+        return _built(self.build, ranks, root if self.collective in ROOTED else 0)
+
+    def check(self, ranks: int, root: int = 0) -> None:
+        """Raise ArgumentError for ranks that a restriction excludes, and for a root that does not exist."""
         if ranks < 1:
             raise ArgumentError(f"{self.full_name}: {ranks} ranks are no group; there must be at least one")
         root = root if self.collective in ROOTED else 0
@@ -82,7 +87,14 @@ class Algorithm:
                 f"{self.full_name} requires {restriction!r}: {RESTRICTIONS[restriction][0]}, not {ranks}. "
                 f"These work: {', '.join(others)}"
             )
-        return _built(self.build, ranks, root)
+
+    def symmetric(self, ranks: int) -> Schedule | None:
+        """The table as the rows of rank 0, if every rank does the same; None otherwise. It is small for any size."""
+        try:
+            schedule = self.build(Alike(ranks), 0) if self.allows(ranks) else None
+        except (ArgumentError, TypeError):
+            return None
+        return schedule if schedule is not None and schedule.symmetric else None
 
     def _forbids(self, ranks: int) -> list[str]:
         return [restriction for restriction in self.requires if not RESTRICTIONS[restriction][1](ranks)]
@@ -93,11 +105,11 @@ AlgorithmLike = str | Algorithm | Schedule | Callable[..., Any]
 
 
 def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:
-    """The algorithm that is meant.
+    """The algorithm of a collective that a user names or passes.
 
     algorithm: a name, short ("ring") or full ("all_reduce.ring"); an Algorithm; a Schedule, which serves its own number
     of ranks only; or a generator of rounds (r, p), for collectives with a root (r, p, root), with or without
-    `@algorithm`. Raises ArgumentError for one that does not exist, or is for another collective.
+    `@algorithm`. Raises ArgumentError for an unknown name, and for an algorithm of another collective.
     """
     if isinstance(algorithm, str):
         found = CATALOGUE.get(algorithm) or CATALOGUE.get(f"{collective}.{algorithm}")

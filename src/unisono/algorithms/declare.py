@@ -1,4 +1,4 @@
-"""How an algorithm says what it is: one decorator on a generator of rounds, one on a function that makes a table.
+"""Decorators that declare an algorithm: one for a generator of rounds, one for a function that makes a table.
 
     @algorithm("all_gather")
     def ring(r, p):                                  # rooted collectives: (r, p, root)
@@ -9,7 +9,7 @@
     def ring(p):                                     # rooted collectives: (p, root)
         return transpose(table(all_gather.ring, p))
 
-The functions stay what they are; the decorators only leave a note on them, the attribute `declared`.
+The decorators leave the functions as they are and add the attribute `declared`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,23 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ..errors import ArgumentError
-from ..schedule import ROOTED, Schedule, X, Y, trace
+from ..schedule import ROOTED, Schedule, X, Y, trace, trace_symmetric
 
-__all__ = ["Declaration", "algorithm", "composed", "declaration", "table"]
+__all__ = ["Alike", "Declaration", "algorithm", "composed", "declaration", "table"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+class Alike(int):
+    """A number of ranks for which `table` makes the rows of rank 0 only: all ranks are taken to do the same.
+
+    Raises ArgumentError or TypeError, from `table`, for a generator whose ranks do not.
+    """
+
+
 @dataclass(frozen=True)
 class Declaration:
-    """What an algorithm is.
+    """The properties of an algorithm.
 
     requires: names of restrictions, such as "power_of_two". chunks: into how many chunks it cuts each buffer, as a
     number or as a function of the number of ranks. result: X or Y. rounds: whether it yields rounds or makes the table.
@@ -73,19 +80,27 @@ def composed(collective: str, *, name: str = "", requires: tuple[str, ...] = ())
 
 
 def declaration(function: Callable[..., Any], collective: str = "") -> Declaration:
-    """What a function is declared to be; otherwise, with the defaults, rounds for the given collective."""
+    """The declaration of a function; without one, the defaults for a generator of rounds of the given collective."""
     note = getattr(function, "declared", None)
     return note if isinstance(note, Declaration) else _rounds(function, collective)
 
 
 def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: str = "") -> Schedule:
-    """The table of an algorithm for so many ranks. Its name is the full one, such as "all_gather.ring"."""
+    """The table of an algorithm for so many ranks. Its name is the full one, such as "all_gather.ring".
+
+    ranks: `Alike(p)` makes a symmetric table, with the rows of rank 0 only.
+    """
     note = declaration(function, collective)
     rooted = note.collective in ROOTED
     if note.rounds:
         chunks = note.chunks(ranks) if callable(note.chunks) else note.chunks
         given = root if rooted else None
-        schedule = trace(function, ranks, chunks, note.collective, root=given, result=note.result)
+        if isinstance(ranks, Alike):
+            if rooted or chunks != ranks:
+                raise ArgumentError(f"{note.collective}.{note.name}: ranks do not do the same, or not on a chunk each")
+            schedule = trace_symmetric(function, ranks, note.collective, result=note.result)
+        else:
+            schedule = trace(function, ranks, chunks, note.collective, root=given, result=note.result)
     else:
         schedule = function(ranks, root) if rooted else function(ranks)
     name = f"{note.collective}.{note.name}"

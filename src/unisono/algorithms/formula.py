@@ -1,4 +1,4 @@
-"""The five lines of an algorithm's docstring, and the arithmetic in two of them.
+"""The five lines of an algorithm's docstring, and the formulas for rounds and bytes in two of them.
 
 The docstring of every algorithm has its idea in the first line, then `rounds`, `bytes`, `wins` and `source`. `rounds`
 is the number of rounds in which messages travel; `bytes` is what the busiest rank sends, and after `; received:` what
@@ -26,7 +26,7 @@ from .hierarchical import island
 __all__ = ["LINES", "evaluate", "lines"]
 
 LINES = ("idea", "rounds", "bytes", "wins", "source")
-"""What the lines of an algorithm's docstring say."""
+"""The names of the lines of an algorithm's docstring."""
 
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -40,7 +40,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 
 
 def lines(doc: str) -> dict[str, str]:
-    """The docstring of an algorithm as a mapping from LINES to texts. Raises ArgumentError if a line is missing."""
+    """Split the docstring of an algorithm into LINES. Raises ArgumentError if a line is missing."""
     idea, *rest = (line.strip() for line in doc.strip().splitlines() if line.strip())
     texts = {"idea": idea} | {name: text for name, _, text in (line.partition(": ") for line in rest)}
     if tuple(texts) != LINES or len(rest) != len(LINES) - 1:

@@ -1,4 +1,4 @@
-"""gather: everybody's block to the root. Each is a scatter backwards. Naive first."""
+"""gather: the root gets the blocks of all ranks. Each is a scatter transposed. Naive first."""
 
 from __future__ import annotations
 

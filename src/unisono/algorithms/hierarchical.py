@@ -1,5 +1,7 @@
-"""Algorithms for ranks on islands, such as the hosts of a cluster: cheap inside, dear across. Ranks are numbered island
-by island; the ranks with the same number inside their islands are a rail."""
+"""Algorithms for ranks on islands, such as the hosts of a cluster: fast inside, slow across.
+
+Ranks are numbered island by island; the ranks with the same number inside their islands form a rail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reduce: the sum of all vectors to the root. Each is a broadcast backwards. Naive first."""
+"""reduce: the root gets the sum of all vectors. Each is a broadcast transposed. Naive first."""
 
 from __future__ import annotations
 

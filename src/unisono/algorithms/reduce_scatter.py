@@ -1,4 +1,4 @@
-"""reduce_scatter: everybody gets one block of the sum. Each is an all_gather backwards. Naive first."""
+"""reduce_scatter: every rank gets one block of the sum. Each is an all_gather transposed. Naive first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scatter: each rank's block from the root to that rank. Chunk r is the block of rank r. Naive first."""
+"""scatter: every rank gets its block from the root. Chunk r is the block of rank r. Naive first."""
 
 from __future__ import annotations
 

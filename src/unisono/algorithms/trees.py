@@ -1,4 +1,4 @@
-"""The trees that several collectives share."""
+"""Trees that several collectives use: k-nomial trees and the double binary tree."""
 
 from __future__ import annotations
 

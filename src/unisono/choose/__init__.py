@@ -1,9 +1,9 @@
-"""Which algorithm a call uses when it names none, and why.
+"""The choice of an algorithm for a call that names none, with the reason.
 
-On one host everybody reaches everybody in one step, so the direct algorithms win; what is left to decide is where
-one step over whole vectors (one-shot) gives way to two steps over slices (two-shot). With L the cost of one more wait
-and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. Both combine in rank order, so the
-choice never changes a bit of the result.
+On one host every rank reaches every other in one step, so the direct algorithms win. Only all_reduce has a choice to
+make: one step over whole vectors (one-shot) for few bytes, two steps over slices (two-shot) for many. With L the cost
+of one more wait and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. Both combine in rank
+order, so the choice never changes a bit of the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `unisono`. Each command is imported when it is called, so that explaining a table needs no torch."""
+"""The command `unisono`. A command is imported when it is called, so those that need no tensors load no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import UnisonoError, UsageError
 __all__ = ["app", "main"]
 
 _COMMANDS = {
-    "explain": "explain", "draw": "draw", "list": "listing", "demo": "demo", "bench": "bench",
+    "explain": "explain", "draw": "draw", "compare": "compare", "list": "listing", "demo": "demo", "bench": "bench",
 }  # fmt: skip
 """Command -> the module of this package that has it, as a function of the module's name."""
 

@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from ..draw import html, svg, svg_contract, text
-from ..errors import ArgumentError
-from ..schedule import Schedule
+from ..errors import AlgorithmError, ArgumentError
+from ..schedule import Schedule, find_fault
+from ..units import plural
 from .paint import console, paint
 from .target import find_target
 
-__all__ = ["draw"]
+__all__ = ["draw", "write"]
 
 
 def _whole_text(schedule: Schedule) -> str:
@@ -42,12 +43,19 @@ def draw(
     if output is None:
         out = console()
         out.print(paint(text(schedule, width=out.width)), soft_wrap=True, end="")
-        return
-    if output.suffix not in _FORMATS:
+    elif output.suffix not in _FORMATS:
         raise ArgumentError(f"{output}: the name of the file must end in {', '.join(_FORMATS)}")
-    picture = (svg_contract if contract else _FORMATS[output.suffix])(schedule)
+    else:
+        write(output, (svg_contract if contract else _FORMATS[output.suffix])(schedule))
+        typer.echo(f"wrote {output}: {schedule.name} at {plural(ranks, 'rank')}", err=True)
+    found = find_fault(schedule)
+    if found:
+        raise AlgorithmError(found)
+
+
+def write(output: Path, content: str) -> None:
+    """Write a file. Raises ArgumentError where that is not possible."""
     try:
-        output.write_text(picture, encoding="utf-8")
+        output.write_text(content, encoding="utf-8")
     except OSError as error:
         raise ArgumentError(f"cannot write {output}: {error.strerror}") from error
-    typer.echo(f"wrote {output}: {schedule.name} at {ranks} ranks", err=True)

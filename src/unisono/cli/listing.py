@@ -10,9 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..algorithms import CATALOGUE, formula, lines
-from ..errors import ArgumentError
 from .paint import console
-from .target import COLLECTIVES
+from .target import COLLECTIVES, check_collective
 
 __all__ = ["listing"]
 
@@ -21,8 +20,8 @@ def listing(
     collective: Annotated[str, typer.Argument(help="Only the algorithms of this collective, such as all_reduce.")] = "",
 ) -> None:
     """List the algorithms: rounds, bytes that the busiest rank sends, what they require, and how they work."""
-    if collective and collective not in COLLECTIVES:
-        raise ArgumentError(f"{collective!r} is no collective: there are {', '.join(COLLECTIVES)}")
+    if collective:
+        check_collective(collective)
     out = console()
     for shown in [collective] if collective else COLLECTIVES:
         table = Table(

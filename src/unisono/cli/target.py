@@ -1,4 +1,4 @@
-"""What `explain` and `draw` are about: `all_reduce`, `all_reduce.ring`, or a function in a file of the user's own."""
+"""What a command is about: `all_reduce`, `all_reduce.ring`, or a function in a file of the user's own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -17,18 +18,28 @@ from ..choose import choose
 from ..errors import ArgumentError
 from ..schedule import ROOTED, Schedule
 
-__all__ = ["COLLECTIVES", "Target", "find_target"]
+__all__ = ["COLLECTIVES", "Target", "check_collective", "find_target"]
 
 COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
 
 
 @dataclass(frozen=True)
 class Target:
-    """An algorithm, its table for the number of ranks in question, and why it is this one."""
+    """An algorithm for a number of ranks, and the reason why it is this one."""
 
     algorithm: Algorithm
-    schedule: Schedule
+    ranks: int
+    root: int
     why: str
+
+    def check(self) -> None:
+        """Raise ArgumentError for ranks or a root that the algorithm does not take."""
+        self.algorithm.check(self.ranks, self.root)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The table. Large for many ranks: some algorithms have a row for every pair."""
+        return self.algorithm.schedule(self.ranks, self.root)
 
     @property
     def source(self) -> str:
@@ -53,24 +64,27 @@ def find_target(
         found, why = _own(name, collective), "it is your own"
     else:
         wanted, _, short = name.partition(".")
-        if wanted not in COLLECTIVES:
-            raise ArgumentError(
-                f"{wanted!r} is no collective: there are {', '.join(COLLECTIVES)}; or name path.py:function"
-            )
+        check_collective(wanted)
         if short and algorithm:
             raise ArgumentError(f"{name} names an algorithm already: leave out --algorithm {algorithm}")
         if short or algorithm:
             found, why = find(wanted, short or algorithm), "you named it"
         else:
-            found, why = _chosen(wanted, ranks, nbytes)
+            choice = choose(wanted, nbytes, max(ranks, 1))
+            found, why = choice.algorithm, choice.why
     if root and found.collective not in ROOTED:
         raise ArgumentError(f"{found.collective} has no root: leave out --root {root}")
-    return Target(found, found.schedule(ranks, root), why)
+    return Target(found, ranks, root, why)
 
 
-def _chosen(collective: str, ranks: int, nbytes: int) -> tuple[Algorithm, str]:
-    choice = choose(collective, nbytes, max(ranks, 1))
-    return choice.algorithm, choice.why
+def check_collective(name: str) -> None:
+    """Raise ArgumentError, with what may have been meant, unless this is the name of a collective."""
+    if name in COLLECTIVES:
+        return
+    meant = [full for full, entry in CATALOGUE.items() if entry.name == name] or get_close_matches(name, COLLECTIVES, 2)
+    known = f"there are {', '.join(COLLECTIVES)}; or name path.py:function"
+    hint = f"did you mean {', '.join(meant)}?"
+    raise ArgumentError(f"{name!r} is no collective: {hint if meant else known}")
 
 
 def _own(name: str, collective: str) -> Algorithm:

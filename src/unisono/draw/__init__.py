@@ -1,7 +1,8 @@
-"""Pictures of a table: as text, as one SVG picture, as a page that plays its rounds."""
+"""Drawings of a table: text, one SVG picture, a page that plays its rounds; all are strings that notebooks show."""
 
-from .html import html
+from .html import html, notebook
+from .picture import Grid, Page, Svg
 from .svg import svg, svg_contract
 from .text import text
 
-__all__ = ["html", "svg", "svg_contract", "text"]
+__all__ = ["Grid", "Page", "Svg", "html", "notebook", "svg", "svg_contract", "text"]

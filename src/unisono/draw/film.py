@@ -1,4 +1,4 @@
-"""What every slot holds before the first round and after every round: what the pictures show.
+"""The contents of every slot before the first round and after every round, which all pictures show.
 
 Unlike a proof, a film does not stop at a mistake: the picture of a wrong algorithm shows where it goes wrong.
 """
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..schedule.contract import Slot, Value, contract
+from ..schedule.fault import Fault
 from ..schedule.moves import check_rows
-from ..schedule.table import COPY, JOIN, N, Schedule, expand
+from ..schedule.proof import find_fault
+from ..schedule.table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule, expand, spread
 
 __all__ = ["Film", "Frame", "Held", "Move", "film"]
 
@@ -21,7 +23,7 @@ Held = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Move:
-    """One chunk on its way: by which row of the table, from which slot to which, how it lands, and what it carries."""
+    """One transferred chunk: the row of the table, the slots, how it lands, and what it carries."""
 
     row: int
     source: Slot
@@ -42,9 +44,10 @@ class Frame:
 class Film:
     """A schedule, played.
 
-    slots: the (buffer, chunk) pairs that occur on any rank, in order. full: how many contributions a finished slot
-    has at most; 1 where nothing is combined. shifts: whether a chunk ever lands in, or must end in, a slot of
-    another number, so that a slot's number does not say which chunk it holds.
+    frames: the rounds that were played, all or the first. must: the slots of the result at the end. slots: the
+    (buffer, chunk) pairs that occur on any rank, in order. full: how many contributions a finished slot has at most; 1
+    where nothing is combined. shifts: whether a chunk ever lands, or must end, in a slot of another number, so that a
+    slot's number does not say which chunk it holds. fault: what is wrong with the table, if anything.
     """
 
     schedule: Schedule
@@ -54,6 +57,7 @@ class Film:
     slots: tuple[tuple[int, int], ...]
     full: int
     shifts: bool
+    fault: Fault | None
 
     def ops(self) -> set[int]:
         """The ops that occur."""
@@ -63,22 +67,39 @@ class Film:
         """What all slots hold before the first round, after round 0, after round 1, ..."""
         return [self.before, *(frame.after for frame in self.frames)]
 
+    def wrong(self, number: int) -> set[Slot]:
+        """The slots that hold something wrong in a state.
 
-def film(schedule: Schedule) -> Film:
-    """Play a schedule, from what its collective says is there before.
+        These are the slot that the fault names, after its round; every slot in which a contribution was combined
+        twice; and at the end every slot of the result that does not hold what it must.
+        """
+        state = self.states()[number]
+        found = {slot for slot, held in state.items() if len(set(held)) < len(held)}
+        if self.fault and self.fault.slot and self.fault.round == number - 1:
+            found.add(self.fault.slot)
+        if number == self.schedule.rounds:
+            found |= {slot for slot, held in self.must.items() if state.get(slot) != held}
+        return found
+
+
+def film(schedule: Schedule, rounds: int | None = None) -> Film:
+    """Play a schedule, or its first rounds, from what its collective says is there before.
 
     Raises ArgumentError for an unknown collective, and AlgorithmError for a row with a number out of range.
     """
+    schedule = spread(schedule)
     check_rows(schedule)
     promise = contract(schedule)
     before = {slot: _held(value) for slot, value in promise.before.items()}
     must = {slot: _held(value) for slot, value in promise.after.items()}
-    steps: list[list[tuple[int, Slot, Slot, int]]] = [[] for _ in range(schedule.rounds)]
-    for row, columns in zip(
-        np.repeat(np.arange(len(schedule.rows)), schedule.rows[:, N]), expand(schedule), strict=True
-    ):
-        number, src, dst, sbuf, schunk, dbuf, dchunk, _, op = columns.tolist()
-        steps[number].append((int(row), (src, sbuf, schunk), (dst, dbuf, dchunk), op))
+    table = expand(schedule)
+    length = schedule.rounds if rounds is None else min(rounds, schedule.rounds)
+    steps: list[list[tuple[int, Slot, Slot, int]]] = [[] for _ in range(length)]
+    origin = np.repeat(np.arange(len(schedule.rows)), schedule.rows[:, N]).tolist()
+    for row, (number, src, dst, sbuf, schunk, dbuf, dchunk, _, op) in zip(origin, table.tolist(), strict=True):
+        if number == length:
+            break
+        steps[number].append((row, (src, sbuf, schunk), (dst, dbuf, dchunk), op))
     frames, state = [], before
     for round_ in steps:
         played = tuple(Move(*step, state.get(step[1], ())) for step in round_)
@@ -86,11 +107,13 @@ def film(schedule: Schedule) -> Film:
         for move in played:
             state[move.target] = _land(state.get(move.target, ()), move)
         frames.append(Frame(played, state))
-    ends = {slot for frame in frames for move in frame.moves for slot in (move.source, move.target)}
-    seen = {(buffer, chunk) for _, buffer, chunk in ends | before.keys() | must.keys()}
-    shifts = any(chunk != held[0][1] for slots in (state, must) for (_, _, chunk), held in slots.items() if held)
+    seen = {(buffer, chunk) for _, buffer, chunk in before.keys() | must.keys()}
+    for columns in ([SBUF, SCHUNK], [DBUF, DCHUNK]):
+        seen |= {(buffer, chunk) for buffer, chunk in np.unique(table[:, columns], axis=0).tolist()}
+    moved = bool((table[:, SCHUNK] != table[:, DCHUNK]).any())
+    shifts = moved or any(chunk != held[0][1] for (_, _, chunk), held in must.items())
     full = max((len(held) for held in must.values()), default=1)
-    return Film(schedule, before, tuple(frames), must, tuple(sorted(seen)), full, shifts)
+    return Film(schedule, before, tuple(frames), must, tuple(sorted(seen)), full, shifts, find_fault(schedule))
 
 
 def _held(value: Value) -> Held:

@@ -1,17 +1,19 @@
-"""A table as one HTML page that plays the rounds: the chunks travel from rank to rank, step by step."""
+"""A table as one HTML page with a player: chunks travel from rank to rank, round by round."""
 
 from __future__ import annotations
 
 import json
 from html import escape
 
+from ..errors import ArgumentError
 from ..schedule.table import Schedule
 from .film import film
+from .picture import Page
 from .shapes import LABELS, arrows, boxes, key, lanes, layout
 from .svg import STYLE, check_size, headline, looks
 from .text import transfers
 
-__all__ = ["html"]
+__all__ = ["html", "notebook"]
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -121,8 +123,16 @@ show(0, false);
 """
 
 
-def html(schedule: Schedule) -> str:
-    """A self-contained page that plays a schedule round by round. Raises ArgumentError where `svg` does."""
+def notebook(schedule: Schedule) -> str:
+    """The player in a frame, as HTML; a line of text for a table that is too large for a picture."""
+    try:
+        return html(schedule)._repr_html_()
+    except ArgumentError as error:
+        return f"<pre>{escape(str(error))}</pre>"
+
+
+def html(schedule: Schedule) -> Page:
+    """Draw a schedule as a self-contained page that plays its rounds. Raises ArgumentError where `svg` does."""
     story = film(schedule)
     check_size(story)
     lay = layout(story, len(story.slots), 1)
@@ -135,8 +145,8 @@ def html(schedule: Schedule) -> str:
     for number, frame in enumerate(story.frames):
         parts.append(f'<g class="round">{arrows(lay, number, frame.moves)}</g>')
     legend, below = key(lay, story.ops(), width)
-    title, *lines = headline(schedule)
-    return _PAGE % {
+    title, *lines = headline(story)
+    values = {
         "title": escape(title),
         "subtitle": escape(" · ".join(lines)),
         "style": STYLE,
@@ -154,3 +164,4 @@ def html(schedule: Schedule) -> str:
         "pitch": lay.pitch,
         "box": f"{lay.width:g}, {lay.height:g}",
     }
+    return Page(_PAGE % values)

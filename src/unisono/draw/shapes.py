@@ -1,4 +1,4 @@
-"""The pieces of the pictures: columns of boxes that show what the ranks hold, and the arrows of a round between two.
+"""The parts of a picture: columns of boxes that show what the ranks hold, and the arrows of a round between two.
 
 Time runs from left to right and every rank has a lane, so a chunk that travels draws a line of its colour.
 """

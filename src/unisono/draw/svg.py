@@ -1,20 +1,24 @@
-"""A table as one picture: `svg` draws its rounds, `svg_contract` only what is there before and after."""
+"""A table as one SVG picture: `svg` draws its rounds, `svg_contract` only the contents before and after."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import wrap
 from xml.sax.saxutils import escape
 
 from ..errors import ArgumentError
 from ..schedule.contract import Slot
 from ..schedule.table import Schedule, X
+from ..units import plural
 from .film import Film, film
+from .picture import Svg
 from .shapes import HUES, LABELS, Layout, arrows, boxes, key, lanes, layout
-from .words import costs, counted
+from .words import costs
 
 __all__ = ["STYLE", "check_size", "headline", "looks", "svg", "svg_contract"]
 
 _MOST_BOXES = 20_000
+_LETTERS = 56  # that fit into one line of the narrowest picture
 _TOP, _LINE, _EDGE, _BETWEEN = 60, 18, 18, 34
 
 STYLE = (
@@ -49,8 +53,8 @@ STYLE = (
 """Colours for light and dark ground; the picture brings its own ground, so it is legible on any page."""
 
 
-def svg(schedule: Schedule) -> str:
-    """One self-contained picture of a schedule: a column of boxes for every state, and the arrows of each round.
+def svg(schedule: Schedule) -> Svg:
+    """Draw a schedule as one picture: a column of boxes for every state, and the arrows of each round.
 
     Raises ArgumentError for a schedule of more than 20,000 boxes, which nobody could read.
     """
@@ -73,11 +77,11 @@ def svg(schedule: Schedule) -> str:
         for column, number in enumerate(range(first, last + 1)):
             out.append(boxes(lay, column, states[number], story.slots, looks(story, number)))
         out.append("</g>")
-    return _page(lay, out, (_wide(lay, each), strips * (height + _BETWEEN) - _BETWEEN), headline(schedule), story.ops())
+    return _page(lay, out, (_wide(lay, each), strips * (height + _BETWEEN) - _BETWEEN), headline(story), story.ops())
 
 
-def svg_contract(schedule: Schedule) -> str:
-    """The collective of a schedule as one picture: what the ranks hold before, and what they must hold after."""
+def svg_contract(schedule: Schedule) -> Svg:
+    """Draw the contract of a schedule: what the ranks hold before, and what they must hold after."""
     story = film(schedule)
     check_size(story)
     sides = [sorted({(buffer, chunk) for _, buffer, chunk in state}) for state in (story.before, story.must)]
@@ -93,33 +97,30 @@ def svg_contract(schedule: Schedule) -> str:
         out.append(f'<text class="quiet" x="{lay.x(column):g}" y="-6">{what}</text>')
         out.append(boxes(lay, column, state, side, {}))
     out.append(f'<path class="cq" d="{arrow}"/>{words}')
-    return _page(lay, out, (wide, height), (schedule.collective, counted(schedule.ranks, "rank")), set())
+    return _page(lay, out, (wide, height), [schedule.collective, plural(schedule.ranks, "rank")], set())
 
 
 def looks(story: Film, number: int) -> Mapping[Slot, str]:
-    """How the boxes look after so many rounds: what is not touched is faint, and at the end the result stands out.
-
-    A contribution that was combined in twice, and a result that is not what it must be, are wrong.
-    """
+    """The classes of the boxes in a state: "idle" if untouched, at the end "result", and "wrong" (see `Film.wrong`)."""
     state = story.states()[number]
-    twice = {slot: "wrong" for slot, held in state.items() if len(set(held)) < len(held)}
+    wrong = dict.fromkeys(story.wrong(number), "wrong")
     if number == len(story.frames):
-        ends = {slot: "result" if state.get(slot) == held else "wrong" for slot, held in story.must.items()}
-        return {**dict.fromkeys(state, "idle"), **ends, **twice}
+        return {**dict.fromkeys(state, "idle"), **dict.fromkeys(story.must, "result"), **wrong}
     touched = {move.source for move in story.frames[number].moves}
     if number:
         touched |= {move.target for move in story.frames[number - 1].moves}
-    return {**{slot: "idle" for slot in state if slot not in touched}, **twice}
+    return {**{slot: "idle" for slot in state if slot not in touched}, **wrong}
 
 
-def headline(schedule: Schedule) -> tuple[str, str, str]:
-    """The title of a picture and the two lines below it."""
-    size = f"{counted(schedule.ranks, 'rank')} · {counted(schedule.rounds, 'round')}"
-    return schedule.name, size, costs(schedule)
+def headline(story: Film) -> list[str]:
+    """The title of a picture and the lines below it: size, costs, and what is wrong with the table, if anything."""
+    schedule = story.schedule
+    size = f"{plural(schedule.ranks, 'rank')} · {plural(schedule.rounds, 'round')}"
+    return [schedule.name, size, costs(schedule), *(wrap(str(story.fault), _LETTERS) if story.fault else [])]
 
 
 def check_size(story: Film) -> None:
-    """Raises ArgumentError for a film of more boxes than anybody could read."""
+    """Raise ArgumentError for more boxes than anybody could read."""
     count = len(story.states()) * len(story.slots) * story.schedule.ranks
     if count > _MOST_BOXES:
         raise ArgumentError(
@@ -142,7 +143,7 @@ def _wide(lay: Layout, rounds: int) -> float:
     return LABELS + rounds * lay.pitch + lay.width + 14
 
 
-def _page(lay: Layout, parts: list[str], size: tuple[float, float], headline: tuple[str, ...], ops: set[int]) -> str:
+def _page(lay: Layout, parts: list[str], size: tuple[float, float], headline: list[str], ops: set[int]) -> Svg:
     (wide, high), (title, *lines) = size, headline
     legend, below = key(lay, ops, wide)
     top = _TOP + _LINE * len(lines)
@@ -150,7 +151,7 @@ def _page(lay: Layout, parts: list[str], size: tuple[float, float], headline: tu
     said = "".join(
         f'<text class="quiet" x="{_EDGE}" y="{50 + _LINE * k}">{escape(x)}</text>' for k, x in enumerate(lines)
     )
-    return (
+    return Svg(
         f'<svg xmlns="http://www.w3.org/2000/svg" class="unisono" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" role="img"><title>{escape(title)}: {escape(lines[0])}</title>{STYLE}'
         f'<rect class="card" width="{width:g}" height="{height:g}" rx="10"/>'

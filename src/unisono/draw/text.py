@@ -1,48 +1,54 @@
-"""A table as text: round by round who sends what to whom, and what every rank holds afterwards."""
+"""A table as text: for each round the transfers, and what every rank holds afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import zip_longest
+from textwrap import wrap
 
 from ..schedule.contract import Slot
 from ..schedule.table import ADD, COPY, JOIN, Schedule, X
+from ..units import plural
 from .film import Film, Held, Move, film
-from .words import costs, counted, spans
+from .picture import Grid
+from .words import costs, spans
 
-__all__ = ["MARK", "text", "transfers"]
+__all__ = ["MARK", "WRONG", "text", "transfers"]
 
 MARK = "▸"
 """Stands before what a round has written."""
+WRONG = "✗"
+"""Stands before what is wrong."""
 
 _ARROW = {COPY: "──→", ADD: "─+→", JOIN: "─∪→"}
 _WIDEST_CELL = 7
 
 
-def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = None, lines: int | None = None) -> str:
-    """The rounds of a schedule as a grid: ranks are columns, chunks are rows.
+def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = None, lines: int | None = None) -> Grid:
+    """Draw the rounds of a schedule as a grid: ranks are columns, chunks are rows.
 
-    A cell names the ranks whose contributions a slot holds; ▸ marks what the round has written.
+    A cell names the ranks whose contributions a slot holds; ▸ marks what the round has written, ✗ what is wrong.
 
     width: columns of the page; ranks that do not fit are counted, not shown. rounds, lines: show at most so many
     rounds, and so many lines in each, and count the rest. None shows everything.
     """
-    story = film(schedule)
-    shown = story.frames[:rounds]
+    story = film(schedule, rounds)
+    shown = story.frames
     told = [[], *(transfers(story, frame.moves) for frame in shown)]
     left = max([len("round 99"), *(len(line) for block in told for line in block)])
     if width is not None:
         left = min(left, width // 2)
-    out = [*_title(story), ""]
-    grid = _Grid(story, None if width is None else width - left - 2)
+    out = [*_title(story, width), ""]
+    grid = _Columns(story, None if width is None else width - left - 2)
     for number, (block, state) in enumerate(zip(told, story.states(), strict=False)):
         written = {move.target for move in shown[number - 1].moves} if number else set()
         beside = [f"round {number - 1}" if number else "before", *_limit([_cut(line, left) for line in block], lines)]
-        cells = [grid.head, *_limit([grid.row(slot, state, written) for slot in story.slots], lines)]
+        wrong = story.wrong(number)
+        cells = [grid.head, *_limit([grid.row(slot, state, written, wrong) for slot in story.slots], lines)]
         out += [f"{a:{left}}  {b}".rstrip() for a, b in zip_longest(beside, cells, fillvalue="")] + [""]
     if len(shown) < schedule.rounds:
-        out.append(f"… {schedule.rounds - len(shown)} more rounds")
-    return "\n".join(out).rstrip() + "\n"
+        out.append(f"… {plural(schedule.rounds - len(shown), 'more round')}")
+    return Grid("\n".join(line if width is None else _cut(line, width) for line in out).rstrip() + "\n")
 
 
 def transfers(story: Film, moves: Iterable[Move]) -> list[str]:
@@ -71,17 +77,18 @@ def _name(story: Film, buffer: int, chunk: int) -> str:
 
 
 def _contents(story: Film, held: Held) -> str:
-    """What a slot holds in a few signs: `0+1`, `0..3+7`, `all`, `5 of 8`; `·` for nothing."""
+    """What a slot holds in a few signs: `0+1`, `0..3+7`, `all`, `5 of 8`; `·` for nothing; `8 parts` if some repeat."""
     ranks, everybody = story.schedule.ranks, list(range(story.schedule.ranks))
     who = [rank for rank, _ in held]
     if not held:
         return "·"
-    if who == everybody and ranks > 1 and story.full == ranks:
-        return "all"
     origins = {chunk for _, chunk in held}
+    if who == everybody and ranks > 1 and story.full == ranks and len(origins) == 1:
+        return "all"
     if story.shifts or len(origins) > 1:
         return "+".join(f"{rank}[{chunk}]" for rank, chunk in held)
-    ways = ["+".join(map(str, who)), spans(who, "+"), f"{len(who)} of {ranks}"]
+    short = f"{len(who)} of {ranks}" if len(set(who)) == len(who) else plural(len(who), "part")
+    ways = ["+".join(map(str, who)), spans(who, "+"), short]
     return next((way for way in ways if len(way) <= _WIDEST_CELL), ways[-1])
 
 
@@ -91,7 +98,7 @@ def _slots(story: Film, buffer: int, chunks: list[int]) -> str:
     return f"{'XYT'[buffer]} {spans(sorted(chunks))}"
 
 
-def _title(story: Film) -> list[str]:
+def _title(story: Film, width: int | None) -> list[str]:
     schedule = story.schedule
     signs = {COPY: "──→ copies", ADD: "─+→ adds", JOIN: "─∪→ joins"}
     if story.shifts:
@@ -100,15 +107,17 @@ def _title(story: Film) -> list[str]:
         cell = "0+1: the contributions of ranks 0 and 1"
     else:
         cell = "2: what rank 2 had"
-    return [
-        f"{schedule.name}: {counted(schedule.ranks, 'rank')}, {counted(schedule.rounds, 'round')}",
-        costs(schedule),
-        "   ".join([*(signs[op] for op in sorted(story.ops())), f"{MARK} just written", cell]),
-    ]
+    marks = [*(signs[op] for op in sorted(story.ops())), f"{MARK} just written", cell]
+    lines = [f"{schedule.name}: {plural(schedule.ranks, 'rank')}, {plural(schedule.rounds, 'round')}", costs(schedule)]
+    if story.fault:
+        marks.insert(-1, f"{WRONG} wrong")
+        lines.append(str(story.fault))
+    lines.append("   ".join(marks))
+    return lines if width is None else [part for line in lines for part in wrap(line, width)]
 
 
-class _Grid:
-    """The right side: one column for each rank that fits, one row for each slot."""
+class _Columns:
+    """The right side of the grid: one column for each rank that fits, one row for each slot."""
 
     def __init__(self, story: Film, width: int | None) -> None:
         self.story = story
@@ -124,11 +133,11 @@ class _Grid:
         heads = "".join(f"  {f'rank {rank}':{self.cell - 2}}" for rank in self.shown)
         self.head = f"{'':{self.label}}{heads}{f'  … {rest} more ranks' if rest else ''}"
 
-    def row(self, slot: tuple[int, int], state: dict[Slot, Held], written: set[Slot]) -> str:
+    def row(self, slot: tuple[int, int], state: dict[Slot, Held], written: set[Slot], wrong: set[Slot]) -> str:
         cells = ""
         for rank in self.shown:
             here = (rank, *slot)
-            mark = MARK if here in written else " "
+            mark = WRONG if here in wrong else MARK if here in written else " "
             cells += f" {mark}{_contents(self.story, state.get(here, ())):{self.cell - 2}}"
         return f"{_name(self.story, *slot):{self.label}}{cells}"
 

@@ -1,4 +1,4 @@
-"""Numbers in the words of pictures: runs of ranks, shares of a vector, plurals."""
+"""Numbers as text in drawings: runs of ranks, shares of a vector, costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..schedule.count import count
 from ..schedule.table import Schedule
 
-__all__ = ["costs", "counted", "share", "spans"]
+__all__ = ["costs", "share", "spans"]
 
 
 def spans(numbers: Iterable[int], comma: str = ",") -> str:
@@ -21,17 +21,13 @@ def spans(numbers: Iterable[int], comma: str = ",") -> str:
     return comma.join(f"{run[0]}..{run[-1]}" if len(run) > 2 else comma.join(map(str, run)) for run in runs)
 
 
-def counted(number: int, noun: str) -> str:
-    """1, "round" -> `1 round`; 2 -> `2 rounds`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def share(fraction: float, parts: int) -> str:
     """A share of a vector of m bytes that is cut into so many parts: 1.5 of 4 -> `6/4 m`; 2.0 -> `2 m`; 0.0 -> `0`."""
     pieces = fraction * parts
     if abs(fraction - round(fraction)) < 1e-9:
         return f"{round(fraction)} m" if round(fraction) else "0"
-    return f"{round(pieces)}/{parts} m" if abs(pieces - round(pieces)) < 1e-9 else f"{fraction:.3g} m"
+    exact = parts < 1000 and abs(pieces - round(pieces)) < 1e-9
+    return f"{round(pieces)}/{parts} m" if exact else f"{fraction:.3g} m"
 
 
 def costs(schedule: Schedule) -> str:

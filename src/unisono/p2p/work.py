@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from ..engine.mailbox import Receive, Request
 from ..errors import UnisonoError
 from ..membership.group import Group

@@ -1,13 +1,14 @@
-"""A schedule is a table of transfers; everything else is a query on the table."""
+"""Schedules: tables of transfers, made by tracing or from other tables; their contracts, proofs and counts."""
 
 from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, HOLDERS, ROOTED, Contract, contract
 from .count import Bounds, Counts, count, lower_bounds
 from .execute import even_bounds, execute
+from .fault import Fault
 from .fingerprint import prove_by_fingerprints
 from .moves import Move, check_rows, moves
-from .proof import Proof, prove
-from .symmetric import Rank, prove_symmetric, spread, trace_symmetric
+from .proof import Proof, find_fault, prove
+from .symmetric import Rank, prove_symmetric, trace_symmetric
 from .table import (
     ADD,
     COPY,
@@ -29,6 +30,7 @@ from .table import (
     Y,
     expand,
     send,
+    spread,
     trace,
     unwrap,
 )
@@ -51,6 +53,7 @@ __all__ = [
     "Bounds",
     "Contract",
     "Counts",
+    "Fault",
     "Move",
     "N",
     "Proof",
@@ -68,6 +71,7 @@ __all__ = [
     "even_bounds",
     "execute",
     "expand",
+    "find_fault",
     "fold",
     "lower_bounds",
     "moves",

@@ -1,9 +1,10 @@
-"""Tables made of tables."""
+"""Tables made of other tables: one after the other, side by side, reversed, on some ranks, in segments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from .table import (
     SBUF,
     SCHUNK,
     SRC,
+    Line,
     N,
     Rows,
     Schedule,
@@ -30,6 +32,7 @@ from .table import (
     Y,
     expand,
     send,
+    spread,
     trace,
     unwrap,
 )
@@ -48,30 +51,31 @@ _DUAL = {
 
 
 def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
-    """The same table, held to another contract."""
+    """The same table with another contract."""
     return replace(schedule, collective=collective, name=name or schedule.name)
 
 
 def seq(*parts: Schedule) -> Schedule:
-    """One after the other. The whole has the collective and root of the first part, and the result of the last."""
+    """One after the other. The whole has the collective and the root of the first part, the result of the last."""
     _same_shape("seq", parts)
     starts = np.cumsum([0, *(part.rounds for part in parts)])
     rows = np.concatenate([_later(part.rows, int(start)) for part, start in zip(parts, starts, strict=False)])
-    return replace(parts[0], rows=rows, name=" ; ".join(part.name for part in parts), result=parts[-1].result)
+    name, yields = " ; ".join(part.name for part in parts), tuple(chain.from_iterable(map(_yields, parts)))
+    return replace(parts[0], rows=rows, name=name, result=parts[-1].result, yields=yields)
 
 
 def par(*parts: Schedule) -> Schedule:
     """Side by side: round k of the whole is round k of every part. The parts must write different slots."""
     _same_shape("par", parts)
-    return replace(
-        parts[0], rows=_by_round([part.rows for part in parts]), name=" | ".join(part.name for part in parts)
-    )
+    name = " | ".join(part.name for part in parts)
+    return replace(parts[0], rows=_by_round([part.rows for part in parts]), name=name, yields=())
 
 
 def transpose(schedule: Schedule) -> Schedule:
-    """Time and arrows reversed: what was copied out is now added up (or collected), for the dual collective.
+    """Time and arrows reversed, for the dual collective: what was copied is now added, or collected.
 
-    broadcast and reduce are each other's dual, so are all_gather and reduce_scatter, and scatter and gather.
+    Duals: broadcast and reduce, all_gather and reduce_scatter, scatter and gather; all_to_all is its own. Raises
+    ArgumentError for a collective without a dual.
     """
     if schedule.collective not in _DUAL:
         raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual; only {', '.join(sorted(_DUAL))} have")
@@ -82,7 +86,8 @@ def transpose(schedule: Schedule) -> Schedule:
     rows[:, OP] = op
     if schedule.result == Y:
         rows[:, [SBUF, DBUF]] = np.array([Y, X, T])[rows[:, [SBUF, DBUF]]]
-    return replace(schedule, rows=rows, collective=collective, name=f"{schedule.name} transposed")
+    name, yields = f"{schedule.name} transposed", _yields(schedule)[::-1]
+    return replace(schedule, rows=rows, collective=collective, name=name, yields=yields)
 
 
 def on(
@@ -114,7 +119,8 @@ def on(
         rows[:, column] = start[rows[:, column]]
     rows[:, N] *= width
     total = schedule.chunks * width if chunks is None else chunks
-    return replace(schedule, ranks=ranks, chunks=total, rows=rows, root=int(rank_of[schedule.root]))
+    root = int(rank_of[schedule.root])
+    return replace(schedule, ranks=ranks, chunks=total, rows=rows, root=root, symmetric=False)
 
 
 def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
@@ -129,13 +135,14 @@ def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
         part = on(schedule, schedule.ranks, np.arange(schedule.ranks), chunks=segments * schedule.chunks, first=first)
         parts.append(_later(part.rows, j * lag))
     name = f"{schedule.name} in {segments} segments"
-    return replace(schedule, chunks=segments * schedule.chunks, rows=_by_round(parts), name=name)
+    chunks = segments * schedule.chunks
+    return replace(schedule, chunks=chunks, rows=_by_round(parts), name=name, yields=(), symmetric=False)
 
 
 def fold(core: Schedule, ranks: int) -> Schedule:
     """An all_reduce for more ranks than the core has, but at most twice as many.
 
-    Each rank too many hands its vector to a neighbour, sits out, and gets the result back.
+    Each extra rank sends its vector to a neighbour in the core before, and gets the result from it afterwards.
     """
     q, C = core.ranks, core.chunks
     if core.collective != "all_reduce" or not q <= ranks <= 2 * q:
@@ -157,9 +164,10 @@ def fold(core: Schedule, ranks: int) -> Schedule:
 
 
 def once(schedule: Schedule) -> Schedule:
-    """Without the sends of what the receiver already holds; for schedules that only copy."""
+    """The table without the sends of what the receiver holds already; for schedules that only copy."""
     if (schedule.rows[:, OP] != COPY).any():
         raise ArgumentError(f"{schedule.name}: once() is for schedules that only copy")
+    schedule = spread(schedule)
     rows, C = expand(schedule), schedule.chunks
     held = np.zeros((schedule.ranks, 3, C), bool)
     held[tuple(np.array(list(contract(schedule).before)).T)] = True
@@ -169,9 +177,16 @@ def once(schedule: Schedule) -> Schedule:
 
 
 def _same_shape(what: str, parts: tuple[Schedule, ...]) -> None:
-    if len({(part.ranks, part.chunks) for part in parts}) != 1:
-        shapes = ", ".join(f"{part.name}: {part.ranks} ranks, {part.chunks} chunks" for part in parts)
+    if len({(part.ranks, part.chunks, part.symmetric) for part in parts}) != 1:
+        shapes = ", ".join(
+            f"{part.name}: {part.ranks} ranks, {part.chunks} chunks{', symmetric' * part.symmetric}" for part in parts
+        )
         raise ArgumentError(f"{what} needs parts with the same ranks and chunks, but got {shapes or 'none'}")
+
+
+def _yields(schedule: Schedule) -> tuple[Line | None, ...]:
+    """The lines of the rounds that the table spans; None where they are not known."""
+    return (*schedule.yields, *[None] * schedule.rounds)[: schedule.rounds]
 
 
 def _later(rows: Rows, rounds: int) -> Rows:

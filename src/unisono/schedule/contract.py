@@ -1,4 +1,4 @@
-"""What each collective promises: the slots that hold something before, and what the slots must hold after.
+"""The contract of each collective: what the slots hold before, and what they must hold after.
 
 A slot is (rank, buffer, chunk). What it holds is (origin chunk, set of ranks as bits): the combination of that chunk of
 the inputs of those ranks.
@@ -39,8 +39,8 @@ belongs to) or all. Whoever holds it afterwards holds the combination of all tha
 class Contract:
     """Before and after, as dicts from slots to values.
 
-    The user's input on a rank is the slots of `before` in order of (buffer, chunk), his output those of `after`.
-    blocks: into how many blocks the longer of his tensors is cut; `per_block` chunks make a block.
+    The input tensor of a rank is its slots in `before`, in order of (buffer, chunk), the output tensor those in
+    `after`. blocks: into how many blocks the longer of the two is cut; `per_block` chunks make a block.
     """
 
     before: dict[Slot, Value]
@@ -50,7 +50,7 @@ class Contract:
 
 
 def contract(schedule: Schedule) -> Contract:
-    """The contract that this schedule must keep. Raises ArgumentError for a collective that does not exist."""
+    """The contract that this schedule must keep. Raises ArgumentError for an unknown collective."""
     p, C, kind, result = schedule.ranks, schedule.chunks, schedule.collective, schedule.result
     if kind in BLOCKED and C % p:
         raise ArgumentError(f"{schedule.name}: {kind} over {p} ranks needs a multiple of {p} chunks, not {C}")

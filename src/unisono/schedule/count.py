@@ -1,4 +1,4 @@
-"""What a table costs, counted: rounds, messages, and chunks sent, received and added by each rank.
+"""The cost of a table: rounds, messages, and what each rank sends, receives and adds.
 
 Amounts are fractions of the vector of m bytes: the tensor; for scatter, gather, all_gather and reduce_scatter the
 longer one, of all blocks; for all_to_all the tensor of one rank.
@@ -19,9 +19,9 @@ __all__ = ["Bounds", "Counts", "count", "lower_bounds"]
 
 @dataclass(frozen=True)
 class Counts:
-    """rounds: those in which a message travels. ports: the most messages that one rank sends, or
-    receives, in one round.
+    """What a table costs.
 
+    rounds: those in which a message travels. ports: the most messages that one rank sends, or receives, in one round.
     messages, sent, received, added: per rank, the last three as fractions of the vector. What a rank moves within
     itself is no message; what it adds is an addition wherever it comes from.
     """
@@ -60,22 +60,35 @@ class Bounds:
 
 def count(schedule: Schedule) -> Counts:
     """Count what a table moves."""
+    if schedule.symmetric:
+        return _count_symmetric(schedule)
     p, rows = schedule.ranks, schedule.rows
     far = rows[rows[:, SRC] != rows[:, DST]]
-    messages = np.unique(far[:, [ROUND, SRC, DST]], axis=0)
-    ends = [np.unique(messages[:, [0, end]], axis=0, return_counts=True)[1] for end in (1, 2)]
+    messages = np.unique((far[:, ROUND] * p + far[:, SRC]) * p + far[:, DST])
+    number, src, dst = messages // (p * p), messages // p % p, messages % p
+    busiest = [np.unique(number * p + end, return_counts=True)[1].max(initial=0) for end in (src, dst)]
 
     def chunks(column: int, some: npt.NDArray[np.int64]) -> tuple[float, ...]:
         return tuple((np.bincount(some[:, column], some[:, N], p) / schedule.chunks).tolist())
 
     return Counts(
-        rounds=len(np.unique(far[:, ROUND])),
-        ports=max(int(busy.max(initial=0)) for busy in ends),
-        messages=tuple(np.bincount(messages[:, 1], minlength=p).tolist()),
+        rounds=len(np.unique(number)),
+        ports=int(max(busiest)),
+        messages=tuple(np.bincount(src, minlength=p).tolist()),
         sent=chunks(SRC, far),
         received=chunks(DST, far),
         added=chunks(DST, rows[rows[:, OP] != COPY]),
     )
+
+
+def _count_symmetric(one: Schedule) -> Counts:
+    """The same from the rows of one rank: every rank sends, receives and adds as much as it does."""
+    p, rows = one.ranks, one.rows
+    hops = (rows[:, DST] - rows[:, SRC]) % p
+    messages = np.unique((rows[:, ROUND] * p + hops)[hops > 0])
+    busy = np.unique(messages // p, return_counts=True)[1]
+    sent, added = (float(rows[some, N].sum() / one.chunks) for some in (hops > 0, rows[:, OP] != COPY))
+    return Counts(len(busy), int(busy.max(initial=0)), (len(messages),) * p, *((x,) * p for x in (sent, sent, added)))
 
 
 def lower_bounds(collective: str, ranks: int) -> Bounds:

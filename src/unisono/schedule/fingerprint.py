@@ -1,6 +1,6 @@
-"""Proof of any large table by random fingerprints, on a sample of the chunks.
+"""Proof of large tables by random fingerprints, on a sample of the chunks.
 
-Every rank's contribution to a chunk is a random number below the prime 2^61 - 1, and adding is addition modulo that
+A rank's contribution to a chunk is a random number below the prime 2^61 - 1, and adding is addition modulo that
 prime. A wrong set of contributions has the right sum with a probability of 2^-61 (Schwartz 1980, Zippel 1979): the sum
 is a linear form in the random numbers. Where no chunk changes its number, each chunk is a problem of its own, and a few
 of them, drawn at random, can be followed through a table with millions of rows.
@@ -13,11 +13,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import AlgorithmError, ArgumentError
+from ..errors import ArgumentError
 from .contract import BLOCKED, HOLDERS
+from .fault import fault
 from .moves import check_rows
 from .proof import Proof
-from .table import COPY, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, N, Rows, Schedule, X
+from .table import COPY, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, N, Rows, Schedule, X, spread
 
 __all__ = ["prove_by_fingerprints"]
 
@@ -33,8 +34,8 @@ def prove_by_fingerprints(schedule: Schedule, *, columns: int = 16, seed: int = 
 
     For every collective but all_to_all, barrier and scan. Raises AlgorithmError with round, rank, chunk and reason.
     """
-    p, C = schedule.ranks, schedule.chunks
-    rows = schedule.rows
+    schedule = spread(schedule)
+    p, C, rows = schedule.ranks, schedule.chunks, schedule.rows
     if schedule.collective not in HOLDERS or (rows[:, SCHUNK] != rows[:, DCHUNK]).any():
         raise ArgumentError(f"{schedule.name}: only tables in which no chunk changes its number have fingerprints")
     if schedule.collective in BLOCKED and C % p:
@@ -58,9 +59,8 @@ def prove_by_fingerprints(schedule: Schedule, *, columns: int = 16, seed: int = 
     wrong = end & ~(full[schedule.result] & (value[schedule.result] == want))
     if wrong.any():
         rank, column = np.argwhere(wrong)[0]
-        raise AlgorithmError(
-            f"{schedule.name}: at the end rank {rank}, chunk {sample[column]} does not hold every contribution once"
-        )
+        reason = f"rank {rank} ends without every part of chunk {sample[column]} exactly once"
+        raise fault(schedule, reason, slot=(int(rank), schedule.result, int(sample[column])))
     return Proof(schedule.name, p, schedule.rounds, "fingerprints")
 
 
@@ -74,10 +74,9 @@ def _round(schedule: Schedule, rows: Rows, sample: _Numbers, value: _Numbers, fu
     def wrong(bad: _Flags, reason: str) -> None:
         if bad.any():
             at = row[bad.argmax()]
-            raise AlgorithmError(
-                f"{schedule.name}: round {rows[at, ROUND]}: rank {rows[at, SRC]} to rank {rows[at, DST]}, "
-                f"chunk {sample[column[bad.argmax()]]}: {reason}"
-            )
+            chunk, dst = int(sample[column[bad.argmax()]]), int(rows[at, DST])
+            reason = f"rank {rows[at, SRC]} sends chunk {chunk} to rank {dst}, but {reason}"
+            raise fault(schedule, reason, number=int(rows[at, ROUND]), slot=(dst, int(rows[at, DBUF]), chunk))
 
     wrong(~full[source], "the sender holds nothing")
     number = np.ravel_multi_index(slot, value.shape)

@@ -13,30 +13,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import AlgorithmError
 from .contract import Slot
+from .fault import fault, slot_text
 from .table import ADD, COPY, DBUF, DCHUNK, DST, JOIN, OP, ROUND, SBUF, SCHUNK, SRC, N, Schedule, expand
 
 __all__ = ["Move", "check_rows", "moves"]
 
-_NAMES = "XYT"
+_BUFFERS = 3
 
 
 class Move(NamedTuple):
-    """slot becomes the source, if there is one, or the combination of all sources, which are in rank order."""
+    """One write: the slot becomes its only source, or the combination of all sources, which are in rank order."""
 
     slot: Slot
     sources: list[Slot]
-
-    def __str__(self) -> str:
-        rank, buffer, chunk = self.slot
-        return f"rank {rank}, chunk {chunk} of {_NAMES[buffer]}"
 
 
 def moves(schedule: Schedule) -> Iterator[tuple[int, list[Move]]]:
     """The rounds of a table in order, each with its moves: all read before any writes.
 
-    Raises AlgorithmError for a table that means nothing: a number out of range, or a slot written twice in a round.
+    Raises AlgorithmError for a number out of range, or a slot written twice in a round.
     """
     check_rows(schedule)
     return _rounds(schedule)
@@ -48,12 +44,12 @@ def _rounds(schedule: Schedule) -> Iterator[tuple[int, list[Move]]]:
     table = rows.tolist()
     for start, stop in pairwise(cuts):
         written: dict[Slot, list[Slot]] = {}
-        for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[start:stop]:
+        for number, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[start:stop]:
             slot, source = (dst, dbuf, dchunk), (src, sbuf, schunk)
             if op != COPY:
                 written.setdefault(slot, [slot]).append(source)
             elif slot in written:
-                raise AlgorithmError(f"{schedule.name}: round {table[start][ROUND]}: {Move(slot, [])} is written twice")
+                raise fault(schedule, f"{slot_text(slot)} is written twice", number=number, slot=slot)
             else:
                 written[slot] = [source]
         for sources in written.values():
@@ -70,14 +66,14 @@ def check_rows(schedule: Schedule) -> None:
     """
     rows, p, C = schedule.rows, schedule.ranks, schedule.chunks
     combine = JOIN if schedule.collective == "barrier" else ADD
-    if not (0 <= schedule.root < p and schedule.result < len(_NAMES)):
-        raise AlgorithmError(f"{schedule.name}: root {schedule.root} or buffer {schedule.result} does not exist")
+    if not (0 <= schedule.root < p and 0 <= schedule.result < _BUFFERS):
+        raise fault(schedule, f"root {schedule.root} or buffer {schedule.result} does not exist")
     if not len(rows):
         return
     faults = {
         "its round comes before that of the row above": np.diff(rows[:, ROUND], prepend=0) < 0,
         f"there are only the ranks 0 to {p - 1}": _outside(rows[:, [SRC, DST]], p),
-        "there are only the buffers X, Y and T": _outside(rows[:, [SBUF, DBUF]], len(_NAMES)),
+        "there are only the buffers X, Y and T": _outside(rows[:, [SBUF, DBUF]], _BUFFERS),
         f"there are only the chunks 0 to {C - 1}": _outside(rows[:, [SCHUNK, DCHUNK]], C),
         f"a run has from 1 to {C} chunks": _outside(rows[:, [N]] - 1, C),
         f"{schedule.collective} only copies and {'joins' if combine == JOIN else 'adds'}": (
@@ -87,11 +83,10 @@ def check_rows(schedule: Schedule) -> None:
     bad = np.stack(list(faults.values()))
     if bad.any():
         row = int(bad.any(axis=0).argmax())
-        reason = list(faults)[int(bad[:, row].argmax())]
-        raise AlgorithmError(
-            f"{schedule.name}: round {rows[row, ROUND]}, rank {rows[row, SRC]} to rank {rows[row, DST]}, "
-            f"chunk {rows[row, SCHUNK]} to {rows[row, DCHUNK]}: {reason} (row {row})"
-        )
+        rule = list(faults)[int(bad[:, row].argmax())]
+        number, src, dst, _, schunk, _, dchunk, *_ = rows[row].tolist()
+        said = f"rank {src} sends chunk {schunk} to rank {dst} as chunk {dchunk}, but {rule} (row {row})"
+        raise fault(schedule, said, number=number)
 
 
 def _outside(columns: np.ndarray, size: int) -> np.ndarray:

@@ -1,8 +1,7 @@
 """The exact proof that a table keeps its contract, for the number of ranks that it is made for.
 
-The table is run on sets in place of numbers: what a slot holds is an origin chunk and the set of ranks whose
-contributions are in it. Beside it runs the order in which they were combined, so that the proof also says whether all
-ranks end with the same bits.
+The table is run on sets in place of numbers: a slot holds an origin chunk and the set of ranks whose contributions are
+in it. The order of combination is followed, too, so the proof also says whether all ranks end with the same bits.
 """
 
 from __future__ import annotations
@@ -11,18 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import AlgorithmError
+from ..units import ranks_text
 from .contract import Slot, Value, contract
-from .moves import Move, moves
-from .table import Schedule
+from .fault import Fault, fault, ranks_in, slot_text
+from .moves import moves
+from .table import DBUF, DCHUNK, DST, ROUND, Schedule, expand
 
-__all__ = ["Proof", "prove"]
+__all__ = ["Proof", "find_fault", "prove"]
+
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
 class Proof:
     """What has been proved of a schedule.
 
-    method: "exact", "symmetric" (one rank speaks for all) or "fingerprints" (sampled chunks).
+    method: "exact"; "symmetric" (the rows of rank 0 stand for those of all ranks); "fingerprints" (random numbers in
+    place of sets, on sampled chunks); "symmetric fingerprints" (both, on all chunks).
     same_bits: every rank ends with bit-identical sums (all_reduce only). same_order: every chunk is combined in the
     same order, so that a sum does not depend on where in a tensor it stands. None where there is nothing to say.
     """
@@ -40,10 +44,10 @@ _Held = tuple[int, int, int]
 
 
 def prove(schedule: Schedule, *, ordered: bool = False) -> Proof:
-    """Proof that after the table every slot that the contract names holds each contribution exactly once.
+    """Prove that at the end every slot of the contract holds each contribution exactly once.
 
     ordered: also that contributions are only ever combined as neighbours in rank order, as an operation that does not
-    commute needs it. Raises AlgorithmError with round, rank, slot and reason.
+    commute needs it. Raises AlgorithmError, whose argument is a `Fault`: round, slot, reason and line of the source.
     """
     rounds = moves(schedule)
     promise = contract(schedule)
@@ -56,19 +60,36 @@ def prove(schedule: Schedule, *, ordered: bool = False) -> Proof:
             try:
                 held = [state[source] for source in move.sources]
             except KeyError as empty:
-                raise _wrong(schedule, number, move, f"{_slot(empty.args[0])} holds nothing") from None
+                reason = _nothing(move.slot, empty.args[0])
+                raise fault(schedule, reason, number=number, slot=move.slot) from None
             if len(held) > 1:
                 reason = "" if overlap else _obstacle(held, ordered)
                 if reason:
-                    raise _wrong(schedule, number, move, reason)
+                    reason += f" in {slot_text(move.slot)}"
+                    raise fault(schedule, reason, number=number, slot=move.slot, ordered=ordered)
                 held = [_combine(held, orders, schedule.ranks)]
             new.append((move.slot, held[0]))
         state.update(new)
     for slot, value in promise.after.items():
         if state.get(slot, (-1, 0))[:2] != value:
-            have = _value(state[slot][:2]) if slot in state else "nothing"
-            raise AlgorithmError(f"{schedule.name}: at the end {_slot(slot)} holds {have} instead of {_value(value)}")
+            raise _wrong_end(schedule, slot, state.get(slot), value)
     return Proof(schedule.name, schedule.ranks, schedule.rounds, "exact", *_sameness(schedule, promise.after, state))
+
+
+def find_fault(schedule: Schedule) -> Fault | None:
+    """What `prove` would raise, as data; None for a table that keeps its contract."""
+    try:
+        prove(schedule)
+    except AlgorithmError as error:
+        found: Fault = error.args[0]
+        return found
+    return None
+
+
+def _nothing(slot: Slot, empty: Slot) -> str:
+    if slot == empty:
+        return f"something is added to {slot_text(slot)}, which holds nothing"
+    return f"rank {slot[0]} is sent {slot_text(empty)}, which holds nothing"
 
 
 def _obstacle(held: Sequence[_Held], ordered: bool) -> str:
@@ -76,11 +97,11 @@ def _obstacle(held: Sequence[_Held], ordered: bool) -> str:
     chunk, ranks, _ = held[0]
     for other, more, _ in held[1:]:
         if other != chunk:
-            return f"it would add chunk {other} to chunk {chunk}"
+            return f"chunk {other} would be added to chunk {chunk}"
         if more & ranks:
-            return f"{_ranks(more & ranks)} would be counted twice"
+            return f"{ranks_text(ranks_in(more & ranks))} would be counted twice"
         if ordered and (more & -more) != 1 << ranks.bit_length():
-            return f"{_ranks(more)} cannot follow {_ranks(ranks)}, if the order matters"
+            return f"{ranks_text(ranks_in(more))} cannot follow {ranks_text(ranks_in(ranks))}"
         ranks |= more
     return ""
 
@@ -95,6 +116,32 @@ def _combine(held: Sequence[_Held], orders: dict[tuple[int, ...], int], ranks: i
     return held[0][0], everyone, orders.setdefault(expression, ranks + 1 + len(orders))
 
 
+def _wrong_end(schedule: Schedule, slot: Slot, held: _Held | None, want: Value) -> AlgorithmError:
+    """The error for a slot of the result that does not hold what it must. The last round that wrote it is to blame."""
+    rank, (chunk, ranks) = slot[0], want
+    has_chunk, has, _ = held or (chunk, 0, 0)
+    if has_chunk != chunk:
+        reason = f"rank {rank} ends with {_parts(has, has_chunk)} in place of {_parts(ranks, chunk)}"
+    elif ranks & ~has:
+        reason = f"rank {rank} ends without {_parts(ranks & ~has, chunk)}"
+    else:
+        reason = f"rank {rank} ends with {_parts(has & ~ranks, chunk)}, which is not for it"
+    rows = expand(schedule)
+    writes = rows[(rows[:, [DST, DBUF, DCHUNK]] == slot).all(axis=1), ROUND]
+    if not len(writes):
+        return fault(schedule, f"{reason}; no round writes it", slot=slot)
+    last = int(writes[-1])
+    return fault(schedule, f"{reason}; the last to write it is round {last}", slot=slot, guilty=last)
+
+
+def _parts(bits: int, chunk: int) -> str:
+    """`rank 1's part of chunk 0`, or `the parts of ranks 1, 2 of chunk 0`."""
+    ranks = list(ranks_in(bits))
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}'s part of chunk {chunk}"
+    return f"the parts of {ranks_text(ranks, _MOST_NAMED)} of chunk {chunk}"
+
+
 def _sameness(
     schedule: Schedule, after: dict[Slot, Value], state: dict[Slot, _Held]
 ) -> tuple[bool | None, bool | None]:
@@ -106,20 +153,3 @@ def _sameness(
         orders.setdefault(slot[2], set()).add(state[slot][2])
     same_bits = all(len(order) == 1 for order in orders.values())
     return same_bits if schedule.collective == "all_reduce" else None, len(set().union(*orders.values())) == 1
-
-
-def _wrong(schedule: Schedule, number: int, move: Move, reason: str) -> AlgorithmError:
-    return AlgorithmError(f"{schedule.name}: round {number}: {move}: {reason}")
-
-
-def _slot(slot: Slot) -> str:
-    return str(Move(slot, []))
-
-
-def _ranks(bits: int) -> str:
-    names = [str(r) for r in range(bits.bit_length()) if bits >> r & 1]
-    return ("rank " if len(names) == 1 else "ranks ") + ", ".join(names)
-
-
-def _value(value: Value) -> str:
-    return f"chunk {value[0]} of {_ranks(value[1])}"

@@ -1,6 +1,6 @@
-"""A schedule is a table of transfers; everything else is a query on the table.
+"""A schedule is a table of transfers, one row each; proofs, counts, pictures and programs are made from its rows.
 
-One row says: in ROUND, rank SRC sends N consecutive chunks (cyclic in the buffer), starting at SCHUNK of its buffer
+A row says: in ROUND, rank SRC sends N consecutive chunks (cyclic in the buffer), starting at SCHUNK of its buffer
 SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: copied (COPY), added (ADD) or joined (JOIN).
 
 - Rows are global facts, so a send without its receive cannot be written.
@@ -12,7 +12,8 @@ SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: copied (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -32,15 +33,19 @@ __all__ = [
     "SBUF",
     "SCHUNK",
     "SRC",
+    "Line",
     "N",
+    "Rounds",
     "Rows",
     "Schedule",
     "T",
     "Transfer",
     "X",
     "Y",
+    "current_line",
     "expand",
     "send",
+    "spread",
     "trace",
     "unwrap",
 ]  # fmt: skip
@@ -57,15 +62,20 @@ ROUND, SRC, DST, SBUF, SCHUNK, DBUF, DCHUNK, N, OP = range(9)
 Rows = npt.NDArray[np.int64]
 Transfer = tuple[Any, ...]
 """What `send` returns: the columns after ROUND, each an integer, an array, or a symbolic rank."""
+Rounds = Iterable[Transfer | list[Transfer]]
+"""What an algorithm yields: for each round one `send`, or a list of them."""
+Line = tuple[str, int]
+"""A line of source: file and number."""
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A table of transfers with what it promises. Two are equal only if they are one: tables are compared by proof.
+    """A table of transfers and its contract. Compared by identity; use `prove` to compare behaviour.
 
     ranks: how many take part. chunks: into how many chunks each buffer is cut. rows: (n, 9) int64, sorted by round.
-    collective: the contract it keeps, such as "all_reduce". root: for the rooted ones. result: the buffer that holds
-    the result, X (in place) or Y.
+    collective: the contract it keeps, such as "all_reduce". root: for collectives with a root. result: the buffer that
+    holds the result, X (in place) or Y. yields: for each round the line of the `yield` that made it, where known.
+    symmetric: the rows are those of rank 0 only; rank r does the same with r added to all ranks and chunks.
     """
 
     ranks: int
@@ -75,11 +85,19 @@ class Schedule:
     name: str = ""
     root: int = 0
     result: int = X
+    yields: tuple[Line | None, ...] = ()
+    symmetric: bool = False
 
     @property
     def rounds(self) -> int:
         """How many rounds the table spans."""
         return int(self.rows[-1, ROUND]) + 1 if len(self.rows) else 0
+
+    def _repr_html_(self) -> str:
+        """The page that plays the rounds, for a notebook."""
+        # By name, because `draw` stands on the floor above and is only needed where somebody looks.
+        page: str = import_module("unisono.draw").notebook(self)
+        return page
 
 
 def send(
@@ -102,7 +120,7 @@ def send(
 
 
 def trace(
-    algorithm: Callable[..., Iterable[Transfer | list[Transfer]]],
+    algorithm: Callable[..., Rounds],
     ranks: int,
     chunks: int,
     collective: str,
@@ -118,18 +136,37 @@ def trace(
     """
     r = np.arange(ranks)
     rounds = algorithm(r, ranks) if root is None else algorithm(r, ranks, root)
-    rows = []
+    rows, yields = [], []
     for k, moves in enumerate(rounds):
+        yields.append(current_line(rounds))
         for move in moves if isinstance(moves, list) else [moves]:
             columns = np.broadcast_arrays(k, *move)
             rows.append(np.stack([c.ravel() for c in columns], axis=1))
     table = np.concatenate(rows).astype(np.int64) if rows else np.zeros((0, 9), np.int64)
-    return Schedule(ranks, chunks, table, collective, name or algorithm.__name__, root or 0, result)
+    return Schedule(ranks, chunks, table, collective, name or algorithm.__name__, root or 0, result, tuple(yields))
+
+
+def current_line(rounds: Rounds) -> Line | None:
+    """The line at which a suspended generator stands; None for any other iterable."""
+    frame = getattr(rounds, "gi_frame", None)
+    return (frame.f_code.co_filename, frame.f_lineno) if frame else None
+
+
+def spread(schedule: Schedule) -> Schedule:
+    """The table with the rows of all ranks; a table that is not symmetric has them already."""
+    if not schedule.symmetric:
+        return schedule
+    p = schedule.ranks
+    rows = np.repeat(schedule.rows, p, axis=0)
+    turn = np.tile(np.arange(p), len(schedule.rows))
+    for column, size in ((SRC, p), (DST, p), (SCHUNK, schedule.chunks), (DCHUNK, schedule.chunks)):
+        rows[:, column] = (rows[:, column] + turn) % size
+    return replace(schedule, rows=rows, symmetric=False)
 
 
 def unwrap(schedule: Schedule) -> Rows:
     """The rows with every run that passes the end of its buffer split, so that runs are contiguous on both sides."""
-    rows, chunks = schedule.rows, schedule.chunks
+    rows, chunks = spread(schedule).rows, schedule.chunks
     while True:
         room = chunks - np.maximum(rows[:, SCHUNK], rows[:, DCHUNK])
         over = rows[:, N] > room
@@ -150,7 +187,8 @@ def unwrap(schedule: Schedule) -> Rows:
 
 def expand(schedule: Schedule) -> Rows:
     """The rows with one chunk each."""
-    rows, n = schedule.rows, schedule.rows[:, N]
+    rows = spread(schedule).rows
+    n = rows[:, N]
     out = np.repeat(rows, n, axis=0)
     step = np.arange(len(out)) - np.repeat(np.cumsum(n) - n, n)
     for column in (SCHUNK, DCHUNK):

@@ -1,0 +1,35 @@
+"""Drawings as text that notebooks show as pictures."""
+
+from __future__ import annotations
+
+from html import escape
+
+__all__ = ["Grid", "Page", "Svg"]
+
+
+class Grid(str):
+    """A drawing as plain text."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self)}</pre>"
+
+
+class Svg(str):
+    """A drawing as the source of one SVG picture."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
+class Page(str):
+    """A drawing as the source of one HTML page. In a notebook it stands in a frame of its own."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        style = "width:100%;height:36rem;border:0"
+        return f'<iframe srcdoc="{escape(self)}" sandbox="allow-scripts" style="{style}"></iframe>'

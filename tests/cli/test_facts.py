@@ -1,0 +1,42 @@
+"""How algorithms are counted and proved for any number of ranks, and what is said when that takes long."""
+
+from __future__ import annotations
+
+import pytest
+
+from unisono.algorithms import CATALOGUE
+from unisono.cli import facts as facts_module
+from unisono.cli.facts import Costs, facts, patience
+from unisono.cli.target import find_target
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_way_of_counting_gives_the_same_costs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = find_target(name, 16)
+    exact = facts(target)
+    assert exact.costs is not None
+    monkeypatch.setattr(facts_module, "MOST_EXACT", 8)
+    quick = facts(target)
+    assert quick.costs == exact.costs
+    assert quick.proof is not None or "left out" in quick.note
+    monkeypatch.setattr(facts_module, "_MOST_ROWS", -1)
+    stated = facts(target)
+    if stated.proof is None:
+        assert stated.costs is not None
+        check(stated.costs, exact.costs)
+
+
+def check(stated: Costs, counted: Costs) -> None:
+    for field in ("rounds", "sent", "received"):
+        says, is_so = getattr(stated, field), getattr(counted, field)
+        if says is not None:
+            assert says >= is_so if stated.bound else says == pytest.approx(is_so)
+
+
+def test_who_waits_long_is_told_why(capsys: pytest.CaptureFixture[str]) -> None:
+    with patience("counting the stars", after_s=0) as timer:
+        timer.join()
+    assert capsys.readouterr().err == "unisono: counting the stars ...\n"
+    with patience("nothing", after_s=1000):
+        pass
+    assert capsys.readouterr().err == ""
