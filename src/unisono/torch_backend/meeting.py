@@ -11,16 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import distributed_c10d
 
 from ..config import Config
 from ..engine.arena import Arena
 from ..engine.sub_arena import SubArena
 from ..errors import OutOfMemory, WaitTimeout
 from ..membership import Group, get_default, set_default
-from ..membership.detect import Launch
-from ..membership.exit import leave_at_exit
-from ..membership.rendezvous import meet
+from ..membership.at_exit import leave_at_exit
+from ..membership.rendezvous import fresh_keys, meet
 from ..watch.gone import gone
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ _FOLLOW_S = 1.0
 
 _world: Group | None = None
 """The group of all ranks of torch.distributed, if it is ours: its sub-groups live in its memory."""
-_worlds = 0
-"""How many of them there have been: a store may still have what they wrote."""
 
 
 def join(
@@ -53,10 +50,9 @@ def join(
     if there is none. Raises WaitTimeout, naming who did not come, ArgumentError where the ranks are not all on one
     host, OutOfMemory.
     """
-    global _world, _worlds  # noqa: PLW0603  one per process, as in torch
+    global _world  # noqa: PLW0603  one per process, as in torch
     world = not global_ranks
-    _worlds += world
-    own = PrefixStore(f"unisono {_worlds}", store)
+    own = fresh_keys(store, rank)
     if not world and _world is not None and not _world.closed:
         return _sub_group(_world, own, rank, global_ranks, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
@@ -112,9 +108,8 @@ def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Are
     """Memory of its own for a group."""
     if size == 1:
         return Arena.create(1, config)
-    launch = Launch(rank, size, "torch", "torch.distributed says so")
     try:
-        arena = meet(launch, store, config.timeout_s, config)
+        arena = meet(rank, size, store, config.timeout_s, config)
     except WaitTimeout as error:
         raise WaitTimeout(_call(name), error.waited_s, error.missing, rank, error.details) from error
     if rank == 0:  # all have come, and have what they need

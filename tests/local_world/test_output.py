@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from unisono.membership import init, run, world
+from unisono import init, run, world
 
 
 def speak():
@@ -67,7 +67,7 @@ def test_much_output_does_not_block(capsys):
 
 
 def test_the_order_of_parent_and_ranks_is_kept():
-    code = "from unisono.membership import run\nprint('before')\nrun(print, 1, ('within',))\nprint('after')"
+    code = "from unisono import run\nprint('before')\nrun(print, 1, ('within',))\nprint('after')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout == "before\nwithin\nafter\n"
 
