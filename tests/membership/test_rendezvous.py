@@ -12,8 +12,8 @@ from torch.distributed import HashStore
 
 from unisono.errors import ArgumentError, WaitTimeout
 from unisono.membership import rendezvous
-from unisono.membership.launch import Launch
 from unisono.membership.identity import Identity, why_apart
+from unisono.membership.launch import Launch
 from unisono.membership.rendezvous import meet, open_store
 
 HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711)
@@ -59,7 +59,9 @@ def test_all_share_one_arena(size):
 def test_who_does_not_come_is_named_by_everybody_else(absent):
     store, start = HashStore(), time.monotonic()
     come = [launch for launch in launches(4) if launch.rank != absent]
-    for launch, error in zip(come, together(lambda launch: meet(launch.rank, launch.size, store, 0.5), come), strict=True):
+    for launch, error in zip(
+        come, together(lambda launch: meet(launch.rank, launch.size, store, 0.5), come), strict=True
+    ):
         assert isinstance(error, WaitTimeout)
         assert (error.missing, error.waiting) == ((absent,), launch.rank)
     assert time.monotonic() - start < 5
@@ -70,7 +72,7 @@ def test_a_second_attempt_does_not_meet_the_first():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     there = [Launch(rank, 3, "environment", "", "127.0.0.1", port) for rank in range(3)]
-    first, second = (together(lambda launch: open_store(launch, 60), there) for attempt in (1, 2))  # noqa: B023
+    first, second = (together(lambda launch: open_store(launch, 60), there) for _ in range(2))
     first_arenas = together(lambda launch: meet(launch.rank, launch.size, first[launch.rank], 60), there)
     second_arenas = together(lambda launch: meet(launch.rank, launch.size, second[launch.rank], 60), there)
     first_arenas[0].mark_gone(0, "only the first")

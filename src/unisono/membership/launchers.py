@@ -42,6 +42,10 @@ class _Launcher:
     """Without this variable the others belong to an enclosing allocation, and launch nothing."""
 
 
+_MPICH_MANAGERS = {"hydra_pmi_proxy", "mpiexec.gforker"}
+"""The processes that start ranks, by their names in /proc."""
+
+
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((environ[name] for name in names if name in environ), "")
 
@@ -63,7 +67,7 @@ def _mpich_job(_environ: Mapping[str, str]) -> str:
         except OSError:
             return ""
         fields = rest.split()  # state, parent, ...; the start is the 22nd field of the file, the 20th here
-        if command in ("hydra_pmi_proxy", "mpiexec.gforker"):
+        if command in _MPICH_MANAGERS:
             return f"{pid}.{fields[19]}"
         pid = int(fields[1])
     return ""
