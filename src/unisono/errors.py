@@ -209,7 +209,7 @@ class RankFailed(PeerError):
         super().__init__("\n\n".join(parts))
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the caller's own frames and the message, without frames of this package and of IPython."""
+        """What IPython shows: the message, and the frames that are neither this package's nor IPython's."""
         ours = ("unisono", "IPython", "ipykernel")
         frames = (
             (frame, line)
