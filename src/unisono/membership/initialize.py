@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
+from typing import TYPE_CHECKING
 
 from ..config import Config
 from ..engine.arena import Arena
@@ -14,8 +15,11 @@ from .current import get_default, is_rank_of_run, set_default
 from .group import Group
 from .launch import detect
 from .non_member import NonMember
-from .rendezvous import Store, meet, open_store
+from .rendezvous import meet, open_store
 from .socket_store import SocketStore
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 __all__ = ["get_rank", "get_world_size", "init", "shutdown"]
 
@@ -82,7 +86,10 @@ def get_world_size(group: Group | NonMember | None = None) -> int:
 
 
 def shutdown() -> None:
-    """Close the default group; peers that still wait for this rank learn that it has left. Runs at exit by itself."""
+    """Finish calls in the background, then close the default group. Runs at exit by itself. Idempotent.
+
+    Peers that still wait for this rank learn that it has left.
+    """
     global _store  # noqa: PLW0603  see init
     group = get_default()
     if group is not None:

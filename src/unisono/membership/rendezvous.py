@@ -13,7 +13,7 @@ import time
 from contextlib import closing
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..channel import remaining
 from ..config import Config
@@ -26,22 +26,11 @@ from .socket_store import SocketStore, accept, connect, listen
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-__all__ = ["Store", "fresh_keys", "meet", "open_store"]
+    Store = TorchStore | SocketStore
+
+__all__ = ["fresh_keys", "meet", "open_store"]
 
 _ASK_S = 0.005
-
-
-class Store(Protocol):
-    """What a meeting needs of a key-value store; torch's stores have it."""
-
-    def set(self, key: str, value: str, /) -> None:
-        """Tell all ranks a value."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Are these keys set?"""
-
-    def get(self, key: str, /) -> bytes:
-        """The value of a key that is set."""
 
 
 def open_store(launch: Launch, timeout_s: float) -> Store:

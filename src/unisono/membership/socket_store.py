@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
+from hashlib import sha256
 
 from ..channel import Channel, remaining
 from ..errors import ArgumentError, WaitTimeout
@@ -62,7 +63,8 @@ class SocketStore:
 
     def __init__(self, job: str, rank: int, timeout_s: float) -> None:
         start, deadline = time.monotonic(), time.monotonic() + timeout_s
-        name = f"unisono {os.getuid()} {job} {next(_meetings)}"
+        # Hashed, because a name has at most 107 bytes.
+        name = "unisono " + sha256(f"{os.getuid()} {job} {next(_meetings)}".encode()).hexdigest()
         self._values: dict[str, str] = {}
         self._peers: list[Channel] = []
         self._listener: socket.socket | None = None
