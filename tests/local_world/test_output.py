@@ -2,6 +2,7 @@
 
 # ruff: noqa: T201  printing is what is tested
 
+import atexit
 import ctypes
 import io
 import os
@@ -96,3 +97,8 @@ def test_lines_with_a_prefix_into_a_file_and_in_the_next_run(capfd):
         [f"[rank {a}] one", f"[rank {1 - a}] one", f"[rank {b}] two", f"[rank {1 - b}] two"]
         for a in range(2) for b in range(2)
     )  # fmt: skip
+
+
+def test_what_exit_handlers_print(capsys):
+    run(lambda: atexit.register(print, "bye") and None, 2, prefix=True)
+    assert lines(capsys.readouterr().out) == ["[rank 0] bye", "[rank 1] bye"]

@@ -92,7 +92,7 @@ class RankProcesses:
         for channel, pair in zip(self._channels, outputs, strict=True):
             with suppress(ConnectionError, TimeoutError):  # it has died or is stopped, as collecting will find
                 channel.send(task, payload, [output.hand_out() for output in pair], start_deadline)
-        distinct = list({id(output): output for pair in outputs for output in pair}.values())
+        distinct = list({output for pair in outputs for output in pair})
         collector = Collector(self._channels, self._fork_server, self.pids, self.arena, distinct)
         collector.wait(start_deadline, timeout_s, GRACE_S)
         late = [rank for rank in range(len(self.pids)) if rank not in collector.reports]

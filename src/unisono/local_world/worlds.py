@@ -128,9 +128,11 @@ class World:
             return values
 
     def close(self) -> None:
-        """End the ranks. Twice is fine."""
+        """End the ranks, and print what they have printed since the last run. Idempotent."""
         if self._processes is not None and os.getpid() == self._owner:
             self._processes.close()
+            for output in {output for pair in self._outputs for output in pair}:
+                output.finish()
         self._processes = None
         self._closed = True
 

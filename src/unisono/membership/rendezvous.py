@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Store = TorchStore | SocketStore
 
-__all__ = ["fresh_keys", "meet", "open_store"]
+__all__ = ["meet", "meeting_number", "open_store"]
 
 _ASK_S = 0.005
 
@@ -45,7 +45,7 @@ def open_store(launch: Launch, timeout_s: float) -> Store:
 
     start, serve = time.monotonic(), launch.rank == 0 and not launch.store_runs
     try:
-        store = TCPStore(
+        store: TorchStore = TCPStore(
             launch.address,
             launch.port,
             launch.size,
@@ -60,14 +60,16 @@ def open_store(launch: Launch, timeout_s: float) -> Store:
             raise ArgumentError(f"rank 0 cannot listen at {where}: {error}") from error
         details = f" It should listen at {where}: {error}."
         raise WaitTimeout("init()", time.monotonic() - start, (0,), launch.rank, details) from error
-    return fresh_keys(PrefixStore(launch.prefix, store), launch.rank)
+    store = PrefixStore(launch.prefix, store)
+    return PrefixStore(f"{meeting_number(store, launch.rank)}", store)
 
 
-def fresh_keys(store: TorchStore, rank: int) -> TorchStore:
-    """The store with keys that no earlier meeting of its ranks has used; all ranks hold the same number of meetings."""
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+def meeting_number(store: TorchStore, rank: int) -> int:
+    """How many meetings this rank has held at this store, with this one; it is the same on all ranks.
 
-    return PrefixStore(f"unisono meeting {store.add(f'unisono meetings of rank {rank}', 1)}", store)
+    In the keys of a meeting, it keeps them apart from what earlier meetings have left.
+    """
+    return store.add(f"unisono meetings of rank {rank}", 1)
 
 
 def meet(rank: int, size: int, store: Store, timeout_s: float, config: Config | None = None) -> Arena:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed import distributed_c10d
+from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ..config import Config
 from ..engine.arena import Arena
@@ -19,7 +19,7 @@ from ..engine.sub_arena import SubArena
 from ..errors import OutOfMemory, WaitTimeout
 from ..membership import Group, get_default, set_default
 from ..membership.at_exit import leave_at_exit
-from ..membership.rendezvous import fresh_keys, meet
+from ..membership.rendezvous import meet, meeting_number
 from ..watch.gone import gone
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ _FOLLOW_S = 1.0
 
 _world: Group | None = None
 """The group of all ranks of torch.distributed, if it is ours: its sub-groups live in its memory."""
+_meeting = 0
+"""The number of its meeting, which keeps the keys of its sub-groups apart from those of an earlier world."""
 
 
 def join(
@@ -50,9 +52,11 @@ def join(
     if there is none. Raises WaitTimeout, naming who did not come, ArgumentError where the ranks are not all on one
     host, OutOfMemory.
     """
-    global _world  # noqa: PLW0603  one per process, as in torch
+    global _world, _meeting  # noqa: PLW0603  one per process, as in torch
     world = not global_ranks
-    own = fresh_keys(store, rank)
+    if world:
+        _meeting = meeting_number(store, rank)
+    own = PrefixStore(f"unisono {_meeting}", store)
     if not world and _world is not None and not _world.closed:
         return _sub_group(_world, own, rank, global_ranks, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
