@@ -72,19 +72,17 @@ if TYPE_CHECKING:
         new_group,
         split,
     )
+    from .local_world import World, run, world
     from .membership import (
         Group,
         NonMember,
-        World,
         empty,
         get_rank,
         get_world_size,
         init,
         is_initialized,
-        run,
         share_,
         shutdown,
-        world,
     )  # fmt: skip
     from .modules import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
     from .objects import (
@@ -151,11 +149,11 @@ _HOME = {
     ),
     **dict.fromkeys(
         (
-            "Group", "NonMember", "World", "empty", "get_rank", "get_world_size", "init", "is_initialized", "run",
-            "share_", "shutdown", "world",
+            "Group", "NonMember", "empty", "get_rank", "get_world_size", "init", "is_initialized", "share_", "shutdown",
         ),
         "membership",
     ),
+    **dict.fromkeys(("World", "run", "world"), "local_world"),
     "Work": "work",
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ Fields come first; the message is made of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from traceback import StackSummary, walk_tb
 from typing import Any
 
 from .records import CallRecord, Departure
@@ -208,6 +209,16 @@ class RankFailed(PeerError):
         parts = [f"rank {rank} failed:\n{traceback.rstrip()}"]
         parts += [f"rank {r} failed after it:\n{text.rstrip()}" for r, text in sorted(self.waiting.items())]
         super().__init__("\n\n".join(parts))
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the message, and the frames that are neither this package's nor IPython's."""
+        ours = ("unisono", "IPython", "ipykernel")
+        frames = (
+            (frame, line)
+            for frame, line in walk_tb(self.__traceback__)
+            if str(frame.f_globals.get("__name__")).partition(".")[0] not in ours
+        )
+        return [*"".join(StackSummary.extract(frames).format()).splitlines(), f"{type(self).__name__}: {self}"]
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.rank, self.traceback, self.waiting)

@@ -19,11 +19,12 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 FLOORS = [
     {"errors"},
     {"units"},
-    {"config"},
+    {"config", "channel"},
     {"schedule"},
     {"algorithms", "price", "draw"},
     {"engine"},
     {"membership"},
+    {"local_world"},
     {"choose", "watch", "trace"},
     {"codec", "ops", "overlap", "work"},
     {"arguments"},

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from unisono import run
 from unisono.errors import ArgumentError, WaitTimeout
-from unisono.membership import get_default, init, run, shutdown
+from unisono.membership import get_default, init, shutdown
 
 SCRIPT = """
 import os, sys, time

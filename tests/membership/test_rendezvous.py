@@ -1,6 +1,7 @@
 """Launched processes find each other; who does not come, or is elsewhere, is named. Ranks are threads here."""
 
 import dataclasses
+import os
 import socket
 import threading
 import time
@@ -11,10 +12,18 @@ from torch.distributed import HashStore
 
 from unisono.errors import ArgumentError, WaitTimeout
 from unisono.membership import rendezvous
-from unisono.membership.detect import Launch
-from unisono.membership.rendezvous import Identity, connect, meet, strangers
+from unisono.membership.identity import Identity, why_apart
+from unisono.membership.launch import Launch
+from unisono.membership.rendezvous import meet, open_store
 
-HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000)
+HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711)
+
+
+@pytest.fixture(autouse=True)
+def threads_pass_for_processes(monkeypatch):
+    mine = Identity.mine
+    own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident()))
+    monkeypatch.setattr(Identity, "mine", own)
 
 
 def launches(size):
@@ -37,7 +46,7 @@ def together(function, launches):
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_all_share_one_arena(size):
     store = HashStore()
-    arenas = together(lambda launch: meet(launch, store, 20), launches(size))
+    arenas = together(lambda launch: meet(launch.rank, launch.size, store, 20), launches(size))
     for rank, arena in enumerate(arenas):
         arena.mark_gone(rank, f"tested {rank}")
     for arena in arenas:
@@ -50,7 +59,9 @@ def test_all_share_one_arena(size):
 def test_who_does_not_come_is_named_by_everybody_else(absent):
     store, start = HashStore(), time.monotonic()
     come = [launch for launch in launches(4) if launch.rank != absent]
-    for launch, error in zip(come, together(lambda launch: meet(launch, store, 0.5), come), strict=True):
+    for launch, error in zip(
+        come, together(lambda launch: meet(launch.rank, launch.size, store, 0.5), come), strict=True
+    ):
         assert isinstance(error, WaitTimeout)
         assert (error.missing, error.waiting) == ((absent,), launch.rank)
     assert time.monotonic() - start < 5
@@ -61,9 +72,9 @@ def test_a_second_attempt_does_not_meet_the_first():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     there = [Launch(rank, 3, "environment", "", "127.0.0.1", port) for rank in range(3)]
-    first, second = (together(lambda launch: connect(launch, 60, attempt), there) for attempt in (1, 2))  # noqa: B023
-    first_arenas = together(lambda launch: meet(launch, first[launch.rank], 60), there)
-    second_arenas = together(lambda launch: meet(launch, second[launch.rank], 60), there)
+    first, second = (together(lambda launch: open_store(launch, 60), there) for _ in range(2))
+    first_arenas = together(lambda launch: meet(launch.rank, launch.size, first[launch.rank], 60), there)
+    second_arenas = together(lambda launch: meet(launch.rank, launch.size, second[launch.rank], 60), there)
     first_arenas[0].mark_gone(0, "only the first")
     assert all(arena.board(0).gone for arena in first_arenas)
     assert not any(arena.board(0).gone for arena in second_arenas)
@@ -75,7 +86,7 @@ def test_nobody_at_the_meeting_place():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         with pytest.raises(WaitTimeout, match="MASTER_PORT") as caught:
-            connect(Launch(1, 2, "environment", "", "127.0.0.1", probe.getsockname()[1]), 0.5, 1)
+            open_store(Launch(1, 2, "environment", "", "127.0.0.1", probe.getsockname()[1]), 0.5)
     assert caught.value.missing == (0,)
 
 
@@ -85,18 +96,18 @@ def test_a_port_in_use_is_said():
         taken.listen()
         launch = Launch(0, 2, "environment", "", "127.0.0.1", taken.getsockname()[1])
         with pytest.raises(ArgumentError, match="rank 0 cannot listen"):
-            connect(launch, 2.0, 1)
+            open_store(launch, 2.0)
 
 
 def test_ranks_on_another_host_are_named_to_everybody(monkeypatch):
     store, odd = HashStore(), threading.local()
 
     def mine(cls):
-        return dataclasses.replace(HOME, host="node-b", boot="boot-2") if odd.here else HOME
+        return dataclasses.replace(HOME, host="node-b", boot="boot-2") if odd.here else dataclasses.replace(HOME, pid=1)
 
     def elsewhere(launch):
         odd.here = launch.rank == 1
-        return meet(launch, store, 20)
+        return meet(launch.rank, launch.size, store, 20)
 
     monkeypatch.setattr(rendezvous.Identity, "mine", classmethod(mine))
     for error in together(elsewhere, launches(3)):
@@ -117,7 +128,7 @@ def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
     def act(launch):
         if launch.rank == 1:
             threading.current_thread().name = "victim"
-        return meet(launch, store, 1.0)
+        return meet(launch.rank, launch.size, store, 1.0)
 
     host, _, survivor = together(act, launches(3))
     assert isinstance(host, WaitTimeout)
@@ -132,15 +143,35 @@ def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
         ({"host": "node-b", "boot": "boot-2"}, "rank 2 runs on host node-b, rank 0 on node-a"),
         ({"namespaces": "net:[2] pid:[1]"}, "rank 2 .* runs in another container"),
         ({"user": 1001}, "rank 2 runs as user 1001"),
+        ({"pid": 1}, "ranks 1 and 2 are the same process"),
     ],
 )
-def test_strangers(change, words):
-    reason = strangers({0: HOME, 1: HOME, 2: dataclasses.replace(HOME, **change)})
+def test_why_apart(change, words):
+    ranks = [dataclasses.replace(HOME, pid=rank) for rank in range(2)]
+    reason = why_apart({0: ranks[0], 1: ranks[1], 2: dataclasses.replace(HOME, **change)})
     assert bool(reason) == bool(words)
     if words:
         with pytest.raises(ArgumentError, match=words):
             raise ArgumentError(reason)
 
 
-def test_identity_is_the_same_for_everybody_here():
-    assert strangers({0: Identity.mine(), 1: Identity.mine()}) == ""
+def test_two_processes_here_can_share_memory():
+    assert why_apart({0: Identity.mine(), 1: dataclasses.replace(Identity.mine(), pid=1)}) == ""
+
+
+def test_ranks_that_are_threads_of_one_process_are_told_at_once(monkeypatch):
+    monkeypatch.undo()
+    store, start = HashStore(), time.monotonic()
+    for error in together(lambda launch: meet(launch.rank, launch.size, store, 100), launches(2)):
+        assert isinstance(error, ArgumentError)
+        assert f"ranks 0 and 1 are the same process (pid {os.getpid()})" in str(error)
+    assert time.monotonic() - start < 50
+
+
+def test_who_gives_up_first_tells_the_others_who_was_missing():
+    store = HashStore()
+    come = [launches(3)[rank] for rank in (0, 2)]
+    limits = {0: 0.2, 2: 100}
+    for error in together(lambda launch: meet(launch.rank, 3, store, limits[launch.rank]), come):
+        assert isinstance(error, WaitTimeout)
+        assert error.missing == (1,)

@@ -15,6 +15,7 @@ __all__ = ["app", "main"]
 
 _COMMANDS = {
     "explain": "explain", "draw": "draw", "compare": "compare", "list": "listing", "demo": "demo", "bench": "bench",
+    "run": "run",
 }  # fmt: skip
 """Command -> the module of this package that has it, as a function of the module's name."""
 
@@ -29,7 +30,9 @@ class _Commands(TyperGroup):
         home = _COMMANDS[cmd_name]
         single = typer.Typer(add_completion=False)
         single.command(cmd_name)(getattr(import_module(f".{home}", __name__), home))
-        return typer.main.get_command(single)
+        command = typer.main.get_command(single)
+        command.context_settings["allow_interspersed_args"] = cmd_name != "run"  # what follows a script is the script's
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:

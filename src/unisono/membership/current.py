@@ -1,4 +1,4 @@
-"""The default group: the one that calls use when they name none."""
+"""The default group of this process, which calls without a group use."""
 
 from __future__ import annotations
 

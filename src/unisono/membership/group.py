@@ -33,13 +33,13 @@ class SupportsClose(Protocol):
 class Group:
     """The ranks of one host that share an arena (the world), or some of them (a sub-group; see `groups`).
 
-    rank, size: who I am and how many we are. timeout_s: how long a call waits unless it says otherwise. broken: the
-    exception that ended the group's use, or None. parent: the group that a sub-group was made of; None: this is the
-    world. world_ranks: the members, in their order, as ranks of the world. The other attributes serve the calls.
+    rank, size: this process's rank, and the number of ranks. timeout_s: how long a call waits unless it says otherwise.
+    broken: the exception that ended the group's use, or None. parent: the group that a sub-group was made of; None for
+    the world. world_ranks: the members, in order, as ranks of the world. The other attributes serve the calls.
     """
 
     _in_place = False
-    """Is this rank still to leave the memory of a sub-group?"""
+    """Does this rank still use the memory of a sub-group?"""
 
     def __init__(
         self,
@@ -58,26 +58,26 @@ class Group:
         self.closed = False
         self.host = Host(arena, rank, config)
         self.lock = threading.Lock()
-        """Held while a call runs: calls of one group run one after the other."""
+        """Held while a call runs: a group runs one call at a time."""
         self.plans: dict[Any, Plan] = {}
         """By `dispatch.planning.PlanKey`; empty once the group is broken or closed."""
         self.shortcuts: dict[Any, Plan] = {}
         """The same plans by `dispatch.shortcut.ShortcutKey`, for the fast path."""
         self.worker: Any = None
-        """The thread that runs asynchronous calls, once there are any; see `work`."""
+        """The thread that runs asynchronous calls, after the first of them; see `work`."""
         self.uneven: dict[tuple[str, int], int] = {}
         """Collectives (with their roots) whose blocks have differed in size: how often they may be alike before the
         sizes are asked for no more; see `dispatch.blocks`."""
         self.progress_engine: SupportsClose | None = None
         """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
         self.pidfds: dict[int, int] = {}
-        # The fast path reads these without another step in between.
+        # Copies of the host's attributes: the fast path saves one look-up.
         self.run: Callable[..., int] = self.host.run
         self.state = self.host.state
         self.heap_first, self.heap_end = self.host.heap_first, self.host.heap_end
         _alive.add(self)
         self._subgroups: weakref.WeakSet[Group] = weakref.WeakSet()
-        """Of the world: all that its ranks have made, of sub-groups too."""
+        """In the world's group only: all sub-groups, sub-groups of sub-groups included."""
         if isinstance(arena, SubArena):
             self._in_place = True
             self.world._subgroups.add(self)  # noqa: SLF001  a group, too
@@ -89,7 +89,7 @@ class Group:
 
     @property
     def all_of_it(self) -> list[Group]:
-        """The sub-groups that live in this group's memory, and the group itself."""
+        """This group's sub-groups, if it is the world, and the group itself."""
         return [*self._subgroups, self]
 
     def check_usable(self) -> None:
@@ -104,40 +104,40 @@ class Group:
             )
 
     def break_off(self, error: UnisonoError) -> None:
-        """No more calls: this one went wrong in a way that leaves the ranks apart."""
+        """Refuse all further calls with this error: ranks may be at different points of a call."""
         self.broken = error
         self._stop()
 
     def abandon(self, how: How, words: str) -> None:
-        """Give up whatever runs, here and, of calls that need this rank, on the others: they learn how. Idempotent."""
+        """End this rank's calls, and let peers that wait for it fail with `words`. Idempotent."""
         if not self.closed:
             self.host.arena.mark_gone(self.rank, how, words)
             if self.broken is None:
                 self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
 
     def leave_to_parent(self) -> None:
-        """In a child that was forked from this rank: the group stays the parent's."""
+        """In a forked child of this rank: close the group here without touching the parent's memory."""
         self.closed, self._in_place, self.worker = True, False, None
         self._stop()
         self.lock = threading.Lock()
 
     def _stop(self) -> None:
         self.plans, self.shortcuts = {}, {}
-        # By a proxy: a group that refers to itself would wait for the garbage collector once it is dropped.
+        # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 
     def _refuse(self, *_: int) -> int:
-        """What a call runs that was already on its way when the group broke."""
+        """Runs instead of the kernel in calls that have passed check_usable before the group broke or was closed."""
         self.check_usable()
         raise InternalError(f"group {self.name!r} is neither broken nor closed, and yet refuses a call")
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """An uninitialised tensor in shared memory, which peers reach without a copy. Raises OutOfMemory."""
+        """An uninitialised tensor in shared memory, which peers read and write in place. Raises OutOfMemory."""
         self.check_usable()
         return self.host.heap.empty(shape, dtype or torch.get_default_dtype())
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Let this rank's asynchronous calls end, in sub-groups, too. Raises WaitTimeout after timeout_s, if given."""
+        """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for group in self.all_of_it:
             if group.worker is not None and group.worker.busy:
@@ -145,8 +145,9 @@ class Group:
                 group.worker.submit("the end of the group", lambda: None).wait(left_s)
 
     def close(self) -> None:
-        """End the group on this rank, and with the world its sub-groups: finish asynchronous calls, give descriptors
-        and memory back. Waits for no other rank; those that still wait for this one learn that it has left. Idempotent.
+        """Close the group on this rank, and with the world its sub-groups: finish asynchronous calls, then release
+        descriptors and memory. Waits for no other rank; those that wait for this one learn that it has left.
+        Idempotent.
         """
         if self.closed:
             return
@@ -169,7 +170,7 @@ class Group:
             self.lock.release()
 
     def _leave(self) -> None:
-        """Touch the memory of a sub-group no more. Takes no lock: the garbage collector may call this anywhere."""
+        """Stop using the memory of a sub-group. Takes no lock: the garbage collector may call this anywhere."""
         if isinstance(self.host.arena, SubArena) and self._in_place:
             self._in_place = False
             self.host.arena.leave(self.progress_engine)

@@ -1,4 +1,4 @@
-"""`init()` and `shutdown()`: the default group of this process, whoever started it."""
+"""`init()`, `get_rank()`, `get_world_size()`, `shutdown()`: the default group of this process, whoever started it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from ..config import Config
 from ..engine.arena import Arena
 from ..errors import ArgumentError, NotInitialized
 from ..records import How
+from .at_exit import leave_at_exit
 from .current import get_default, is_rank_of_run, set_default
-from .detect import detect
-from .exit import leave_at_exit
 from .group import Group
-from .rendezvous import connect, meet
+from .launch import detect
+from .non_member import NonMember
+from .rendezvous import meet, open_store
+from .socket_store import SocketStore
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-__all__ = ["init", "shutdown"]
+__all__ = ["get_rank", "get_world_size", "init", "shutdown"]
 
-_attempts = 0
 _store: Store | None = None
 """Kept because rank 0 may be its server, and torch's own process groups may meet there too."""
 
@@ -32,13 +33,15 @@ def init(
 ) -> Group:
     """The default group of this process; made at the first call, the same at every later one.
 
-    In a function started by `run`: the group of its ranks. Under torchrun: that of all processes, which must be on
-    one host. With rank and size: the ranks meet at MASTER_ADDR and MASTER_PORT. Else a group of this process alone.
+    In a function started by `run`: the group of its ranks. Under torchrun, mpirun or srun: that of all processes, which
+    must be on one host. With rank and size: the ranks meet at MASTER_ADDR and MASTER_PORT. A process that no launcher
+    has started is a group of one.
 
     Waits at most timeout_s (else the config's) for the other ranks. Raises WaitTimeout, naming those that did not
-    come, and ArgumentError where arguments and environment contradict each other or ranks run on several hosts.
+    come, and ArgumentError where arguments and environment contradict each other, where ranks run on several hosts or
+    as threads of one process, and where a launcher has started processes that cannot meet.
     """
-    global _attempts, _store  # noqa: PLW0603  the default group is one per process, and so is how it came to be
+    global _store  # noqa: PLW0603  the default group is one per process, and so is how it came to be
     group = get_default()
     if group is not None and not group.closed:
         for name, given, actual in (("rank", rank, group.rank), ("size", size, group.size)):
@@ -55,17 +58,39 @@ def init(
     if launch.size == 1:
         arena = Arena.create(1, config)
     else:
-        _attempts += 1
         end = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
-        _store = connect(launch, end - time.monotonic(), _attempts)
-        arena = meet(launch, _store, end - time.monotonic(), config)
+        store = open_store(launch, end - time.monotonic())
+        try:
+            arena = meet(launch.rank, launch.size, store, end - time.monotonic(), config)
+        finally:
+            if isinstance(store, SocketStore):
+                store.close()
+            else:
+                _store = store
     group = Group(arena, launch.rank, config=config)
     set_default(group)
     return group
 
 
+def get_rank(group: Group | NonMember | None = None) -> int:
+    """This process's rank in the group, or in the default group; -1 where it is no member."""
+    if group is None:
+        group = get_default() or init()
+    return -1 if isinstance(group, NonMember) else group.rank
+
+
+def get_world_size(group: Group | NonMember | None = None) -> int:
+    """How many ranks the group has, or the default group; -1 where this process is no member."""
+    if group is None:
+        group = get_default() or init()
+    return -1 if isinstance(group, NonMember) else group.size
+
+
 def shutdown() -> None:
-    """Close the default group; peers that still wait for this rank learn that it has left. Runs at exit by itself."""
+    """Finish calls in the background, then close the default group. Runs at exit by itself. Idempotent.
+
+    Peers that still wait for this rank learn that it has left.
+    """
     global _store  # noqa: PLW0603  see init
     group = get_default()
     if group is not None:

@@ -1,117 +1,100 @@
-"""Local worlds: run a function on several ranks of this host, from a script, a notebook or a test."""
+"""Which rank this process is, read from arguments and environment variables only."""
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from ..config import Config
-from ..errors import ArgumentError, NotInitialized
-from .cargo import pack
-from .crew import Crew
-from .output import Outlet
-from .verdict import results
+from ..errors import ArgumentError
+from .launchers import Job, find_job, integer
 
-__all__ = ["World", "run", "world"]
+__all__ = ["Launch", "detect"]
 
 
-def run(
-    fn: Callable[..., Any],
-    ranks: int = 4,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    timeout_s: float | None = None,
-) -> list[Any]:
-    """Call `fn(*args, **kwargs)` on `ranks` new processes of this host; return their results in rank order.
+@dataclass(frozen=True)
+class Launch:
+    """What a process knows about its world before it has met its peers.
 
-    On every rank `unisono.init()` returns the group of all of them, and calls without a group use it. The function
-    may be a lambda or a closure, from `__main__` or a notebook cell; results and arguments are copied.
-
-    Raises RankFailed (which is also an instance of the rank's own error, where that is one of unisono's) as soon as
-    a rank fails, and WaitTimeout, with the stacks of the ranks that are not ready, after timeout_s seconds.
-    """
-    with World(ranks, timeout_s=timeout_s) as alone:
-        return alone.run(fn, *args, **dict(kwargs or {}))
-
-
-def world(ranks: int = 4, *, timeout_s: float | None = None, config: Config | None = None) -> World:
-    """Ranks that stay: `with unisono.world(4) as w: w.run(prepare); w.run(step)`. See World."""
-    return World(ranks, timeout_s=timeout_s, config=config)
-
-
-class World:
-    """Ranks of this host that keep their processes, imports and group from one run to the next.
-
-    They are forked at the first run. A run that fails, or closes their group, takes its ranks with it, and the next
-    one starts on fresh ones.
+    kind: `arguments`, `torchrun`, `environment`, `single`, or the name of the launcher; why: what was seen, in words.
+    Ranks of more than one process meet either at a key-value store at address:port (store_runs: the launcher runs it
+    already; prefix keeps the keys of one start apart from those of the next), or, where job is set, at a Unix socket
+    named after that job.
     """
 
-    def __init__(self, ranks: int = 4, *, timeout_s: float | None = None, config: Config | None = None) -> None:
-        if not isinstance(ranks, int) or ranks < 1:
-            raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
-        if timeout_s is not None and timeout_s <= 0:
-            raise ArgumentError(f"timeout_s={timeout_s} is no time: give seconds, or None to wait without end")
-        self.size = ranks
-        self._timeout_s, self._config = timeout_s, config
-        self._owner = os.getpid()
-        self._outlets = Outlet("stdout"), Outlet("stderr")
-        self._crew: Crew | None = None
-        self._closed = False
-        self._one_run = threading.Lock()
+    rank: int
+    size: int
+    kind: str
+    why: str
+    address: str = ""
+    port: int = 0
+    store_runs: bool = False
+    prefix: str = "unisono"
+    job: str = ""
 
-    @property
-    def pids(self) -> list[int]:
-        """The processes of the ranks, in rank order; empty while there are none."""
-        return list(self._crew.pids) if self._crew else []
 
-    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call `fn(*args, **kwargs)` on every rank; return the results in rank order. Raises as `run` does."""
-        name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        if not callable(fn):
-            raise ArgumentError(f"run() takes a function, not a {name}")
-        for wrong, why in (
-            (self._closed, "has been closed"),
-            (os.getpid() != self._owner, f"belongs to process {self._owner}, from which this one was forked"),
+def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None = None) -> Launch:
+    """Rank and size: explicit arguments first, then RANK and WORLD_SIZE, then MPI's or Slurm's, else one process alone.
+
+    Raises ArgumentError where sources disagree, where a variable is missing or no number, and where a launcher has
+    started several processes that have no way to meet.
+    """
+    if (rank is None) != (size is None):
+        raise ArgumentError(f"rank={rank} and size={size}: give both or neither")
+    named_rank, named_size = integer(environ, "RANK"), integer(environ, "WORLD_SIZE")
+    if (named_rank is None) != (named_size is None):
+        there, missing = ("WORLD_SIZE", "RANK") if named_rank is None else ("RANK", "WORLD_SIZE")
+        if rank is None:
+            raise ArgumentError(f"{there}={environ[there]} is set but {missing} is not: set both, or unset {there}")
+    if rank is not None and size is not None:
+        for name, given, variable, seen in (
+            ("rank", rank, "RANK", named_rank),
+            ("size", size, "WORLD_SIZE", named_size),
         ):
-            if wrong:
-                raise NotInitialized(f"this world {why}: make a new one with unisono.world({self.size})")
-        with self._one_run:
-            try:
-                cargo = pack((fn, args, kwargs))
-            except Exception as error:
-                raise ArgumentError(f"{name} and its arguments cannot be sent to the ranks: {error}") from error
-            start = time.monotonic()
-            try:
-                if self._crew is None:
-                    self._crew = Crew(self.size, self._config)
-                deadline = None if self._timeout_s is None else start + self._timeout_s
-                reports = self._crew.run(cargo, self._outlets, deadline)
-                values = results(reports, f"run({name})", time.monotonic() - start)
-            except BaseException:
-                if self._crew is not None:
-                    self._crew.kill()
-                    self._crew = None
-                raise
-            if any(report.closed for report, _ in reports.values()):
-                self._crew.close()
-                self._crew = None
-            return values
+            if seen is not None and seen != given:
+                raise ArgumentError(
+                    f"{name}={given} but {variable}={seen}: leave out the argument, or unset the variable"
+                )
+        launch = Launch(rank, size, "arguments", f"rank={rank} and size={size} were given")
+    elif named_rank is not None and named_size is not None:
+        kind = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment"
+        launch = Launch(named_rank, named_size, kind, f"RANK={named_rank} and WORLD_SIZE={named_size} are set")
+    else:
+        job = find_job(environ)
+        if job is None:
+            return Launch(
+                0,
+                1,
+                "single",
+                "there are no arguments, and neither RANK and WORLD_SIZE nor a launcher's variables are set",
+            )
+        return _by_job(Launch(job.rank, job.size, job.launcher, job.why), job)
+    if not 0 <= launch.rank < launch.size:
+        raise ArgumentError(f"{launch.why}, but a rank is at least 0 and below the size")
+    return launch if launch.size == 1 else _by_store(launch, environ)
 
-    def close(self) -> None:
-        """End the ranks. Twice is fine."""
-        if self._crew is not None and os.getpid() == self._owner:
-            self._crew.close()
-        self._crew = None
-        self._closed = True
 
-    def __enter__(self) -> World:
-        return self
+def _by_job(launch: Launch, job: Job) -> Launch:
+    if job.size == 1:
+        return launch
+    if job.refusal:
+        raise ArgumentError(f"{job.why}, but {job.refusal}")
+    return replace(launch, job=job.name)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+
+def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
+    port = integer(environ, "MASTER_PORT")
+    if "MASTER_ADDR" not in environ or port is None:
+        job = find_job(environ)
+        if job is not None and (job.rank, job.size) == (launch.rank, launch.size):
+            return _by_job(launch, job)
+        raise ArgumentError(
+            f"{launch.why}, but MASTER_ADDR and MASTER_PORT, where the ranks meet, are not both set: "
+            "start the script with torchrun, or use unisono.run(), which needs neither"
+        )
+    return replace(
+        launch,
+        address=environ["MASTER_ADDR"],
+        port=port,
+        store_runs=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        prefix=f"unisono/{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
+    )

@@ -1,4 +1,4 @@
-"""What a rank holds of a group that it is no member of."""
+"""The value that stands for a group on ranks that are not its members."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class NonMember:
         return False
 
     def close(self) -> None:
-        """Nothing: there is nothing to leave."""
+        """Does nothing."""
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
-            raise AttributeError(attribute)  # what Python itself asks objects for
+            raise AttributeError(attribute)  # Python's own protocols must find nothing
         raise ArgumentError(
             f"rank {self.world_rank} is no member of group {self.name!r}: make its calls under `if group:`"
         )

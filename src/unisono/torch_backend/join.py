@@ -18,9 +18,8 @@ from ..engine.arena import Arena
 from ..engine.sub_arena import SubArena
 from ..errors import OutOfMemory, WaitTimeout
 from ..membership import Group, get_default, set_default
-from ..membership.detect import Launch
-from ..membership.exit import leave_at_exit
-from ..membership.rendezvous import meet
+from ..membership.at_exit import leave_at_exit
+from ..membership.rendezvous import meet, meeting_number
 from ..records import How
 from ..watch.gone import gone
 
@@ -35,8 +34,8 @@ _FOLLOW_S = 1.0
 
 _world: Group | None = None
 """The group of all ranks of torch.distributed, if it is ours; its sub-groups use its memory."""
-_worlds = 0
-"""How many such groups there have been. A store may still hold their keys, so each has a prefix of its own."""
+_meeting = 0
+"""The number of its meeting, which keeps the keys of its sub-groups apart from those of an earlier world."""
 
 
 def join(
@@ -54,10 +53,11 @@ def join(
     there is none. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks are not on one host;
     OutOfMemory.
     """
-    global _world, _worlds  # noqa: PLW0603  one per process, as in torch
+    global _world, _meeting  # noqa: PLW0603  one per process, as in torch
     world = not global_ranks
-    _worlds += world
-    own = PrefixStore(f"unisono {_worlds}", store)
+    if world:
+        _meeting = meeting_number(store, rank)
+    own = PrefixStore(f"unisono {_meeting}", store)
     if not world and _world is not None and not _world.closed:
         return _sub_group(_world, own, rank, global_ranks, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
@@ -115,9 +115,8 @@ def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Are
     """Make shared memory for a group."""
     if size == 1:
         return Arena.create(1, config)
-    launch = Launch(rank, size, "torch", "torch.distributed says so")
     try:
-        arena = meet(launch, store, config.timeout_s, config)
+        arena = meet(rank, size, store, config.timeout_s, config)
     except WaitTimeout as error:
         raise WaitTimeout(_call(name), error.waited_s, error.missing, rank, error.details) from error
     if rank == 0:  # all have come, and have what they need

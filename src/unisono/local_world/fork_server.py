@@ -1,13 +1,13 @@
-"""The process that ranks are forked from: it imports everything once, and then a new rank takes milliseconds.
+"""The process that ranks are forked from: it imports everything once, so that a new rank takes milliseconds.
 
-One zygote serves one parent process. It has no threads, starts no collective and runs no user's code, so that forking
+One fork server serves one parent process. It has no threads, starts no collective and runs no user's code, so forking
 it is safe. Each world has a connection of its own:
 
-    parent -> zygote   the rank number, with the rank's end of its control channel
-    zygote -> parent   ("opened",) · ("forked", rank, pid) · ("refused", rank, why) · ("ended", rank, wait status)
+    parent -> server   the rank number, with the rank's end of its channel to the parent
+    server -> parent   ("opened",) · ("forked", rank, pid) · ("refused", rank, why) · ("ended", rank, wait status)
 
-The end of a world's connection means: kill its ranks. The end of the parent means: kill all and leave. A zygote that
-dies takes its ranks with it. So nothing is left behind, whoever is killed.
+When a world's connection ends, the server kills the world's ranks. When the parent ends, it kills all ranks and leaves.
+When the server dies, the kernel kills its ranks. So no process is left behind, whoever is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from .transport import Channel
+from ..channel import Channel
 
 __all__ = ["main"]
 
@@ -35,27 +35,27 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(fd: int, parent_pid: int) -> None:
-    """Serve the parent at the other end of this socket; in a forked rank, live that rank's life instead."""
+    """Serve the parent at the other end of this socket; in each forked rank, run that rank's loop instead."""
     parent = Channel(socket.socket(fileno=fd))
     parent_watch = os.pidfd_open(parent_pid)
     if os.getppid() != parent_pid:
         return  # the parent has gone already, and its number may be somebody else's
     try:
         from ..engine.host import warm_up
-        from .rank import live
+        from .rank_process import serve_parent
 
         warm_up()
     except Exception:  # noqa: BLE001  whatever it is, the parent shows it
         parent.send(("failed", traceback.format_exc()))
         return
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]  # noqa: SLF001
-        finalizer.atexit = False  # what was imported here is not for every rank to clean up
+        finalizer.atexit = False  # ranks do not clean up what was imported here
     gc.collect()
     gc.freeze()  # collections in the ranks then leave the shared pages alone
     parent.send(("ready", os.getpid()))
-    control = _Zygote(parent, parent_watch).serve()
-    if control is not None:
-        live(control)
+    channel = _ForkServer(parent, parent_watch).serve()
+    if channel is not None:
+        serve_parent(channel)
         _exit()
 
 
@@ -77,7 +77,7 @@ class _World:
     open: bool = True
 
 
-class _Zygote:
+class _ForkServer:
     def __init__(self, parent: Channel, parent_watch: int) -> None:
         self._parent = parent
         self._worlds: set[_World] = set()
@@ -88,7 +88,7 @@ class _Zygote:
         self._leave = False
 
     def serve(self) -> Channel | None:
-        """Work until the parent goes. In a forked rank, return that rank's control channel at once."""
+        """Fork ranks until the parent goes. In a forked rank, return that rank's channel to the parent at once."""
         while not self._leave:
             for key, _ in self._selector.select():
                 control: Channel | None = key.data(key.fileobj)
@@ -118,7 +118,7 @@ class _Zygote:
     def _on_world(self, world: _World) -> Channel | None:
         try:
             while (message := world.channel.poll()) is not None:
-                control = self._fork(world, message.note, Channel(socket.socket(fileno=message.fds[0])))
+                control = self._fork(world, message.value, Channel(socket.socket(fileno=message.fds[0])))
                 if control is not None:
                     return control
         except EOFError:
@@ -129,7 +129,7 @@ class _Zygote:
         return None
 
     def _fork(self, world: _World, rank: int, control: Channel) -> Channel | None:
-        zygote = os.getpid()
+        server = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
@@ -137,7 +137,7 @@ class _Zygote:
             return None
         if pid == 0:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != zygote:
+            if os.getppid() != server:
                 os._exit(1)  # it died before the line above could tell
             self._abandon()
             return control
@@ -155,9 +155,9 @@ class _Zygote:
         self._tell(world, ("ended", world.children.pop(pid), status))
         self._forget_if_over(world)
 
-    def _tell(self, world: _World, note: object) -> None:
+    def _tell(self, world: _World, message: object) -> None:
         with suppress(OSError):  # nobody listens any more; the end of the connection follows
-            world.channel.send(note)
+            world.channel.send(message)
 
     def _kill(self, world: _World) -> None:
         for pid in world.children:
@@ -169,7 +169,7 @@ class _Zygote:
             self._worlds.remove(world)
 
     def _abandon(self) -> None:
-        """In a new rank: close every descriptor that is the zygote's business."""
+        """In a new rank: close every descriptor that is the fork server's."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, Channel):
                 key.fileobj.close()

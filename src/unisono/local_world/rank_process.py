@@ -1,4 +1,4 @@
-"""The life of one rank of a local world, in a process just forked from the zygote."""
+"""One rank of a local world, in a process forked from the fork server: set up, run tasks, report."""
 
 from __future__ import annotations
 
@@ -16,65 +16,69 @@ from typing import NoReturn
 import numpy as np
 import torch
 
+from ..channel import Channel, Message
 from ..engine.arena import Arena
 from ..errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
+from ..membership.current import join_run
+from ..membership.group import Group
 from ..records import How
-from .cargo import pack, unpack
-from .current import join_run
-from .group import Group
-from .protocol import Report, Seat, Task
-from .transport import Channel, Message
+from .messages import STARTED, RankSetup, Report, Task
+from .pickling import pack, unpack
 
-__all__ = ["live"]
+__all__ = ["serve_parent"]
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(_ROOM)) + os.sep
 
 
-def live(control: Channel) -> None:
-    """Take the seat that the parent offers, then do its tasks until it hangs up."""
+def serve_parent(channel: Channel) -> None:
+    """Set this process up as the parent says, then run its tasks until it ends the connection."""
     rank = None
     try:
-        rank = _Rank(control.receive())
+        rank = _Rank(channel)
         while True:
-            task, cargo, fds = control.receive()
+            task, payload, fds = channel.receive()
             _prepare(task, *fds)
-            report, result = rank.perform(cargo)
+            report, result = rank.perform(payload)
             with suppress(OSError, ValueError):  # the function may have closed them
                 sys.stdout.flush()
                 sys.stderr.flush()
-            control.send(report, result)
+            channel.send(report, result)
     except (EOFError, ConnectionError):
         if rank is not None:
             rank.leave()
 
 
 class _Rank:
-    def __init__(self, message: Message) -> None:
-        self._seat: Seat = message.note
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        message: Message = channel.receive()
+        self._setup: RankSetup = message.value
         arena_fd, stacks_fd, directory_fd = message.fds
         os.fchdir(directory_fd)
         os.close(directory_fd)
         os.environ.clear()
-        os.environ.update(self._seat.environ)
-        sys.argv[:] = self._seat.argv
+        os.environ.update(self._setup.environ)
+        sys.argv[:] = self._setup.argv
         # The parent asks a rank that is stuck where it is; this answers even while some C code holds the interpreter.
         faulthandler.register(signal.SIGUSR1, stacks_fd, all_threads=True)
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self._seat.size))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self._setup.size))
         # A fork has copied the generators' states: without this every rank would draw the same "random" numbers.
         torch.seed()
         np.random.seed()
         self._arena = Arena.attach(arena_fd)
         self._group: Group | None = None
 
-    def perform(self, cargo: bytes) -> tuple[Report, bytes]:
-        """Call the function, and tell the peers that wait for this rank that it will not come any more."""
-        rank, process = self._seat.rank, os.getpid()
+    def perform(self, payload: bytes) -> tuple[Report, bytes]:
+        """Call the function; then tell peers that still wait for this rank that it has returned or failed."""
+        rank, process = self._setup.rank, os.getpid()
         try:
-            if self._group is None:  # here, because what it raises belongs to the parent
+            if self._group is None:  # within this try, so that the parent hears what it raises
                 # On a mapping of its own, which the function may close with shutdown().
-                self._group = Group(Arena.attach(os.dup(self._arena.fd)), rank, config=self._seat.config)
+                self._group = Group(Arena.attach(os.dup(self._arena.fd)), rank, config=self._setup.config)
             join_run(self._group)
-            function, args, kwargs = unpack(cargo)
+            function, args, kwargs = unpack(payload)
+            self._channel.send(STARTED)
             result = function(*args, **kwargs)
             if os.getpid() != process:  # a child that the function has forked: the rank is its parent
                 os._exit(0)
@@ -93,7 +97,7 @@ class _Rank:
             return Report(rank, kind, how, text, at_ns), packed
 
     def leave(self) -> None:
-        """Close what this rank has opened."""
+        """Close the group and the arena."""
         if self._group is not None:
             self._group.close()
         self._arena.close()
@@ -147,9 +151,9 @@ def _pack_error(error: BaseException) -> tuple[str, bytes]:
 
 
 def _account(error: BaseException) -> traceback.TracebackException:
-    """The traceback without this file; and without this package, where the error is not about the package."""
+    """The traceback without this room's frames, and without the whole package's if it is one of its own errors."""
     account = traceback.TracebackException.from_exception(error)
-    hidden = _PACKAGE if isinstance(error, UnisonoError) and not isinstance(error, InternalError) else __file__
+    hidden = _PACKAGE if isinstance(error, UnisonoError) and not isinstance(error, InternalError) else _ROOM
     link: traceback.TracebackException | None = account
     while link is not None:
         frames = [frame for frame in link.stack if not frame.filename.startswith(hidden)]

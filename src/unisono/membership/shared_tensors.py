@@ -1,4 +1,4 @@
-"""What a rank asks most: who am I, how many are we, and a tensor that the others can reach."""
+"""Tensors in shared memory: new ones, and existing ones moved there."""
 
 from __future__ import annotations
 
@@ -8,30 +8,15 @@ from ..errors import ArgumentError, DTypeError
 from .current import get_default
 from .group import Group
 from .initialize import init
-from .non_member import NonMember
 
-__all__ = ["empty", "get_rank", "get_world_size", "share_"]
-
-
-def get_rank(group: Group | NonMember | None = None) -> int:
-    """This process's rank in the group, or in the default group; -1 where it is no member."""
-    if group is None:
-        group = get_default() or init()
-    return -1 if isinstance(group, NonMember) else group.rank
-
-
-def get_world_size(group: Group | NonMember | None = None) -> int:
-    """How many ranks the group has, or the default group; -1 where this process is no member."""
-    if group is None:
-        group = get_default() or init()
-    return -1 if isinstance(group, NonMember) else group.size
+__all__ = ["empty", "share_"]
 
 
 def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group: Group | None = None) -> torch.Tensor:
-    """An uninitialised CPU tensor in shared memory: collectives on such tensors move no byte twice (zero copy).
+    """An uninitialised CPU tensor in shared memory: collectives read and write it in place (zero copy).
 
-    shape: integers, or one tuple of them, as in torch.empty. dtype: torch's default dtype unless said. Zero copy needs
-    such tensors on every rank of the call. Raises OutOfMemory where there is too little memory.
+    shape: integers, or one tuple of them, as in torch.empty. dtype: torch's default dtype unless given. A call is zero
+    copy where every rank passes such tensors. Raises ArgumentError, and OutOfMemory where there is too little memory.
     """
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     if not all(isinstance(n, int) and n >= 0 for n in sizes):
@@ -45,6 +30,7 @@ def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
     """Move a tensor's data to shared memory, in place: the tensor stays the same object with the same values.
 
     tensor: a contiguous CPU tensor, parameters included; views of it made before keep the old memory. Returns it.
+    Raises DTypeError where it is no tensor, ArgumentError where it is no contiguous CPU tensor, OutOfMemory.
     """
     if not isinstance(tensor, torch.Tensor):
         raise DTypeError(f"tensor: expected a torch.Tensor, got {type(tensor).__name__}")

@@ -1,4 +1,4 @@
-"""The parent's side of the zygote: start it at first use, one for each process, and open connections for worlds."""
+"""The parent's side of the fork server: start it at first use, one per process; open a connection per world."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import sys
 import threading
 import time
 
+from ..channel import Channel
 from ..errors import InternalError
-from .transport import Channel
 
 __all__ = ["open_world"]
 
 _BOOT_S = 300.0
-"""Importing torch and compiling kernels takes seconds, and minutes on a cold network disk."""
+"""How long the fork server may import torch and compile kernels: seconds, and minutes on a cold network disk."""
 
 _ANSWER_S = 30.0
-"""A zygote that works answers within microseconds, and within seconds on a host that is out of memory."""
+"""A fork server that works answers within microseconds, and within seconds on a host that is out of memory."""
 
 _LEAVE_S = 5.0
-"""A zygote leaves as soon as its parent's socket ends; one that does not is killed."""
+"""A fork server leaves as soon as its parent's socket ends; one that does not is killed."""
 
 _BOOT = (
     "import sys; fd, parent, *path = sys.argv[1:]; sys.path[:] = path; "
-    f"from {__package__}.zygote import main; main(int(fd), int(parent))"
+    f"from {__package__}.fork_server import main; main(int(fd), int(parent))"
 )
 
 
-class _ForkServer:
+class _ForkClient:
     def __init__(self) -> None:
         self._channel, theirs = Channel.pair()
         with theirs:
@@ -51,7 +51,7 @@ class _ForkServer:
     def _boot(self) -> None:
         who = f"the process that ranks are forked from ({sys.executable})"
         try:
-            state, details = self._channel.receive(time.monotonic() + _BOOT_S).note
+            state, details = self._channel.receive(time.monotonic() + _BOOT_S).value
         except EOFError as error:
             code = self._process.wait()
             raise InternalError(f"{who} ended with code {code}; standard error shows what it said") from error
@@ -76,42 +76,42 @@ class _ForkServer:
             self._process.wait()
 
     def forget(self) -> None:
-        """In a child of this process: the zygote is not ours, and neither is waiting for it."""
+        """In a forked child of this process: the fork server stays the parent's, which waits for it."""
         self._channel.close()
         self._process.returncode = 0
 
 
 _lock = threading.Lock()
-_server: _ForkServer | None = None
+_client: _ForkClient | None = None
 
 
 def open_world() -> Channel:
-    """A connection to this process's zygote for one more world; starts the zygote where there is none (any more)."""
-    global _server  # noqa: PLW0603  one zygote per process is the point
+    """A connection to this process's fork server for one more world; starts the server where none runs (any more)."""
+    global _client  # noqa: PLW0603  one per process is the point
     with _lock:
-        if _server is not None:
+        if _client is not None:
             try:
-                return _server.open_world()
+                return _client.open_world()
             except (EOFError, OSError):  # somebody has killed or stopped it
-                _server.stop()
-                _server = None
-        _server = _ForkServer()
-        return _server.open_world()
+                _client.stop()
+                _client = None
+        _client = _ForkClient()
+        return _client.open_world()
 
 
 def _stop() -> None:
-    global _server  # noqa: PLW0603  see open_world
-    if _server is not None:
-        _server.stop()
-        _server = None
+    global _client  # noqa: PLW0603  see open_world
+    if _client is not None:
+        _client.stop()
+        _client = None
 
 
 def _forget() -> None:
-    global _lock, _server  # noqa: PLW0603  see open_world
+    global _lock, _client  # noqa: PLW0603  see open_world
     _lock = threading.Lock()
-    if _server is not None:
-        _server.forget()
-        _server = None
+    if _client is not None:
+        _client.forget()
+        _client = None
 
 
 atexit.register(_stop)

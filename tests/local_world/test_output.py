@@ -2,13 +2,14 @@
 
 # ruff: noqa: T201  printing is what is tested
 
+import atexit
 import ctypes
 import io
 import os
 import subprocess
 import sys
 
-from unisono.membership import init, run, world
+from unisono import init, run, world
 
 
 def speak():
@@ -67,10 +68,37 @@ def test_much_output_does_not_block(capsys):
 
 
 def test_the_order_of_parent_and_ranks_is_kept():
-    code = "from unisono.membership import run\nprint('before')\nrun(print, 1, ('within',))\nprint('after')"
+    code = "from unisono import run\nprint('before')\nrun(print, 1, ('within',))\nprint('after')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout == "before\nwithin\nafter\n"
 
 
 def test_a_rank_that_closes_its_output_still_reports():
     assert run(lambda: sys.stdout.close() or os.getpid() > 0, 2) == [True, True]
+
+
+def test_lines_with_a_prefix(capsys):
+    def speak_in_lines():
+        rank = init().rank
+        sys.stdout.write(f"first {rank}\n\nhalf")
+        sys.stderr.write(f"error {rank}\n")
+
+    run(speak_in_lines, 2, prefix=True)
+    seen = capsys.readouterr()
+    assert lines(seen.out) == sorted(f"[rank {r}] {text}" for r in range(2) for text in (f"first {r}", "", "half"))
+    assert lines(seen.err) == ["[rank 0] error 0", "[rank 1] error 1"]
+
+
+def test_lines_with_a_prefix_into_a_file_and_in_the_next_run(capfd):
+    with world(2, prefix=True) as w:
+        w.run(print, "one")
+        w.run(print, "two")
+    assert capfd.readouterr().out.splitlines() in (
+        [f"[rank {a}] one", f"[rank {1 - a}] one", f"[rank {b}] two", f"[rank {1 - b}] two"]
+        for a in range(2) for b in range(2)
+    )  # fmt: skip
+
+
+def test_what_exit_handlers_print(capsys):
+    run(lambda: atexit.register(print, "bye") and None, 2, prefix=True)
+    assert lines(capsys.readouterr().out) == ["[rank 0] bye", "[rank 1] bye"]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from unisono.membership.transport import Channel, Descriptor
+from unisono.channel import Channel, Descriptor
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def test_messages_keep_their_order_and_parts(ends):
 
 def test_a_long_message_arrives_in_pieces(ends):
     left, right = ends
-    cargo = os.urandom(3_000_001)
-    sender = threading.Thread(target=left.send, args=("long", cargo))
+    payload = os.urandom(3_000_001)
+    sender = threading.Thread(target=left.send, args=("long", payload))
     sender.start()
-    assert right.receive(time.monotonic() + 30).cargo == cargo
+    assert right.receive(time.monotonic() + 30).payload == payload
     sender.join()
 
 
@@ -75,7 +75,7 @@ def test_the_end_is_seen_by_whoever_waits(ends):
     left, right = ends
     left.send("last")
     left.hang_up()
-    assert right.receive(time.monotonic() + 5).note == "last"
+    assert right.receive(time.monotonic() + 5).value == "last"
     with pytest.raises(EOFError):
         right.receive(time.monotonic() + 5)
 
@@ -86,7 +86,7 @@ def test_half_an_end_still_lets_the_peer_speak(ends):
     with pytest.raises(EOFError):
         right.poll()
     right.send("goodbye")
-    assert left.receive(time.monotonic() + 5).note == "goodbye"
+    assert left.receive(time.monotonic() + 5).value == "goodbye"
 
 
 def test_descriptors_nobody_took_are_closed_with_the_channel():

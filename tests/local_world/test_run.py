@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import unisono
+from unisono import init, run, shutdown, world
 from unisono.errors import ArgumentError, NotInitialized, RankFailed
-from unisono.membership import get_default, init, run, shutdown, world
+from unisono.membership import get_default
 
 KEPT = {}
 
@@ -169,7 +170,7 @@ def test_a_forked_child_does_not_touch_its_parents_world():
     script = """
 import os, sys
 from unisono.errors import NotInitialized
-from unisono.membership import run, world
+from unisono import run, world
 w = world(2)
 pids = w.run(os.getpid)
 child = os.fork()
@@ -211,7 +212,7 @@ def test_wrong_calls_are_refused_before_anything_starts():
 def test_a_plain_script_needs_no_guard(tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(
-        "from unisono.membership import run, init\n"
+        "from unisono import run, init\n"
         "class Answer:\n    def __init__(self, rank): self.rank = rank\n"
         "def f(): return Answer(init().rank)\n"
         "answers = run(f, 3)\n"

@@ -1,4 +1,4 @@
-"""What the parent of a local world and its ranks tell each other."""
+"""What the parent of a local world and its ranks send each other; `docs/processes.md` draws who sends what."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from ..config import Config
 
-__all__ = ["Report", "Seat", "Task"]
+__all__ = ["STARTED", "RankSetup", "Report", "Task"]
+
+STARTED = "started"
+"""Rank to parent, once per run: the user's function is loaded and begins now."""
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankSetup:
     """Parent to rank, once: which rank it is and what its process should look like.
 
     With it travel three descriptors: the arena, the pipe for stacks, and the working directory.
@@ -25,7 +28,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Task:
-    """Parent to rank, once per run. The cargo is the packed (function, args, kwargs).
+    """Parent to rank, once per run. The payload is the pickled (function, args, kwargs).
 
     With it travel two descriptors: where standard output and standard error go from now on.
     """
@@ -38,11 +41,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Report:
-    """How one rank came out of a run. Its cargo is the packed result, or the packed exception, or nothing.
+    """How one rank came out of a run. Its payload is the pickled result, the pickled exception, or nothing.
 
-    `kind` is `returned`, `raised`, `waited` (it raised because a peer did not come), `died` or `stuck`; the last
-    two are written by the parent. `how` is the end of the sentence "rank 2 ...", `text` the traceback or the stack,
-    `at_ns` the time on the host's monotonic clock. `closed`: the function has closed the group of all ranks.
+    kind: `returned`, `raised`, `waited` (it raised because a peer did not come), `died`, `stuck`, or `starting` (it has
+    not begun the function); the parent writes the last three. how: the end of the sentence "rank 2 ...". text: the
+    traceback or the stack. at_ns: the time on the host's monotonic clock. closed: the function has closed the group of
+    all ranks.
     """
 
     rank: int

@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 import torch
 
-from unisono.membership.cargo import pack, unpack
+from unisono.local_world.pickling import pack, unpack
 
 
 def top_level(x):

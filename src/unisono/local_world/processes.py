@@ -1,4 +1,4 @@
-"""The processes of one local world that share one arena: fork them, give them tasks, collect what comes back."""
+"""The rank processes of one local world: fork them, give them tasks, wait for their reports, end them."""
 
 from __future__ import annotations
 
@@ -13,43 +13,46 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..channel import Channel, Descriptor
 from ..config import Config
 from ..engine.arena import Arena
 from ..errors import InternalError
-from .collect import Collection
-from .fork_server import open_world
-from .output import Outlet
-from .protocol import Report, Seat, Task
-from .transport import Channel, Descriptor
+from .collector import Collector
+from .fork_client import open_world
+from .messages import RankSetup, Report, Task
+from .output import RankOutput
 
-__all__ = ["GRACE_S", "Crew"]
+__all__ = ["GRACE_S", "START_S", "RankProcesses"]
 
 GRACE_S = 5.0
 """After the first failure the other ranks have this long to end on their own: peers notice in tenths of a second."""
+
+START_S = 300.0
+"""How long ranks may take to load the user's function: its modules' imports take long on a cold network disk."""
 
 _FORK_S = 60.0
 _STACKS_S = 2.0
 _FIRST_LINE_S, _QUIET_S = 0.5, 0.05
 
 
-class Crew:
-    """`size` fresh ranks. After a run in which one failed, kill them: their groups cannot be used any more."""
+class RankProcesses:
+    """`size` new ranks that share one arena. After a failed run, kill them: their group cannot be used any more."""
 
     def __init__(self, size: int, config: Config | None = None) -> None:
+        self._fork_server = open_world()
         self.arena = Arena.create(size, config)
         weakref.finalize(self, self.arena.close)
         self.pids: list[int] = []
-        self._controls: list[Channel] = []
-        self._zygote = open_world()
+        self._channels: list[Channel] = []
         end, start = os.pipe()
         self._stacks_end, stacks_start = Descriptor(end), Descriptor(start)
         directory = Descriptor(os.open(".", os.O_PATH))
         try:
             self._fork(size)
-            for rank, control in enumerate(self._controls):
-                seat = Seat(rank, size, config, dict(os.environ), sys.argv)
+            for rank, channel in enumerate(self._channels):
+                setup = RankSetup(rank, size, config, dict(os.environ), sys.argv)
                 with suppress(ConnectionError):  # it has died, as collecting will find
-                    control.send(seat, fds=[self.arena.fd, stacks_start.fileno(), directory.fileno()])
+                    channel.send(setup, fds=[self.arena.fd, stacks_start.fileno(), directory.fileno()])
         except BaseException:
             self.kill()
             raise
@@ -57,24 +60,27 @@ class Crew:
     def _fork(self, size: int) -> None:
         try:
             for rank in range(size):
-                control, theirs = Channel.pair()
+                channel, theirs = Channel.pair()
                 with theirs:
-                    self._zygote.send(rank, fds=[theirs.fileno()])
-                self._controls.append(control)
+                    self._fork_server.send(rank, fds=[theirs.fileno()])
+                self._channels.append(channel)
             deadline = time.monotonic() + _FORK_S
             for rank in range(size):
-                state, _, pid = self._zygote.receive(deadline).note
+                state, _, pid = self._fork_server.receive(deadline).value
                 if state != "forked":
                     raise InternalError(f"rank {rank} of {size} could not be started: {pid}")
                 self.pids.append(pid)
         except (EOFError, OSError) as error:
             raise InternalError(f"{size} ranks could not be started: {error}") from error
 
-    def run(self, cargo: bytes, outlets: Sequence[Outlet], deadline: float | None) -> dict[int, tuple[Report, bytes]]:
-        """Give every rank the task; return each one's report with its cargo.
+    def run(
+        self, payload: bytes, outputs: Sequence[tuple[RankOutput, RankOutput]], timeout_s: float | None
+    ) -> dict[int, tuple[Report, bytes]]:
+        """Give every rank the task; return each one's report with its payload.
 
-        Ranks that have not reported at the deadline, or GRACE_S after the first failure, are reported as stuck, with
-        their stacks.
+        outputs: each rank's stdout and stderr. Ranks whose function has not begun after START_S are reported as
+        `starting`; those that have not reported timeout_s after it has begun on all ranks, or GRACE_S after the first
+        failure, as `stuck`; both with their stacks.
         """
         for rank in range(len(self.pids)):
             self.arena.mark_back(rank)  # it has returned from the last run's function
@@ -82,45 +88,48 @@ class Crew:
         # Lines with no time of change belong to no file.
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         task = Task(path, sources)
-        fds = [outlet.hand_out() for outlet in outlets]
-        for control in self._controls:
+        start_deadline = time.monotonic() + START_S
+        for channel, pair in zip(self._channels, outputs, strict=True):
             with suppress(ConnectionError, TimeoutError):  # it has died or is stopped, as collecting will find
-                control.send(task, cargo, fds, deadline)
-        reports = Collection(self._controls, self._zygote, self.pids, self.arena, outlets).wait(deadline, GRACE_S)
-        late = [rank for rank in range(len(self.pids)) if rank not in reports]
+                channel.send(task, payload, [output.hand_out() for output in pair], start_deadline)
+        distinct = list({output for pair in outputs for output in pair})
+        collector = Collector(self._channels, self._fork_server, self.pids, self.arena, distinct)
+        collector.wait(start_deadline, timeout_s, GRACE_S)
+        late = [rank for rank in range(len(self.pids)) if rank not in collector.reports]
         for rank, stack in self._stacks(late).items():
-            reports[rank] = Report(rank, "stuck", "did not finish", stack, time.monotonic_ns()), b""
-        return reports
+            kind = "starting" if rank in collector.starting else "stuck"
+            collector.reports[rank] = Report(rank, kind, "did not finish", stack, time.monotonic_ns()), b""
+        return collector.reports
 
     def close(self) -> None:
         """Let idle ranks end like any Python process; kill those that do not."""
-        for control in self._controls:
-            control.hang_up()
+        for channel in self._channels:
+            channel.hang_up()
         deadline, alive = time.monotonic() + GRACE_S, len(self.pids)
         try:
             while alive:
-                alive -= self._zygote.receive(deadline).note[0] == "ended"
+                alive -= self._fork_server.receive(deadline).value[0] == "ended"
         except (EOFError, TimeoutError):
             pass
         self.kill()
 
     def kill(self) -> None:
         """End the ranks now, whatever they do, and wait until they are gone."""
-        self._zygote.end_sending()
+        self._fork_server.end_sending()
         deadline = time.monotonic() + GRACE_S
         try:
             while True:
-                self._zygote.receive(deadline)
+                self._fork_server.receive(deadline)
         except (EOFError, TimeoutError):
             pass  # gone; or a process that even SIGKILL does not end at once (it waits for a disk)
-        self._zygote.close()
-        for control in self._controls:
-            control.hang_up()
+        self._fork_server.close()
+        for channel in self._channels:
+            channel.hang_up()
         self._stacks_end.close()
         self.arena.close()
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """Where each of these ranks is, in its own words; they share one pipe, so one is asked after the other."""
+        """Where each of these ranks is, by faulthandler; they share one pipe, so they are asked one after the other."""
         poller = select.poll()
         poller.register(self._stacks_end, select.POLLIN)
         deadline = time.monotonic() + _STACKS_S

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import unisono
+from unisono import init, run, world
 from unisono.errors import ArgumentError, MismatchError, PeerGone, RankFailed, WaitTimeout
-from unisono.membership import crew as crew_module
-from unisono.membership import init, run, world
+from unisono.local_world import processes
 
 
 class Unpicklable(Exception):
@@ -44,7 +44,7 @@ def forever():
 
 @pytest.fixture
 def short_grace(monkeypatch):
-    monkeypatch.setattr(crew_module, "GRACE_S", 0.3)
+    monkeypatch.setattr(processes, "GRACE_S", 0.3)
 
 
 def test_an_exception_names_its_rank_and_is_the_cause():
@@ -54,7 +54,7 @@ def test_an_exception_names_its_rank_and_is_the_cause():
     assert error.rank == 1
     assert isinstance(error.__cause__, ValueError)
     assert "in boom" in error.traceback
-    assert "unisono/membership/" not in error.traceback
+    assert "unisono/local_world/" not in error.traceback
     assert sorted(error.waiting) == [0, 2]
     assert "raised ValueError: boom while rank 2 waited" in error.waiting[2]
 
@@ -133,7 +133,7 @@ def test_a_killed_rank_is_named_at_once():
     with pytest.raises(RankFailed) as caught:
         run(only, 3, args=(2, lambda: os.kill(os.getpid(), signal.SIGKILL)))
     error = caught.value
-    assert time.monotonic() - start < crew_module.GRACE_S
+    assert time.monotonic() - start < processes.GRACE_S
     assert error.rank == 2
     assert "was killed by signal 9 (SIGKILL)" in error.traceback
     assert isinstance(error.__cause__, PeerGone)
@@ -161,24 +161,24 @@ def init_rank():
     return init().rank
 
 
-ZYGOTES_DEATH = """
+SERVERS_DEATH = """
 import os, signal, threading
 from unisono.errors import RankFailed
-from unisono.membership import init, world
+from unisono import init, world
 with world(2) as w:
-    (zygote,) = set(w.run(os.getppid))
+    (server,) = set(w.run(os.getppid))
     try:
-        w.run(lambda: os.kill(zygote, signal.SIGKILL) if init().rank == 0 else threading.Event().wait())
+        w.run(lambda: os.kill(server, signal.SIGKILL) if init().rank == 0 else threading.Event().wait())
     except RankFailed as error:
         print("killed together with" in str(error))
     print(w.run(lambda: init().rank))
 """
 
 
-def test_the_zygotes_death_is_an_error_and_the_next_run_starts_another():
-    # In a process of its own: other tests have ranks of this one's zygote.
+def test_the_servers_death_is_an_error_and_the_next_run_starts_another():
+    # In a process of its own: other tests have ranks of this one's server.
     done = subprocess.run(
-        [sys.executable, "-c", ZYGOTES_DEATH], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", SERVERS_DEATH], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.split("\n")[:2] == ["True", "[0, 1]"], done.stderr
 
@@ -189,7 +189,7 @@ def test_stuck_ranks_are_killed_and_show_where_they_were(short_grace):
     assert caught.value.rank == 1
     for rank in (0, 2):
         assert "in forever" in caught.value.waiting[rank]
-        assert "unisono/membership" not in caught.value.waiting[rank]
+        assert "unisono/local_world" not in caught.value.waiting[rank]
 
 
 def test_a_stopped_rank_is_killed_too(short_grace):

@@ -5,9 +5,9 @@ import copy
 import pytest
 
 from unisono.errors import ArgumentError, MismatchError, PeerGone, RankFailed, UsageError, WaitTimeout
-from unisono.membership.cargo import pack, unpack
-from unisono.membership.protocol import Report
-from unisono.membership.verdict import rank_failed, results
+from unisono.local_world.messages import Report
+from unisono.local_world.outcome import rank_failed, results
+from unisono.local_world.pickling import pack, unpack
 
 
 def returned(rank, value):
@@ -34,12 +34,12 @@ def gone(rank, waiting):
 
 def verdict(*reports):
     with pytest.raises(Exception) as caught:
-        results(dict(reports), "run(f)", 1.5)
+        results(dict(reports), "run(f)", 30.0, 1.5)
     return caught.value
 
 
 def test_results_come_in_rank_order():
-    assert results(dict([returned(2, "c"), returned(0, "a"), returned(1, "b")]), "run(f)", 0.1) == ["a", "b", "c"]
+    assert results(dict([returned(2, "c"), returned(0, "a"), returned(1, "b")]), "run(f)", 0.1, None) == ["a", "b", "c"]
 
 
 def test_the_first_in_time_is_blamed():
@@ -117,4 +117,4 @@ def test_stuck_ranks_show_their_stacks():
 
 def test_a_result_that_only_the_rank_can_read_is_named():
     with pytest.raises(ArgumentError, match="result of rank 1"):
-        results({0: returned(0, 1)[1], 1: (Report(1, "returned", "returned"), b"junk")}, "run(f)", 0.1)
+        results({0: returned(0, 1)[1], 1: (Report(1, "returned", "returned"), b"junk")}, "run(f)", 0.1, None)

@@ -1,4 +1,4 @@
-"""From the reports of all ranks to one list of results, or one exception."""
+"""Turn the reports of all ranks into one list of results, or one exception."""
 
 from __future__ import annotations
 
@@ -7,28 +7,36 @@ from functools import cache
 from typing import Any, cast
 
 from ..errors import ArgumentError, PeerGone, RankFailed, UnisonoError, WaitTimeout
-from .cargo import unpack
-from .protocol import Report
+from .messages import Report
+from .pickling import unpack
 
 __all__ = ["rank_failed", "results"]
 
 Reports = Mapping[int, tuple[Report, bytes]]
 
 
-def results(reports: Reports, call: str, waited_s: float) -> list[Any]:
-    """The results in rank order. Raises RankFailed where a rank failed, WaitTimeout where ranks only did not finish."""
+def results(reports: Reports, call: str, waited_s: float, timeout_s: float | None) -> list[Any]:
+    """The results in rank order. Raises RankFailed where a rank failed, WaitTimeout where ranks only did not finish.
+
+    call: the run in words; waited_s: how long it took with its start; timeout_s: how long the function itself had.
+    """
     failed = [report for report, _ in reports.values() if report.kind in ("raised", "waited", "died")]
-    stuck = {rank: report.text for rank, (report, _) in sorted(reports.items()) if report.kind == "stuck"}
+    starting, stuck = (
+        {rank: report.text for rank, (report, _) in sorted(reports.items()) if report.kind == kind}
+        for kind in ("starting", "stuck")
+    )
     if failed:
-        raise _blame(reports, failed, stuck)
+        raise _blame(reports, failed, {**stuck, **starting})
+    if starting:
+        raise _too_late(f"the start of {call}", waited_s, starting)
     if stuck:
-        raise _too_late(call, waited_s, stuck)
+        raise _too_late(call, timeout_s or waited_s, stuck)
     return [_result(rank, reports[rank][1]) for rank in sorted(reports)]
 
 
-def _result(rank: int, cargo: bytes) -> Any:
+def _result(rank: int, payload: bytes) -> Any:
     try:
-        return unpack(cargo)
+        return unpack(payload)
     except Exception as error:
         raise ArgumentError(f"the result of rank {rank} cannot be read in the parent: {error}") from error
 
@@ -63,9 +71,9 @@ def _cause(reports: Reports, first: Report, waiting: Mapping[int, str]) -> BaseE
     return kind(f"rank {first.rank} {first.how}")
 
 
-def _exception(cargo: bytes) -> BaseException | None:
+def _exception(payload: bytes) -> BaseException | None:
     try:
-        return cast(BaseException, unpack(cargo)) if cargo else None
+        return cast(BaseException, unpack(payload)) if payload else None
     except Exception:  # noqa: BLE001  its class may exist on the rank only; the traceback says the rest
         return None
 

@@ -1,7 +1,7 @@
 """Functions, arguments and results as bytes, and back.
 
-Code that the other process can import travels by name; everything else (`__main__`, notebook cells, lambdas, modules
-that are on no path) by value. Tensors travel by value too, through their own `__reduce__`.
+Code that the other process can import is pickled by name; everything else (`__main__`, notebook cells, lambdas, modules
+on no path) by value, and so are tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["pack", "unpack"]
 
 
 def pack(value: object) -> bytes:
-    """The bytes of a value. Raises whatever the value's own pickling raises."""
+    """The pickled bytes of a value. Raises whatever the value's own pickling raises."""
     buffer = io.BytesIO()
     with ExitStack() as undo:
         _Packer(buffer, undo).dump(value)
@@ -29,12 +29,12 @@ def pack(value: object) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The value that `pack` was given, in another process of the same user."""
+    """The value that another process of the same user has given to `pack`."""
     return pickle.loads(data)  # noqa: S301  both processes run the same user's program
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
-    """Tells cloudpickle, as it meets functions and classes, which modules the other side cannot import."""
+    """A pickler that registers with cloudpickle, as they come, the modules that the other process cannot import."""
 
     def __init__(self, buffer: io.BytesIO, undo: ExitStack) -> None:
         super().__init__(buffer)
@@ -59,9 +59,9 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _importable(module: ModuleType) -> bool:
-    """Whether an import by this name in a fresh process would find this module's file.
+    """Would an import by this name in a fresh process find this module's file?
 
-    Modules that are not made of a Python file (built in, in C, in disguise) could not travel, and are not looked for.
+    True for modules without a Python file (built in, in C, generated): they could not be pickled by value anyway.
     """
     file = getattr(module, "__file__", None) or ""
     parts = module.__name__.split(".")

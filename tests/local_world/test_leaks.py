@@ -12,13 +12,12 @@ import time
 import pytest
 import torch
 
-from unisono import all_reduce, get_rank
+from unisono import all_reduce, get_rank, init, run, world
 from unisono.errors import NotInitialized, RankFailed
-from unisono.membership import init, run, world
 
 PARENT = """
 import os, signal, threading
-from unisono.membership import world
+from unisono import world
 w = world(3)
 print(os.getpid(), *set(w.run(os.getppid)), *w.run(os.getpid), flush=True)
 {before}
@@ -81,7 +80,7 @@ def test_a_killed_parent_leaves_no_process_even_if_a_forked_child_holds_its_sock
         assert started.all_end()
 
 
-def test_a_killed_zygote_takes_its_ranks_along():
+def test_a_killed_server_takes_its_ranks_along():
     with Started() as started:
         os.kill(started.pids[1], signal.SIGKILL)
         assert started.all_end()
@@ -149,7 +148,7 @@ def test_a_forgotten_world_ends_with_its_object():
 
 
 def test_nothing_is_said_at_exit():
-    code = "from unisono.membership import run, world\nw = world(2)\nw.run(int)\nrun(int, 2)"
+    code = "from unisono import run, world\nw = world(2)\nw.run(int)\nrun(int, 2)"
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", code],
         capture_output=True,
@@ -160,19 +159,19 @@ def test_nothing_is_said_at_exit():
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_the_zygote_has_no_threads_and_no_zombies():
+def test_the_server_has_no_threads_and_no_zombies():
     with world(2) as w:
-        (zygote,) = set(w.run(os.getppid))
+        (server,) = set(w.run(os.getppid))
 
         def children():
-            with open(f"/proc/{zygote}/task/{zygote}/children") as file:
+            with open(f"/proc/{server}/task/{server}/children") as file:
                 return set(map(int, file.read().split()))
 
         before = children()  # other tests may have ranks there, too
         assert set(w.pids) <= before
         run(int, 3)
         assert children() == before
-        assert os.listdir(f"/proc/{zygote}/task") == [str(zygote)]
+        assert os.listdir(f"/proc/{server}/task") == [str(server)]
 
 
 def test_a_forked_child_leaves_the_group_to_its_parent():

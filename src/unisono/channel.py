@@ -1,8 +1,8 @@
-"""Messages and file descriptors between two processes of one host, over a Unix stream socket.
+"""Messages with file descriptors between two processes of one host, over a Unix stream socket.
 
-A message is a note (a small object, pickled), a cargo (bytes of any length) and file descriptors. On the wire it is a
-header with the two lengths and the number of descriptors, the note, the cargo; the descriptors travel beside the
-header. Both ends belong to the same user, who may do anything to either process anyway, so pickle gives nothing away.
+A message is a value (a small object, pickled), a payload (bytes of any length) and file descriptors. On the wire: a
+header with the two lengths and the number of descriptors, the value, the payload; the descriptors travel with the first
+byte. Both ends belong to one user, who may do anything to either process anyway: so unpickling is no risk.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MAX_FDS = 16
 class Message(NamedTuple):
     """What one send carries to one receive."""
 
-    note: Any
-    cargo: bytes
+    value: Any
+    payload: bytes
     fds: list[int]
 
 
@@ -77,14 +77,14 @@ class Channel:
         """The file descriptor, for a selector."""
         return self._socket.fileno()
 
-    def send(self, note: object, cargo: bytes = b"", fds: Sequence[int] = (), deadline: float | None = None) -> None:
+    def send(self, value: object, payload: bytes = b"", fds: Sequence[int] = (), deadline: float | None = None) -> None:
         """Send one message. Raises TimeoutError at the deadline, and another OSError where the peer has gone."""
-        pickled = pickle.dumps(note)
-        head = _HEADER.pack(len(pickled), len(cargo), len(fds)) + pickled
+        pickled = pickle.dumps(value)
+        head = _HEADER.pack(len(pickled), len(payload), len(fds)) + pickled
         self._socket.settimeout(remaining(deadline))
         try:
             sent = socket.send_fds(self._socket, [head], fds)
-            for rest in (memoryview(head)[sent:], cargo):
+            for rest in (memoryview(head)[sent:], payload):
                 if rest:  # sending nothing to a peer that has what it wanted, and has left, is an error too
                     self._socket.sendall(rest)
         finally:
@@ -122,8 +122,8 @@ class Channel:
     def _take(self) -> Message | None:
         if len(self._bytes) < _HEADER.size:
             return None
-        note, cargo, count = _HEADER.unpack_from(self._bytes)
-        middle, end = _HEADER.size + note, _HEADER.size + note + cargo
+        value, payload, count = _HEADER.unpack_from(self._bytes)
+        middle, end = _HEADER.size + value, _HEADER.size + value + payload
         if len(self._bytes) < end:
             return None
         with memoryview(self._bytes) as view:

@@ -1,4 +1,4 @@
-"""How this program ends, for peers that wait for it."""
+"""What a group does when the program ends, so that peers that wait for this rank learn why it is gone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .group import Group
 __all__ = ["leave_at_exit"]
 
 _PATIENCE_S = 10.0
-"""How long the end of a program waits for its calls in the background: peers may be late, or never come."""
+"""The end of a program waits this long for its calls in the background: peers may be late, or never come."""
 
 
 def leave_at_exit(group: Group) -> None:
-    """Close a group at the end of the program, and let its calls in the background end, unless an error ends it."""
+    """Finish the group's calls in the background, unless an exception ends the program; then close the group."""
     how, words = How.ENDED, "ended"
     error = getattr(sys, "last_value", None)  # what Python has just printed the traceback of
     if error is not None:

@@ -3,7 +3,7 @@
 import pytest
 
 from unisono.errors import ArgumentError
-from unisono.membership.detect import Launch, detect
+from unisono.membership.launch import Launch, detect
 
 MEET = {"MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
 TORCHRUN = {

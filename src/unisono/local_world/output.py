@@ -1,4 +1,4 @@
-"""What ranks print arrives where the parent prints: its own stream's file, or through a pipe into the stream."""
+"""What ranks print arrives where the parent prints: directly in its file, or through a pipe into its Python stream."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ import os
 import sys
 from contextlib import suppress
 
-from .transport import Descriptor
+from ..channel import Descriptor
 
-__all__ = ["Outlet"]
+__all__ = ["RankOutput"]
 
-_ALL = 1 << 20
+_PIPE_BYTES = 1 << 20
 """More than a pipe holds: one read takes all that is there."""
 
 
-class Outlet:
-    """Where the ranks' `stdout` or `stderr` goes.
+class RankOutput:
+    """Where ranks' `stdout` or `stderr` goes.
 
-    A stream of the parent with a file behind it (terminal, redirection) is handed to the ranks as it is. One without
-    (notebook, captured by a test) gets a pipe, and the thread that waits for the ranks forwards whole lines.
+    If the parent's stream has a file behind it (terminal, redirection), the ranks write to that file. If it has none
+    (notebook, captured by a test), or where lines get a prefix, the ranks write to a pipe, and the thread that waits
+    for the ranks forwards whole lines.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, prefix: str = "") -> None:
+        self._name, self._prefix = name, prefix
         self._pipe: tuple[Descriptor, Descriptor] | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._line = ""
@@ -34,7 +35,8 @@ class Outlet:
         stream = getattr(sys, self._name)
         with suppress(AttributeError, OSError, ValueError):  # there is none, its reader has gone, it has been closed
             stream.flush()
-        if isinstance(stream, io.TextIOWrapper):  # others answer fileno() with a file that nobody looks at
+        # Streams of other classes answer fileno() with a file that nobody looks at.
+        if isinstance(stream, io.TextIOWrapper) and not self._prefix:
             with suppress(OSError, ValueError):  # there is only a buffer behind it
                 return stream.fileno()
         if self._pipe is None:
@@ -57,6 +59,8 @@ class Outlet:
     def finish(self) -> None:
         """Print all that has arrived."""
         self._line += self._read()
+        if self._prefix and self._line and not self._line.endswith("\n"):
+            self._line += "\n"  # what comes next belongs to another rank
         self._print(self._line)
         self._line = ""
 
@@ -64,11 +68,13 @@ class Outlet:
         if self._pipe is None:
             return ""
         try:
-            return self._decoder.decode(os.read(self._pipe[0].fileno(), _ALL))
+            return self._decoder.decode(os.read(self._pipe[0].fileno(), _PIPE_BYTES))
         except BlockingIOError:
             return ""
 
     def _print(self, text: str) -> None:
+        if text and self._prefix:
+            text = self._prefix + text[:-1].replace("\n", f"\n{self._prefix}") + "\n"
         if text:
             with suppress(AttributeError, OSError, ValueError):  # as above: then nobody wants to read it
                 stream = getattr(sys, self._name)

