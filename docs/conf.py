@@ -7,13 +7,13 @@ from pathlib import Path
 
 import unisono
 
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "unisono"
 author = "the authors of unisono"
 release = unisono.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "pages"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "_ext.pages"]
 exclude_patterns = ["_build", "_ext", "README.md"]
 
 html_theme = "furo"

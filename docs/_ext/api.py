@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from importlib import import_module
 from types import ModuleType
 
 import unisono
@@ -70,16 +72,17 @@ def page() -> str:
 def _directives(module: str, names: list[str]) -> str:
     rows = []
     for name in names:
-        value = getattr(__import__(module, fromlist=[name]), name)
+        value = getattr(import_module(module), name)
         if isinstance(value, type):
             rows += [f".. autoclass:: {module}.{name}", "   :members:", ""]
         elif callable(value):
             rows += [f".. autofunction:: {module}.{name}", ""]
         else:
-            rows += [f".. autodata:: {module}.{name}", "   :no-value:", ""]
+            rows += [f".. py:data:: {module}.{name}", f"   :type: {type(value).__name__}", ""]
     return "```{eval-rst}\n" + "\n".join(rows) + "```"
 
 
 def _is_shown(value: object) -> bool:
-    """Functions and classes of the module; what `unisono` itself has is shown above."""
-    return callable(value) and value not in [getattr(unisono, name) for name in unisono.__all__]
+    """Functions and classes of the library; what `unisono` itself has is shown above."""
+    ours = inspect.isfunction(value) or (inspect.isclass(value) and value.__module__.startswith("unisono."))
+    return ours and value not in [getattr(unisono, name) for name in unisono.__all__]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from textwrap import indent
 
 from unisono import errors
+
+from .docstrings import restructured
 
 __all__ = ["NEXT", "next_move", "page"]
 
@@ -41,8 +44,9 @@ def next_move(error: type[Exception]) -> str:
 def _section(error: type[Exception]) -> str:
     next_move(error)
     bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
-    directive = f"```{{eval-rst}}\n.. autoexception:: unisono.{error.__name__}\n```"
-    return f"## {error.__name__}\n\nA kind of {bases}.\n\n{directive}"
+    text = "\n".join(restructured((inspect.getdoc(error) or "").splitlines()))
+    directive = f".. py:exception:: unisono.{error.__name__}\n\n{indent(text, '   ')}"
+    return f"## {error.__name__}\n\nA kind of {bases}.\n\n```{{eval-rst}}\n{directive}\n```"
 
 
 def _drawn(drawing: str) -> list[str]:

@@ -31,7 +31,6 @@ def setup(app: Sphinx) -> Mapping[str, Any]:
     """Called by Sphinx."""
     app.connect("builder-inited", _write)
     app.connect("autodoc-process-docstring", docstrings.process)
-    app.connect("autodoc-process-signature", docstrings.process_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
