@@ -1,8 +1,9 @@
-"""Ranks that tests share: one world per size for a whole session."""
+"""Ranks that tests share: one world per size for a whole session. And which tests are quick, and come first."""
 
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+WHOLE = frozenset({"draw", "ops", "schedule", "testing"})
+"""Folders of which all tests are quick: they take seconds together."""
+
+FEW = 2
+"""Of every other file, so many tests are quick: the first ones, since files begin with what is basic."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests, at least one of every file, and run them before all others."""
+    seen: Counter[Path] = Counter()
+    functions: set[tuple[Path, str]] = set()
+    for item in items:
+        name = getattr(item, "originalname", item.name)  # without its parameters: the first ones stand for all
+        first = (item.path, name) not in functions
+        functions.add((item.path, name))
+        seen[item.path] += first
+        if item.path.parent.name in WHOLE or (first and seen[item.path] <= FEW):
+            item.add_marker(pytest.mark.quick)
+    items.sort(key=lambda item: item.get_closest_marker("quick") is None)
 
 @pytest.fixture(scope="session")
 def worlds() -> Iterator[Callable[[int], unisono.World]]:
