@@ -20,22 +20,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 WHOLE = frozenset({"draw", "ops", "schedule", "testing"})
 """Folders of which all tests are quick: they take seconds together."""
 
+LONG = frozenset({"test_bench_torch.py", "test_demo.py", "test_leaks.py", "test_sample.py"})
+"""Files of which no test is quick."""
+
 FEW = 2
-"""Of every other file, so many tests are quick: the first ones, since files begin with what is basic."""
+"""Of every other file the first two functions are quick, with their first two cases: files begin with what is basic."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests, at least one of every file, and run them before all others."""
-    seen: Counter[Path] = Counter()
-    functions: set[tuple[Path, str]] = set()
+    """Mark the quick tests, and run them before all others."""
+    cases: Counter[tuple[Path, str]] = Counter()
+    functions: Counter[Path] = Counter()
     for item in items:
-        name = getattr(item, "originalname", item.name)  # without its parameters: the first ones stand for all
-        first = (item.path, name) not in functions
-        functions.add((item.path, name))
-        seen[item.path] += first
-        if item.path.parent.name in WHOLE or (first and seen[item.path] <= FEW):
+        key = item.path, getattr(item, "originalname", item.name)
+        functions[item.path] += key not in cases
+        cases[key] += 1
+        basic = functions[item.path] <= FEW and cases[key] <= FEW and item.path.name not in LONG
+        if basic or item.path.parent.name in WHOLE:
             item.add_marker(pytest.mark.quick)
     items.sort(key=lambda item: item.get_closest_marker("quick") is None)
+
 
 @pytest.fixture(scope="session")
 def worlds() -> Iterator[Callable[[int], unisono.World]]:

@@ -17,8 +17,8 @@ RANKS = 4
 
 _INDEX = """# Algorithms
 
-An algorithm is a table of transfers. All {many} are proved before they run; each page draws every table for {ranks} ranks
-and counts what it moves. `unisono draw NAME --ranks P` draws it for another number, and
+An algorithm is a table of transfers. All {many} are proved before they run; each page draws every table for {ranks}
+ranks and counts what it moves. `unisono draw NAME --ranks P` draws it for another number, and
 `unisono explain COLLECTIVE --ranks P --bytes SIZE` says which one a call uses and why.
 
 In the formulas: {names}
@@ -34,8 +34,8 @@ _PAGE = """# {collective}
 
 ![{collective}: what the ranks hold before and after](drawings/{collective}.svg)
 
-No algorithm for {ranks} ranks needs less than {bounds.rounds} rounds, and none in which the busiest rank sends or receives
-less than {bounds.sent:.4g} m.
+With {ranks} ranks that send one message at a time, no algorithm needs fewer than {bounds.rounds} rounds, and in none does
+the busiest rank send or receive less than {bounds.sent:.4g} m.
 
 | algorithm | rounds | bytes that the busiest rank sends |
 | --- | --- | --- |

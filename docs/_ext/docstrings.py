@@ -12,7 +12,7 @@ _MARKUP = re.compile(r"(\*|\||\\|_(?!\w)|(?<!\w)_)")
 
 
 def restructured(lines: list[str]) -> list[str]:
-    """The lines of a docstring as lines of reStructuredText: what is no code has no markup, what is indented is code."""
+    """The lines of a docstring as lines of reStructuredText: only code has markup, what is indented is code."""
     out: list[str] = []
     code = False
     for line in lines:

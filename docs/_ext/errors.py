@@ -1,4 +1,4 @@
-"""The page of errors: the tree as `errors.py` draws it, and of each class its cause and what to do, from its docstring."""
+"""The page of errors: the tree as `errors.py` draws it, and the docstring of each class: its cause and what to do."""
 
 from __future__ import annotations
 

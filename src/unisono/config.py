@@ -1,4 +1,4 @@
-"""The settings of a group, in one frozen dataclass. Each field says its environment variable, its unit and what it does."""
+"""The settings of a group, in one frozen dataclass, whose fields say their environment variable, unit and meaning."""
 
 from __future__ import annotations
 
@@ -28,22 +28,31 @@ class Config:
     """
 
     timeout_s: float = _setting(
-        300.0, "seconds", "UNISONO_TIMEOUT_S", "a call raises WaitTimeout after this long; the default allows slow data loaders"
+        300.0,
+        "seconds",
+        "UNISONO_TIMEOUT_S",
+        "a call raises WaitTimeout after this long; the default allows slow data loaders",
     )
     segment_bytes: int = _setting(
-        512 << 10, "bytes", "UNISONO_SEGMENT_BYTES", "what a rank stages per step of a long call; half a second-level cache"
+        512 << 10,
+        "bytes",
+        "UNISONO_SEGMENT_BYTES",
+        "what a rank stages per step of a long call; half a second-level cache",
     )
     one_shot_bytes: int = _setting(
         8 << 10, "bytes", "UNISONO_ONE_SHOT_BYTES", "the longest vector for which two ranks use a one_shot algorithm"
     )
     tag_bytes: int = _setting(
-        32 << 10, "bytes", "UNISONO_TAG_BYTES", "the longest message that shares cache lines with its signature, so that one wait brings both"
+        32 << 10,
+        "bytes",
+        "UNISONO_TAG_BYTES",
+        "the longest message that shares cache lines with its signature, so that one wait brings both",
     )
     heap_bytes: int = _setting(
         0,
         "bytes",
         "UNISONO_HEAP_BYTES",
-        "address space of each rank for shared tensors, backed by memory when used; 0 means half of the machine's memory",
+        "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory",
     )
     look_up_s: float = _setting(
         0.02,
@@ -52,12 +61,15 @@ class Config:
         "how often a waiting kernel returns to Python, for signals, dead peers and the timeout",
     )
     spins: int = _setting(
-        2000, "count", "UNISONO_SPINS", "pauses before a waiting rank first yields, where every rank has its own processor"
+        2000,
+        "count",
+        "UNISONO_SPINS",
+        "pauses before a waiting rank first yields, where every rank has its own processor",
     )
 
     @classmethod
     def from_env(cls) -> Config:
-        """The defaults, overridden by the environment variables that are set. Raises ArgumentError for unreadable values."""
+        """The defaults, overridden by the environment. Raises ArgumentError for values that are no numbers."""
         values: dict[str, Any] = {}
         for knob in fields(cls):
             env = knob.metadata["env"]
@@ -67,5 +79,7 @@ class Config:
                 values[knob.name] = _READ[knob.metadata["unit"]](os.environ[env])
             except ValueError as error:
                 unit, why = knob.metadata["unit"], knob.metadata["why"]
-                raise ArgumentError(f"{env}={os.environ[env]!r} is no number of {unit} ({why}): unset or correct it") from error
+                raise ArgumentError(
+                    f"{env}={os.environ[env]!r} is no number of {unit} ({why}): unset or correct it"
+                ) from error
         return cls(**values)
