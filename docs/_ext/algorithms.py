@@ -34,8 +34,8 @@ _PAGE = """# {collective}
 
 ![{collective}: what the ranks hold before and after](drawings/{collective}.svg)
 
-With {ranks} ranks that send one message at a time, no algorithm needs fewer than {bounds.rounds} rounds, and in none does
-the busiest rank send or receive less than {bounds.sent:.4g} m.
+With {ranks} ranks that send one message at a time, no algorithm needs fewer than {bounds.rounds} rounds, and in
+none does the busiest rank send or receive less than {bounds.sent:.4g} m.
 
 | algorithm | rounds | bytes that the busiest rank sends |
 | --- | --- | --- |
