@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 WHOLE = frozenset({"draw", "ops", "schedule", "testing"})
 """Folders of which all tests are quick: they take seconds together."""
 
-LONG = frozenset({"test_bench_torch.py", "test_demo.py", "test_leaks.py", "test_sample.py"})
+LONG = frozenset({"test_bench_torch.py", "test_demo.py", "test_leaks.py", "test_random.py", "test_sample.py"})
 """Files of which no test is quick."""
 
 FEW = 2
