@@ -34,8 +34,8 @@ _PAGE = """# {collective}
 
 ![{collective}: what the ranks hold before and after](drawings/{collective}.svg)
 
-With {ranks} ranks that send one message at a time, no algorithm needs fewer than {bounds.rounds} rounds, and in
-none does the busiest rank send or receive less than {bounds.sent:.4g} m.
+With {ranks} ranks that send one message at a time, every algorithm takes at least {bounds.rounds} rounds, and in each
+the busiest rank sends or receives at least {bounds.sent:.4g} m.
 
 | algorithm | rounds | bytes that the busiest rank sends |
 | --- | --- | --- |
@@ -52,7 +52,7 @@ _SECTION = """## {algorithm.name}
 | --- | --- |
 | rounds | `{texts[rounds]}` |
 | bytes | `{texts[bytes]}` |
-| with {ranks} ranks | {counts.rounds} rounds; the busiest rank sends {counts.most_sent:.4g} m, receives {counts.most_received:.4g} m, adds {counts.most_added:.4g} m |
+| with {ranks} ranks | rounds: {counts.rounds}; the busiest rank sends {counts.most_sent:.4g} m, receives {counts.most_received:.4g} m, adds {counts.most_added:.4g} m |
 | wins | {texts[wins]} |
 | source | {texts[source]} |
 | requires | {needs} |
