@@ -3,10 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-integrations check matrix bench bench-torch calls format clean test-torch
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test quick docs notebooks test-integrations check matrix bench bench-torch calls format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
-	@echo "make test    the tests"
+	@echo "make quick   some tests of every room: under 90 seconds on 2 processors"
+	@echo "make test    all tests, the quick ones first: some ten minutes on 2 processors"
+	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
+	@echo "make notebooks   execute the notebooks of the documentation"
 	@echo "make test-integrations   programs of accelerate, Lightning, transformers and torchmetrics (adds these)"
 	@echo "make check   style, types, house rules"
 	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 377,000 cases, some twenty minutes"
@@ -15,25 +21,42 @@ help:
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
 	@echo "make calls   docs/calls.md: what we, Gloo and MPI do with every call, dtype and op"
 
+# The CPU build of torch comes first: what the package index has is the CUDA build, some gigabytes.
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --retries 1 --extra-index-url $(TORCH_INDEX) torch
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/ready-docs: $(VENV)/ready
+	$(PIP) --editable '.[docs]'
 	touch $@
 
 $(VENV)/ready-bench: $(VENV)/ready
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(PIP) --editable '.[bench]'
 	touch $@
 
 $(VENV)/ready-integrations: $(VENV)/ready
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[integrations]'
+	$(PIP) --editable '.[integrations]'
 	touch $@
 
 demo: $(VENV)/ready
 	$(BIN)/unisono demo
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	@echo "All tests: some ten minutes on 2 processors. The quick ones come first; failures are shown as they happen."
+	$(BIN)/python -m pytest --instafail --durations=10
+
+quick: $(VENV)/ready
+	@echo "Some tests of every room: under 90 seconds on 2 processors."
+	$(BIN)/python -m pytest --instafail -m quick
+
+docs: $(VENV)/ready-docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+notebooks: $(VENV)/ready
+	$(BIN)/python -m pytest --instafail tests/docs/test_notebooks.py
 
 test-torch: $(VENV)/ready
 	$(BIN)/python -m pytest tests/torch_backend

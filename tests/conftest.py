@@ -1,8 +1,9 @@
-"""Ranks that tests share: one world per size for a whole session."""
+"""Ranks that tests share: one world per size for a whole session. And which tests are quick, and come first."""
 
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,29 @@ from tests.support.torch_ranks import TorchRanks
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+WHOLE = frozenset({"draw", "ops", "schedule", "testing"})
+"""Folders of which all tests are quick: they take seconds together."""
+
+LONG = frozenset({"test_bench_torch.py", "test_demo.py", "test_leaks.py", "test_random.py", "test_sample.py"})
+"""Files of which no test is quick."""
+
+FEW = 2
+"""Of every other file the first two functions are quick, with their first two cases: files begin with what is basic."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests, and run them before all others."""
+    cases: Counter[tuple[Path, str]] = Counter()
+    functions: Counter[Path] = Counter()
+    for item in items:
+        key = item.path, getattr(item, "originalname", item.name)
+        functions[item.path] += key not in cases
+        cases[key] += 1
+        basic = functions[item.path] <= FEW and cases[key] <= FEW and item.path.name not in LONG
+        if basic or item.path.parent.name in WHOLE:
+            item.add_marker(pytest.mark.quick)
+    items.sort(key=lambda item: item.get_closest_marker("quick") is None)
 
 
 @pytest.fixture(scope="session")

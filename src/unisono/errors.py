@@ -59,6 +59,8 @@ class UnisonoError(Exception):
 
     Ranks in the fields of errors are those of the group that made the call; in a sub-group, `world_ranks[rank]` is
     the same rank's number in the world.
+
+    What to do: catch a class below; this one only where every failure of unisono is treated alike.
     """
 
     def again(self) -> UnisonoError:
@@ -70,19 +72,32 @@ class UnisonoError(Exception):
 
 
 class UsageError(UnisonoError):
-    """The call was wrong. Nothing has moved and no tensor has changed."""
+    """The call was wrong. Nothing has moved and no tensor has changed.
+
+    What to do: correct the call. The group can be used again.
+    """
 
 
 class ArgumentError(UsageError, ValueError):
-    """An argument has a value that this call cannot take."""
+    """An argument has a value that this call cannot take.
+
+    What to do: correct the argument that the message names. The other ranks hear of it, and the group can be used
+    again.
+    """
 
 
 class DTypeError(UsageError, TypeError):
-    """An argument has a type, or a tensor a dtype, that this call cannot take."""
+    """An argument has a type, or a tensor a dtype, that this call cannot take.
+
+    What to do: convert the tensor, or use an op that its dtype has; docs/calls.md has the table.
+    """
 
 
 class NotInitialized(UsageError):
-    """There is no group to talk to, or it has been closed."""
+    """There is no group to talk to, or it has been closed.
+
+    What to do: call `unisono.init()` first, or make a new group after `shutdown`.
+    """
 
 
 class MismatchError(UsageError):
@@ -90,6 +105,8 @@ class MismatchError(UsageError):
 
     calls: each rank's call, as a `CallRecord`; odd: the ranks that differ from most, which come first in the message.
     No tensor has changed, and the group can be used again.
+
+    What to do: find the rank that differs in the table, and make the same calls in the same order on every rank.
     """
 
     def __init__(
@@ -123,6 +140,8 @@ class MessageMismatch(MismatchError):
 
     source, receiver: the ranks. sent, expected: their tensors, such as `float32[2, 3]`. The tensor is as it was, the
     message is gone, the sender is not told, and the group can be used again.
+
+    What to do: receive into a tensor of the same dtype and number of elements, or into none: `recv(src=...)` makes one.
     """
 
     def __init__(
@@ -142,15 +161,25 @@ class MessageMismatch(MismatchError):
 
 
 class AlgorithmError(UnisonoError):
-    """A table of transfers does not keep the contract of its collective; the message has the row and the reason."""
+    """A table of transfers does not keep the contract of its collective; the message has the row and the reason.
+
+    What to do: correct the round that the message names; `unisono draw` shows the table with the wrong chunks marked.
+    """
 
 
 class ProgramError(AlgorithmError):
-    """A compiled program would race, deadlock or compute a wrong value."""
+    """A compiled program would race, deadlock or compute a wrong value.
+
+    What to do: report it with the algorithm, unless you compiled the program yourself: a table that `prove` accepts
+    must compile.
+    """
 
 
 class PeerError(UnisonoError):
-    """A peer is the reason that this rank cannot go on."""
+    """A peer is the reason that this rank cannot go on.
+
+    What to do: look at the peer that the message names; its own error or output says why.
+    """
 
 
 class PeerGone(PeerError):
@@ -158,6 +187,8 @@ class PeerGone(PeerError):
 
     rank, pid: the peer and its process. how: a `Departure`. waiting: the rank that waited. others: may the other ranks
     of the group go on making such calls?
+
+    What to do: read the output of that rank, and start the remaining work on a new group.
     """
 
     def __init__(
@@ -184,7 +215,10 @@ class PeerGone(PeerError):
 
 
 class PeerFailed(PeerError):
-    """A peer gave this call up. `rank` is the peer, `reason` its own exception in words."""
+    """A peer gave this call up. `rank` is the peer, `reason` its own exception in words.
+
+    What to do: correct what `reason` says on that rank.
+    """
 
     def __init__(self, rank: int, reason: str, waiting: int, call: str, world_ranks: Sequence[int] = ()) -> None:
         self.rank, self.reason, self.waiting, self.call = rank, reason, waiting, call
@@ -202,6 +236,8 @@ class RankFailed(PeerError):
 
     `rank` is the first rank that failed, `traceback` its traceback as text, `waiting` the tracebacks of the ranks
     that failed because they waited for it. The original exception, where it can be carried, is `__cause__`.
+
+    What to do: read the traceback in the message: it is the first failure, and the others followed from it.
     """
 
     def __init__(self, rank: int, traceback: str, waiting: Mapping[int, str] | None = None) -> None:
@@ -229,6 +265,8 @@ class WaitTimeout(UnisonoError, TimeoutError):
 
     missing: the ranks that had not come, or not finished; none where only the call itself is known to be unfinished.
     waiting: the rank that waited, or None for a process that is no rank.
+
+    What to do: look at what the missing ranks are doing (their stacks, under `run`), or set a longer `timeout_s`.
     """
 
     def __init__(
@@ -256,8 +294,14 @@ class WaitTimeout(UnisonoError, TimeoutError):
 
 
 class OutOfMemory(UnisonoError, MemoryError):
-    """The shared memory of a group cannot grow to what a call or `empty` asks for."""
+    """The shared memory of a group cannot grow to what a call or `empty` asks for.
+
+    What to do: free shared tensors, set `UNISONO_HEAP_BYTES`, or give the machine or container more shared memory.
+    """
 
 
 class InternalError(UnisonoError):
-    """Something that cannot happen has happened: please report it with the message."""
+    """Something that cannot happen has happened: please report it with the message.
+
+    What to do: report it, with the message and the versions of unisono, torch and Python.
+    """

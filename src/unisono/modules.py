@@ -1,7 +1,7 @@
-"""Models on all ranks: the same values to begin with, the average of their gradients, the average of their parameters.
+"""Whole models in one call: broadcast their values, average their gradients, average their parameters.
 
-Each function checks that the ranks' models are alike before anything moves, and raises the same error on every rank
-where they are not. Parameters and buffers that a model has under several names count once.
+Each function first checks that all ranks' models have the same names, shapes and dtypes, and raises the same error on
+every rank if they do not. Parameters and buffers with several names are sent once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ _NO_GRADIENT, _GRADIENT, _SPARSE = 0, 1, 2
 
 
 def broadcast_module(model: torch.nn.Module, src: int = 0, group: Group | None = None) -> None:
-    """Give every rank the parameters and buffers that the model has on rank `src`, in place.
+    """Copy the model's parameters and buffers, those of integers too, from rank `src` to all ranks, in place.
 
-    Buffers of integers are among them. Raises ArgumentError, on every rank, if the models' names, shapes or dtypes
-    differ; it names the first that does.
+    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first that does.
     """
     group = group_or_default(group)
     state = {**_parameters(model, group, "broadcast_module"), **dict(model.named_buffers())}
@@ -35,9 +34,9 @@ def broadcast_module(model: torch.nn.Module, src: int = 0, group: Group | None =
 
 
 def broadcast_state_dict(state: Mapping[str, torch.Tensor], src: int = 0, group: Group | None = None) -> None:
-    """Give every rank the tensors that a mapping such as `model.state_dict()` has on rank `src`, in place.
+    """Copy the tensors of a mapping such as `model.state_dict()` from rank `src` to all ranks, in place.
 
-    What is there under several names counts once. Raises ArgumentError, on every rank, if names, shapes or dtypes
+    Tensors with several names are sent once. Raises ArgumentError, on every rank, if names, shapes or dtypes
     differ; it names the first that does.
     """
     group = group_or_default(group)
@@ -45,7 +44,7 @@ def broadcast_state_dict(state: Mapping[str, torch.Tensor], src: int = 0, group:
 
 
 def average_parameters(model: torch.nn.Module, group: Group | None = None) -> None:
-    """Replace the model's parameters, on every rank, by their average over all ranks, in place. Buffers stay.
+    """Replace the model's parameters by their average over all ranks, in place. Buffers are not changed.
 
     Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first that does.
     """
@@ -54,11 +53,11 @@ def average_parameters(model: torch.nn.Module, group: Group | None = None) -> No
 
 
 def average_gradients(model: torch.nn.Module, group: Group | None = None) -> None:
-    """Replace the gradients of the model's parameters, on every rank, by their average over all ranks, in place.
+    """Replace the gradients of the model's parameters by their average over all ranks, in place.
 
-    Call it between backward() and step(). A parameter that has a gradient on some ranks counts as zero on the others,
-    and has the average on all ranks afterwards, so that optimizers stay in step; one that has none anywhere keeps
-    none. Raises DTypeError, on every rank, for sparse gradients, and MismatchError if the models differ.
+    Call it between backward() and step(). A parameter with a gradient on some ranks only counts as zero on the others
+    and has the average on all ranks afterwards; a parameter without a gradient on any rank keeps None.
+    Raises DTypeError, on every rank, for sparse gradients, and MismatchError if the models differ.
     """
     group = group_or_default(group)
     parameters = _parameters(model, group, "average_gradients")
@@ -93,7 +92,7 @@ def _gradient_state(parameter: torch.Tensor) -> int:
 
 
 def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors, each once. Raises on every rank if the ranks' differ in name, shape or dtype."""
+    """The tensors, each once. Raises ArgumentError on every rank if names, shapes or dtypes differ between ranks."""
     with checking(group, doing):
         once: dict[tuple[object, ...], tuple[str, torch.Tensor]] = {}
         for name, tensor in state.items():
@@ -110,7 +109,7 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
 
 
 def _identity(name: str, tensor: object) -> tuple[object, ...]:
-    """What two names of one tensor have in common. Raises for what cannot be sent."""
+    """A key that is equal for two names of one tensor. Raises for what cannot be sent."""
     if not isinstance(tensor, torch.Tensor):
         raise DTypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}; leave it out")
     if torch.nn.parameter.is_lazy(tensor):
@@ -122,7 +121,7 @@ def _identity(name: str, tensor: object) -> tuple[object, ...]:
 
 
 def _difference(texts: list[str]) -> str:
-    """The first line in which texts differ, in words, with the ranks behind each version."""
+    """Describe the first line in which the ranks' texts differ, with the ranks that have each version."""
     columns = [text.splitlines() for text in texts]
     at = next(k for k in range(max(map(len, columns))) if len({tuple(lines[k : k + 1]) for lines in columns}) > 1)
     versions: dict[str, list[int]] = {}

@@ -10,20 +10,21 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.markdown import ROOT, Block, blocks, run
+
 README = (ROOT / "README.md").read_text()
-PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PROGRAMS = [block for block in blocks(ROOT / "README.md") if block.language == "python"]
+
+
+def program(words: str) -> Block:
+    """The one that has these words."""
+    (found,) = (block for block in PROGRAMS if words in block.text)
+    return found
 
 
 def part(name: str) -> str:
     """The text between two marks."""
     return README.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0].strip()
-
-
-def python(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_links_and_images_work_on_a_package_index() -> None:
@@ -54,24 +55,22 @@ def test_there_are_programs() -> None:
     assert len(PROGRAMS) >= 3
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if 'op="max"' not in p])
-def test_programs_run(program: str) -> None:
-    python(program)
+@pytest.mark.parametrize("block", [block for block in PROGRAMS if 'op="max"' not in block.text], ids=str)
+def test_programs_run(block: Block, tmp_path: Path) -> None:
+    run(block, tmp_path)
 
 
-def test_the_average_is_right() -> None:
-    program = next(p for p in PROGRAMS if 'op="avg"' in p)
-    assert python(program).strip() == str([[15.0] * 4] * 4)
+def test_the_average_is_right(tmp_path: Path) -> None:
+    assert run(program('op="avg"'), tmp_path).strip() == str([[15.0] * 4] * 4)
 
 
-def test_what_a_call_takes_is_right() -> None:
-    program = next(p for p in PROGRAMS if "all_gather_object" in p)
-    assert python(program).strip() == str(([1, 2, 2, 3, 3, 3], -7, 1, [5, 1, 1, 5]))
+def test_what_a_call_takes_is_right(tmp_path: Path) -> None:
+    printed = run(program("all_gather_object"), tmp_path)
+    assert printed.strip() == str(([1, 2, 2, 3, 3, 3], -7, 1, [5, 1, 1, 5]))
 
 
-def test_the_own_algorithm_is_right() -> None:
-    program = next(p for p in PROGRAMS if "doubling" in p)
-    assert python(program).strip() == str([6.0, 10.0, 14.0])
+def test_the_own_algorithm_is_right(tmp_path: Path) -> None:
+    assert run(program("doubling"), tmp_path).strip() == str([6.0, 10.0, 14.0])
 
 
 def test_explain_prints_what_is_shown() -> None:
@@ -103,13 +102,10 @@ def test_the_picture_is_drawn_from_the_table_that_runs() -> None:
 
 
 def test_the_disagreement_shown_is_what_ranks_raise(tmp_path: Path) -> None:
-    shown = part("mismatch")
-    program = re.search(r"```python\n(.*?)```", shown, re.DOTALL)
-    message = re.search(r"```\n(call #.*?)```", shown, re.DOTALL)
-    assert program
+    message = re.search(r"```\n(call #.*?)```", part("mismatch"), re.DOTALL)
     assert message
     script = tmp_path / "train.py"
-    script.write_text(program[1])
+    script.write_text(program('op="max"').text)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode
     said = done.stderr.replace(f"{tmp_path}/", "").splitlines()

@@ -1,22 +1,26 @@
-"""Collectives that gradients flow through: each returns new tensors, and its backward is a collective again.
+"""Differentiable collectives. Each returns new tensors, and its backward makes the transposed collective.
 
-The gradients are those of the sum of all ranks' losses. So what gathers forward scatters backward:
+The gradients are those of the sum of all ranks' losses:
+
+    forward                 backward            forward      backward
 
     all_reduce (sum, avg)   all_reduce          all_gather   reduce_scatter (sum)
     broadcast               reduce (sum)        scatter      gather
-    all_to_all              all_to_all          and each the other way round
+    all_to_all              all_to_all          and the reverse of each
 
-product, min and max are made of a gather and the op of torch, so that zeros and ties have the gradients that they have
-there. Backward can be differentiated again. Complex tensors work wherever the op has a meaning for them.
+product, min and max gather the tensors and combine them with torch's op, so zeros and ties get torch's gradients.
+Backward can be differentiated again. Complex tensors work for every op that is defined for them.
 
-**The rule.** In grad mode the ranks tell each other, in one more small call, whether the input of any rank requires a
-gradient. If so, the results do on all ranks, whatever a rank's own input says, and then *every rank runs backward
-through every result*, in the same order, as one does by running the same code on every rank. Where a rank has no use
-for a result (that of `reduce` on other ranks than `dst`), `join` makes its loss depend on it. Ranks that come to the
-backward of different calls raise MismatchError; one that never comes is waited for until the group's timeout. The grad
-mode must be the same on all ranks, or the calls differ, which is a MismatchError, too.
+The rule: every rank runs backward through every result, in the same order.
 
-Names and arguments are those of torch.distributed.nn.functional, without its arguments for outputs.
+- In grad mode a call first exchanges whether the input of any rank requires a gradient. If so, the results require
+  one on all ranks.
+- A rank that does not use a result (that of `reduce` on other ranks than `dst`) ties it into its loss with `join`.
+- Ranks that run backward of different calls raise MismatchError. A rank that runs none makes the others wait until the
+  group's timeout.
+- All ranks must have the same grad mode; otherwise their calls differ, and they raise MismatchError.
+
+Names and arguments are those of torch.distributed.nn.functional, without its output arguments.
 """
 
 from .calls import (

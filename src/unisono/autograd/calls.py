@@ -1,4 +1,4 @@
-"""The differentiable collectives, as users call them."""
+"""The differentiable collectives: argument checks, and ops that are not linear."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _OTHERS = ("product", "min", "max")
 
 
 def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
-    """The combination of all ranks' tensors, on every rank.
+    """Return the combination of all ranks' tensors, on every rank.
 
-    tensor: the same shape and dtype on every rank. op: sum, avg, product, min or max; the last three take the memory of
-    all ranks' tensors, and the gradient of min and max goes to the ranks that have them, in equal parts.
+    tensor: the same shape and dtype on every rank. op: sum, avg, product, min or max. The last three gather the tensors
+    of all ranks first, which takes p times the memory; the gradient of min and max is divided equally among the ranks
+    that have the extreme value.
     """
     group = group_or_default(group)
     name = _check("all_reduce", group, tensor, op)
@@ -39,7 +40,7 @@ def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Group | None
 
 
 def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
-    """The combination of all ranks' tensors on rank `dst`, and zeros elsewhere, whose gradients do not count.
+    """Return the combination of all ranks' tensors on rank `dst`, and zeros on the others, whose gradients are ignored.
 
     tensor, op: as in `all_reduce`.
     """
@@ -53,9 +54,9 @@ def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Group 
 
 
 def broadcast(tensor: torch.Tensor, src: int, group: Group | None = None) -> torch.Tensor:
-    """The tensor of rank `src`, on every rank.
+    """Return the tensor of rank `src`, on every rank.
 
-    tensor: the same shape and dtype on every rank; only its values on `src` count.
+    tensor: the same shape and dtype on every rank; only the values of rank `src` are used.
     """
     group = group_or_default(group)
     _check("broadcast", group, tensor)
@@ -63,7 +64,7 @@ def broadcast(tensor: torch.Tensor, src: int, group: Group | None = None) -> tor
 
 
 def scatter(tensors: Sequence[torch.Tensor] | None, src: int = 0, group: Group | None = None) -> torch.Tensor:
-    """tensors[r] of rank `src`, on each rank r.
+    """Return tensors[r] of rank `src` on each rank r.
 
     tensors: on `src` one tensor per rank, of one dtype, in any size; None elsewhere.
     """
@@ -78,7 +79,7 @@ def scatter(tensors: Sequence[torch.Tensor] | None, src: int = 0, group: Group |
 
 
 def gather(tensor: torch.Tensor, dst: int = 0, group: Group | None = None) -> tuple[torch.Tensor, ...]:
-    """The tensors of all ranks, in rank order, on rank `dst`; as many tensors without elements elsewhere.
+    """Return the tensors of all ranks, in rank order, on rank `dst`; p empty tensors on the others.
 
     tensor: the same dtype on every rank, in any size.
     """
@@ -88,7 +89,7 @@ def gather(tensor: torch.Tensor, dst: int = 0, group: Group | None = None) -> tu
 
 
 def all_gather(tensor: torch.Tensor, group: Group | None = None) -> tuple[torch.Tensor, ...]:
-    """The tensors of all ranks, in rank order, on every rank.
+    """Return the tensors of all ranks, in rank order, on every rank.
 
     tensor: the same dtype on every rank, in any size.
     """
@@ -98,7 +99,7 @@ def all_gather(tensor: torch.Tensor, group: Group | None = None) -> tuple[torch.
 
 
 def all_gather_single(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
-    """The tensors of all ranks, in rank order, as one, on every rank.
+    """Return the tensors of all ranks, concatenated in rank order, on every rank.
 
     tensor: [n, ...], the same shape and dtype on every rank. Returns [p·n, ...].
     """
@@ -110,9 +111,9 @@ def all_gather_single(tensor: torch.Tensor, group: Group | None = None) -> torch
 def reduce_scatter(
     input_list: Sequence[torch.Tensor], op: Any = ReduceOp.SUM, group: Group | None = None
 ) -> torch.Tensor:
-    """The combination of all ranks' input_list[r], on each rank r.
+    """Return the combination of all ranks' input_list[r] on each rank r.
 
-    input_list: one tensor per rank, of one dtype, in the same sizes on every rank. op: as in `all_reduce`.
+    input_list: one tensor per rank, of one dtype, with the same shapes on every rank. op: as in `all_reduce`.
     """
     group = group_or_default(group)
     _check_list("reduce_scatter", group, "input_list", input_list)
@@ -123,7 +124,7 @@ def reduce_scatter(
 
 
 def reduce_scatter_single(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
-    """Block r of the combination of all ranks' tensors, on each rank r.
+    """Return block r of the combination of all ranks' tensors on each rank r.
 
     tensor: [p·n, ...], the same shape and dtype on every rank. op: as in `all_reduce`. Returns [n, ...].
     """
@@ -136,7 +137,7 @@ def reduce_scatter_single(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: G
 
 
 def all_to_all(input_tensor_list: Sequence[torch.Tensor], group: Group | None = None) -> tuple[torch.Tensor, ...]:
-    """input_tensor_list[q] of every rank, in rank order, on each rank q.
+    """Return input_tensor_list[q] of all ranks, in rank order, on each rank q.
 
     input_tensor_list: one tensor per rank, of one dtype, in any size.
     """
@@ -151,10 +152,10 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Group | None = None,
 ) -> torch.Tensor:
-    """Block q of the inputs of all ranks, in rank order, as one tensor, on each rank q.
+    """Return block q of the inputs of all ranks, concatenated in rank order, on each rank q.
 
     input: [n, ...], of one dtype. Split sizes: the lengths of the blocks along the first dimension, one per rank;
-    without them the tensor is cut into blocks of one size.
+    without them all blocks have the same size.
     """
     group = group_or_default(group)
     _check("all_to_all", group, input)
@@ -164,7 +165,7 @@ def all_to_all_single(
 
 
 def _check(collective: str, group: Group, tensor: torch.Tensor, op: Any = None) -> str:
-    """Check the tensor, and the op if there is one; return its name."""
+    """Check the tensor and the op; return the op's name."""
     with checking(group, collective):
         check_tensor("tensor", tensor)
         name = check_op(op, tensor) if op is not None else "sum"
@@ -193,7 +194,7 @@ def _check_root(collective: str, group: Group, argument: str, root: int) -> int:
 
 
 def _combine(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Combine the ranks' tensors here."""
+    """Combine the gathered tensors of all ranks with torch's op."""
     if len({tensor.shape for tensor in tensors}) > 1:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
         raise ArgumentError(f"the ranks' tensors have the shapes {shapes}, in rank order; {name} needs the same on all")

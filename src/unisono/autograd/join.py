@@ -1,4 +1,4 @@
-"""Tie results into a loss that has no use for them."""
+"""`join`: make a loss depend on results that it does not use."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["join"]
 
 
 def join(tensor: torch.Tensor, *results: torch.Tensor) -> torch.Tensor:
-    """The tensor, unchanged, whose backward also runs through the results, with gradients of zero.
+    """Return the tensor's value as a new tensor whose backward also runs through the results, with zero gradients.
 
-    For ranks that take part in a call but do not need what it returns: `loss = join(loss, result)`.
+    Use it on ranks that make a call but do not use its result: `loss = join(loss, result)`.
     """
     for result in results:
         zeros: torch.Tensor = _Zeros.apply(result, tensor)  # type: ignore[no-untyped-call]
@@ -21,7 +21,7 @@ def join(tensor: torch.Tensor, *results: torch.Tensor) -> torch.Tensor:
 
 
 class _Zeros(torch.autograd.Function):
-    """Zeros like the second tensor, which depend on the first as far as autograd knows."""
+    """Zeros like the second tensor, which autograd records as computed from the first."""
 
     @staticmethod
     def forward(ctx: Any, source: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
-"""Every collective that adds or moves is a linear function of all ranks' tensors; its gradient is its transpose.
+"""One autograd function for all linear collectives.
 
-So there is one autograd function for all of them, and a table of who is whose transpose.
+A collective that adds or moves is a linear function of all ranks' tensors, and its backward is the transposed
+collective: `_TRANSPOSE` says which one that is.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Tensors = Sequence[torch.Tensor]
 class LinearCall:
     """A collective on the tensors of one rank.
 
-    op: sum or avg where it adds. splits: the lengths of output and input blocks, for all_to_all_single. number: what
-    all ranks know this very call by when its backward comes.
+    op: sum or avg. splits: the lengths of output and input blocks, for all_to_all_single. number: identifies the call
+    on all ranks when they run its backward.
     """
 
     group: Group
@@ -40,10 +41,10 @@ class LinearCall:
 
 
 def apply(call: LinearCall, tensors: Tensors) -> tuple[torch.Tensor, ...]:
-    """Make the call; its results require gradients on all ranks if the input of any rank does."""
+    """Make the call. Its results require gradients on all ranks if the input of any rank does."""
     anchor = None
     if torch.is_grad_enabled():
-        # The group's count of calls may be behind while some run in the background, but it only grows.
+        # The ranks' counts of calls may differ while some run in the background: the largest identifies the call.
         requires = any(tensor.requires_grad for tensor in tensors)
         answers = _exchange(call, CallRecord(f"autograd.{call.collective}"), 2 * call.group.host.call_number + requires)
         call = replace(call, number=max(answers) // 2)
@@ -54,7 +55,7 @@ def apply(call: LinearCall, tensors: Tensors) -> tuple[torch.Tensor, ...]:
 
 
 class _Linear(torch.autograd.Function):
-    """_anchor: makes the results require gradients where no tensor of this rank does."""
+    """_anchor: requires a gradient, so that the results do even if no tensor of this rank does."""
 
     @staticmethod
     def forward(
@@ -71,12 +72,12 @@ class _Linear(torch.autograd.Function):
             grads = tuple(grad / call.group.size for grad in grads)
         transpose = replace(call, collective=_TRANSPOSE[call.collective], op="sum", splits=call.splits[::-1])
         found = apply(transpose, grads)
-        # Where a scatter takes no tensors, there is nothing to return a gradient for.
+        # A rank that passed no tensors to a scatter gets no gradients.
         return (None, None, *[grad.reshape(shape) for grad, shape in zip(found, ctx.shapes, strict=False)])
 
 
 def _exchange(call: LinearCall, what: CallRecord, number: int) -> list[int]:
-    """A number of each rank."""
+    """The numbers of all ranks, in rank order."""
     if call.group.size == 1:
         return [number]
     mine, table = torch.tensor([number], device="cpu"), torch.empty(call.group.size, dtype=torch.int64, device="cpu")
@@ -88,7 +89,7 @@ def _exchange(call: LinearCall, what: CallRecord, number: int) -> list[int]:
 
 
 def _check_together(call: LinearCall) -> None:
-    """Raise on every rank unless all are in the backward of the same call."""
+    """Raise MismatchError on every rank unless all ranks run the backward of the same call."""
     group, what = call.group, CallRecord(f"backward of autograd.{call.collective}")
     at = group.host.call_number
     numbers = _exchange(call, what, call.number)
@@ -122,7 +123,7 @@ def _reduce(call: LinearCall, tensors: Tensors) -> Tensors:
 
 
 def _scatter(call: LinearCall, tensors: Tensors) -> Tensors:
-    # As the backward of gather it has empty tensors on the other ranks: they tell autograd what follows from what.
+    # As the backward of gather it gets empty tensors on the other ranks, which keep autograd's graph connected.
     blocks = tensors if call.group.rank == call.root else None
     return [collectives.scatter(None, blocks, call.root, call.group)]
 

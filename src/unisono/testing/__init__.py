@@ -1,4 +1,4 @@
-"""For tests of your own: what each collective should give, proofs of an algorithm, and functions run on many ranks."""
+"""For users' tests: expected results of each collective, proofs of an algorithm, tests that run on several ranks."""
 
 from .check import check_algorithm
 from .combining import combine

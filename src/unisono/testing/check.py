@@ -1,4 +1,4 @@
-"""The contract of an algorithm, checked the way a group checks it before its first call, for many sizes at once."""
+"""`check_algorithm`: the proofs that a group makes before its first call, for many group sizes at once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["check_algorithm", "lowerings"]
 def check_algorithm(
     collective: str, algorithm: str | Algorithm | Callable[..., Any], ranks: Sequence[int] = (1, 2, 3, 4, 5, 7, 8)
 ) -> list[Proof]:
-    """Prove an algorithm, and the programs that it is compiled to, for groups of these sizes and every root.
+    """Prove an algorithm and its compiled programs for groups of these sizes and every root. Starts no process.
 
     algorithm: a name of the catalogue, an Algorithm, or a generator of rounds (r, p), for collectives with a root
-    (r, p, root). Sizes that its restrictions exclude are left out. Returns the proofs, by size and root.
+    (r, p, root). Sizes that its restrictions exclude are skipped. Returns the proofs, ordered by size and root.
 
-    Raises AlgorithmError, with the row and the reason, if it breaks its contract for some size, and ArgumentError if
-    it allows none of the sizes.
+    Raises AlgorithmError, with the row and the reason, if it breaks the contract of the collective, and ArgumentError
+    if its restrictions exclude all sizes.
     """
     found = find(collective, algorithm)
     proofs = []
@@ -42,7 +42,7 @@ def check_algorithm(
 
 
 def lowerings(schedule: Schedule) -> Iterator[Lowering]:
-    """Every way in which a schedule can be compiled for one host."""
+    """Every lowering that a schedule can have: staged or zero copy, and in place or not."""
     for zero_copy in (False, True):
         yield Lowering(zero_copy, in_place=False)
         if schedule.collective not in BLOCKED:

@@ -1,4 +1,4 @@
-"""What the ranks' tensors give when they are combined, as unisono defines it, bit for bit."""
+"""`combine`: the result of an op on the ranks' tensors, defined bit for bit."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _INTEGERS: dict[str, Any] = {
     "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
     "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
 }  # fmt: skip
-"""numpy's functions: torch lacks most of them for uint16, uint32 and uint64. All wrap, and of bools sum is "or"."""
+"""numpy's functions, since torch lacks most for uint16, uint32 and uint64. They wrap; the sum of bools is "or"."""
 
 _FLOATS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,
     "product": lambda x, y: _complex_product(x, y) if x.is_complex() else x * y,
-    # Of two that compare equal (0 and -0) the later stays; the first NaN does.
+    # Of two equal values (0 and -0) the later is kept, of several NaNs the first.
     "min": lambda x, y: torch.where((x < y) | x.isnan(), x, y),
     "max": lambda x, y: torch.where((x > y) | x.isnan(), x, y),
 }
 
 
 def combine(tensors: Sequence[torch.Tensor], op: Any = "sum") -> torch.Tensor:
-    """((tensors[0] op tensors[1]) op tensors[2]) ... of tensors of one shape and dtype.
+    """Return ((tensors[0] op tensors[1]) op tensors[2]) ... for tensors of one shape and dtype.
 
-    float16, bfloat16 and the float8 dtypes are accumulated in float32 and rounded once; the average of integers is
-    their exact sum (that of 64 bits wraps), divided towards zero. Raises ArgumentError for what is no op, DTypeError
-    for an op that this dtype does not have.
+    float16, bfloat16 and float8 are accumulated in float32 and rounded once. The average of integers is their exact sum
+    (which wraps for 64 bits), divided and truncated towards zero. Raises ArgumentError for an unknown op, DTypeError
+    for an op that the dtype does not have.
     """
     if not tensors:
         raise ArgumentError("tensors: expected one tensor per rank, got none")
@@ -69,12 +69,12 @@ def _average(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _complex_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Every product rounded by itself: torch's own has other bits for long tensors than for short ones."""
+    """Round each product separately: torch's own result differs in bits between long and short tensors."""
     return torch.complex(x.real * y.real - x.imag * y.imag, x.real * y.imag + x.imag * y.real)
 
 
 def _number_by_number(op: CustomOp, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """A function of numbers, which are of x's type: integers come as Python's, and what is returned wraps."""
+    """Apply a function to each pair of elements. Integers are passed as Python's, and results wrap."""
     kind = x.numpy().dtype
     inexact = kind.kind in "fc"
     pairs = zip(*(list(t.flatten().numpy()) if inexact else t.flatten().tolist() for t in (x, y)), strict=True)

@@ -1,4 +1,4 @@
-"""Tests that run on several ranks."""
+"""`ranks`: a decorator that runs a test on several ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ranks"]
 
 
 def ranks(*sizes: int, timeout_s: float = 60.0) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Run a test function on every rank of fresh groups of these sizes, one size after the other.
+    """Run a test function on every rank of a new group, for each of these group sizes in turn.
 
         @ranks(2, 3, 7)
         def test_sum():
@@ -22,8 +22,8 @@ def ranks(*sizes: int, timeout_s: float = 60.0) -> Callable[[Callable[..., Any]]
             unisono.all_reduce(tensor)
             assert tensor[0] == sum(range(unisono.get_world_size()))
 
-    Arguments (such as pytest's fixtures) are copied to every rank. An error on a rank raises RankFailed, with that
-    rank's traceback; a size that takes longer than timeout_s seconds raises WaitTimeout, with the stacks of its ranks.
+    Arguments, such as pytest's fixtures, are copied to every rank. Raises RankFailed, with the rank's traceback, if a
+    rank raises, and WaitTimeout, with the stacks of the ranks, if one size takes longer than timeout_s seconds.
     """
     if not sizes or min(sizes) < 1:
         raise ArgumentError(f"ranks{sizes}: give one or more sizes of groups, each at least 1")

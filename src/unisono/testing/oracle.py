@@ -1,10 +1,10 @@
-"""What each collective should give, in a few obvious lines of torch.
+"""The expected result of each collective, in a few lines of torch.
 
-Every function takes what each rank passes, as a list in rank order, and returns what each rank ends with, likewise: one
-tensor per rank, blocks concatenated in rank order, None where a rank gets nothing. No argument is changed.
+Every function takes the inputs of all ranks, in rank order, and returns the results of all ranks, in rank order: one
+tensor per rank, blocks concatenated in rank order, None for a rank that gets nothing. Inputs are not changed.
 
-op: any that the calls take. sizes: the elements of each rank's block, for all_to_all of the block from each rank (row)
-to each other; without them the blocks are of one size.
+op: any that the calls take. sizes: the number of elements of each rank's block, or for all_to_all of the block from
+each rank (row) to each other (column); without them all blocks have the same size.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = [
 
 
 def all_reduce(tensors: Sequence[torch.Tensor], op: Any = "sum") -> list[torch.Tensor]:
-    """Everybody gets the combination of all tensors."""
+    """Every rank gets the combination of all tensors."""
     return [combine(tensors, op) for _ in tensors]
 
 
 def reduce(tensors: Sequence[torch.Tensor], dst: int, op: Any = "sum") -> list[torch.Tensor]:
-    """dst gets the combination of all tensors; the others keep their own."""
+    """Rank `dst` gets the combination of all tensors; the others keep their own."""
     return [combine(tensors, op) if rank == dst else tensor.clone() for rank, tensor in enumerate(tensors)]
 
 
@@ -44,12 +44,12 @@ def exscan(tensors: Sequence[torch.Tensor], op: Any = "sum") -> list[torch.Tenso
 
 
 def broadcast(tensors: Sequence[torch.Tensor], src: int) -> list[torch.Tensor]:
-    """Everybody gets the tensor of src."""
+    """Every rank gets the tensor of rank `src`."""
     return [tensors[src].clone() for _ in tensors]
 
 
 def scatter(tensors: Sequence[torch.Tensor | None], src: int, sizes: Sequence[int] | None = None) -> list[torch.Tensor]:
-    """Rank r gets block r of the tensor of src; the others' tensors do not matter."""
+    """Rank r gets block r of the tensor of rank `src`; the tensors of other ranks are ignored."""
     whole = tensors[src]
     if whole is None:
         raise ArgumentError(f"tensors[{src}]: rank {src} is src and must pass a tensor")
@@ -57,12 +57,12 @@ def scatter(tensors: Sequence[torch.Tensor | None], src: int, sizes: Sequence[in
 
 
 def gather(tensors: Sequence[torch.Tensor], dst: int) -> list[torch.Tensor | None]:
-    """dst gets all tensors, concatenated; the others get nothing."""
+    """Rank `dst` gets all tensors, concatenated; the others get None."""
     return [torch.cat([t.flatten() for t in tensors]) if rank == dst else None for rank in range(len(tensors))]
 
 
 def all_gather(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Everybody gets all tensors, concatenated."""
+    """Every rank gets all tensors, concatenated."""
     return [torch.cat([tensor.flatten() for tensor in tensors]) for _ in tensors]
 
 

@@ -1,0 +1,110 @@
+"""The pages of the algorithms: a page per collective, with what its algorithms cost and a drawing of each table."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import unisono
+from unisono.algorithms import CATALOGUE, RESTRICTIONS, Algorithm, formula, lines
+from unisono.draw import svg, svg_contract
+from unisono.schedule import count, lower_bounds
+
+__all__ = ["RANKS", "pages"]
+
+RANKS = 4
+"""Every table is drawn and counted for so many ranks."""
+
+_INDEX = """# Algorithms
+
+An algorithm is a table of transfers. All {many} are proved before they run; each page draws every table for {ranks}
+ranks and counts what it moves. `unisono draw NAME --ranks P` draws it for another number, and
+`unisono explain COLLECTIVE --ranks P --bytes SIZE` says which one a call uses and why.
+
+In the formulas: {names}
+
+```{{toctree}}
+:maxdepth: 2
+
+{entries}
+```
+"""
+
+_PAGE = """# {collective}
+
+![{collective}: what the ranks hold before and after](drawings/{collective}.svg)
+
+With {ranks} ranks that send one message at a time, every algorithm takes at least {bounds.rounds} rounds, and in each
+the busiest rank sends or receives at least {bounds.sent:.4g} m.
+
+| algorithm | rounds | bytes that the busiest rank sends |
+| --- | --- | --- |
+{rows}
+
+{sections}
+"""
+
+_SECTION = """## {algorithm.name}
+
+{texts[idea]}
+
+| | |
+| --- | --- |
+| rounds | `{texts[rounds]}` |
+| bytes | `{texts[bytes]}` |
+| with {ranks} ranks | rounds: {counts.rounds}; the busiest rank sends {counts.most_sent:.4g} m, receives {counts.most_received:.4g} m, adds {counts.most_added:.4g} m |
+| wins | {texts[wins]} |
+| source | {texts[source]} |
+| requires | {needs} |
+| written in | {where} |
+
+![{algorithm.full_name} with {ranks} ranks](drawings/{algorithm.full_name}.svg)
+"""  # noqa: E501  the rows of a table
+
+
+def pages() -> dict[str, str]:
+    """The texts of all files, pages and drawings, by their paths."""
+    collectives = list(dict.fromkeys(algorithm.collective for algorithm in CATALOGUE.values()))
+    index = _INDEX.format(many=len(CATALOGUE), ranks=RANKS, names=_names(), entries="\n".join(collectives))
+    files = {"algorithms/index.md": index}
+    for collective in collectives:
+        found = [algorithm for algorithm in CATALOGUE.values() if algorithm.collective == collective]
+        files[f"algorithms/{collective}.md"] = _page(collective, found)
+        files[f"algorithms/drawings/{collective}.svg"] = svg_contract(found[0].schedule(RANKS))
+        for algorithm in found:
+            files[f"algorithms/drawings/{algorithm.full_name}.svg"] = svg(algorithm.schedule(RANKS))
+    return files
+
+
+def _page(collective: str, found: list[Algorithm]) -> str:
+    texts = {algorithm.name: lines(algorithm.doc) for algorithm in found}
+    rows = [f"| [{name}](#{name}) | `{said['rounds']}` | `{said['bytes']}` |" for name, said in texts.items()]
+    sections = [
+        _SECTION.format(
+            algorithm=algorithm,
+            ranks=RANKS,
+            texts=texts[algorithm.name],
+            counts=count(algorithm.schedule(RANKS)),
+            needs="; ".join(RESTRICTIONS[name][0] for name in algorithm.requires) or "nothing",
+            where=_where(algorithm),
+        )
+        for algorithm in found
+    ]
+    return _PAGE.format(
+        collective=collective,
+        ranks=RANKS,
+        bounds=lower_bounds(collective, RANKS),
+        rows="\n".join(rows),
+        sections="\n".join(sections),
+    )
+
+
+def _names() -> str:
+    """What the names in formulas mean, from the docstring that defines them."""
+    meaning = (inspect.getdoc(formula) or "").split("\n\n")[-1]
+    return " ".join(meaning.split()).partition(": ")[2]
+
+
+def _where(algorithm: Algorithm) -> str:
+    function = getattr(algorithm.build, "args", (algorithm.build,))[0]
+    return f"`src/unisono/{Path(inspect.getsourcefile(function) or '').relative_to(Path(unisono.__file__).parent)}`"

@@ -1,0 +1,47 @@
+"""The Sphinx extension: writes the generated pages before the build reads its sources, and reads our docstrings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import algorithms, api, docstrings, errors, settings
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+__all__ = ["FOLDER", "generated", "setup"]
+
+FOLDER = "_generated"
+"""Below the folder of the sources; git ignores it."""
+
+
+def generated() -> dict[str, str]:
+    """Every generated file: its path below FOLDER, and its text."""
+    return {
+        "api.md": api.page(),
+        "errors.md": errors.page(),
+        "settings.md": settings.page(),
+        **algorithms.pages(),
+    }
+
+
+def setup(app: Sphinx) -> Mapping[str, Any]:
+    """Called by Sphinx."""
+    app.connect("builder-inited", _write)
+    app.connect("autodoc-process-docstring", docstrings.process)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _write(app: Sphinx) -> None:
+    """Write what has changed, so that Sphinx reads only that again, and remove what is no longer generated."""
+    folder, files = Path(app.srcdir) / FOLDER, generated()
+    for old in folder.rglob("*.*"):
+        if str(old.relative_to(folder)) not in files:
+            old.unlink()
+    for name, text in files.items():
+        path = folder / name
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)

@@ -1,0 +1,36 @@
+"""How Sphinx builds this site: `make docs`. Pages that would repeat the code are written from it by `_ext`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import unisono
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "unisono"
+author = "the authors of unisono"
+release = unisono.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "_ext.pages"]
+exclude_patterns = ["_build", "_ext", "README.md"]
+
+html_theme = "furo"
+html_title = f"unisono {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+pygments_style = "friendly"
+
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+
+nb_execution_mode = "force"
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+
+default_role = "code"
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100

@@ -1,0 +1,84 @@
+"""The pages that are written from the code have everything that is in the code, and what they name exists."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import yaml
+
+import unisono
+from tests.support.markdown import ROOT
+from unisono import errors
+from unisono.algorithms import CATALOGUE
+from unisono.config import Config
+
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Any]:
+    """site(name): a module of the extension that writes the pages."""
+    sys.path.insert(0, str(DOCS))
+    yield lambda name: importlib.import_module(f"_ext.{name}")
+    sys.path.remove(str(DOCS))
+
+
+def test_every_public_name_is_in_the_reference(site: Any) -> None:
+    page = site("api").page()
+    shown = set(re.findall(r"^\.\. (?:autofunction|autoclass|py:data):: unisono\.(\w+)$", page, re.MULTILINE))
+    elsewhere = {*errors.__all__, "Config", "autograd", "p2p"}  # modules, and names with pages of their own
+    assert shown == set(unisono.__all__) - elsewhere
+
+
+def test_a_public_name_in_no_group_is_found(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unisono, "__all__", [*unisono.__all__, "nowhere"])
+    with pytest.raises(ValueError, match="nowhere"):
+        site("api").page()
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_says_what_to_do(site: Any, name: str) -> None:
+    assert site("errors").next_move(getattr(errors, name))
+    assert f"unisono.{name}" in site("errors").page()
+
+
+def test_every_setting_is_in_the_table(site: Any) -> None:
+    page = site("settings").page()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(fields(Config))
+    for knob in fields(Config):
+        assert any(knob.name in row and knob.metadata["env"] in row for row in rows)
+
+
+def test_every_algorithm_has_its_drawing(site: Any) -> None:
+    files = site("algorithms").pages()
+    for name, algorithm in CATALOGUE.items():
+        assert files[f"algorithms/drawings/{name}.svg"].startswith("<svg")
+        assert f"## {algorithm.name}\n" in files[f"algorithms/{algorithm.collective}.md"]
+
+
+def test_docstrings_become_valid_markup(site: Any) -> None:
+    restructured = site("docstrings").restructured
+    assert restructured(["flatten_ of *all* `x`s"]) == ["flatten\\_ of \\*all\\* ``x``\\ s"]
+    assert restructured(["so:", "", "    code_", "after"]) == ["so:", "", "::", "", "    code_", "", "after"]
+
+
+def test_the_files_of_the_glossary_exist() -> None:
+    glossary = (DOCS / "glossary.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)`", glossary)
+    assert len(named) >= 30
+    missing = [name for name in named if not (ROOT / "src" / "unisono" / name).exists()]
+    assert not missing
+    terms = re.findall(r"^(\S.*)\n  \S", glossary, re.MULTILINE)
+    assert terms == sorted(terms)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_github_s_files_are_yaml(path: Any) -> None:
+    assert yaml.safe_load(path.read_text())

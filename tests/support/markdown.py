@@ -1,0 +1,57 @@
+"""Pages of Markdown as their blocks of code, and blocks run as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ROOT", "Block", "blocks", "run"]
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"^```(?P<info>\w[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code. language, ranks: "python torchrun=2" is Python, to be started by torchrun with two ranks.
+
+    output: what it prints, if the next block of the page says so (language "output").
+    """
+
+    page: str
+    line: int
+    language: str
+    text: str
+    ranks: int
+    output: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page, in order."""
+    text = page.read_text()
+    matches = list(_BLOCK.finditer(text))
+    found = []
+    for match, after in zip(matches, [*matches[1:], None], strict=True):
+        language, _, options = match["info"].partition(" ")
+        shown = after["text"] if after and after["info"] == "output" else None
+        ranks = int(options.removeprefix("torchrun=") or 0)
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(str(page.relative_to(ROOT)), line, language, match["text"], ranks, shown))
+    return found
+
+
+def run(block: Block, folder: Path) -> str:
+    """What a block of Python prints, run as a script in this folder; it must end well."""
+    script = folder / "script.py"
+    script.write_text(block.text)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(block.ranks)]
+    words = [sys.executable, *(launcher if block.ranks else []), str(script)]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, f"{block}\n{done.stderr}"
+    return done.stdout
