@@ -67,7 +67,9 @@ class Config:
         "pauses before a waiting rank first yields, where every rank has its own processor",
     )
 
-    debug: int = _knob(0, "UNISONO_DEBUG", "1: each call, its algorithm and why, its bytes and time, on standard error")
+    debug: int = _setting(
+        0, "count", "UNISONO_DEBUG", "1: each call, its algorithm and why, its bytes and time, on standard error"
+    )
 
     @classmethod
     def from_env(cls) -> Config:
