@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from torch.distributed import HashStore, PrefixStore
-from unisono.torch_backend.meeting import join
+from unisono.torch_backend.join import join
 
 from unisono.errors import ArgumentError
 

@@ -1,14 +1,53 @@
-"""The collectives for type checkers and editors: what `async_op` makes of their results. A test holds it against the code."""
+"""The public names for type checkers and editors, with what `async_op` makes of results. A test holds it against the code."""
 
 from collections.abc import Sequence
 from typing import Literal, overload
 
 from torch import Tensor
 
-from ..algorithms.catalogue import AlgorithmLike
-from ..membership import Group, NonMember
-from ..ops import OpLike
-from ..work import Work
+from . import autograd, p2p
+from .algorithms import CATALOGUE, Algorithm, algorithm
+from .algorithms.catalogue import AlgorithmLike
+from .coalesced import (
+    Coalescing,
+    all_gather_coalesced,
+    all_reduce_coalesced,
+    broadcast_coalesced,
+    coalescing,
+    flatten_,
+    reduce_scatter_coalesced,
+)
+from .config import Config
+from .errors import (
+    AlgorithmError,
+    ArgumentError,
+    DTypeError,
+    InternalError,
+    MessageMismatch,
+    MismatchError,
+    NotInitialized,
+    OutOfMemory,
+    PeerError,
+    PeerFailed,
+    PeerGone,
+    ProgramError,
+    RankFailed,
+    UnisonoError,
+    UsageError,
+    WaitTimeout,
+)
+from .groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
+from .local_world import World, run, world
+from .membership import Group, NonMember, empty, get_rank, get_world_size, init, is_initialized, share_, shutdown
+from .modules import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
+from .objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
+from .ops import OpLike, ReduceOp, make_op, premul_sum
+from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
+from .records import CallRecord, Departure
+from .schedule import Schedule, prove, trace
+from .work import Work
+
+__version__: str
 
 _Members = Group | NonMember | None
 _Tensors = Sequence[Tensor]
@@ -112,20 +151,17 @@ all_gather_into_tensor = all_gather_single
 reduce_scatter_tensor = reduce_scatter_single
 
 __all__ = [
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_single",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "exscan",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_tensor",
-    "scan",
-    "scatter",
+    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Coalescing", "Config", "DTypeError",
+    "Departure", "Group", "InternalError", "MessageMismatch", "MismatchError", "NonMember", "NotInitialized",
+    "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed", "ReduceOp",
+    "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "all_gather",
+    "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
+    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "autograd", "average_gradients",
+    "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
+    "broadcast_object_list", "broadcast_state_dict", "coalescing", "destroy_group", "empty", "exscan", "flatten_",
+    "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
+    "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
+    "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
+    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send",
+    "send_object_list", "sendrecv", "share_", "shutdown", "split", "trace", "world",
 ]
