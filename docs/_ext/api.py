@@ -26,6 +26,7 @@ GROUPS: Mapping[str, str] = {
     "Models": "broadcast_module broadcast_state_dict average_gradients average_parameters",
     "Messages": """send recv isend irecv sendrecv batch_isend_irecv P2POp send_object_list recv_object_list""",
     "Objects": "all_gather_object gather_object broadcast_object_list scatter_object_list",
+    "What errors carry": "CallRecord Departure",
     "Algorithms and tables": "algorithm Algorithm CATALOGUE Schedule trace prove",
 }
 """Title -> the names of `unisono`, in the order in which they are shown."""

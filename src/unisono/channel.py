@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-__all__ = ["Channel", "Descriptor", "Message", "remaining"]
+__all__ = ["Channel", "Descriptor", "Packet", "remaining"]
 
 _HEADER = struct.Struct("<IQB")
 _CHUNK = 1 << 18
 _MAX_FDS = 16
 
 
-class Message(NamedTuple):
+class Packet(NamedTuple):
     """What one send carries to one receive."""
 
     value: Any
@@ -90,7 +90,7 @@ class Channel:
         finally:
             self._socket.settimeout(None)
 
-    def receive(self, deadline: float | None = None) -> Message:
+    def receive(self, deadline: float | None = None) -> Packet:
         """The next message. Raises EOFError where the peer has gone, TimeoutError at the deadline."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
@@ -100,7 +100,7 @@ class Channel:
                 raise TimeoutError("no message came in time")
         return message
 
-    def poll(self) -> Message | None:
+    def poll(self) -> Packet | None:
         """The next message if it has arrived as a whole, without waiting. Raises EOFError where the peer has gone."""
         while (message := self._take()) is None:
             try:
@@ -119,7 +119,7 @@ class Channel:
                 self._fds += memoryview(numbers).cast("i").tolist()
         return message
 
-    def _take(self) -> Message | None:
+    def _take(self) -> Packet | None:
         if len(self._bytes) < _HEADER.size:
             return None
         value, payload, count = _HEADER.unpack_from(self._bytes)
@@ -127,7 +127,7 @@ class Channel:
         if len(self._bytes) < end:
             return None
         with memoryview(self._bytes) as view:
-            message = Message(pickle.loads(view[_HEADER.size : middle]), bytes(view[middle:end]), self._fds[:count])  # noqa: S301  the module's docstring says why
+            message = Packet(pickle.loads(view[_HEADER.size : middle]), bytes(view[middle:end]), self._fds[:count])  # noqa: S301  the module's docstring says why
         del self._bytes[:end], self._fds[:count]
         return message
 

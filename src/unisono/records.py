@@ -11,7 +11,7 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = ["CallRecord", "Departure", "GivenUp", "How", "digest", "only_sizes_differ"]
+__all__ = ["CallRecord", "Departure", "DepartureKind", "GivenUp", "digest", "only_sizes_differ"]
 
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
@@ -90,7 +90,7 @@ def only_sizes_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
     return len(same) == len(dtypes) == 1 and len({(call.counts, call.more) for call in said}) > 1
 
 
-class How(IntEnum):
+class DepartureKind(IntEnum):
     """How a rank has gone from a group."""
 
     RETURNED = 1  # from the function that `run` has called
@@ -104,7 +104,7 @@ class How(IntEnum):
 class Departure(NamedTuple):
     """How a rank has gone, and what the end of the sentence "rank 2 ..." is."""
 
-    how: How
+    how: DepartureKind
     words: str
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class Departure(NamedTuple):
     @property
     def in_order(self) -> bool:
         """Has it made all its calls, and sent all that it had to send?"""
-        return self.how in (How.RETURNED, How.LEFT)
+        return self.how in (DepartureKind.RETURNED, DepartureKind.LEFT)
 
 
 class GivenUp(NamedTuple):

@@ -19,7 +19,7 @@ from unisono.engine.arena import Arena
 from unisono.engine.board import MAX_RANKS, Board
 from unisono.engine.heap import Heap
 from unisono.errors import ArgumentError, OutOfMemory
-from unisono.records import CallRecord, Departure, GivenUp, How
+from unisono.records import CallRecord, Departure, DepartureKind, GivenUp
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
 
@@ -189,9 +189,9 @@ def test_a_board_says_what_was_written_last() -> None:
     late = GivenUp(3, True, frozenset({1, 2}), "WaitTimeout: too late")
     board.set_gave_up(late)
     assert board.gave_up == late
-    board.set_gone(How.DIED, "died")
-    board.set_gone(How.RETURNED, "returned")
-    assert (board.pid, board.gone) == (4711, Departure(How.DIED, "died"))
+    board.set_gone(DepartureKind.DIED, "died")
+    board.set_gone(DepartureKind.RETURNED, "returned")
+    assert (board.pid, board.gone) == (4711, Departure(DepartureKind.DIED, "died"))
     board.set_back()
     assert board.gone is None
 
@@ -208,7 +208,7 @@ def test_long_words_stay_in_their_field() -> None:
     long = CallRecord("reduce", "float32", (5,), op="ü" * 5000, words="é" * 5000, refused="ß" * 5000, where="ä" * 5000)
     board.set_call(1, long)
     board.set_call(2, long._replace(where="ä" * 5000 + "/train.py:88"))
-    board.set_gone(How.RAISED, "ö" * 5000)
+    board.set_gone(DepartureKind.RAISED, "ö" * 5000)
     board.set_gave_up(GivenUp(1, reason="ä" * 5000))
     first, second = board.call(1), board.call(2)
     assert first is not None

@@ -6,6 +6,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,16 @@ FILES = sorted(path for path in ROOT.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS = [
+    {"records"},
     {"errors"},
     {"units"},
     {"config", "channel"},
     {"schedule"},
-    {"algorithms", "price", "draw"},
+    {"algorithms", "draw"},
     {"engine"},
     {"membership"},
     {"local_world"},
-    {"choose", "watch", "trace"},
+    {"choose", "watch"},
     {"codec", "ops", "overlap", "work"},
     {"arguments"},
     {"dispatch"},
@@ -37,7 +39,7 @@ FLOORS = [
 ]
 """From the ground up; a room imports from the floors below it only. The package itself only names what it exports."""
 
-TORCH_FREE = {"errors", "units", "config", "schedule", "algorithms", "price", "draw", "choose"}
+TORCH_FREE = {"records", "errors", "units", "config", "schedule", "algorithms", "draw", "choose"}
 
 CONSTRUCTORS = {f"torch.{name}" for name in ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros")}
 
@@ -66,6 +68,44 @@ def imported_rooms(path: Path) -> set[str]:
                 if parts[0] == "unisono" and len(parts) > 1:
                     found.add(parts[1])
     return {name for name in found if (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists()}
+
+
+def test_the_floors_are_of_rooms_that_exist() -> None:
+    assert {name for rooms in FLOORS for name in rooms} | {"__init__"} == set(map(room, FILES))
+    assert {name for rooms in FLOORS for name in rooms} > TORCH_FREE
+
+
+def imported_files(path: Path) -> set[Path]:
+    """The files of this package that a module imports at its top, and not for types only."""
+    package = ["unisono", *path.relative_to(ROOT).parts[:-1]]
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1] + (node.module or "").split(".") * bool(node.module)
+            for target in [base, *([*base, alias.name] for alias in node.names)]:
+                place = ROOT.joinpath(*target[1:])
+                found |= {file for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()}
+    return found - {path, ROOT / "__init__.py"}
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """A package's `__init__` stands for nothing here: it collects what its files have."""
+    graph = {path: {other for other in imported_files(path) if other.name != "__init__.py"} for path in FILES}
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(str(path.relative_to(ROOT)) for path in error.args[1]))
+
+
+def test_one_word_is_one_idea() -> None:
+    """No two classes of the package have one name."""
+    names = [
+        node.name
+        for path in FILES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert not {name for name in names if names.count(name) > 1}
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

@@ -13,6 +13,7 @@ from unisono.errors import ArgumentError, WaitTimeout
 from unisono.membership import rendezvous, socket_store
 from unisono.membership.identity import Identity
 from unisono.membership.socket_store import SocketStore
+from unisono.records import DepartureKind
 
 
 @pytest.fixture
@@ -45,9 +46,9 @@ def together(job, size, ranks, timeout_s=60.0):
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_all_share_one_arena(job, size):
     arenas = together(job, size, range(size))
-    arenas[0].mark_gone(size - 1, "tested")
+    arenas[0].mark_gone(size - 1, DepartureKind.LEFT, "tested")
     for arena in arenas:
-        assert arena.board(size - 1).gone == "tested"
+        assert str(arena.board(size - 1).gone) == "tested"
         arena.close()
 
 
@@ -57,8 +58,8 @@ def test_two_jobs_at_once(job):
             [pool.submit(meet, f"{job} {number}", rank, 2) for rank in (1, 0)] for number in (1, 2)
         )  # fmt: skip
         arenas = [[one.result() for one in futures] for futures in (first, second)]
-    arenas[0][0].mark_gone(0, "only the first")
-    assert [arena.board(0).gone for pair in arenas for arena in pair] == ["only the first"] * 2 + [""] * 2
+    arenas[0][0].mark_gone(0, DepartureKind.LEFT, "only the first")
+    assert [str(arena.board(0).gone) for pair in arenas for arena in pair] == ["only the first"] * 2 + ["None"] * 2
     for arena in arenas[0] + arenas[1]:
         arena.close()
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from torch.distributed import HashStore, PrefixStore
-from unisono.torch_backend.join import join
 
 from unisono.errors import ArgumentError
+from unisono.torch_backend.join import join
 
 
 def test_ranks_as_threads_are_refused_at_once():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.records import Departure, GivenUp, How
+import unisono.watch.attend  # noqa: F401  for sys.modules
+from unisono.records import Departure, DepartureKind, GivenUp
 from unisono.watch.verdict import Disagree, Failed, Gone, Late, Patience, PeerView, Situation, Verdict, judge
 
 N, MINE, OTHER = 7, 111, 222
@@ -41,7 +45,7 @@ def up(number: int, blames: tuple[int, ...] = (), late: bool = False, reason: st
     return GivenUp(number, late, frozenset(blames), reason)
 
 
-DEAD = {"gone": Departure(How.DIED, "was killed by signal 9")}
+DEAD = {"gone": Departure(DepartureKind.DIED, "was killed by signal 9")}
 
 TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
     "nobody else has come yet": (at_gate(), [behind(1), behind(2)], Patience()),
@@ -116,7 +120,7 @@ def views(draw: st.DrawFn, rank: int) -> PeerView:
         rank,
         number,
         draw(st.sampled_from([0, MINE, OTHER])) if number >= N else 0,
-        draw(st.sampled_from([None, None, Departure(How.DIED, "died")])),
+        draw(st.sampled_from([None, None, Departure(DepartureKind.DIED, "died")])),
         up(gave_up, blames, bool(blames) and draw(st.booleans()), "why") if gave_up else GivenUp(),
     )
 
@@ -169,3 +173,32 @@ def test_ranks_at_the_gate_agree_on_whether_they_agree(peers: tuple[PeerView, ..
         for others in [[other for other in ranks if other is not one]]
     }
     assert len(verdicts) == 1
+
+
+def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is read first, a peer that enters the very call of this rank between two reads has made no other."""
+    attend = sys.modules["unisono.watch.attend"]
+    monkeypatch.setattr(attend, "gone", lambda group, rank: None)
+    state = {"number": N - 1, "signature": 0, "reads": 0, "enters_at": 0}
+
+    def read(word: str) -> int:
+        value = state[word]
+        state["reads"] += 1
+        if state["reads"] == state["enters_at"]:
+            state.update(number=N, signature=MINE)
+        return value
+
+    class Host:
+        arena = SimpleNamespace(board=lambda rank: SimpleNamespace(gave_up=GivenUp()))
+
+        def entered(self, *_: int) -> int:
+            return read("number")
+
+        def signature(self, *_: int) -> int:
+            return read("signature")
+
+    watch = object.__new__(attend._Watch)
+    watch.host, watch.group, watch.number = Host(), None, N
+    for moment in (1, 2):
+        state.update(number=N - 1, signature=0, reads=0, enters_at=moment)
+        assert judge(at_gate(), [watch.view(1), here(2)]) == Patience()

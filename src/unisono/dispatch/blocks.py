@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..arguments import blank
+from ..engine.written import mark_written, needed_by_autograd
 from ..errors import MismatchError
 from ..membership.group import Group
 from ..records import only_sizes_differ
@@ -35,6 +36,7 @@ def plan_blocks(how: How, request: Request, known_as: What | None) -> Action:
     if how.async_op:  # the user's lists may change while the call waits
         request = replace(request, inp=_kept(request.inp), out=_kept(request.out))
     group, plain = how.group, None
+    written = needed_by_autograd(request.written_on(group.rank))
     if _kind(request) not in group.uneven:
         if request.alike:
             plain = plan_step(how, request, known_as)
@@ -48,7 +50,9 @@ def plan_blocks(how: How, request: Request, known_as: What | None) -> Action:
             except MismatchError as error:
                 if not only_sizes_differ(error.calls, group.size):
                     raise
-        return _settle(how, request, where)
+        made = _settle(how, request, where)
+        mark_written(written)  # it has seen views of blocks only
+        return made
 
     return action
 

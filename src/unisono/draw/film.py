@@ -15,14 +15,14 @@ from ..schedule.moves import check_rows
 from ..schedule.proof import find_fault
 from ..schedule.table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule, expand, spread
 
-__all__ = ["Film", "Frame", "Held", "Move", "film"]
+__all__ = ["Film", "Frame", "Held", "Motion", "film"]
 
 Held = tuple[tuple[int, int], ...]
 """What a slot holds: sorted pairs (rank, chunk of that rank's input), each as often as it was combined in."""
 
 
 @dataclass(frozen=True)
-class Move:
+class Motion:
     """One transferred chunk: the row of the table, the slots, how it lands, and what it carries."""
 
     row: int
@@ -36,7 +36,7 @@ class Move:
 class Frame:
     """One round: all that moves, and what every slot holds after it."""
 
-    moves: tuple[Move, ...]
+    moves: tuple[Motion, ...]
     after: dict[Slot, Held]
 
 
@@ -102,7 +102,7 @@ def film(schedule: Schedule, rounds: int | None = None) -> Film:
         steps[number].append((row, (src, sbuf, schunk), (dst, dbuf, dchunk), op))
     frames, state = [], before
     for round_ in steps:
-        played = tuple(Move(*step, state.get(step[1], ())) for step in round_)
+        played = tuple(Motion(*step, state.get(step[1], ())) for step in round_)
         state = dict(state)
         for move in played:
             state[move.target] = _land(state.get(move.target, ()), move)
@@ -121,7 +121,7 @@ def _held(value: Value) -> Held:
     return tuple((rank, chunk) for rank in range(ranks.bit_length()) if ranks >> rank & 1)
 
 
-def _land(have: Held, move: Move) -> Held:
+def _land(have: Held, move: Motion) -> Held:
     if move.op == COPY:
         return move.carries
     both = have + move.carries

@@ -11,9 +11,9 @@ from itertools import groupby
 
 from ..schedule.contract import Slot
 from ..schedule.table import ADD, COPY, JOIN, X
-from .film import Film, Held, Move
+from .film import Film, Held, Motion
 
-__all__ = ["HUES", "LABELS", "Layout", "Slots", "arrows", "boxes", "key", "lanes", "layout"]
+__all__ = ["HUES", "LABELS", "Geometry", "Slots", "arrows", "boxes", "key", "lanes", "layout"]
 
 HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
 """Eight colours far apart for colour-blind eyes too, on light and on dark ground. Numbers always say the same."""
@@ -33,7 +33,7 @@ Slots = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class Geometry:
     """Sizes in pixels: of one contribution, of a box, of a rank's lane, and from one column to the next."""
 
     story: Film
@@ -57,7 +57,7 @@ class Layout:
         return (rank if self.story.shifts else chunk) % len(HUES)
 
 
-def layout(story: Film, rows: int, steps: int) -> Layout:
+def layout(story: Film, rows: int, steps: int) -> Geometry:
     """Sizes that suit this film, with so many boxes for each rank, and so many steps from column to column."""
     height = 9.0 if rows > 8 or story.full > 8 else 15.0 if story.full <= 4 else 13.0
     cell = 13.0 if story.full <= 4 else 11.0 if story.full <= 8 else max(3.0, 90 / story.full)
@@ -65,10 +65,10 @@ def layout(story: Film, rows: int, steps: int) -> Layout:
     busiest = max((len(frame.moves) for frame in story.frames), default=0)
     lane = max(38.0, rows * (height + _GAP) + 13)
     pitch = width + 80 + min(100, 1.5 * busiest)
-    return Layout(story, cell, width, height, lane, max(pitch, _NARROWEST / max(steps, 1)))
+    return Geometry(story, cell, width, height, lane, max(pitch, _NARROWEST / max(steps, 1)))
 
 
-def lanes(lay: Layout, slots: Slots, width: float) -> str:
+def lanes(lay: Geometry, slots: Slots, width: float) -> str:
     """The ground: a band for every rank, its number, and the names of its slots."""
     named = len(slots) > 1 and lay.height >= _LEGIBLE
     out = ['<text class="quiet small middle" x="22" y="-6">rank</text>']
@@ -87,7 +87,7 @@ def lanes(lay: Layout, slots: Slots, width: float) -> str:
     return "".join(out)
 
 
-def boxes(lay: Layout, column: int, state: Mapping[Slot, Held], slots: Slots, looks: Mapping[Slot, str]) -> str:
+def boxes(lay: Geometry, column: int, state: Mapping[Slot, Held], slots: Slots, looks: Mapping[Slot, str]) -> str:
     """What every rank holds: one box for each slot, in which the contribution of each rank fills its own part.
 
     looks: further classes for some of the boxes, such as "idle", "result" or "wrong".
@@ -104,7 +104,7 @@ def boxes(lay: Layout, column: int, state: Mapping[Slot, Held], slots: Slots, lo
     return "".join(out)
 
 
-def arrows(lay: Layout, column: int, moves: Iterable[Move]) -> str:
+def arrows(lay: Geometry, column: int, moves: Iterable[Motion]) -> str:
     """The transfers of a round, from the boxes of a column to those of the next: a group for each row of the table."""
     row_of = {slot: row for row, slot in enumerate(lay.story.slots)}
     left, right = lay.x(column) + lay.width + 2, lay.x(column + 1) - 2
@@ -132,7 +132,7 @@ def _head(x: float, y: float, op: int, hue: int | str) -> str:
     return ring + (f'<path class="plus" d="M{x - 9:g} {y:g}h6m-3 -3v6"/>' if op == ADD else "")
 
 
-def key(lay: Layout, ops: Collection[int], width: float) -> tuple[str, float]:
+def key(lay: Geometry, ops: Collection[int], width: float) -> tuple[str, float]:
     """The legend, in as many lines as this width asks for, and its height."""
     story = lay.story
     items = [
@@ -171,7 +171,7 @@ def _address(column: int, slot: Slot) -> str:
     return f"{column}-{slot[0]}-{slot[1]}-{slot[2]}"
 
 
-def _box(lay: Layout, held: Held) -> str:
+def _box(lay: Geometry, held: Held) -> str:
     out = [f'<rect class="frame" width="{lay.width:g}" height="{lay.height:g}" rx="3"/>']
     many, inner = lay.story.full > 1, lay.height - 2
     for rank, origin in held:

@@ -12,7 +12,7 @@ from ..schedule.table import Schedule, X
 from ..units import plural
 from .film import Film, film
 from .picture import Svg
-from .shapes import HUES, LABELS, Layout, arrows, boxes, key, lanes, layout
+from .shapes import HUES, LABELS, Geometry, arrows, boxes, key, lanes, layout
 from .words import costs
 
 __all__ = ["STYLE", "check_size", "headline", "looks", "svg", "svg_contract"]
@@ -128,7 +128,7 @@ def check_size(story: Film) -> None:
         )
 
 
-def _strips(lay: Layout, height: float) -> int:
+def _strips(lay: Geometry, height: float) -> int:
     """Into how many strips to cut the rounds, so that the picture comes close to the shape of a page."""
     rounds = len(lay.story.frames)
 
@@ -139,11 +139,11 @@ def _strips(lay: Layout, height: float) -> int:
     return min(range(1, max(rounds, 1) + 1), key=misshapen)
 
 
-def _wide(lay: Layout, rounds: int) -> float:
+def _wide(lay: Geometry, rounds: int) -> float:
     return LABELS + rounds * lay.pitch + lay.width + 14
 
 
-def _page(lay: Layout, parts: list[str], size: tuple[float, float], headline: list[str], ops: set[int]) -> Svg:
+def _page(lay: Geometry, parts: list[str], size: tuple[float, float], headline: list[str], ops: set[int]) -> Svg:
     (wide, high), (title, *lines) = size, headline
     legend, below = key(lay, ops, wide)
     top = _TOP + _LINE * len(lines)

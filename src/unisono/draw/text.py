@@ -9,7 +9,7 @@ from textwrap import wrap
 from ..schedule.contract import Slot
 from ..schedule.table import ADD, COPY, JOIN, Schedule, X
 from ..units import plural
-from .film import Film, Held, Move, film
+from .film import Film, Held, Motion, film
 from .picture import Grid
 from .words import costs, spans
 
@@ -51,7 +51,7 @@ def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = No
     return Grid("\n".join(line if width is None else _cut(line, width) for line in out).rstrip() + "\n")
 
 
-def transfers(story: Film, moves: Iterable[Move]) -> list[str]:
+def transfers(story: Film, moves: Iterable[Motion]) -> list[str]:
     """What moves, as lines like `0 ─+→ 1  chunk 2`. What several ranks do alike takes one line: `0 ──→ 1..3`."""
     chunks: dict[tuple[int, int, int, int, int, int], list[int]] = {}
     for move in moves:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from ..records import CallRecord, Departure, GivenUp, How
+from ..records import CallRecord, Departure, DepartureKind, GivenUp
 
 __all__ = ["BOARD_BYTES", "MAX_RANKS", "Board"]
 
@@ -46,7 +46,7 @@ class Board:
         """This rank holds nothing more for its peers; it does not look here again."""
         struct.pack_into("<Q", self._page, _LET_GO, 1)
 
-    def set_gone(self, how: How, words: str) -> None:
+    def set_gone(self, how: DepartureKind, words: str) -> None:
         """The rank makes no more calls. The first reason stands."""
         if self.gone is None:
             self._write(_GONE, 1, bytes([how]) + words.encode())
@@ -59,7 +59,7 @@ class Board:
     def gone(self) -> Departure | None:
         """How the rank has gone, if it has."""
         data = self._read(_GONE, 1)
-        return Departure(How(data[0]), data[1:].decode(errors="replace")) if data else None
+        return Departure(DepartureKind(data[0]), data[1:].decode(errors="replace")) if data else None
 
     def set_call(self, number: int, record: CallRecord) -> None:
         """What the rank calls as its call of this number; kept until two calls later."""

@@ -13,7 +13,7 @@ from ..records import digest
 from ..schedule.table import Schedule
 from .places import place
 from .program import ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program
-from .versions import Move, make_versions
+from .versions import ProgramMove, make_versions
 from .waits import order
 
 __all__ = ["compile_schedule"]
@@ -51,7 +51,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
 
 
 def _encode(
-    rank: int, before: list[Move], after: list[Move], gate: int, waited: set[tuple[int, int]]
+    rank: int, before: list[ProgramMove], after: list[ProgramMove], gate: int, waited: set[tuple[int, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
     rows: list[list[int]] = []
     refs: list[tuple[int, ...]] = []
@@ -59,7 +59,7 @@ def _encode(
     def post(step: int) -> int:
         return step if (rank, step) in waited else 0
 
-    def add(move: Move, step: int) -> None:
+    def add(move: ProgramMove, step: int) -> None:
         first = len(refs)
         refs.extend([*move.source, *move.to])
         rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.extent])

@@ -12,7 +12,7 @@ from .compiled import compiled
 from .program import OUT, STAGE, STEP_BITS, LineWord, Op, PlanWord, RefWord, RowWord, StateWord, TagWord
 from .waiting import wait
 
-__all__ = ["BLOCK", "DISAGREE", "DONE", "WAITING", "run"]
+__all__ = ["BLOCK", "DISAGREE", "DONE", "WAITING", "get", "put", "run"]
 
 DONE, WAITING, DISAGREE = 0, 1, 2
 """What run returns: finished; WAITING | rank << 8: nothing new from that rank; DISAGREE | rank << 8: other call."""

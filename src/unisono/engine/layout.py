@@ -13,7 +13,7 @@ import mmap
 from collections.abc import Sequence
 
 from ..errors import ArgumentError
-from ..records import How
+from ..records import DepartureKind
 from .board import BOARD_BYTES, Board
 
 __all__ = ["LINE", "PAGE", "Layout", "whole_pages"]
@@ -69,7 +69,7 @@ class Layout:
         at = self._boards + rank * BOARD_BYTES
         return Board(memoryview(self.map)[at : at + BOARD_BYTES])
 
-    def mark_gone(self, rank: int, how: How, words: str) -> None:
+    def mark_gone(self, rank: int, how: DepartureKind, words: str) -> None:
         """Tell whoever waits for this rank that it will not come any more, and how it went (`was killed by ...`)."""
         self.board(rank).set_gone(how, words)
 

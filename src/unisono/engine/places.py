@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .program import IN, OUT, STAGE, Lowering
-from .versions import Move, Place, Version, Versions
+from .versions import Place, ProgramMove, Version, Versions
 
 __all__ = ["Placed", "memory", "place"]
 
@@ -22,8 +22,8 @@ _NEVER = float("inf")
 class Placed:
     """All moves with their places: those before the gate, the others in order, and the staging slots of each rank."""
 
-    before_gate: list[Move]
-    after_gate: list[Move]
+    before_gate: list[ProgramMove]
+    after_gate: list[ProgramMove]
     slots: list[int]
 
 
@@ -40,11 +40,11 @@ def place(versions: Versions, ranks: int, lowering: Lowering) -> Placed:
         slots[version.rank] += 1
         return Place(STAGE, version.rank, slots[version.rank] - 1, version.sub)
 
-    overwritten: dict[Place, Move] = {}
+    overwritten: dict[Place, ProgramMove] = {}
     for move in versions.moves:
         if move.makes and move.makes.result:
             overwritten[memory(move.makes.result, lowering)] = move
-    publish: list[Move] = []
+    publish: list[ProgramMove] = []
     for version in _each(versions):
         peers = version.peers()
         if version.given:
@@ -87,8 +87,8 @@ def _each(versions: Versions) -> list[Version]:
     return list(seen)
 
 
-def _copy(version: Version, at: float, to: Place) -> Move:
-    move = Move(version.rank, at, version.sub, [], None, version.extent)
+def _copy(version: Version, at: float, to: Place) -> ProgramMove:
+    move = ProgramMove(version.rank, at, version.sub, [], None, version.extent)
     if version.given:
         move.source = [version.given]
     move.to = [to]

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ..records import How
+from ..records import DepartureKind
 from .arena import Arena
 from .board import Board
 from .heap import Heap
@@ -40,7 +40,7 @@ class SubArena(Layout):
         Takes no lock: the garbage collector may call this anywhere.
         """
         self._kept = kept
-        self.mark_gone(self.rank, How.LEFT, "left the group")
+        self.mark_gone(self.rank, DepartureKind.LEFT, "left the group")
         if not self.settle():
             self.lender.left.append(self)
 

@@ -17,7 +17,7 @@ from ..schedule.contract import BLOCKED, Contract, Slot, contract
 from ..schedule.table import COPY, ROUND, Schedule, expand
 from .program import IN, OUT
 
-__all__ = ["Move", "Place", "Version", "Versions", "extent_of", "make_versions"]
+__all__ = ["Place", "ProgramMove", "Version", "Versions", "extent_of", "make_versions"]
 
 
 class Place(NamedTuple):
@@ -36,22 +36,22 @@ class Version:
 
     rank: int
     sub: int
-    maker: Move | None
+    maker: ProgramMove | None
     contributions: int
     extent: int = 0
     given: Place | None = None
     result: Place | None = None
-    readers: list[Move] = field(default_factory=list)
+    readers: list[ProgramMove] = field(default_factory=list)
     home: Place | None = None  # where its own rank finds it
     abroad: Place | None = None  # where peers find it
 
-    def peers(self) -> list[Move]:
+    def peers(self) -> list[ProgramMove]:
         """The moves of other ranks that read it."""
         return [m for m in self.readers if m.rank != self.rank]
 
 
 @dataclass(eq=False)
-class Move:
+class ProgramMove:
     """One step of a rank: copy or combine `inputs`, to all places in `to`. A publish has a source and no version."""
 
     rank: int
@@ -72,7 +72,7 @@ class Move:
 class Versions:
     """The moves in order of rounds, and the versions that must end in the outputs."""
 
-    moves: list[Move]
+    moves: list[ProgramMove]
     finals: list[Version]
     contract: Contract
 
@@ -86,7 +86,7 @@ def make_versions(schedule: Schedule) -> Versions:
     cuts = np.searchsorted(rows[:, ROUND], np.arange(schedule.rounds + 1)).tolist()
     table = rows.tolist()
     now: dict[Slot, Version] = {}
-    moves: list[Move] = []
+    moves: list[ProgramMove] = []
 
     def read(slot: Slot) -> Version:
         if slot not in now:
@@ -116,7 +116,7 @@ def make_versions(schedule: Schedule) -> Versions:
             extent = inputs[0].extent
             if any(version.extent != extent for version in inputs):
                 raise AlgorithmError(f"{schedule.name}, round {k}: blocks are combined whose sizes may differ")
-            move = Move(slot[0], k, slot[2] % per, inputs, None, extent)
+            move = ProgramMove(slot[0], k, slot[2] % per, inputs, None, extent)
             union = 0
             for version in inputs:
                 union |= version.contributions
@@ -149,7 +149,7 @@ def _places(slots: dict[Slot, tuple[int, int]], where: int, per: int) -> dict[Sl
     return places
 
 
-def _needed(moves: list[Move], finals: list[Version]) -> list[Move]:
+def _needed(moves: list[ProgramMove], finals: list[Version]) -> list[ProgramMove]:
     """The moves that a result depends on, entered as readers of their inputs."""
     live, keep = set(finals), []
     for move in reversed(moves):

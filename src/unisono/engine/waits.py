@@ -13,12 +13,14 @@ from collections import defaultdict
 
 from .places import Placed, memory
 from .program import OUT, STAGE, Lowering
-from .versions import Move, Place
+from .versions import Place, ProgramMove
 
 __all__ = ["order"]
 
 
-def order(placed: Placed, ranks: int, lowering: Lowering) -> tuple[list[list[Move]], list[list[Move]], int]:
+def order(
+    placed: Placed, ranks: int, lowering: Lowering
+) -> tuple[list[list[ProgramMove]], list[list[ProgramMove]], int]:
     """(moves before the gate, moves after it) of each rank with their waits, and the step that the gate posts.
 
     Steps count the moves of a rank. All that happens before the gate is posted with it, as the same step on all ranks.
@@ -29,8 +31,8 @@ def order(placed: Placed, ranks: int, lowering: Lowering) -> tuple[list[list[Mov
 class _Order:
     def __init__(self, placed: Placed, ranks: int, lowering: Lowering) -> None:
         self.ranks, self.lowering = ranks, lowering
-        self.before: list[list[Move]] = [[] for _ in range(ranks)]
-        self.after: list[list[Move]] = [[] for _ in range(ranks)]
+        self.before: list[list[ProgramMove]] = [[] for _ in range(ranks)]
+        self.after: list[list[ProgramMove]] = [[] for _ in range(ranks)]
         for move in placed.before_gate:
             self.before[move.rank].append(move)
         self.gate = 1 + max(map(len, self.before))
@@ -40,7 +42,7 @@ class _Order:
         self.clock = [[self.gate if q == r else 0 for q in range(ranks)] for r in range(ranks)]
         self.at_gate = [list(clock) for clock in self.clock]
         self.publisher = {move.to[0]: move for moves in self.before for move in moves}
-        self.users: dict[Place, list[Move]] = defaultdict(list)  # who touches a tensor, where peers reach it
+        self.users: dict[Place, list[ProgramMove]] = defaultdict(list)  # who touches a tensor, where peers reach it
         for move in placed.before_gate:
             self.use(move)
         for move in placed.after_gate:
@@ -49,13 +51,13 @@ class _Order:
             for rank in range(ranks):
                 self.leave(rank)
 
-    def result(self) -> tuple[list[list[Move]], list[list[Move]], int]:
+    def result(self) -> tuple[list[list[ProgramMove]], list[list[ProgramMove]], int]:
         return self.before, self.after, self.gate
 
-    def add(self, move: Move) -> None:
+    def add(self, move: ProgramMove) -> None:
         if self.put(move):
             return
-        needs: list[Move] = []
+        needs: list[ProgramMove] = []
         for version in move.inputs:
             place = version.home if version.rank == move.rank else version.abroad
             if place is None:
@@ -77,12 +79,12 @@ class _Order:
             self.publisher[move.to[0]] = move
         self.use(move)
 
-    def use(self, move: Move) -> None:
+    def use(self, move: ProgramMove) -> None:
         for place in [*move.source, *move.to]:
             if place.where != STAGE:
                 self.users[self.memory(place)].append(move)
 
-    def put(self, move: Move) -> bool:
+    def put(self, move: ProgramMove) -> bool:
         """Let the maker of the only input write this output too, if the destination is free by then."""
         maker = move.inputs[0].maker if len(move.inputs) == 1 else None
         if not (self.lowering.zero_copy and maker and len(maker.inputs) > 1 and move.makes):
@@ -99,13 +101,13 @@ class _Order:
 
     def leave(self, rank: int) -> None:
         """Return only when no peer touches my tensors any more."""
-        last = Move(rank, float("inf"), 0, [], None)
+        last = ProgramMove(rank, float("inf"), 0, [], None)
         self.wait(last, [m for place, users in self.users.items() if place.rank == rank for m in users])
         if last.waits:
             last.step = self.gate + len(self.after[rank]) + 1
             self.after[rank].append(last)
 
-    def wait(self, move: Move, needs: list[Move]) -> None:
+    def wait(self, move: ProgramMove, needs: list[ProgramMove]) -> None:
         """Wait for these moves, the latest first: it implies the most."""
         mine = self.clock[move.rank]
         for need in sorted(needs, key=lambda m: (-m.round, -m.step, (m.rank - move.rank) % self.ranks)):

@@ -11,7 +11,7 @@ from functools import partial
 
 from ..channel import Channel, remaining
 from ..engine.arena import Arena
-from ..records import How
+from ..records import DepartureKind
 from .messages import STARTED, Report
 from .output import RankOutput
 
@@ -92,7 +92,7 @@ class Collector:
     def _add_death(self, rank: int, how: str) -> None:
         self._listen(rank)  # its report may still be in the channel
         if rank not in self.reports:
-            self._arena.mark_gone(rank, How.DIED, how)
+            self._arena.mark_gone(rank, DepartureKind.DIED, how)
             self._add(Report(rank, "died", how, f"process {self._pids[rank]} {how}\n", time.monotonic_ns()), b"")
 
     def _add(self, report: Report, payload: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..errors import WaitTimeout
-from ..records import How
+from ..records import DepartureKind
 from .group import Group
 
 __all__ = ["leave_at_exit"]
@@ -16,10 +16,10 @@ _PATIENCE_S = 10.0
 
 def leave_at_exit(group: Group) -> None:
     """Finish the group's calls in the background, unless an exception ends the program; then close the group."""
-    how, words = How.ENDED, "ended"
+    how, words = DepartureKind.ENDED, "ended"
     error = getattr(sys, "last_value", None)  # what Python has just printed the traceback of
     if error is not None:
-        how, words = How.RAISED, f"raised {type(error).__qualname__}: {' '.join(str(error).split())}"
+        how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}: {' '.join(str(error).split())}"
     else:
         try:
             group.finish(_PATIENCE_S)  # peers still need them

@@ -18,7 +18,7 @@ from ..engine.host import Host
 from ..engine.plan import Plan
 from ..engine.sub_arena import SubArena
 from ..errors import InternalError, NotInitialized, PeerFailed, UnisonoError
-from ..records import How
+from ..records import DepartureKind
 
 __all__ = ["Group", "SupportsClose"]
 
@@ -108,7 +108,7 @@ class Group:
         self.broken = error
         self._stop()
 
-    def abandon(self, how: How, words: str) -> None:
+    def abandon(self, how: DepartureKind, words: str) -> None:
         """End this rank's calls, and let peers that wait for it fail with `words`. Idempotent."""
         if not self.closed:
             self.host.arena.mark_gone(self.rank, how, words)

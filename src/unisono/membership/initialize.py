@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..config import Config
 from ..engine.arena import Arena
 from ..errors import ArgumentError, NotInitialized
-from ..records import How
+from ..records import DepartureKind
 from .at_exit import leave_at_exit
 from .current import get_default, is_rank_of_run, set_default
 from .group import Group
@@ -97,7 +97,7 @@ def shutdown() -> None:
         set_default(None)
         if not group.closed:
             group.finish()  # peers still need the calls in the background
-            group.host.arena.mark_gone(group.rank, How.LEFT, "left the group with shutdown()")
+            group.host.arena.mark_gone(group.rank, DepartureKind.LEFT, "left the group with shutdown()")
             group.close()
     _store = None
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..engine.mailbox import ANY_SOURCE, Mailbox, Receive, Request, Send
+from ..engine.mailbox import ANY_SOURCE, Mailbox, MessageRequest, Receive, Send
 from ..errors import NotInitialized, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from ..membership.group import Group
 from ..records import Departure
@@ -45,20 +45,20 @@ class ProgressLoop:
             raise NotInitialized("the group of this call has been dropped; call unisono.new_group() for a new one")
         return group
 
-    def start(self, request: Request) -> bool:
+    def start(self, request: MessageRequest) -> bool:
         """Start a request; True if it is done already. Raises OutOfMemory."""
         self._locked(self._mailbox.submit, request)
         return request.done
 
-    def advance(self, request: Request) -> bool:
+    def advance(self, request: MessageRequest) -> bool:
         """Move messages, of all requests, until this one is done or nothing is left to move; True if it is done."""
         return self._locked(self._advance, request)
 
-    def cancel(self, request: Request) -> Send | None:
+    def cancel(self, request: MessageRequest) -> Send | None:
         """Take a request out, unless it is done; see `Mailbox.cancel` for what is returned."""
         return self._locked(self._mailbox.cancel, request)
 
-    def wait(self, request: Request, call: Callable[[], str], timeout_s: float | None = None) -> None:
+    def wait(self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None) -> None:
         """Return when a request is done. Raises WaitTimeout after timeout_s (None: the group's) and lets it go on."""
         began = changed_at = time.monotonic()
         allowed_s = self.group.timeout_s if timeout_s is None else timeout_s
@@ -80,7 +80,7 @@ class ProgressLoop:
                 if now - began >= allowed_s:
                     raise self._late(request, call(), now - began)
 
-    def check_peers(self, request: Request, call: Callable[[], str]) -> bool:
+    def check_peers(self, request: MessageRequest, call: Callable[[], str]) -> bool:
         """Fail a request with PeerGone if no rank that it needs can serve it any more; True if it is done."""
         group = self.group
         group.check_usable()
@@ -93,7 +93,7 @@ class ProgressLoop:
         self._locked(lambda request: self._mailbox.fail(request, error), request)
         return True
 
-    def _locked(self, action: Callable[[Request], Result], request: Request) -> Result:
+    def _locked(self, action: Callable[[MessageRequest], Result], request: MessageRequest) -> Result:
         """Use the mailbox, then call `on_done` of the requests that have finished meanwhile."""
         group = self.group
         with self._mailbox_lock:
@@ -115,12 +115,12 @@ class ProgressLoop:
                 on_done()
         return result
 
-    def _advance(self, request: Request) -> bool:
+    def _advance(self, request: MessageRequest) -> bool:
         while not request.done and self._mailbox.progress():
             pass
         return request.done
 
-    def _needed(self, request: Request, group: Group) -> list[int]:
+    def _needed(self, request: MessageRequest, group: Group) -> list[int]:
         """The peers that can serve a request; any one of them is enough."""
         message = request.message if isinstance(request, Receive) else None
         if message is not None:
@@ -128,7 +128,7 @@ class ProgressLoop:
         ranks = range(group.size) if request.peer == ANY_SOURCE else [request.peer]
         return [rank for rank in ranks if rank != group.rank]
 
-    def _lost(self, request: Request, group: Group) -> tuple[int, Departure] | None:
+    def _lost(self, request: MessageRequest, group: Group) -> tuple[int, Departure] | None:
         """The rank that keeps a request from being served, and how it is gone; None if there is none.
 
         Of several that could serve it, one that died or failed is enough; otherwise all of them must be gone.
@@ -140,7 +140,7 @@ class ProgressLoop:
                 return rank, how
         return None
 
-    def _late(self, request: Request, call: str, waited_s: float) -> WaitTimeout:
+    def _late(self, request: MessageRequest, call: str, waited_s: float) -> WaitTimeout:
         group = self.group
         ranks, details = self._needed(request, group), ""
         if isinstance(request, Receive):

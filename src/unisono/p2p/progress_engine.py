@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from ..engine.mailbox import Request
+from ..engine.mailbox import MessageRequest
 from ..errors import WaitTimeout
 from ..membership.group import Group
 from .progress import ProgressLoop
@@ -34,14 +34,14 @@ class ProgressEngine(ProgressLoop):
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         # Requests that nobody may be waiting for, with their calls, and the group, which lives as long as they do.
-        self._pending: dict[Request, tuple[Callable[[], str], Group]] = {}
+        self._pending: dict[MessageRequest, tuple[Callable[[], str], Group]] = {}
         self._pending_lock = threading.Lock()
         self._any_pending = threading.Event()
         self._thread: threading.Thread | None = None
         self._stopped = False
         _engines.add(self)
 
-    def complete(self, requests: Sequence[Request], call: Callable[[], str], timeout_s: float | None) -> None:
+    def complete(self, requests: Sequence[MessageRequest], call: Callable[[], str], timeout_s: float | None) -> None:
         """Start requests, and return when all are done. If this raises, they have been cancelled.
 
         Only the first may raise OutOfMemory: the others are receives.
@@ -58,11 +58,11 @@ class ProgressEngine(ProgressLoop):
             if request.error is not None:
                 raise request.error
 
-    def begin(self, request: Request) -> bool:
+    def begin(self, request: MessageRequest) -> bool:
         """Start a request and move what can be moved now; True if it is done already."""
         return self.start(request) or self.advance(request)
 
-    def finish_in_background(self, request: Request, call: Callable[[], str]) -> None:
+    def finish_in_background(self, request: MessageRequest, call: Callable[[], str]) -> None:
         """Let the thread finish a request. Its `on_done` must call `discard`."""
         with self._pending_lock:
             if request.done:
@@ -75,7 +75,7 @@ class ProgressEngine(ProgressLoop):
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
 
-    def discard(self, request: Request) -> None:
+    def discard(self, request: MessageRequest) -> None:
         """Take a request that is done from the thread."""
         with self._pending_lock:
             self._pending.pop(request, None)
@@ -95,7 +95,7 @@ class ProgressEngine(ProgressLoop):
             self._any_pending.set()
             thread.join(_IDLE_S)
 
-    def _cancel_all(self, requests: Sequence[Request], call: str) -> None:
+    def _cancel_all(self, requests: Sequence[MessageRequest], call: str) -> None:
         group = self.group
         if group.broken is None and not group.closed:
             for request in requests:
@@ -139,7 +139,7 @@ class ProgressEngine(ProgressLoop):
                     if request.on_done is not None:
                         request.on_done()
 
-    def _all_pending(self) -> dict[Request, tuple[Callable[[], str], Group]]:
+    def _all_pending(self) -> dict[MessageRequest, tuple[Callable[[], str], Group]]:
         with self._pending_lock:
             return dict(self._pending)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..engine.mailbox import Receive, Request
+from ..engine.mailbox import MessageRequest, Receive
 from ..errors import UnisonoError
 from ..membership.group import Group
 from ..watch import caller
@@ -23,7 +23,7 @@ class Transfer(Work[torch.Tensor]):
     Transfer that is dropped does not delay that end.
     """
 
-    def __init__(self, group: Group, request: Request, text: Callable[[], str], timeout_s: float | None) -> None:
+    def __init__(self, group: Group, request: MessageRequest, text: Callable[[], str], timeout_s: float | None) -> None:
         super().__init__("a message")
         self._engine = engine = progress_engine(group)
         self._request, self._timeout_s, self._rank = request, timeout_s, group.rank

@@ -20,7 +20,7 @@ from ..errors import OutOfMemory, WaitTimeout
 from ..membership import Group, get_default, set_default
 from ..membership.at_exit import leave_at_exit
 from ..membership.rendezvous import meet, meeting_number
-from ..records import How
+from ..records import DepartureKind
 from ..watch.gone import gone
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def leave(group: Group, *, with_store: bool = False) -> None:
     group.finish()  # peers still need these calls
     if group.parent is None:
         mark = partial(
-            group.host.arena.board(group.rank).set_gone, How.LEFT, "left the group with destroy_process_group()"
+            group.host.arena.board(group.rank).set_gone,
+            DepartureKind.LEFT,
+            "left the group with destroy_process_group()",
         )
         if not with_store or group.rank > 0:
             mark()

@@ -12,7 +12,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 from torch import distributed
 
-from ..records import How
+from ..records import DepartureKind
 from .calls import Calls
 from .join import leave
 from .name import NAME
@@ -104,7 +104,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     def abort(self) -> None:
         """Leave the group at once; calls in progress raise an error, here and on the other ranks."""
-        self.group.abandon(How.ABANDONED, "aborted the group")
+        self.group.abandon(DepartureKind.ABANDONED, "aborted the group")
 
 
 class UnisonoBackend(Calls, c10d.Backend):

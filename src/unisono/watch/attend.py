@@ -107,8 +107,10 @@ class _Watch:
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""
+        # In this order: a peer that enters the call in between must not look as if it had entered another one.
+        entered = self.host.entered(rank)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
-        return PeerView(rank, self.host.entered(rank), signature, gone(self.group, rank), gave_up)
+        return PeerView(rank, entered, signature, gone(self.group, rank), gave_up)
 
     def mismatch(self) -> MismatchError:
         """Gather what every rank called; wait a little for those that have not noticed yet."""

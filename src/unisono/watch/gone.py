@@ -7,7 +7,7 @@ import select
 import time
 
 from ..membership.group import Group
-from ..records import Departure, How
+from ..records import Departure, DepartureKind
 
 __all__ = ["gone"]
 
@@ -26,7 +26,7 @@ def gone(group: Group, rank: int) -> Departure | None:
         try:
             fd = os.pidfd_open(board.pid)
         except ProcessLookupError:
-            return board.gone or Departure(How.DIED, "died")
+            return board.gone or Departure(DepartureKind.DIED, "died")
         if group.pidfds.setdefault(rank, fd) != fd:
             os.close(fd)  # another thread, in a call of another sub-group, was faster
     poll = select.poll()
@@ -36,4 +36,4 @@ def gone(group: Group, rank: int) -> Departure | None:
     until = time.monotonic() + _WORDS_S
     while not board.gone and time.monotonic() < until:
         time.sleep(0.002)
-    return board.gone or Departure(How.DIED, "died")
+    return board.gone or Departure(DepartureKind.DIED, "died")

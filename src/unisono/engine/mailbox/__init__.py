@@ -5,6 +5,6 @@ tells the receiver's mailbox that bytes have arrived, and `matching` finds the r
 """
 
 from .mailbox import Mailbox
-from .requests import ANY_SOURCE, Receive, Request, Send
+from .requests import ANY_SOURCE, MessageRequest, Receive, Send
 
-__all__ = ["ANY_SOURCE", "Mailbox", "Receive", "Request", "Send"]
+__all__ = ["ANY_SOURCE", "Mailbox", "MessageRequest", "Receive", "Send"]

@@ -15,7 +15,7 @@ from ..tensors import dtype_name
 from .channel import ReceiveChannel, SendChannel
 from .matching import MatchingQueues
 from .poller import Poller
-from .requests import Message, Receive, Request, Send
+from .requests import Message, MessageRequest, Receive, Send
 from .ring import CAPACITY, DATA, READ, WRITTEN, CursorWord, kernels
 
 __all__ = ["Mailbox"]
@@ -49,13 +49,13 @@ class Mailbox:
         self._outgoing: dict[int, SendChannel] = {}
         self._incoming: dict[int, ReceiveChannel] = {}
         self._matching = MatchingQueues()
-        self.finished: list[Request] = []
+        self.finished: list[MessageRequest] = []
         self.poller = Poller(2 * self._size, most_spins)
         for source in range(self._size):
             if source != rank:
                 self.poller.watch(source, arena.mail(source, rank), self.poller.zero)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: MessageRequest) -> None:
         """Start a request, and finish it at once if possible. Raises OutOfMemory before anything has moved."""
         if isinstance(request, Receive):
             message = self._matching.post(request)
@@ -79,7 +79,7 @@ class Mailbox:
                 self._write(slot - self._size)
         return bool(ready)
 
-    def cancel(self, request: Request) -> Send | None:
+    def cancel(self, request: MessageRequest) -> Send | None:
         """Take a request out, unless it is done.
 
         No message is lost: what has arrived for a Receive waits for the next one. A Send whose frame has begun must go
@@ -100,7 +100,7 @@ class Mailbox:
             channel.queue.remove(request)
         return None
 
-    def fail(self, request: Request, error: Exception) -> None:
+    def fail(self, request: MessageRequest, error: Exception) -> None:
         """End a request with an error, unless it is done."""
         if not request.done:
             self.cancel(request)
@@ -111,7 +111,7 @@ class Mailbox:
         """The tags of the messages from a rank that no receive has taken."""
         return self._matching.unexpected_tags(source)
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: MessageRequest) -> None:
         request.done = True
         self.finished.append(request)
         self.poller.wake()

@@ -10,13 +10,13 @@ import torch
 from ..tensors import as_bits, is_plain
 from ..written import mark_written, needed_by_autograd
 
-__all__ = ["ANY_SOURCE", "Message", "Receive", "Request", "Send"]
+__all__ = ["ANY_SOURCE", "Message", "MessageRequest", "Receive", "Send"]
 
 ANY_SOURCE = -1
 """The peer of a Receive that takes a message from any rank."""
 
 
-class Request:
+class MessageRequest:
     """A send or receive. done: whether it has ended; error: why it failed, or None; on_done: called once it is done."""
 
     __slots__ = ("done", "error", "on_done", "peer", "tag")
@@ -28,7 +28,7 @@ class Request:
         self.on_done: Callable[[], None] | None = None
 
 
-class Send(Request):
+class Send(MessageRequest):
     """Send a plain tensor to a peer. Done as soon as the tensor may change again."""
 
     __slots__ = ("tensor",)
@@ -38,7 +38,7 @@ class Send(Request):
         self.tensor = tensor
 
 
-class Receive(Request):
+class Receive(MessageRequest):
     """Receive from a peer or from ANY_SOURCE into `tensor`; None: into a new tensor, which is `tensor` once it is done.
 
     source: the rank that sent the message. order: counts the receives that have been posted. message: the message

@@ -1,0 +1,62 @@
+"""The road of a call, as ARCHITECTURE tells it: a cold all_reduce passes its stations, in that order."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+import unisono
+
+SOURCE = Path(unisono.__file__).parent
+TEXT = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
+STATIONS = re.findall(r"^\| (\d+) \| `([\w/]+\.py)` `(\w+)` \|", TEXT, re.MULTILINE)
+
+TOOLS = ("arguments", "membership", "ops", "overlap", "records", "units")
+"""Rooms without a station of their own, of which stations use a function here and there."""
+
+
+def walk() -> list[tuple[str, str]]:
+    """The functions of this package that a cold and then a warm call enter, in order; between them a pause."""
+    tensor, seen, all_reduce = torch.ones(3, dtype=torch.float64), list[tuple[str, str]](), unisono.all_reduce
+    unisono.barrier()
+
+    def enter(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(SOURCE):
+            owner = frame.f_locals.get("self")
+            init = frame.f_code.co_name == "__init__" and owner is not None
+            name = type(owner).__name__ if init else frame.f_code.co_name
+            seen.append((str(path.relative_to(SOURCE)), name))
+
+    sys.setprofile(enter)
+    all_reduce(tensor)
+    seen.append(("", "pause"))
+    all_reduce(tensor)
+    sys.setprofile(None)
+    return seen
+
+
+def test_a_cold_call_passes_the_stations_in_their_order() -> None:
+    assert 10 < len(STATIONS) <= 15
+    assert [int(number) for number, _, _ in STATIONS] == list(range(1, len(STATIONS) + 1))
+    with unisono.World(2) as world:
+        seen = world.run(walk)[0]
+    cold, warm = seen[: seen.index(("", "pause"))], seen[seen.index(("", "pause")) + 1 :]
+    stations = [(path, name) for _, path, name in STATIONS]
+    kernel, trouble = ("engine/interpret.py", "run"), ("watch/attend.py", "attend")  # machine code; only if it waits
+    must = [station for station in stations if station not in (kernel, trouble)]
+    assert [station for station in dict.fromkeys(cold) if station in must] == must
+    rooms = {path.split("/")[0] for path, _ in stations}
+    strangers = {path for path, _ in cold if path.split("/")[0].removesuffix(".py") not in {*rooms, *TOOLS}}
+    assert not strangers
+    hops = [path for path, _ in warm if not path.startswith("watch/")]
+    assert hops == ["collectives/all_reduce.py", "dispatch/shortcut.py"]
+
+
+def test_every_station_is_there() -> None:
+    for _, path, name in STATIONS:
+        assert re.search(rf"^(def|class) {name}\b|^    def {name}\(", (SOURCE / path).read_text(), re.MULTILINE), path
