@@ -61,7 +61,7 @@ class Call:
 def make(group: Group, call: Call, async_op: bool, algorithm: Any, timeout_s: float | None) -> Work | None:
     """Check the call, and make it: as fast as possible where a call of this kind has been made before."""
     tensors = call.parts if not call.wholes else [*call.parts, *call.wholes]
-    written = [tensors[k] for k in call.written()]
+    written = tensors[call.written().start : call.written().stop]
     known_as = (f"{call.collective}_coalesced", call.op, call.src, algorithm)
     kind = (call.collective, call.gets, len(call.parts))
     layout = known_layout(group, kind, tensors)
