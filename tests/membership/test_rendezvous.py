@@ -14,7 +14,15 @@ from unisono.membership import rendezvous
 from unisono.membership.detect import Launch
 from unisono.membership.rendezvous import Identity, connect, meet, strangers
 
-HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000)
+HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 1)
+
+
+@pytest.fixture(autouse=True)
+def _a_pid_for_each_thread(monkeypatch):
+    """Ranks are threads here, and must be told apart like processes."""
+    mine = Identity.mine
+    with_pid = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_native_id()))
+    monkeypatch.setattr(rendezvous.Identity, "mine", with_pid)
 
 
 def launches(size):
@@ -92,7 +100,8 @@ def test_ranks_on_another_host_are_named_to_everybody(monkeypatch):
     store, odd = HashStore(), threading.local()
 
     def mine(cls):
-        return dataclasses.replace(HOME, host="node-b", boot="boot-2") if odd.here else HOME
+        home = dataclasses.replace(HOME, pid=threading.get_native_id())
+        return dataclasses.replace(home, host="node-b", boot="boot-2") if odd.here else home
 
     def elsewhere(launch):
         odd.here = launch.rank == 1
@@ -132,10 +141,12 @@ def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
         ({"host": "node-b", "boot": "boot-2"}, "rank 2 runs on host node-b, rank 0 on node-a"),
         ({"namespaces": "net:[2] pid:[1]"}, "rank 2 .* runs in another container"),
         ({"user": 1001}, "rank 2 runs as user 1001"),
+        ({"pid": 11}, r"ranks 1 and 2 are one process \(pid 11\)"),
     ],
 )
 def test_strangers(change, words):
-    reason = strangers({0: HOME, 1: HOME, 2: dataclasses.replace(HOME, **change)})
+    others = [dataclasses.replace(HOME, **{"pid": rank, **chosen}) for rank, chosen in ((11, {}), (12, change))]
+    reason = strangers({0: HOME, 1: others[0], 2: others[1]})
     assert bool(reason) == bool(words)
     if words:
         with pytest.raises(ArgumentError, match=words):
@@ -143,4 +154,5 @@ def test_strangers(change, words):
 
 
 def test_identity_is_the_same_for_everybody_here():
-    assert strangers({0: Identity.mine(), 1: Identity.mine()}) == ""
+    mine = Identity.mine()
+    assert strangers({0: mine, 1: dataclasses.replace(Identity.mine(), pid=mine.pid + 1)}) == ""

@@ -44,18 +44,20 @@ class Identity:
     namespaces: str
     """Network and process-id namespaces: sockets without a file, and process ids, mean something in one only."""
     user: int
+    pid: int
 
     @classmethod
     def mine(cls) -> Identity:
         """This process's."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
-        return cls(socket.gethostname(), boot, namespaces, os.getuid())
+        return cls(socket.gethostname(), boot, namespaces, os.getuid(), os.getpid())
 
 
 def strangers(identities: Mapping[int, Identity]) -> str:
     """Why these ranks cannot share memory, naming the first that cannot share it with rank 0; empty if they can."""
     home = identities[0]
+    ranks: dict[int, int] = {}
     for rank, other in sorted(identities.items()):
         if other.boot != home.boot:
             return (
@@ -69,6 +71,8 @@ def strangers(identities: Mapping[int, Identity]) -> str:
             )
         if other.user != home.user:
             return f"rank {rank} runs as user {other.user}, rank 0 as user {home.user}: shared memory is for one user"
+        if (first := ranks.setdefault(other.pid, rank)) != rank:
+            return f"ranks {first} and {rank} are one process (pid {other.pid}): each rank must be a process of its own"
     return ""
 
 

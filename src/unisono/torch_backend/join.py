@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -36,6 +37,9 @@ _world: Group | None = None
 """The group of all ranks of torch.distributed, if it is ours; its sub-groups use its memory."""
 _worlds = 0
 """How many such groups there have been. A store may still hold their keys, so each has a prefix of its own."""
+_threads = 0
+"""How many threads are making such a group now. Several are ranks in one process: they meet, and are refused."""
+_counting = threading.Lock()
 
 
 def join(
@@ -53,14 +57,20 @@ def join(
     there is none. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks are not on one host;
     OutOfMemory.
     """
-    global _world, _worlds  # noqa: PLW0603  one per process, as in torch
-    world = not global_ranks
-    _worlds += world
+    global _world, _worlds, _threads  # noqa: PLW0603  one per process, as in torch
+    world, config = not global_ranks, replace(config or Config.from_env(), timeout_s=timeout_s)
+    with _counting:
+        _worlds += world and not _threads
+        _threads += world
     own = PrefixStore(f"unisono {_worlds}", store)
     if not world and _world is not None and not _world.closed:
         return _sub_group(_world, own, rank, global_ranks, name, timeout_s)
-    config = replace(config or Config.from_env(), timeout_s=timeout_s)
-    group = Group(_arena(own, rank, size, name, config), rank, name=name, config=config)
+    try:
+        arena = _arena(own, rank, size, name, config)
+    finally:
+        with _counting:
+            _threads -= world
+    group = Group(arena, rank, name=name, config=config)
     _alive.add(group)
     if world:
         _world = group
