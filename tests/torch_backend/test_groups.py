@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -234,24 +233,3 @@ def test_the_options_of_a_group(ranks: TorchRanks) -> None:
         assert group.options._timeout == timedelta(seconds=8)
 
     ranks(1)(work)
-
-
-def test_ranks_that_are_threads_of_one_process() -> None:
-    from unisono.torch_backend.join import join
-
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    said: dict[int, str] = {}
-
-    def join_as(rank: int) -> None:
-        try:
-            join(store, rank, 2, "threads", timeout_s=3600.0)
-        except unisono.ArgumentError as error:
-            said[rank] = str(error)
-
-    threads = [threading.Thread(target=join_as, args=(rank,), daemon=True) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    for rank in range(2):
-        assert f"ranks 0 and 1 are one process (pid {os.getpid()})" in said[rank]
