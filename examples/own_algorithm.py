@@ -41,7 +41,8 @@ def work() -> list[float]:
     """Run it on this rank: it is compiled, and proved once more, at the first call."""
     tensor = torch.tensor([1.0, 2.0]) * 10 ** unisono.get_rank()
     unisono.all_reduce(tensor, algorithm=line)
-    return tensor.tolist()
+    values: list[float] = tensor.tolist()
+    return values
 
 
 if __name__ == "__main__":  # so that `unisono explain` and `draw` can load this file without running it

@@ -32,8 +32,8 @@ def by_columns() -> tuple[torch.Tensor, torch.Tensor]:
     parts = [torch.empty_like(part) for _ in range(RANKS)]
     unisono.all_gather(parts, part.detach())
     y = torch.cat(parts, dim=1)
-    part.backward((y - target).chunk(RANKS, dim=1)[rank])  # the loss's gradient, of these outputs
-    return y, mine.grad
+    (gradient,) = torch.autograd.grad(part, mine, (y - target).chunk(RANKS, dim=1)[rank])  # of these outputs only
+    return y, gradient
 
 
 def by_rows() -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,17 +43,17 @@ def by_rows() -> tuple[torch.Tensor, torch.Tensor]:
     part = x.chunk(RANKS, dim=1)[rank] @ mine
     y = part.detach().clone()
     unisono.all_reduce(y)
-    part.backward(y - target)  # y is this part plus those of others: both have the same gradient
-    return y, mine.grad
+    (gradient,) = torch.autograd.grad(part, mine, y - target)  # y is this part plus those of others
+    return y, gradient
 
 
 x, weights, target = layer()
 weights.requires_grad_()
 whole = x @ weights
-((whole - target) ** 2 / 2).sum().backward()
+(expected,) = torch.autograd.grad(((whole - target) ** 2 / 2).sum(), weights)
 for split, dim in ((by_columns, 1), (by_rows, 0)):
     outputs, gradients = zip(*unisono.run(split, ranks=RANKS), strict=True)
     y_apart = max((y - whole).abs().max().item() for y in outputs)
-    gradient_apart = (torch.cat(gradients, dim) - weights.grad).abs().max().item()
+    gradient_apart = (torch.cat(gradients, dim) - expected).abs().max().item()
     print(f"{split.__name__}: {RANKS} ranks with {tuple(gradients[0].shape)} of {tuple(weights.shape)} weights each")
     print(f"  from the whole layer: outputs at most {y_apart:.1g} apart, gradients {gradient_apart:.1g}")

@@ -35,7 +35,7 @@ def train(sharded: bool) -> tuple[torch.Tensor, int]:
         mine = text[starts + torch.arange(CONTEXT + 1)].long().chunk(RANKS)[unisono.get_rank()]
         model.zero_grad()
         nn.functional.cross_entropy(model(mine[:, :-1]), mine[:, -1]).backward()
-        gradients = nn.utils.parameters_to_vector([parameter.grad for parameter in model.parameters()])
+        gradients = nn.utils.parameters_to_vector([p.grad for p in model.parameters() if p.grad is not None])
         if sharded:
             shard.grad = torch.empty_like(shard)
             unisono.reduce_scatter_single(shard.grad, gradients, op="avg")

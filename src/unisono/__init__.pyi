@@ -1,6 +1,6 @@
 """The public names for type checkers and editors, with what `async_op` makes of results. A test holds it against the code."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, overload
 
 from torch import Tensor
@@ -8,15 +8,7 @@ from torch import Tensor
 from . import autograd, p2p
 from .algorithms import CATALOGUE, Algorithm, algorithm
 from .algorithms.catalogue import AlgorithmLike
-from .coalesced import (
-    Coalescing,
-    all_gather_coalesced,
-    all_reduce_coalesced,
-    broadcast_coalesced,
-    coalescing,
-    flatten_,
-    reduce_scatter_coalesced,
-)
+from .coalesced import Coalescing, coalescing, flatten_
 from .config import Config
 from .errors import (
     AlgorithmError,
@@ -146,6 +138,30 @@ def gather(tensor: Tensor, gather_list: _Tensors | None = ..., dst: int = ..., g
 def gather(tensor: Tensor, gather_list: _Tensors | None = ..., dst: int = ..., group: _Members = ..., *, async_op: Literal[True], algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[list[Tensor] | None]: ...
 @overload
 def gather(tensor: Tensor, gather_list: _Tensors | None = ..., dst: int = ..., group: _Members = ..., async_op: bool = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[list[Tensor] | None] | list[Tensor] | None: ...
+@overload
+def all_reduce_coalesced(tensors: Iterable[Tensor], op: OpLike = ..., group: _Members = ..., async_op: Literal[False] = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> None: ...
+@overload
+def all_reduce_coalesced(tensors: Iterable[Tensor], op: OpLike = ..., group: _Members = ..., *, async_op: Literal[True], algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[_Tensors]: ...
+@overload
+def all_reduce_coalesced(tensors: Iterable[Tensor], op: OpLike = ..., group: _Members = ..., async_op: bool = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[_Tensors] | None: ...
+@overload
+def broadcast_coalesced(tensors: Iterable[Tensor], src: int, group: _Members = ..., async_op: Literal[False] = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> None: ...
+@overload
+def broadcast_coalesced(tensors: Iterable[Tensor], src: int, group: _Members = ..., *, async_op: Literal[True], algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[_Tensors]: ...
+@overload
+def broadcast_coalesced(tensors: Iterable[Tensor], src: int, group: _Members = ..., async_op: bool = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[_Tensors] | None: ...
+@overload
+def all_gather_coalesced(outputs: Iterable[Tensor], inputs: Iterable[Tensor], group: _Members = ..., async_op: Literal[False] = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> None: ...
+@overload
+def all_gather_coalesced(outputs: Iterable[Tensor], inputs: Iterable[Tensor], group: _Members = ..., *, async_op: Literal[True], algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[_Tensors]: ...
+@overload
+def all_gather_coalesced(outputs: Iterable[Tensor], inputs: Iterable[Tensor], group: _Members = ..., async_op: bool = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[_Tensors] | None: ...
+@overload
+def reduce_scatter_coalesced(outputs: Iterable[Tensor], inputs: Iterable[Tensor], op: OpLike = ..., group: _Members = ..., async_op: Literal[False] = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> None: ...
+@overload
+def reduce_scatter_coalesced(outputs: Iterable[Tensor], inputs: Iterable[Tensor], op: OpLike = ..., group: _Members = ..., *, async_op: Literal[True], algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[_Tensors]: ...
+@overload
+def reduce_scatter_coalesced(outputs: Iterable[Tensor], inputs: Iterable[Tensor], op: OpLike = ..., group: _Members = ..., async_op: bool = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> Work[_Tensors] | None: ...
 
 all_gather_into_tensor = all_gather_single
 reduce_scatter_tensor = reduce_scatter_single

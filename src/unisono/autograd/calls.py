@@ -12,7 +12,7 @@ from ..arguments import check_op, check_root, check_splits, check_tensor, check_
 from ..dispatch import checking, group_or_default
 from ..errors import ArgumentError
 from ..membership.group import Group
-from ..ops import ReduceOp
+from ..ops import OpLike, ReduceOp
 from .join import join
 from .linear import LinearCall, apply
 
@@ -25,7 +25,7 @@ _LINEAR = ("sum", "avg")
 _OTHERS = ("product", "min", "max")
 
 
-def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
+def all_reduce(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
     """Return the combination of all ranks' tensors, on every rank.
 
     tensor: the same shape and dtype on every rank. op: sum, avg, product, min or max. The last three gather the tensors
@@ -39,7 +39,7 @@ def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Group | None
     return apply(LinearCall(group, "all_reduce", name), [tensor])[0]
 
 
-def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
+def reduce(tensor: torch.Tensor, dst: int, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
     """Return the combination of all ranks' tensors on rank `dst`, and zeros on the others, whose gradients are ignored.
 
     tensor, op: as in `all_reduce`.
@@ -109,7 +109,7 @@ def all_gather_single(tensor: torch.Tensor, group: Group | None = None) -> torch
 
 
 def reduce_scatter(
-    input_list: Sequence[torch.Tensor], op: Any = ReduceOp.SUM, group: Group | None = None
+    input_list: Sequence[torch.Tensor], op: OpLike = ReduceOp.SUM, group: Group | None = None
 ) -> torch.Tensor:
     """Return the combination of all ranks' input_list[r] on each rank r.
 
@@ -123,7 +123,7 @@ def reduce_scatter(
     return apply(LinearCall(group, "reduce_scatter", name), input_list)[0]
 
 
-def reduce_scatter_single(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
+def reduce_scatter_single(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
     """Return block r of the combination of all ranks' tensors on each rank r.
 
     tensor: [p·n, ...], the same shape and dtype on every rank. op: as in `all_reduce`. Returns [n, ...].

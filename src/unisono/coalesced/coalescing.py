@@ -10,7 +10,7 @@ import torch
 from ..arguments import check_tensor
 from ..dispatch import group_or_default, refuse
 from ..membership.group import Group
-from ..ops import ReduceOp
+from ..ops import OpLike, ReduceOp
 from ..work import Work
 from .calls import all_gather_coalesced, all_reduce_coalesced, broadcast_coalesced, reduce_scatter_coalesced
 
@@ -27,7 +27,7 @@ class Coalescing:
         self._read: set[int] = set()
         self._works: list[Work[Any]] = []
 
-    def all_reduce(self, tensor: torch.Tensor, op: Any = ReduceOp.SUM) -> None:
+    def all_reduce(self, tensor: torch.Tensor, op: OpLike = ReduceOp.SUM) -> None:
         """Replace `tensor` by the combination of all ranks' tensors."""
         self._add("all_reduce", op, tensor, tensor)
 
@@ -43,7 +43,7 @@ class Coalescing:
         self,
         output: torch.Tensor,
         input: torch.Tensor,  # noqa: A002  torch's name
-        op: Any = ReduceOp.SUM,
+        op: OpLike = ReduceOp.SUM,
     ) -> None:
         """Put this rank's block of the combination of all ranks' inputs into `output`."""
         self._add("reduce_scatter", op, output, input)

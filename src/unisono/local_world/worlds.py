@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ..config import Config
 from ..errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
@@ -18,16 +18,19 @@ from .processes import RankProcesses
 
 __all__ = ["World", "run", "world"]
 
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+
 
 def run(
-    fn: Callable[..., Any],
+    fn: Callable[..., Result],
     ranks: int = 4,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout_s: float | None = None,
     *,
     prefix: bool = False,
-) -> list[Any]:
+) -> list[Result]:
     """Call `fn(*args, **kwargs)` on `ranks` new processes of this host; return their results in rank order.
 
     On every rank `unisono.init()` returns the group of all of them, and calls without a group use it. The function
@@ -93,7 +96,7 @@ class World:
             return "running"
         return "idle" if self._processes else "new"
 
-    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
+    def run(self, fn: Callable[Args, Result], /, *args: Args.args, **kwargs: Args.kwargs) -> list[Result]:
         """Call `fn(*args, **kwargs)` on every rank; return the results in rank order. Raises as `run` does."""
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         if not callable(fn):

@@ -11,7 +11,7 @@ import torch
 
 from ..arguments import check_op
 from ..errors import ArgumentError
-from ..ops import CustomOp, PremulSum
+from ..ops import CustomOp, OpLike, PremulSum
 
 __all__ = ["combine"]
 
@@ -30,7 +30,7 @@ _FLOATS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-def combine(tensors: Sequence[torch.Tensor], op: Any = "sum") -> torch.Tensor:
+def combine(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> torch.Tensor:
     """Return ((tensors[0] op tensors[1]) op tensors[2]) ... for tensors of one shape and dtype.
 
     float16, bfloat16 and float8 are accumulated in float32 and rounded once. The average of integers is their exact sum

@@ -10,11 +10,11 @@ each rank (row) to each other (column); without them all blocks have the same si
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from ..errors import ArgumentError
+from ..ops import OpLike
 from .combining import combine
 
 __all__ = [
@@ -23,22 +23,22 @@ __all__ = [
 ]  # fmt: skip
 
 
-def all_reduce(tensors: Sequence[torch.Tensor], op: Any = "sum") -> list[torch.Tensor]:
+def all_reduce(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> list[torch.Tensor]:
     """Every rank gets the combination of all tensors."""
     return [combine(tensors, op) for _ in tensors]
 
 
-def reduce(tensors: Sequence[torch.Tensor], dst: int, op: Any = "sum") -> list[torch.Tensor]:
+def reduce(tensors: Sequence[torch.Tensor], dst: int, op: OpLike = "sum") -> list[torch.Tensor]:
     """Rank `dst` gets the combination of all tensors; the others keep their own."""
     return [combine(tensors, op) if rank == dst else tensor.clone() for rank, tensor in enumerate(tensors)]
 
 
-def scan(tensors: Sequence[torch.Tensor], op: Any = "sum") -> list[torch.Tensor]:
+def scan(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> list[torch.Tensor]:
     """Rank r gets the combination of the tensors of ranks 0 to r."""
     return [combine(tensors[: rank + 1], op) for rank in range(len(tensors))]
 
 
-def exscan(tensors: Sequence[torch.Tensor], op: Any = "sum") -> list[torch.Tensor]:
+def exscan(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> list[torch.Tensor]:
     """Rank r gets the combination of the tensors of ranks 0 to r - 1; rank 0 keeps its own."""
     return [combine(tensors[:rank], op) if rank else tensors[0].clone() for rank in range(len(tensors))]
 
@@ -67,7 +67,7 @@ def all_gather(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def reduce_scatter(
-    tensors: Sequence[torch.Tensor], op: Any = "sum", sizes: Sequence[int] | None = None
+    tensors: Sequence[torch.Tensor], op: OpLike = "sum", sizes: Sequence[int] | None = None
 ) -> list[torch.Tensor]:
     """Rank r gets the combination of block r of all tensors."""
     columns = zip(*(_blocks(tensor, len(tensors), sizes) for tensor in tensors), strict=True)

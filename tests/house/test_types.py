@@ -1,0 +1,114 @@
+"""The types that users see: type checkers accept the examples as a user's code, and the stub fits what runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unisono
+
+ROOT = Path(__file__).parents[2]
+SOURCE = str(Path(unisono.__file__).parents[1])
+
+PROGRAM = """
+from typing import assert_type
+
+import torch
+import unisono
+
+def work(scale: float) -> list[float]:
+    return [scale]
+
+tensor, later = torch.ones(2), bool(unisono.get_rank())
+assert_type(unisono.all_reduce(tensor), None)
+assert_type(unisono.all_reduce(tensor, "max", async_op=True), unisono.Work[torch.Tensor])
+assert_type(unisono.all_reduce(tensor, async_op=later), unisono.Work[torch.Tensor] | None)
+assert_type(unisono.all_reduce(tensor, async_op=True).result(), torch.Tensor)
+assert_type(unisono.all_gather(None, tensor), list[torch.Tensor])
+assert_type(unisono.all_gather([tensor], tensor), None)
+assert_type(unisono.scatter(None, [tensor]), torch.Tensor)
+assert_type(unisono.all_reduce_coalesced([tensor]), None)
+assert_type(unisono.run(work, ranks=2, args=(1.0,)), list[list[float]])
+with unisono.world(2) as world:
+    assert_type(world.run(work, 1.0), list[list[float]])
+if group := unisono.split(color=0):
+    unisono.all_reduce(tensor, group=group)
+"""
+
+MISTAKES = """
+import torch
+import unisono
+
+unisono.all_reduce(torch.ones(2), op=3)
+unisono.all_reduce(torch.ones(2), async_op=True).wate()
+unisono.broadcast(torch.ones(2), src="0")
+"""
+
+
+def check(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "MYPYPATH": SOURCE, "PYTHONPATH": SOURCE}
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "mistakes.py").write_text(MISTAKES)
+    (tmp_path / "none.ini").write_text("[mypy]\n")
+    return tmp_path
+
+
+def mypy(*files: str, cwd: Path) -> list[str]:
+    # torch itself has functions without types, such as Tensor.backward.
+    options = "--strict", "--allow-untyped-calls", "--python-version", "3.11", "--config-file", str(cwd / "none.ini")
+    done = check("mypy", *options, "--cache-dir", str(cwd / "cache"), *files, cwd=cwd)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    ours = [line for line in done.stdout.splitlines() if ": error:" in line]
+    return [line for line in ours if not line.startswith((SOURCE, os.path.relpath(SOURCE, cwd)))]
+
+
+def test_mypy_accepts_the_examples_and_knows_what_calls_return(program: Path) -> None:
+    examples = sorted(str(path) for path in (ROOT / "examples").glob("*.py"))
+    assert len(examples) >= 9
+    assert not mypy(*examples, "program.py", cwd=program)
+
+
+def test_mypy_finds_mistakes(program: Path) -> None:
+    found = mypy("mistakes.py", cwd=program)
+    assert {int(line.split(":")[1]) for line in found} == {5, 6, 7}
+
+
+def test_pyright_accepts_the_examples(program: Path) -> None:
+    pytest.importorskip("basedpyright")
+    settings = {
+        "include": [str(ROOT / "examples"), "program.py"], "extraPaths": [SOURCE], "typeCheckingMode": "standard",
+        "pythonVersion": "3.11",
+    }  # fmt: skip
+    (program / "pyrightconfig.json").write_text(json.dumps(settings))
+    done = check("basedpyright", "--pythonpath", sys.executable, cwd=program)
+    assert done.returncode == 0, done.stdout
+    assert "0 errors" in done.stdout
+
+
+def test_the_stub_fits_the_code(tmp_path: Path) -> None:
+    # What Numba and llvmlite decorate has no types: `make check` looks at these files with settings of their own.
+    engine = "[mypy-unisono.engine.*]\nignore_errors = True\n"
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\nignore_missing_imports = True\n{engine}")
+    done = check("mypy.stubtest", "unisono", "--mypy-config-file", "mypy.ini", cwd=tmp_path)
+    assert "Found" in done.stdout or "Success" in done.stdout, done.stdout
+    found = re.findall(r"^error: unisono\.(\w+) (.*)$", done.stdout, re.MULTILINE)  # of the stub, not of other files
+    assert not found
