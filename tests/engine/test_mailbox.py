@@ -12,7 +12,7 @@ import torch
 from unisono.config import Config
 from unisono.engine.arena import Arena
 from unisono.engine.heap import Heap
-from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send
+from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, requests
 from unisono.engine.mailbox import mailbox as module
 from unisono.errors import ArgumentError, MessageMismatch
 
@@ -243,11 +243,16 @@ def test_a_message_that_does_not_fit_is_told_and_gone(
     assert torch.equal(receive(b, torch.empty(5, dtype=torch.int64), 0, 3).tensor, values(5, 5))
 
 
-def test_what_torch_refuses_to_write_fails_that_receive_only(boxes: Callable[[int], Boxes]) -> None:
+def test_what_torch_refuses_to_write_fails_that_receive_only(
+    boxes: Callable[[int], Boxes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     a, b = boxes(2)
-    with torch.inference_mode():
-        target = torch.zeros(6, dtype=torch.int64)[::2]
-    refused, fine = receive(b, target, 0), receive(b, None, 0)
+
+    def refuse(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("not this one")
+
+    monkeypatch.setattr(requests, "as_bits", refuse)
+    refused, fine = receive(b, torch.zeros(6, dtype=torch.int64)[::2], 0), receive(b, None, 0)
     for k in range(2):
         send(a, values(3, k), 1)
     run(a, b)

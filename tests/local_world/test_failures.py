@@ -15,6 +15,7 @@ import unisono
 from unisono import init, run, world
 from unisono.errors import ArgumentError, MismatchError, PeerGone, RankFailed, WaitTimeout
 from unisono.local_world import processes
+from unisono.records import CallRecord
 
 
 class Unpicklable(Exception):
@@ -80,7 +81,7 @@ def test_a_rank_that_returned_is_not_waited_for():
 
 def test_our_own_errors_can_be_caught_by_name():
     def wrong():
-        raise MismatchError(4, {0: ("a", "x.py:1"), 1: ("b", "x.py:2")}, [1])
+        raise MismatchError(4, {0: CallRecord("a", where="x.py:1"), 1: CallRecord("b", where="x.py:2")}, [1])
 
     with pytest.raises(MismatchError) as caught:
         run(wrong, 2)

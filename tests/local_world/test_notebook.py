@@ -7,6 +7,7 @@ import pytest
 import unisono
 from unisono.errors import MismatchError, RankFailed
 from unisono.local_world.outcome import rank_failed
+from unisono.records import CallRecord
 
 
 def test_a_world_says_what_it_is():
@@ -46,5 +47,10 @@ def test_a_traceback_has_no_frames_below_the_world():
 
 
 def test_errors_of_both_kinds_render_too():
-    error = rank_failed(1, "Traceback of rank 1", {}, MismatchError(1, {0: ("a", "x"), 1: ("b", "y")}, [1]))
+    error = rank_failed(
+        1,
+        "Traceback of rank 1",
+        {},
+        MismatchError(1, {0: CallRecord("a", where="x"), 1: CallRecord("b", where="y")}, [1]),
+    )
     assert error._render_traceback_() == ["RankFailed: rank 1 failed:\nTraceback of rank 1"]

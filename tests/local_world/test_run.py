@@ -113,7 +113,7 @@ def test_a_rank_that_returned_is_back_in_the_next_run():
         w.run(where)
         w.run(where)
         # Rank 0 cannot yet have returned while it looks at its own board.
-        assert w.run(absent)[0][0] == ""
+        assert w.run(absent)[0][0] is None
 
 
 def test_a_failed_run_is_followed_by_fresh_ranks():
