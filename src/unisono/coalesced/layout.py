@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from ..arguments import count_name
-from ..dispatch import Action
+from ..dispatch import Action, Request
 from ..engine.tensors import is_plain
 from ..membership.group import Group
-from ..records import CallRecord, digest
+from ..records import digest
 
 try:  # what torch.compile asks whether tensors still have the dtypes, shapes, strides and kinds that they had
     from torch._C._dynamo import guards
@@ -67,7 +67,7 @@ class ListLayout:
     nbytes: Table
     alike: Callable[..., bool] | None
     apart: bytes = b""
-    steps: dict[Any, tuple[CallRecord, list[Action]]] = field(default_factory=dict)
+    steps: dict[Any, tuple[Request, list[Action]]] = field(default_factory=dict)
 
 
 class _Memory:

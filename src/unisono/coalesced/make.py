@@ -77,9 +77,9 @@ def make(
         steps = layout.steps.get((what, timeout_s))
         if steps is None:
             requests = [_request(group, call, layout, one) for one in layout.passes]
-            steps = requests[0].record, [plan_step(made.how, request) for request in requests]
+            steps = requests[0], [plan_step(made.how, request) for request in requests]
             layout.steps[what, timeout_s] = steps
-        made.record, actions = steps
+        made.request, actions = steps
 
     written = tensors[call.written().start : call.written().stop]
     marked = needed_by_autograd(written)

@@ -12,8 +12,7 @@ from ..membership.group import Group
 
 __all__ = ["barrier"]
 
-_TOKEN = torch.empty(1, dtype=torch.uint8, device="cpu")
-"""What stands for the tensor that a barrier has not: nothing of it moves."""
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def barrier(
@@ -25,8 +24,8 @@ def barrier(
 ) -> Any:
     """Return when every rank of the group has called this."""
     what = "barrier", None, 0, algorithm
-    if not async_op and shortcut(group, what, _TOKEN, _TOKEN, timeout_s):
+    if not async_op and shortcut(group, what, None, None, timeout_s):
         return None
     with Call(what, group, async_op, timeout_s) as call:
-        call.plan(Request("barrier", _TOKEN[:0], _TOKEN, _TOKEN, in_place=True))
+        call.plan(Request("barrier", _NOTHING, None, None, in_place=True))
     return call.run()

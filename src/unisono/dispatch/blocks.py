@@ -9,7 +9,6 @@ has needed this asks for sizes at once from then on, until its blocks have been 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ __all__ = ["plan_blocks"]
 def plan_blocks(how: How, request: Request, known_as: What | None) -> Action:
     """Plan a call that moves blocks. Its result is the output, new tensors where the request has none."""
     if how.async_op:  # the user's lists may change while the call waits
-        request = replace(request, inp=_kept(request.inp), out=_kept(request.out))
+        request = request._replace(inp=_kept(request.inp), out=_kept(request.out))
     group, plain = how.group, None
     written = needed_by_autograd(request.written_on(group.rank))
     if _kind(request) not in group.uneven:
@@ -62,7 +61,7 @@ def _settle(how: How, request: Request, where: str | None) -> Any:
     group, made_for = how.group, request.out
     with checking(group, request.collective):
         inp, out, bring_home = contiguous(request, group.rank)
-        request = replace(request, inp=inp, out=out)
+        request = request._replace(inp=inp, out=out)
         takes = _takes(request, group)
         mine = sides(request.collective, request.root, _gives(request, group), takes, group.size)
         table = torch.empty(group.size, mine.numel(), dtype=torch.int64, device="cpu")
@@ -153,8 +152,7 @@ def _sized(
     taken = [tensor for tensor in takes or () if tensor is not None]
     one_in = request.collective in ("all_gather", "gather")
     one_out = request.collective in ("reduce_scatter", "scatter")
-    return replace(
-        request,
+    return request._replace(
         like=blank(max(extents, default=0), dtype or (given or taken)[0].dtype),
         inp=given[0] if one_in else given or None,
         out=taken[0] if one_out else taken or None,

@@ -32,13 +32,18 @@ class Call(checking):
         super().__init__(group, self.what[0])
         self.how = How(self.group, async_op, self.what[3], timeout_s)
         self.returns = False
-        self.record = CallRecord(self.what[0])
+        self.request: Request | None = None
         self.action: Action = lambda _: None
+
+    @property
+    def record(self) -> CallRecord:
+        """The call as ranks compare it."""
+        return CallRecord(self.collective) if self.request is None else self.request.record
 
     def plan(self, request: Request) -> None:
         """Find out how to make the call. Raises what is wrong with the request."""
-        self.record = request.record
-        known_as = self.what if request.inp is not None else None
+        self.request = request
+        known_as: What | None = self.what
         if (scaled := premultiplied(request, self.group.rank)) is not request:
             request, known_as = scaled, None
         if whole_tensors(request.op):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ def premultiplied(request: Request, rank: int) -> Request:
     if inp is not None:
         scaled = inp.detach() * op.factor if is_one(inp) else [tensor.detach() * op.factor for tensor in inp]
     out = None if request.collective == "reduce" and rank != request.root else request.out
-    return replace(request, inp=scaled, out=out, op="sum", in_place=False, words="premultiplied")
+    return request._replace(inp=scaled, out=out, op="sum", in_place=False, words="premultiplied")
 
 
 def plan_fold(how: How, request: Request) -> Action:

@@ -6,8 +6,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import torch
+
 from ..algorithms.catalogue import find
-from ..arguments import dtype_name
+from ..arguments import dtype_name, scale_name
 from ..choose import choose, one_shot_limit
 from ..engine.plan import Blocks, Plan
 from ..engine.program import Lowering
@@ -28,17 +30,21 @@ _MOST_PLANS = 4096
 class PlanKey(NamedTuple):
     """All that decides about a plan."""
 
-    record: CallRecord
     collective: str
     op: object
+    root: int
+    dtype: torch.dtype
     algorithm: Any
     lowering: Lowering
     blocks: Blocks
+    words: str
+    scale: str
+    says: CallRecord | None
 
 
 def make_plan(group: Group, request: Request, inp: Tensors, out: Tensors, algorithm: Any) -> Plan:
     """The plan of a request, of this algorithm or of the one that `choose` finds; kept for the next like it."""
-    like, record = request.like, request.record
+    like = request.like
     shared = not request.in_place or inp is out
     shared = shared and is_one(inp) and is_one(out) and in_heap(group, inp) and in_heap(group, out)
     nbytes = like.nbytes * (group.size if request.collective in BLOCKED else 1)
@@ -46,7 +52,11 @@ def make_plan(group: Group, request: Request, inp: Tensors, out: Tensors, algori
     shared = shared and request.extents is None and nbytes > one_shot_limit(group.size, group.host.config)
     lists = (inp is not None and not is_one(inp)), (out is not None and not is_one(out))
     blocks = Blocks(like.numel(), like.element_size(), request.extents, *lists)
-    key = PlanKey(record, request.collective, request.op, algorithm, Lowering(shared, request.in_place), blocks)
+    lowering, scale = Lowering(shared, request.in_place), scale_name(like) if like.is_quantized else ""
+    key = PlanKey(
+        request.collective, request.op, request.root, like.dtype, algorithm, lowering, blocks, request.words, scale,
+        request.says,
+    )  # fmt: skip
     plan = group.plans.get(key)
     if plan is None:
         if algorithm is None:
@@ -56,7 +66,7 @@ def make_plan(group: Group, request: Request, inp: Tensors, out: Tensors, algori
         schedule = chosen.schedule(group.size, request.root)
         _check_order(request, schedule)
         op = request.op if isinstance(request.op, str | CustomOp) else None
-        plan = group.host.plan(schedule, key.lowering, record, dtype_name(like.dtype), blocks, op)
+        plan = group.host.plan(schedule, lowering, request.record, dtype_name(like.dtype), blocks, op)
         plan = replace(plan, writes=bool(request.written_on(group.rank)), why=why)
         if len(group.plans) >= _MOST_PLANS:
             for old in list(group.plans)[: _MOST_PLANS // 2]:

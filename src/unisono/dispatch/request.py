@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import torch
 
@@ -24,8 +23,7 @@ def is_one(tensors: Tensors) -> TypeGuard[torch.Tensor]:
     return isinstance(tensors, torch.Tensor)
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A checked call.
 
     like: a block as users see it; the tensor itself where any cut will do; the largest block where they differ.

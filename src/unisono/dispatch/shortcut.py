@@ -16,6 +16,7 @@ from ..membership.group import Group
 from ..records import only_sizes_differ
 from ..units import format_bytes, format_seconds
 from ..watch import attend, caller, interrupted
+from .request import Tensors, is_one
 
 __all__ = ["ShortcutKey", "What", "ask_for_sizes", "in_heap", "keep", "run_plan", "shortcut"]
 
@@ -31,18 +32,17 @@ class ShortcutKey(NamedTuple):
     """What a plan is found by: the call, and all that decides about it of input and output."""
 
     what: What
-    dtype: torch.dtype
+    dtype: torch.dtype | None
     count_in: int
     count_out: int
     shared_in: bool
     shared_out: bool
 
 
-def shortcut(
-    group: Group | None, what: What, inp: torch.Tensor, out: torch.Tensor, timeout_s: float | None = None
-) -> bool:
+def shortcut(group: Group | None, what: What, inp: Any, out: Any, timeout_s: float | None = None) -> bool:
     """Make the call, if one like it has been planned before. False: it has to be checked and planned.
 
+    inp, out: tensors, or None for a barrier.
     False, too, where the ranks find that the sizes of their blocks differ; then `group.uneven` tells.
     """
     if group is None:
@@ -50,21 +50,24 @@ def shortcut(
         if group is None:
             return False
     try:
-        heap, end = group.heap_first, group.heap_end
-        first = second = inp.data_ptr()
-        count = count_out = inp.numel()
-        if out is not inp:
-            second, count_out = out.data_ptr(), out.numel()
-            if (first < second + out.nbytes and second < first + inp.nbytes) or out.dtype is not inp.dtype:
+        if inp is None:
+            first = second = 0
+            plan: Plan = group.shortcuts[what, None, 0, 0, False, False]
+        else:
+            heap, end = group.heap_first, group.heap_end
+            first = second = inp.data_ptr()
+            count = count_out = inp.numel()
+            if out is not inp:
+                second, count_out = out.data_ptr(), out.numel()
+                if (first < second + out.nbytes and second < first + inp.nbytes) or out.dtype is not inp.dtype:
+                    return False
+                if not (second and out.is_contiguous() and out.is_cpu) or (count_out == 1 and out.is_neg()):
+                    return False
+            # A plain tuple is as good as a ShortcutKey, and faster.
+            plan = group.shortcuts[what, inp.dtype, count, count_out, heap <= first < end, heap <= second < end]
+            # Of negative views (imag of a conjugate) only those with one element are contiguous.
+            if not (first and inp.is_contiguous() and inp.is_cpu) or (count == 1 and inp.is_neg()):
                 return False
-            if not (second and out.is_contiguous() and out.is_cpu) or (count_out == 1 and out.is_neg()):
-                return False
-        # A plain tuple is as good as a ShortcutKey, and faster.
-        key = what, inp.dtype, count, count_out, heap <= first < end, heap <= second < end
-        plan: Plan = group.shortcuts[key]
-        # Of negative views (imag of a conjugate) only those with one element are contiguous.
-        if not (first and inp.is_contiguous() and inp.is_cpu) or (count == 1 and inp.is_neg()):
-            return False
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return False
     # Whatever runs in the background comes first.
@@ -105,10 +108,13 @@ def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | No
         sys.stderr.write(f"{call}\n")
 
 
-def keep(group: Group, plan: Plan, what: What, inp: torch.Tensor, out: torch.Tensor) -> None:
-    """Let `shortcut` find the plan."""
-    # It does not look for conjugate views and scales, and tells nothing about a call.
-    if not (inp.is_complex() or inp.is_quantized or group.host.config.debug):
+def keep(group: Group, plan: Plan, what: What, inp: Tensors, out: Tensors) -> None:
+    """Let `shortcut` find the plan, if it is one for whole tensors."""
+    if group.host.config.debug:  # it tells nothing about a call
+        return
+    if what[0] == "barrier":
+        group.shortcuts[ShortcutKey(what, None, 0, 0, False, False)] = plan
+    elif is_one(inp) and is_one(out) and not (inp.is_complex() or inp.is_quantized):  # conjugate views, scales
         where = in_heap(group, inp), in_heap(group, out)
         group.shortcuts[ShortcutKey(what, inp.dtype, inp.numel(), out.numel(), *where)] = plan
 

@@ -35,7 +35,7 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
     group = how.group
     inp, out, bring_home = contiguous(request, group.rank)
     plan = make_plan(group, request, inp, out, how.algorithm)
-    if known_as is not None and inp is request.inp and is_one(inp) and is_one(out):
+    if known_as is not None and inp is request.inp:
         keep(group, plan, known_as, inp, out)
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)

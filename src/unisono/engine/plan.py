@@ -8,6 +8,7 @@ where the program allows it (a tag).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +24,14 @@ _LINE = 64
 _SMALLEST_SLOT = 4096
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """The blocks of a call: `count` elements each, of `item` bytes.
+class Blocks(NamedTuple):
+    """The blocks of a call: `length` elements each, of `item` bytes.
 
-    extents: the elements of each block (all_to_all: of each pair of ranks), where they differ; then `count` is the most
-    of them. in_list, out_list: do the addresses of input and output lead to tables of block addresses?
+    extents: the elements of each block (all_to_all: of each pair of ranks), where they differ; then `length` is the
+    most of them. in_list, out_list: do the addresses of input and output lead to tables of block addresses?
     """
 
-    count: int
+    length: int
     item: int
     extents: tuple[int, ...] | None = None
     in_list: bool = False
@@ -79,7 +79,7 @@ def bind(
     record: the call; ranks whose records, tables, blocks or configurations differ do not run together. kernels: the
     addresses of those for partial and for complete results. half: bytes of a staging half.
     """
-    count, item = blocks.count, blocks.item
+    count, item = blocks.length, blocks.item
     record = record._replace(algorithm=program.name, lowering=str(program.lowering))
     # Whether a rank passes lists or one tensor is its own affair, and not part of the agreement.
     agreed = record, program.table, count, item, blocks.extents, config.segment_bytes, config.tag_bytes

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -146,8 +147,7 @@ class StateWord(IntEnum):
     WORDS = 19
 
 
-@dataclass(frozen=True)
-class Lowering:
+class Lowering(NamedTuple):
     """How a table becomes programs. zero_copy: peers reach the tensors; in_place: input and output are one."""
 
     zero_copy: bool = False
