@@ -78,25 +78,12 @@ _HOME = {
     **dict.fromkeys(("World", "run", "world"), "local_world"),
     "Work": "work",
 }  # fmt: skip
+"""Public name -> the module that has it. `__init__.pyi` has their types."""
 
 _ROOMS = frozenset({"autograd", "p2p"})
 """Modules that users name: `unisono.autograd.all_reduce`."""
 
-__all__ = [
-    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Coalescing", "Config", "DTypeError",
-    "Departure", "Group", "InternalError", "MessageMismatch", "MismatchError", "NonMember", "NotInitialized",
-    "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed", "ReduceOp",
-    "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "all_gather",
-    "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
-    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "autograd", "average_gradients",
-    "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
-    "broadcast_object_list", "broadcast_state_dict", "coalescing", "destroy_group", "empty", "exscan", "flatten_",
-    "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
-    "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
-    "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
-    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send",
-    "send_object_list", "sendrecv", "share_", "shutdown", "split", "trace", "world",
-]  # fmt: skip
+__all__ = [*_HOME, *_ROOMS]  # noqa: PLE0604  the keys are names
 
 
 def __getattr__(name: str) -> Any:

@@ -23,29 +23,18 @@ Fields come first; the message is made of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from traceback import StackSummary, walk_tb
+from types import FunctionType
 from typing import Any
 
 from .records import CallRecord, Departure
 
 __all__ = [
-    "AlgorithmError",
-    "ArgumentError",
-    "DTypeError",
-    "InternalError",
-    "MessageMismatch",
-    "MismatchError",
-    "NotInitialized",
-    "OutOfMemory",
-    "PeerError",
-    "PeerFailed",
-    "PeerGone",
-    "ProgramError",
-    "RankFailed",
-    "UnisonoError",
-    "UsageError",
-    "WaitTimeout",
-]
+    "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
+    "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed",
+    "UnisonoError", "UsageError", "WaitTimeout",
+]  # fmt: skip
 
 
 def _rank(rank: int, world_ranks: Sequence[int], *more: str) -> str:
@@ -69,6 +58,13 @@ class UnisonoError(Exception):
         error: UnisonoError = reduced[0](*reduced[1])
         error.__cause__ = self
         return error
+
+    def __reduce__(self) -> Any:
+        if not isinstance(type(self).__init__, FunctionType):  # it is the one of Exception
+            return super().__reduce__()
+        # The arguments of every other __init__ are fields of the same names.
+        _, *names = signature(type(self).__init__).parameters
+        return type(self), tuple(getattr(self, name) for name in names)
 
 
 class UsageError(UnisonoError):
@@ -131,9 +127,6 @@ class MismatchError(UsageError):
             )
         super().__init__(f"call #{number}: the ranks disagree ({who}):\n{table}\n{move} No tensor was changed.")
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.number, self.calls, self.odd, self.world_ranks)
-
 
 class MessageMismatch(MismatchError):
     """A rank has sent another dtype or number of elements than the receiver's tensor has.
@@ -155,9 +148,6 @@ class MessageMismatch(MismatchError):
             f"into {expected}: dtype and number of elements must be equal. The message is gone, the tensor is as it "
             "was. Receive into a tensor like the one that is sent, or into none, which makes a new one.",
         )
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.source, self.sent, self.receiver, self.expected, self.tag, self.world_ranks)
 
 
 class AlgorithmError(UnisonoError):
@@ -210,9 +200,6 @@ class PeerGone(PeerError):
         """The peer's rank in the world."""
         return self.world_ranks[self.rank] if self.world_ranks else self.rank
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.rank, self.pid, self.how, self.waiting, self.call, self.world_ranks, self.others)
-
 
 class PeerFailed(PeerError):
     """A peer gave this call up. `rank` is the peer, `reason` its own exception in words.
@@ -226,9 +213,6 @@ class PeerFailed(PeerError):
         super().__init__(
             f"{_rank(rank, world_ranks)} gave up {call}, in which {_rank(waiting, world_ranks)} waited for it: {reason}"
         )
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.rank, self.reason, self.waiting, self.call, self.world_ranks)
 
 
 class RankFailed(PeerError):
@@ -255,9 +239,6 @@ class RankFailed(PeerError):
             if str(frame.f_globals.get("__name__")).partition(".")[0] not in ours
         )
         return [*"".join(StackSummary.extract(frames).format()).splitlines(), f"{type(self).__name__}: {self}"]
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.rank, self.traceback, self.waiting)
 
 
 class WaitTimeout(UnisonoError, TimeoutError):
@@ -288,9 +269,6 @@ class WaitTimeout(UnisonoError, TimeoutError):
             who = _rank(waiting, self.world_ranks)
             text = f"{who} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
         super().__init__(f"{text}.{details}\nLook at what is missing, or give it a longer timeout.")
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.call, self.waited_s, self.missing, self.waiting, self.details, self.world_ranks)
 
 
 class OutOfMemory(UnisonoError, MemoryError):

@@ -20,18 +20,15 @@ from datetime import timedelta
 import torch
 
 from .collectives import all_gather_single
-from .dispatch import group_or_default
 from .engine.sub_arena import SubArena
 from .errors import ArgumentError, DTypeError, MismatchError, OutOfMemory
-from .membership import Group, NonMember, shutdown
+from .membership import Group, NonMember, group_or_default, shutdown
 from .membership.current import get_default
 from .records import CallRecord, digest
-from .units import seconds
+from .units import ranks_text, seconds
 from .watch import caller, odd_ones
 
-__all__ = [
-    "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
-]  # fmt: skip
+__all__ = ["destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split"]
 
 _RECORD_BYTES, _MOST_WORDS, _MOST_PATH = 1008, 560, 240
 _SAID = struct.Struct(f"<qq{_RECORD_BYTES}s")
@@ -189,7 +186,7 @@ def _make(
 ) -> Group | NonMember:
     """The group of these ranks of the parent. Its first rank lends the memory, and tells the others where it is."""
     world_ranks = tuple(parent.world_ranks[rank] for rank in members)
-    name = name or _name(world_ranks)
+    name = name or ranks_text(world_ranks, _MOST_NAMED)
     parent.host.lender.collect()
     lent: SubArena | None = None
     start, refused = 0, None
@@ -224,10 +221,3 @@ def _gather(parent: Group, mine: torch.Tensor) -> torch.Tensor:
     table = torch.empty(parent.size, *mine.shape, dtype=mine.dtype, device="cpu")
     all_gather_single(table, mine, parent)
     return table
-
-
-def _name(world_ranks: Sequence[int]) -> str:
-    """`ranks 0, 2`; the first of them, and how many more there are."""
-    named = ", ".join(map(str, world_ranks[:_MOST_NAMED]))
-    more = len(world_ranks) - _MOST_NAMED
-    return f"rank{'s' * (len(world_ranks) != 1)} {named}" + (f" and {more} more" if more > 0 else "")

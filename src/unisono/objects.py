@@ -21,9 +21,9 @@ import torch
 from .arguments import check_list, check_root
 from .codec import Buffer, decode, encode, fill
 from .collectives import all_gather, all_gather_single, broadcast, gather, scatter
-from .dispatch import checking, group_or_default
+from .dispatch import checking
 from .errors import ArgumentError, PeerFailed, UnisonoError, UsageError
-from .membership.group import Group
+from .membership import Group, group_or_default
 from .watch import caller
 
 __all__ = ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"]

@@ -13,16 +13,8 @@ from .circulant import skips
 from .declare import algorithm
 
 __all__ = [
-    "bruck",
-    "circulant",
-    "direct",
-    "neighbour_exchange",
-    "pat",
-    "recursive_doubling",
-    "ring",
-    "swing",
-    "two_way_ring",
-]
+    "bruck", "circulant", "direct", "neighbour_exchange", "pat", "recursive_doubling", "ring", "swing", "two_way_ring",
+]  # fmt: skip
 
 
 @algorithm("all_gather")

@@ -25,21 +25,9 @@ from .declare import algorithm, composed, table
 from .trees import double_tree
 
 __all__ = [
-    "bruck",
-    "circulant",
-    "double_binary_tree",
-    "linear_pipeline",
-    "naive",
-    "one_shot",
-    "pat",
-    "rabenseifner",
-    "recursive_doubling",
-    "ring",
-    "swing",
-    "there_and_back",
-    "tree",
-    "two_shot",
-]
+    "bruck", "circulant", "double_binary_tree", "linear_pipeline", "naive", "one_shot", "pat", "rabenseifner",
+    "recursive_doubling", "ring", "swing", "there_and_back", "tree", "two_shot",
+]  # fmt: skip
 
 
 def there_and_back(schedule: Schedule) -> Schedule:

@@ -6,16 +6,7 @@ from ..schedule import Schedule, transpose
 from . import broadcast
 from .declare import composed, table
 
-__all__ = [
-    "bine",
-    "binomial",
-    "chain",
-    "circulant",
-    "double_binary_tree",
-    "knomial",
-    "linear",
-    "reduce_scatter_gather",
-]
+__all__ = ["bine", "binomial", "chain", "circulant", "double_binary_tree", "knomial", "linear", "reduce_scatter_gather"]
 
 
 @composed("reduce")

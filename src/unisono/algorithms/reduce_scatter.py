@@ -7,16 +7,8 @@ from . import all_gather
 from .declare import composed, table
 
 __all__ = [
-    "bruck",
-    "circulant",
-    "direct",
-    "neighbour_exchange",
-    "pat",
-    "recursive_halving",
-    "ring",
-    "swing",
-    "two_way_ring",
-]
+    "bruck", "circulant", "direct", "neighbour_exchange", "pat", "recursive_halving", "ring", "swing", "two_way_ring",
+]  # fmt: skip
 
 
 @composed("reduce_scatter")

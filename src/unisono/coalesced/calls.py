@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from ..algorithms.catalogue import AlgorithmLike
-from ..dispatch import checking, group_or_default
+from ..dispatch import checking
 from ..errors import DTypeError
-from ..membership.group import Group
+from ..membership import Group, group_or_default
 from ..ops import OpLike, ReduceOp
 from ..work import Work
 from .layout import PART, WHOLE

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import torch
 
 from ..arguments import check_tensor
-from ..dispatch import group_or_default
 from ..errors import ArgumentError
-from ..membership.group import Group
+from ..membership import Group, group_or_default
 
 __all__ = ["flatten_"]
 

@@ -3,20 +3,9 @@
 `run_plan` (the kernel). Beside it: `blocks` of several sizes, ops that `fold` whole tensors."""
 
 from .call import Call
-from .checking import checking, group_or_default, refuse
+from .checking import checking, refuse
 from .request import Request
 from .shortcut import run_plan, shortcut
 from .step import Action, How, plan_step
 
-__all__ = [
-    "Action",
-    "Call",
-    "How",
-    "Request",
-    "checking",
-    "group_or_default",
-    "plan_step",
-    "refuse",
-    "run_plan",
-    "shortcut",
-]
+__all__ = ["Action", "Call", "How", "Request", "checking", "plan_step", "refuse", "run_plan", "shortcut"]

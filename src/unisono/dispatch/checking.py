@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import DTypeError, MismatchError, NotInitialized, PeerError, WaitTimeout
-from ..membership import NonMember, init
-from ..membership.current import get_default
+from ..membership import NonMember, group_or_default
 from ..membership.group import Group
 from ..records import CallRecord
 from ..watch import caller
@@ -16,16 +14,11 @@ from ..watch import caller
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["checking", "group_or_default", "refuse"]
+__all__ = ["checking", "refuse"]
 
 _PATIENCE_S = 1.0
 _NO_REFUSALS = (MismatchError, NotInitialized, PeerError, WaitTimeout)
 """What a rank raises together with the others, or because there is no group."""
-
-
-def group_or_default(group: Any) -> Group:
-    """The group that a call names; the default group, made by `init` where there is none, if it names none."""
-    return group if group is not None else get_default() or init()
 
 
 class checking:  # noqa: N801  used as a statement: with checking(group, "reduce"): ...
@@ -44,9 +37,7 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
         self.group.check_usable()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, _NO_REFUSALS):
             refuse(self.group, self.collective, error)
 

@@ -14,13 +14,12 @@ __all__ = ["contiguous"]
 
 def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[[], None]]:
     """The input and output of a call, contiguous, and what brings the results home."""
-    reading = {"broadcast": rank == request.root, "reduce": rank != request.root}
-    only_read = reading.get(request.collective, False)
+    written = bool(request.written_on(rank))
     back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def result(tensor: torch.Tensor) -> torch.Tensor:
         copy = make_plain(tensor)
-        if copy is not tensor and not only_read:
+        if copy is not tensor and written:
             back.append((as_bits(tensor.data), as_bits(copy)))  # .data: a version counter of its own
         return copy
 

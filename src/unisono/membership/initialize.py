@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..engine.arena import Arena
@@ -22,7 +22,7 @@ from .socket_store import SocketStore
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-__all__ = ["get_rank", "get_world_size", "init", "shutdown"]
+__all__ = ["get_rank", "get_world_size", "group_or_default", "init", "shutdown"]
 
 _store: Store | None = None
 """Kept because rank 0 may be its server, and torch's own process groups may meet there too."""
@@ -72,18 +72,19 @@ def init(
     return group
 
 
+def group_or_default(group: Any) -> Group:
+    """The group that a call names; if it names none, the default group, made by `init` if there is none."""
+    return group if group is not None else get_default() or init()
+
+
 def get_rank(group: Group | NonMember | None = None) -> int:
     """This process's rank in the group, or in the default group; -1 where it is no member."""
-    if group is None:
-        group = get_default() or init()
-    return -1 if isinstance(group, NonMember) else group.rank
+    return -1 if isinstance(group, NonMember) else group_or_default(group).rank
 
 
 def get_world_size(group: Group | NonMember | None = None) -> int:
     """How many ranks the group has, or the default group; -1 where this process is no member."""
-    if group is None:
-        group = get_default() or init()
-    return -1 if isinstance(group, NonMember) else group.size
+    return -1 if isinstance(group, NonMember) else group_or_default(group).size
 
 
 def shutdown() -> None:

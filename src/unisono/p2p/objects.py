@@ -8,10 +8,9 @@ import torch
 
 from ..arguments import check_list
 from ..codec import decode, encode, fill
-from ..dispatch import group_or_default
 from ..engine.mailbox import ANY_SOURCE, Receive, Send
 from ..errors import ArgumentError, UnisonoError
-from ..membership.group import Group
+from ..membership import Group, group_or_default
 from ..watch import caller
 from .progress_engine import progress_engine
 from .requests import check_receive, check_send

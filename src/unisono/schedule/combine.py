@@ -37,9 +37,9 @@ from .table import (
     unwrap,
 )
 
-__all__ = ["as_collective", "fold", "on", "once", "par", "pipeline", "seq", "transpose"]
+__all__ = ["DUALS", "as_collective", "fold", "on", "once", "par", "pipeline", "seq", "transpose"]
 
-_DUAL = {
+DUALS = {
     "broadcast": ("reduce", ADD),
     "reduce": ("broadcast", COPY),
     "all_gather": ("reduce_scatter", ADD),
@@ -48,6 +48,7 @@ _DUAL = {
     "gather": ("scatter", COPY),
     "all_to_all": ("all_to_all", COPY),
 }
+"""Collective -> the one with all arrows reversed, and what its rows do."""
 
 
 def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
@@ -77,9 +78,9 @@ def transpose(schedule: Schedule) -> Schedule:
     Duals: broadcast and reduce, all_gather and reduce_scatter, scatter and gather; all_to_all is its own. Raises
     ArgumentError for a collective without a dual.
     """
-    if schedule.collective not in _DUAL:
-        raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual; only {', '.join(sorted(_DUAL))} have")
-    collective, op = _DUAL[schedule.collective]
+    if schedule.collective not in DUALS:
+        raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual; only {', '.join(sorted(DUALS))} have")
+    collective, op = DUALS[schedule.collective]
     rows = schedule.rows[::-1].copy()
     rows[:, ROUND] = schedule.rounds - 1 - rows[:, ROUND]
     rows[:, [SRC, SBUF, SCHUNK, DST, DBUF, DCHUNK]] = rows[:, [DST, DBUF, DCHUNK, SRC, SBUF, SCHUNK]]

@@ -22,32 +22,8 @@ import numpy.typing as npt
 from ..errors import AlgorithmError
 
 __all__ = [
-    "ADD",
-    "COPY",
-    "DBUF",
-    "DCHUNK",
-    "DST",
-    "JOIN",
-    "OP",
-    "ROUND",
-    "SBUF",
-    "SCHUNK",
-    "SRC",
-    "Line",
-    "N",
-    "Rounds",
-    "Rows",
-    "Schedule",
-    "T",
-    "Transfer",
-    "X",
-    "Y",
-    "current_line",
-    "expand",
-    "send",
-    "spread",
-    "trace",
-    "unwrap",
+    "ADD", "COPY", "DBUF", "DCHUNK", "DST", "JOIN", "OP", "ROUND", "SBUF", "SCHUNK", "SRC", "Line", "N", "Rounds",
+    "Rows", "Schedule", "T", "Transfer", "X", "Y", "current_line", "expand", "send", "spread", "trace", "unwrap",
 ]  # fmt: skip
 
 COPY, ADD, JOIN = 0, 1, 2
