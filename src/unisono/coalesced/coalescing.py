@@ -1,4 +1,4 @@
-"""Calls that are collected first and made together."""
+"""`coalescing`: collect calls, then make them together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TWO_LISTS = (all_gather_coalesced, reduce_scatter_coalesced)
 
 
 class Coalescing:
-    """What `coalescing` yields: takes calls one by one, and makes them when its block ends."""
+    """What `coalescing` yields: it collects calls, and makes them when its block ends."""
 
     def __init__(self, group: Group, async_op: bool, timeout_s: float | None) -> None:
         self._group, self._async_op, self._timeout_s = group, async_op, timeout_s
@@ -53,7 +53,7 @@ class Coalescing:
         self._add(reduce_scatter_coalesced, (op,), output, input)
 
     def wait(self) -> None:
-        """Wait until the calls have ended, where they were made with `async_op=True`."""
+        """Wait until the calls have ended, if they were made with `async_op=True`."""
         for work in self._works:
             work.wait()
 
@@ -74,7 +74,7 @@ class Coalescing:
         check_tensor("output", output)
         check_tensor("input", source)
         to, of = output.data_ptr(), source.data_ptr()
-        # A call that follows from another, by its tensors, comes after it.
+        # A call on a tensor that an earlier call writes, or into one that it reads, is made after that call.
         later = to in self._written or to in self._read or of in self._written
         if not self._runs or later or self._runs[-1][:2] != (call, detail):
             self._runs.append((call, detail, [], []))
@@ -86,13 +86,13 @@ class Coalescing:
 
 
 def coalescing(group: Group | None = None, async_op: bool = False, *, timeout_s: float | None = None) -> Coalescing:
-    """Collect calls, and make them together when the block ends:
+    """Collect calls, and make them together when the block ends.
 
         with unisono.coalescing() as calls:
             for tensor in tensors:
                 calls.all_reduce(tensor, "avg")
 
-    Calls that follow each other and differ in their tensors only become one. Nothing has moved before the block ends;
-    nothing does if it ends with an exception. With `async_op=True` the calls run in the background: `calls.wait()`.
+    Consecutive calls that differ only in their tensors become one. Nothing moves before the block ends, or if it ends
+    with an exception. With `async_op=True` the calls run in the background; `calls.wait()` waits for them.
     """
     return Coalescing(group_or_default(group), async_op, timeout_s)

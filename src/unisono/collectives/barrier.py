@@ -1,4 +1,4 @@
-"""barrier: no rank goes on before all have come."""
+"""barrier: no rank returns before all ranks have called it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..membership.group import Group
 __all__ = ["barrier"]
 
 _TOKEN = torch.empty(1, dtype=torch.uint8, device="cpu")
-"""What stands for the tensor that a barrier has not: nothing of it moves."""
+"""Passed as the tensor, which a barrier does not have. Nothing of it moves."""
 
 
 def barrier(

@@ -1,6 +1,9 @@
-"""From a user's call to the kernel. The road, in order: `shortcut` (an earlier call's plan) or else `Call` (checks),
-`Request` (the checked call), `plan_step` (tensors to addresses), `make_plan` (algorithm, table, program, plan) and
-`run_plan` (the kernel). Beside it: `blocks` of several sizes, ops that `fold` whole tensors."""
+"""From a user's call to the kernel.
+
+A call takes the plan of an earlier call (`shortcut`), or passes `Call` (checks), `Request` (the checked call),
+`plan_step` (tensors to addresses), `make_plan` (algorithm, table, program, plan) and `run_plan` (the kernel). `blocks`
+handles blocks of several sizes, `fold` ops on whole tensors.
+"""
 
 from .call import Call
 from .checking import checking, refuse

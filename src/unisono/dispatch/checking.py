@@ -1,4 +1,4 @@
-"""Where a call is checked. A rank that refuses its own call tells the others why: they raise in the same call."""
+"""`checking`: the block in which a call is checked. A rank that refuses its own call tells the others why."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["checking", "refuse"]
 
 _PATIENCE_S = 1.0
 _NO_REFUSALS = (MismatchError, NotInitialized, PeerError, WaitTimeout)
-"""What a rank raises together with the others, or because there is no group."""
+"""Errors that are no refusal: the other ranks raise them, too, or there is no group to tell."""
 
 
 class checking:  # noqa: N801  used as a statement: with checking(group, "reduce"): ...
     """The block in which a call is checked and planned.
 
-    What this rank refuses there counts as its call: to the others it is another one, so they raise MismatchError with
-    the reason, and the group stays usable.
+    An error in the block counts as this rank's call: the other ranks raise MismatchError with the reason, and the group
+    can be used again.
     """
 
     def __init__(self, group: Group | None, collective: str) -> None:
@@ -43,7 +43,7 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
 
 
 def refuse(group: Group, collective: str, error: BaseException) -> None:
-    """Tell the others that this rank does not make the call that they make, and why."""
+    """Tell the other ranks that this rank refuses its call, and why."""
     if group.size == 1 or group.closed or group.broken:
         return
     reason = " ".join(str(error).split()) or type(error).__name__
@@ -62,8 +62,10 @@ def refuse(group: Group, collective: str, error: BaseException) -> None:
 
 
 def _all_have_followed(group: Group) -> bool:
-    """Have all ranks ended the call before? A board keeps a rank's latest two calls only, so a rank that goes on
-    without waiting for the others must not leave a slow one behind by more."""
+    """Wait until all ranks have ended the last call; False if they take too long.
+
+    A board keeps a rank's latest two calls only, so a rank that refuses must not get further ahead of a slow one.
+    """
     until = time.monotonic() + _PATIENCE_S
     while not group.host.all_have_ended():
         if time.monotonic() > until:

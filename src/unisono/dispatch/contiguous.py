@@ -1,4 +1,4 @@
-"""Tensors of any layout as contiguous ones: inputs are copied before, results copied back after, where they must be."""
+"""Copies of tensors that are not contiguous: inputs are copied before the call, results copied back after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["contiguous"]
 
 
 def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[[], None]]:
-    """The input and output of a call, contiguous, and what brings the results home."""
+    """The input and output of a call, contiguous, and a function that copies results back to the user's tensors."""
     written = bool(request.written_on(rank))
     back: list[tuple[torch.Tensor, torch.Tensor]] = []
 

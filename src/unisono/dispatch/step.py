@@ -1,4 +1,4 @@
-"""One run of a table: planned now, made later."""
+"""`plan_step`: plan one run of a table, to be made later."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .shortcut import What, keep, run_plan
 __all__ = ["Action", "How", "plan_step"]
 
 Action = Callable[[str | None], Any]
-"""Makes a call that is planned. It takes the line that made the call, if it is known, and returns the result."""
+"""Makes a planned call. Takes the user's line, if it is known; returns the result."""
 
 
 class How(NamedTuple):
-    """How to run a call. algorithm: None, a name or a function. timeout_s: None: as long as the group's calls wait."""
+    """How to run a call. algorithm: None, a name or a function. timeout_s: None for the group's."""
 
     group: Group
     async_op: bool = False
@@ -31,7 +31,7 @@ class How(NamedTuple):
 
 
 def plan_step(how: How, request: Request, known_as: What | None = None) -> Action:
-    """Plan one run of a table; only what is returned moves. known_as: what `shortcut` will look for."""
+    """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
     group = how.group
     inp, out, bring_home = contiguous(request, group.rank)
     plan = make_plan(group, request, inp, out, how.algorithm)
@@ -53,7 +53,7 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
 
 
 def _address(tensors: Tensors) -> tuple[int, Any]:
-    """The address that the kernel takes, and what must live as long: the memory, whatever becomes of the tensors."""
+    """The address for the kernel, and the objects that keep its memory alive, even if the tensors get other storage."""
     if tensors is None:
         return 0, None
     if is_one(tensors):
