@@ -22,11 +22,10 @@ from ..records import only_sizes_differ
 from ..schedule import ROOTED
 from ..watch import caller
 from .checking import checking
-from .contiguous import contiguous
 from .request import Request, Tensors, is_one
 from .shortcut import What, ask_for_sizes
 from .sizes import Sides, sides
-from .step import Action, How, plan_step
+from .step import Action, How, contiguous, plan_step
 
 __all__ = ["plan_blocks"]
 

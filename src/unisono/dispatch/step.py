@@ -1,4 +1,4 @@
-"""`plan_step`: plan one run of a table, to be made later."""
+"""`plan_step`: plan one run of a table, to be made later, on tensors of any layout."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from ..engine.tensors import as_bits, make_plain
 from ..engine.written import mark_written, needed_by_autograd
 from ..membership.group import Group
 from ..units import seconds
-from .contiguous import contiguous
 from .planning import make_plan
 from .request import Request, Tensors, is_one
 from .shortcut import What, keep, run_plan
 
-__all__ = ["Action", "How", "plan_step"]
+__all__ = ["Action", "How", "contiguous", "plan_step"]
 
 Action = Callable[[str | None], Any]
 """Makes a planned call. Takes the user's line, if it is known; returns the result."""
@@ -50,6 +51,31 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
         return request.out
 
     return action
+
+
+def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[[], None]]:
+    """The input and output of a call, contiguous, and a function that copies results back to the user's tensors."""
+    written = bool(request.written_on(rank))
+    back: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def result(tensor: torch.Tensor) -> torch.Tensor:
+        copy = make_plain(tensor)
+        if copy is not tensor and written:
+            back.append((as_bits(tensor.data), as_bits(copy)))  # .data: a version counter of its own
+        return copy
+
+    def finish() -> None:
+        for tensor, copy in back:
+            tensor.copy_(copy)
+
+    def each(tensors: Tensors, change: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
+        if tensors is None:
+            return None
+        return change(tensors) if isinstance(tensors, torch.Tensor) else [change(tensor) for tensor in tensors]
+
+    out = each(request.out, result)
+    inp = out if request.in_place else each(request.inp, make_plain)
+    return inp, out, finish
 
 
 def _address(tensors: Tensors) -> tuple[int, Any]:

@@ -47,7 +47,7 @@ class Board:
         struct.pack_into("<Q", self._page, _LET_GO, 1)
 
     def set_gone(self, how: DepartureKind, words: str) -> None:
-        """Say that the rank makes no more calls, and why. Later reasons are ignored."""
+        """Say that the rank makes no more calls. words: how it went, such as `was killed by ...`; the first stays."""
         if self.gone is None:
             self._write(_GONE, 1, bytes([how]) + words.encode())
 

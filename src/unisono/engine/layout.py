@@ -12,7 +12,6 @@ import mmap
 from collections.abc import Sequence
 
 from ..errors import ArgumentError
-from ..records import DepartureKind
 from .board import BOARD_BYTES, Board
 
 __all__ = ["LINE", "PAGE", "Layout", "whole_pages"]
@@ -67,14 +66,6 @@ class Layout:
             raise ArgumentError("this arena has been closed")
         at = self._boards + rank * BOARD_BYTES
         return Board(memoryview(self.map)[at : at + BOARD_BYTES])
-
-    def mark_gone(self, rank: int, how: DepartureKind, words: str) -> None:
-        """Tell the peers that a rank makes no more calls. words: how it went, such as `was killed by ...`."""
-        self.board(rank).set_gone(how, words)
-
-    def mark_back(self, rank: int) -> None:
-        """Take `mark_gone` back: the rank takes part again."""
-        self.board(rank).set_back()
 
 
 def whole_pages(nbytes: int) -> int:

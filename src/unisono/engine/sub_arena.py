@@ -40,7 +40,7 @@ class SubArena(Layout):
         Takes no lock, because the garbage collector may call this anywhere.
         """
         self._kept = kept
-        self.mark_gone(self.rank, DepartureKind.LEFT, "left the group")
+        self.board(self.rank).set_gone(DepartureKind.LEFT, "left the group")
         if not self.settle():
             self.lender.left.append(self)
 

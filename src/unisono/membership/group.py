@@ -111,7 +111,7 @@ class Group:
     def abandon(self, how: DepartureKind, words: str) -> None:
         """End this rank's calls, and let peers that wait for it fail with `words`. Idempotent."""
         if not self.closed:
-            self.host.arena.mark_gone(self.rank, how, words)
+            self.host.arena.board(self.rank).set_gone(how, words)
             if self.broken is None:
                 self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
 

@@ -98,7 +98,7 @@ def shutdown() -> None:
         set_default(None)
         if not group.closed:
             group.finish()  # peers still need the calls in the background
-            group.host.arena.mark_gone(group.rank, DepartureKind.LEFT, "left the group with shutdown()")
+            group.host.arena.board(group.rank).set_gone(DepartureKind.LEFT, "left the group with shutdown()")
             group.close()
     _store = None
 

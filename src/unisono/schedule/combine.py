@@ -66,7 +66,7 @@ def seq(*parts: Schedule) -> Schedule:
 
 
 def par(*parts: Schedule) -> Schedule:
-    """Run the parts at the same time: round k of the whole is round k of all parts, which must write different slots."""
+    """Run the parts at the same time: round k of the whole is round k of every part. Parts write different slots."""
     _same_shape("par", parts)
     name = " | ".join(part.name for part in parts)
     return replace(parts[0], rows=_by_round([part.rows for part in parts]), name=name, yields=())
