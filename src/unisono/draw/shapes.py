@@ -135,14 +135,8 @@ def _head(x: float, y: float, op: int, hue: int | str) -> str:
 def key(lay: Geometry, ops: Collection[int], width: float) -> tuple[str, float]:
     """The legend, wrapped to this width, and its height."""
     story = lay.story
-    items = [
-        (
-            f'<path class="path sq" d="M0 0h22"/>{_head(32, 0, op, "q")}',
-            40.0,
-            {COPY: "copies", ADD: "adds", JOIN: "joins"}[op],
-        )
-        for op in sorted(ops)
-    ]
+    verbs = {COPY: "copies", ADD: "adds", JOIN: "joins"}
+    items = [(f'<path class="path sq" d="M0 0h22"/>{_head(32, 0, op, "q")}', 40.0, verbs[op]) for op in sorted(ops)]
     if story.full > 1:
         some = tuple((rank, 0) for rank in range(0, story.schedule.ranks, 2))
         box = f'<g transform="translate(0 {-lay.height / 2:g})">{_box(lay, some)}</g>'

@@ -66,12 +66,7 @@ class Plan:
 
 
 def bind(
-    program: Program,
-    record: CallRecord,
-    blocks: Blocks,
-    kernels: tuple[int, int],
-    half: int,
-    config: Config,
+    program: Program, record: CallRecord, blocks: Blocks, kernels: tuple[int, int], half: int, config: Config
 ) -> Plan:
     """The plan for these blocks.
 

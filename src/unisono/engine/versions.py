@@ -105,9 +105,8 @@ def make_versions(schedule: Schedule) -> Versions:
         for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[cuts[k] : cuts[k + 1]]:
             slot, version = (dst, dbuf, dchunk), read((src, sbuf, schunk))
             if version.sub != dchunk % per:
-                raise AlgorithmError(
-                    f"{schedule.name}, round {k}: chunk {schunk} goes to {dchunk}: their sizes may differ"
-                )
+                reason = f"chunk {schunk} goes to {dchunk}: their sizes may differ"
+                raise AlgorithmError(f"{schedule.name}, round {k}: {reason}")
             if op == COPY:
                 terms[slot] = [version]
             elif slot in terms:

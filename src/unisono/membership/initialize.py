@@ -11,7 +11,6 @@ from ..config import Config
 from ..engine.arena import Arena
 from ..errors import ArgumentError, NotInitialized
 from ..records import DepartureKind
-from .at_exit import leave_at_exit
 from .current import get_default, is_rank_of_run, set_default
 from .group import Group
 from .launch import detect
@@ -107,5 +106,5 @@ def shutdown() -> None:
 def _at_exit() -> None:
     group = get_default()
     if group is not None and not group.closed:
-        leave_at_exit(group)
+        group.leave_at_exit()
     shutdown()

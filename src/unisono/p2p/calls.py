@@ -127,12 +127,7 @@ class P2POp:
     """
 
     def __init__(
-        self,
-        op: Callable[..., Transfer],
-        tensor: torch.Tensor,
-        peer: int,
-        group: Group | None = None,
-        tag: int = 0,
+        self, op: Callable[..., Transfer], tensor: torch.Tensor, peer: int, group: Group | None = None, tag: int = 0
     ) -> None:
         group = group_or_default(group)
         if op is isend:
