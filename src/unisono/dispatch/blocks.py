@@ -60,7 +60,7 @@ def _settle(how: How, request: Request, where: str | None) -> Any:
     """Exchange all sizes, and run the call with them. Raises MismatchError on every rank if they do not fit."""
     group, made_for = how.group, request.out
     with checking(group, request.collective):
-        inp, out, bring_home = contiguous(request, group.rank)
+        inp, out, copy_back = contiguous(request, group.rank)
         request = replace(request, inp=inp, out=out)
         takes = _takes(request, group)
         mine = sides(request.collective, request.root, _gives(request, group), takes, group.size)
@@ -85,7 +85,7 @@ def _settle(how: How, request: Request, where: str | None) -> Any:
         sized = _sized(request, group, takes, agreed.extents(), agreed.dtype)
         move = plan_step(how, sized)
     made = move(where)
-    bring_home()
+    copy_back()
     return made if made_for is None else made_for
 
 

@@ -50,8 +50,8 @@ class Request:
 
     def written_on(self, rank: int) -> Sequence[torch.Tensor]:
         """The tensors that the call writes on this rank."""
-        elsewhere = {"broadcast": rank == self.root, "reduce": rank != self.root, "barrier": True}
-        if self.out is None or elsewhere.get(self.collective, False):
+        not_written = {"broadcast": rank == self.root, "reduce": rank != self.root, "barrier": True}
+        if self.out is None or not_written.get(self.collective, False):
             return ()
         return [self.out] if isinstance(self.out, torch.Tensor) else self.out
 

@@ -34,7 +34,7 @@ class How(NamedTuple):
 def plan_step(how: How, request: Request, known_as: What | None = None) -> Action:
     """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
     group = how.group
-    inp, out, bring_home = contiguous(request, group.rank)
+    inp, out, copy_back = contiguous(request, group.rank)
     plan = make_plan(group, request, inp, out, how.algorithm)
     if known_as is not None and inp is request.inp and is_one(inp) and is_one(out):
         keep(group, plan, known_as, inp, out)
@@ -45,7 +45,7 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
 
     def action(where: str | None) -> Tensors:
         run_plan(group, plan, inp_address, out_address, timeout_s, where)
-        bring_home()
+        copy_back()
         mark_written(written)
         _ = kept_inp, kept_out  # alive until here
         return request.out

@@ -128,7 +128,7 @@ class StateWord(IntEnum):
     CALL = 13  # number of the call, over all calls
     SCRATCH = 14  # address of a block that stays in the first-level cache
     FLOOR = 15  # every rank has posted this step
-    READERS_0 = 16  # who may still read the half with even segments: address of flags, 0: nobody
+    READERS_0 = 16  # ranks that may still read the half of even segments: address of flags; 0: none
     READERS_1 = 17
     ADDRESSES = 18  # address of the table below: 5 words per rank
     WORDS = 19
