@@ -1,7 +1,7 @@
 """The shared memory of a sub-group: a region of the world's arena, which all ranks have mapped already.
 
 The region comes from the heap of the sub-group's first member, the lender. A member that leaves says so on its board in
-the region and waits for nobody. When all members have left or died, each drops what it kept for the others, such as
+the region and does not wait. When all members have left or died, each drops what it kept for the others, such as
 messages, and says so, too; then the lender frees the region. These steps are made when groups are made and closed.
 """
 

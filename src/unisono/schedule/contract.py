@@ -31,8 +31,8 @@ HOLDERS = {
     "reduce_scatter": ("all", "owner"),
     "all_reduce": ("all", "all"),
 }
-"""Which ranks hold a chunk before and after: the root, its owner (the rank whose block it belongs to), or all. After,
-they hold the combination of what was held before. For the collectives in which chunks keep their numbers."""
+"""Who holds a chunk before and after: the root, its owner (the rank whose block it is in) or all. Afterwards they hold
+the combination of what was held before. Only collectives in which chunks keep their numbers are here."""
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,7 @@ def _obstacle(held: Sequence[_Held], ordered: bool) -> str:
 
 
 def _combine(held: Sequence[_Held], orders: dict[tuple[int, ...], int], ranks: int) -> _Held:
-    """Combine values. a + b and b + a count as one order; (a + b) + c in one pass and in two do not: they may round
-    differently."""
+    """Combine values. a + b and b + a are one order; (a + b) + c in one pass and in two are not, as they may round."""
     everyone = 0
     for _, who, _ in held:
         everyone |= who
