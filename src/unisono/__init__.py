@@ -18,85 +18,47 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Config": "config",
-    **dict.fromkeys(("CallRecord", "Departure"), "records"),
-    **dict.fromkeys(("Algorithm", "CATALOGUE", "algorithm"), "algorithms"),
-    **dict.fromkeys(
-        (
-            "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all",
-            "all_to_all_single", "barrier", "broadcast", "exscan", "gather", "reduce", "reduce_scatter",
-            "reduce_scatter_single", "reduce_scatter_tensor", "scan", "scatter",
-        ),
-        "collectives",
-    ),
-    **dict.fromkeys(
-        (
-            "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
-            "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed",
-            "UnisonoError", "UsageError", "WaitTimeout",
-        ),
-        "errors",
-    ),
-    **dict.fromkeys(("ReduceOp", "make_op", "premul_sum"), "ops"),
-    **dict.fromkeys(("Schedule", "prove", "trace"), "schedule"),
-    **dict.fromkeys(
-        (
-            "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list",
-        ),
-        "objects",
-    ),
-    **dict.fromkeys(
-        (
-            "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
-        ),
-        "groups",
-    ),
-    **dict.fromkeys(
-        (
-            "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing",
-            "flatten_", "reduce_scatter_coalesced",
-        ),
-        "coalesced",
-    ),
-    **dict.fromkeys(
-        ("average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"), "modules"
-    ),
-    **dict.fromkeys(
-        (
-            "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send",
-            "send_object_list", "sendrecv",
-        ),
-        "p2p",
-    ),
-    **dict.fromkeys(
-        (
-            "Group", "NonMember", "empty", "get_rank", "get_world_size", "init", "is_initialized", "share_", "shutdown",
-        ),
-        "membership",
-    ),
-    **dict.fromkeys(("World", "run", "world"), "local_world"),
-    "Work": "work",
+_NAMES = {
+    "config": ["Config"],
+    "records": ["CallRecord", "Departure"],
+    "algorithms": ["Algorithm", "CATALOGUE", "algorithm"],
+    "collectives": [
+        "all_gather", "all_gather_into_tensor", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single",
+        "barrier", "broadcast", "exscan", "gather", "reduce", "reduce_scatter", "reduce_scatter_single",
+        "reduce_scatter_tensor", "scan", "scatter",
+    ],
+    "errors": [
+        "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
+        "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed",
+        "UnisonoError", "UsageError", "WaitTimeout",
+    ],
+    "ops": ["ReduceOp", "make_op", "premul_sum"],
+    "schedule": ["Schedule", "prove", "trace"],
+    "objects": ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"],
+    "groups": ["destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split"],
+    "coalesced": [
+        "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing", "flatten_",
+        "reduce_scatter_coalesced",
+    ],
+    "modules": ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"],
+    "p2p": [
+        "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
+        "sendrecv",
+    ],
+    "membership": [
+        "Group", "NonMember", "empty", "get_rank", "get_world_size", "init", "is_initialized", "share_", "shutdown",
+    ],
+    "local_world": ["World", "run", "world"],
+    "work": ["Work"],
 }  # fmt: skip
+"""Module -> the public names that it has. `__init__.pyi` has their types."""
+
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 _ROOMS = frozenset({"autograd", "p2p"})
 """Modules that users name: `unisono.autograd.all_reduce`."""
 
-__all__ = [
-    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Coalescing", "Config", "DTypeError",
-    "Departure", "Group", "InternalError", "MessageMismatch", "MismatchError", "NonMember", "NotInitialized",
-    "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed", "ReduceOp",
-    "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "all_gather",
-    "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
-    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "autograd", "average_gradients",
-    "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
-    "broadcast_object_list", "broadcast_state_dict", "coalescing", "destroy_group", "empty", "exscan", "flatten_",
-    "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
-    "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
-    "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
-    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send",
-    "send_object_list", "sendrecv", "share_", "shutdown", "split", "trace", "world",
-]  # fmt: skip
+__all__ = [*_HOME, *_ROOMS]  # noqa: PLE0604  the keys are names
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What calls accept, checked before anything moves. Every error names the argument and the rank."""
+"""Checks of the arguments of calls, before anything moves. Errors name the argument."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def shape_name(tensor: torch.Tensor) -> str:
 
 
 def count_name(tensor: torch.Tensor) -> str:
-    """`float32[6]` for six elements in any shape: what ranks must agree on, for quantized tensors with the scale."""
+    """`float32[6]` for six elements in any shape; for quantized tensors with the scale. Ranks must agree on it."""
     return f"{dtype_name(tensor.dtype)}[{tensor.numel()}]{scale_name(tensor)}"
 
 
 def scale_name(tensor: torch.Tensor) -> str:
-    """` * 0.1 + 0` for a quantized tensor, nothing for others."""
+    """` * 0.1 + 0` for a quantized tensor, "" for others."""
     if not tensor.is_quantized:
         return ""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
@@ -44,23 +44,23 @@ def scale_name(tensor: torch.Tensor) -> str:
 
 
 _BITS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
-"""Quantized dtypes with whole bytes, and the dtypes of their bits."""
+"""Quantized dtypes with elements of whole bytes -> the dtypes of their bits."""
 
 
 def blank(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor without memory, which only says how many elements of which size there are."""
+    """A tensor without memory, with this number of elements of this size."""
     return torch.empty(count, dtype=_BITS.get(dtype, dtype), device="meta")
 
 
 def check_op(op: Any, tensor: torch.Tensor) -> str | PremulSum | CustomOp:
-    """The op that is meant, if tensors of this dtype can be combined with it."""
+    """The op in the form of `ops.resolve`. Raises DTypeError if it cannot combine tensors of this dtype."""
     found = resolve(op)
     check_op_dtype(found, dtype_name(tensor.dtype))
     return found
 
 
 def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
-    """A dense tensor in the memory of the processor; `written`: no two of its elements share memory."""
+    """Check that this is a dense CPU tensor. written: also that no two of its elements share memory."""
     if not isinstance(tensor, torch.Tensor):
         raise DTypeError(f"{argument}: expected a torch.Tensor, got {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
@@ -86,7 +86,7 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
 def check_tensors(
     argument: str, tensors: Any, group: Group, dtype: torch.dtype | None = None, *, written: bool = False
 ) -> list[int]:
-    """One tensor per rank, all of one dtype (the given one); returns their numbers of elements."""
+    """Check a list of one tensor per rank, of one dtype (`dtype`, if given). Returns their numbers of elements."""
     if not isinstance(tensors, Sequence):
         raise DTypeError(f"{argument}: expected a list of {group.size} tensors, got {type(tensors).__name__}")
     if len(tensors) != group.size:
@@ -109,7 +109,7 @@ def check_tensors(
 
 
 def check_own(list_name: str, tensors: Sequence[torch.Tensor], own_name: str, own: torch.Tensor, group: Group) -> None:
-    """This rank's place in a list has the size of its own tensor."""
+    """Check that this rank's tensor in a list has as many elements as its own tensor."""
     if tensors[group.rank].numel() != own.numel():
         raise ArgumentError(
             f"{list_name}[{group.rank}]: is {shape_name(tensors[group.rank])}, but {own_name} of rank {group.rank} is "
@@ -118,7 +118,7 @@ def check_own(list_name: str, tensors: Sequence[torch.Tensor], own_name: str, ow
 
 
 def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) -> list[torch.Tensor]:
-    """The tensor as blocks of these lengths along its first dimension, one per rank; without sizes of one length."""
+    """Split a tensor into blocks of these lengths along its first dimension, one per rank; None or []: equal blocks."""
     rows = tensor.shape[0] if tensor.dim() else 0
     if sizes is None or len(sizes) == 0:
         if rows % group.size:
@@ -140,7 +140,7 @@ def check_splits(argument: str, tensor: torch.Tensor, sizes: Any, group: Group) 
 
 
 def check_list(argument: str, objects: Any, places: int | None = None) -> list[Any]:
-    """A list, of so many places if that is given: one per rank."""
+    """Check that this is a list, of length `places` if that is given (one item per rank)."""
     if not isinstance(objects, list):
         raise DTypeError(f"{argument}: expected a list, got {type(objects).__name__}")
     if places is not None and len(objects) != places:
@@ -149,12 +149,12 @@ def check_list(argument: str, objects: Any, places: int | None = None) -> list[A
 
 
 def given_list(tensors: Any) -> Any:
-    """None for an empty list, which torch takes for none; all else as it is."""
+    """None for an empty list, as in torch; anything else unchanged."""
     return None if isinstance(tensors, Sequence) and not tensors else tensors
 
 
 def check_root(argument: str, root: Any, group: Group) -> int:
-    """A rank of the group."""
+    """Check that this is a rank of the group."""
     if isinstance(root, bool) or not isinstance(root, int):
         raise DTypeError(f"{argument}: expected a rank, got {type(root).__name__}")
     if not 0 <= root < group.size:
@@ -172,7 +172,7 @@ def check_rooted(
     *,
     written: bool,
 ) -> list[int]:
-    """The list of a rooted call, which only the root passes; returns the numbers of elements of its tensors."""
+    """Check the list of a rooted call, which only the root passes. Returns the numbers of elements of its tensors."""
     if group.rank == root:
         return [] if tensors is None else check_tensors(argument, tensors, group, dtype, written=written)
     if tensors:
@@ -183,7 +183,7 @@ def check_rooted(
 
 
 def check_whole(whole_name: str, whole: torch.Tensor, part_name: str, part: torch.Tensor, group: Group) -> None:
-    """The whole has one part for every rank."""
+    """Check that the whole has the size of one part per rank, and the same dtype."""
     if whole.dtype != part.dtype or whole.numel() != part.numel() * group.size:
         raise ArgumentError(
             f"{whole_name}: is {shape_name(whole)}, but {part_name} is {shape_name(part)} and there are {group.size} "
@@ -192,7 +192,7 @@ def check_whole(whole_name: str, whole: torch.Tensor, part_name: str, part: torc
 
 
 def check_apart(blocks: Sequence[torch.Tensor], tensor: torch.Tensor, own: int | None, offset: int = 0) -> None:
-    """Inputs and outputs share no memory; blocks[own], from `offset` bytes on, may be the tensor itself."""
+    """Check that a tensor shares no memory with blocks; but blocks[own], from `offset` bytes on, may be the tensor."""
     for k, block in enumerate(blocks):
         if share_memory(block, tensor) and not (k == own and block.data_ptr() + offset == tensor.data_ptr()):
             raise ArgumentError("an input and an output share memory: give the output memory of its own")

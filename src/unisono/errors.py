@@ -17,35 +17,24 @@
     ├── OutOfMemory                 (also a MemoryError)  the shared memory cannot grow
     └── InternalError               our bug: please report it
 
-Fields come first; the message is made of them.
+Each error has its data in fields, and makes its message from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from traceback import StackSummary, walk_tb
+from types import FunctionType
 from typing import Any
 
 from .records import CallRecord, Departure
 
 __all__ = [
-    "AlgorithmError",
-    "ArgumentError",
-    "DTypeError",
-    "InternalError",
-    "MessageMismatch",
-    "MismatchError",
-    "NotInitialized",
-    "OutOfMemory",
-    "PeerError",
-    "PeerFailed",
-    "PeerGone",
-    "ProgramError",
-    "RankFailed",
-    "UnisonoError",
-    "UsageError",
-    "WaitTimeout",
-]
+    "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
+    "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed",
+    "UnisonoError", "UsageError", "WaitTimeout",
+]  # fmt: skip
 
 
 def _rank(rank: int, world_ranks: Sequence[int], *more: str) -> str:
@@ -55,20 +44,27 @@ def _rank(rank: int, world_ranks: Sequence[int], *more: str) -> str:
 
 
 class UnisonoError(Exception):
-    """The root of the tree: catch this to catch everything that unisono raises.
+    """The base class of all errors of unisono.
 
-    Ranks in the fields of errors are those of the group that made the call; in a sub-group, `world_ranks[rank]` is
-    the same rank's number in the world.
+    Ranks in fields are ranks of the group that made the call; in a sub-group, `world_ranks[rank]` is the rank in the
+    world.
 
     What to do: catch a class below; this one only where every failure of unisono is treated alike.
     """
 
     def again(self) -> UnisonoError:
-        """The same error, to be raised once more from another call."""
+        """A copy of the error, to be raised by a later call."""
         reduced: Any = self.__reduce__()
         error: UnisonoError = reduced[0](*reduced[1])
         error.__cause__ = self
         return error
+
+    def __reduce__(self) -> Any:
+        if not isinstance(type(self).__init__, FunctionType):  # it is the one of Exception
+            return super().__reduce__()
+        # The arguments of every other __init__ are fields of the same names.
+        _, *names = signature(type(self).__init__).parameters
+        return type(self), tuple(getattr(self, name) for name in names)
 
 
 class UsageError(UnisonoError):
@@ -94,7 +90,7 @@ class DTypeError(UsageError, TypeError):
 
 
 class NotInitialized(UsageError):
-    """There is no group to talk to, or it has been closed.
+    """There is no group, or it has been closed.
 
     What to do: call `unisono.init()` first, or make a new group after `shutdown`.
     """
@@ -103,8 +99,8 @@ class NotInitialized(UsageError):
 class MismatchError(UsageError):
     """The ranks of a group made different calls at the same place in their order of calls.
 
-    calls: each rank's call, as a `CallRecord`; odd: the ranks that differ from most, which come first in the message.
-    No tensor has changed, and the group can be used again.
+    calls: each rank's call, as a `CallRecord`. odd: the ranks whose call differs from the most common one; the message
+    lists them first. No tensor has changed, and the group can be used again.
 
     What to do: find the rank that differs in the table, and make the same calls in the same order on every rank.
     """
@@ -121,25 +117,18 @@ class MismatchError(UsageError):
         who = f"rank{'s' * (len(self.odd) > 1)} {', '.join(map(str, self.odd))} differ{'s' * (len(self.odd) == 1)}"
         who += " from the rest" if len(self.odd) < len(self.calls) else ""
         move = "Make the same call, in the same order, with the same arguments on every rank."
-        if (
-            len({(str(call), call.algorithm) for call in self.calls.values()})
-            == 1
-            < len({call.lowering for call in self.calls.values()})
-        ):
-            move = (
-                "Some ranks pass tensors in shared memory (zero copy), others do not: use unisono.empty on all or none."
-            )
+        same = {(str(call), call.algorithm) for call in self.calls.values()}
+        if len(same) == 1 < len({call.lowering for call in self.calls.values()}):
+            move = "Some ranks pass tensors in shared memory (zero copy), others do not: "
+            move += "use unisono.empty on all or none."
         super().__init__(f"call #{number}: the ranks disagree ({who}):\n{table}\n{move} No tensor was changed.")
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.number, self.calls, self.odd, self.world_ranks)
 
 
 class MessageMismatch(MismatchError):
-    """A rank has sent another dtype or number of elements than the receiver's tensor has.
+    """A message has another dtype or number of elements than the receiver's tensor.
 
-    source, receiver: the ranks. sent, expected: their tensors, such as `float32[2, 3]`. The tensor is as it was, the
-    message is gone, the sender is not told, and the group can be used again.
+    source, receiver: the ranks. sent, expected: their tensors, such as `float32[2, 3]`. The tensor has not changed, the
+    message is dropped, the sender is not told, and the group can be used again.
 
     What to do: receive into a tensor of the same dtype and number of elements, or into none: `recv(src=...)` makes one.
     """
@@ -156,19 +145,16 @@ class MessageMismatch(MismatchError):
             "was. Receive into a tensor like the one that is sent, or into none, which makes a new one.",
         )
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.source, self.sent, self.receiver, self.expected, self.tag, self.world_ranks)
-
 
 class AlgorithmError(UnisonoError):
-    """A table of transfers does not keep the contract of its collective; the message has the row and the reason.
+    """A table of transfers breaks the contract of its collective; the message says where and why.
 
     What to do: correct the round that the message names; `unisono draw` shows the table with the wrong chunks marked.
     """
 
 
 class ProgramError(AlgorithmError):
-    """A compiled program would race, deadlock or compute a wrong value.
+    """A compiled program has a race, a deadlock or a wrong value.
 
     What to do: report it with the algorithm, unless you compiled the program yourself: a table that `prove` accepts
     must compile.
@@ -176,7 +162,7 @@ class ProgramError(AlgorithmError):
 
 
 class PeerError(UnisonoError):
-    """A peer is the reason that this rank cannot go on.
+    """A call cannot continue because of a peer.
 
     What to do: look at the peer that the message names; its own error or output says why.
     """
@@ -185,8 +171,8 @@ class PeerError(UnisonoError):
 class PeerGone(PeerError):
     """A peer died, or left without making this call.
 
-    rank, pid: the peer and its process. how: a `Departure`. waiting: the rank that waited. others: may the other ranks
-    of the group go on making such calls?
+    rank, pid: the peer and its process. how: a `Departure`. waiting: the rank that waited. others: can the group's
+    other ranks still send each other messages?
 
     What to do: read the output of that rank, and start the remaining work on a new group.
     """
@@ -210,12 +196,9 @@ class PeerGone(PeerError):
         """The peer's rank in the world."""
         return self.world_ranks[self.rank] if self.world_ranks else self.rank
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.rank, self.pid, self.how, self.waiting, self.call, self.world_ranks, self.others)
-
 
 class PeerFailed(PeerError):
-    """A peer gave this call up. `rank` is the peer, `reason` its own exception in words.
+    """A peer gave this call up. rank: the peer. reason: its exception as text.
 
     What to do: correct what `reason` says on that rank.
     """
@@ -227,15 +210,12 @@ class PeerFailed(PeerError):
             f"{_rank(rank, world_ranks)} gave up {call}, in which {_rank(waiting, world_ranks)} waited for it: {reason}"
         )
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.rank, self.reason, self.waiting, self.call, self.world_ranks)
-
 
 class RankFailed(PeerError):
     """A function that `run` started raised an exception on a rank.
 
-    `rank` is the first rank that failed, `traceback` its traceback as text, `waiting` the tracebacks of the ranks
-    that failed because they waited for it. The original exception, where it can be carried, is `__cause__`.
+    rank: the first rank that failed. traceback: its traceback as text. waiting: the tracebacks of the ranks that failed
+    because they waited for it. `__cause__`: the original exception, if it can be pickled.
 
     What to do: read the traceback in the message: it is the first failure, and the others followed from it.
     """
@@ -247,7 +227,7 @@ class RankFailed(PeerError):
         super().__init__("\n\n".join(parts))
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the message, and the frames that are neither this package's nor IPython's."""
+        """What IPython shows: the message, and the frames outside of this package and IPython."""
         ours = ("unisono", "IPython", "ipykernel")
         frames = (
             (frame, line)
@@ -256,15 +236,12 @@ class RankFailed(PeerError):
         )
         return [*"".join(StackSummary.extract(frames).format()).splitlines(), f"{type(self).__name__}: {self}"]
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.rank, self.traceback, self.waiting)
-
 
 class WaitTimeout(UnisonoError, TimeoutError):
     """A call took longer than `timeout_s` seconds.
 
-    missing: the ranks that had not come, or not finished; none where only the call itself is known to be unfinished.
-    waiting: the rank that waited, or None for a process that is no rank.
+    missing: the ranks that had not made the call, or not finished it; empty if they are not known. waiting: the rank
+    that waited; None if it was a process that is no rank.
 
     What to do: look at what the missing ranks are doing (their stacks, under `run`), or set a longer `timeout_s`.
     """
@@ -289,19 +266,16 @@ class WaitTimeout(UnisonoError, TimeoutError):
             text = f"{who} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
         super().__init__(f"{text}.{details}\nLook at what is missing, or give it a longer timeout.")
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.call, self.waited_s, self.missing, self.waiting, self.details, self.world_ranks)
-
 
 class OutOfMemory(UnisonoError, MemoryError):
-    """The shared memory of a group cannot grow to what a call or `empty` asks for.
+    """There is not enough shared memory for a call, a tensor or a group.
 
     What to do: free shared tensors, set `UNISONO_HEAP_BYTES`, or give the machine or container more shared memory.
     """
 
 
 class InternalError(UnisonoError):
-    """Something that cannot happen has happened: please report it with the message.
+    """A bug in unisono.
 
     What to do: report it, with the message and the versions of unisono, torch and Python.
     """

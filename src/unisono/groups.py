@@ -1,14 +1,14 @@
-"""Sub-groups: some ranks of a group that make calls of their own, beside those of other groups.
+"""Sub-groups: groups of some ranks of a parent group.
 
-`new_group` and `split` are calls of the parent: every rank of it makes them, in one order with its other calls. A new
-group has its own order of calls, its own numbering of ranks (an argument such as `src` is a rank of the group) and its
-own failures. It opens no descriptor and maps no memory, and takes some memory pages when it is used, so that hundreds
-are cheap. Tensors of `unisono.empty` are zero copy in all of them.
+`new_group` and `split` are calls of the parent: every rank of the parent makes them, in order with its other calls. A
+sub-group has its own order of calls, its own rank numbers (an argument such as `src` is a rank of the sub-group) and
+its own failures. It opens no descriptor and maps no memory, so hundreds of sub-groups are cheap. Tensors of
+`unisono.empty` are zero copy in all groups.
 
     row = unisono.split(color=rank // columns)
     unisono.all_reduce(tensor, group=row)
 
-A rank that a new group leaves out gets a `NonMember`, which is false: guard calls with `if group:`.
+A rank that is not in the new group gets a `NonMember`, which is false: guard calls with `if group:`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,19 @@ from datetime import timedelta
 import torch
 
 from .collectives import all_gather_single
-from .dispatch import group_or_default
 from .engine.sub_arena import SubArena
 from .errors import ArgumentError, DTypeError, MismatchError, OutOfMemory
-from .membership import Group, NonMember, shutdown
+from .membership import Group, NonMember, group_or_default, shutdown
 from .membership.current import get_default
 from .records import CallRecord, digest
-from .units import seconds
+from .units import ranks_text, seconds
 from .watch import caller, odd_ones
 
-__all__ = [
-    "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
-]  # fmt: skip
+__all__ = ["destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split"]
 
 _RECORD_BYTES, _MOST_WORDS, _MOST_PATH = 1008, 560, 240
 _SAID = struct.Struct(f"<qq{_RECORD_BYTES}s")
-"""What the ranks of the parent tell each other: color, key, and the call as a record."""
+"""What each rank of the parent sends to all: color, key, and the call as a record."""
 
 _NO_COLOR = _NO_ROOM = -1
 _MOST_NAMED = 6
@@ -48,14 +45,14 @@ def new_group(
     timeout_s: float | None = None,
     name: str | None = None,
 ) -> Group | NonMember:
-    """A group of these ranks; every rank of the parent makes this call, with the same ranks.
+    """Make a group of these ranks; every rank of the parent makes this call, with the same ranks.
 
-    ranks: of the parent, in any order: the new group has them in ascending order, as in torch; None: all. group: the
-    parent, None for the default group. timeout_s: how long calls of the new group wait (None: as the parent's).
+    ranks: of the parent, in any order; the new group has them in ascending order, as in torch. None: all ranks. group:
+    the parent; None: the default group. timeout_s: how long calls of the new group wait; None: as long as the parent's.
 
-    Returns the group to its members, and to the others a NonMember, which is false. Raises MismatchError on every rank
-    where they name different ranks, ArgumentError for ranks that the parent does not have, OutOfMemory where the
-    shared memory is used up; the parent can be used again after each of these.
+    Returns the group on its members, and a NonMember, which is false, on other ranks. Raises MismatchError on every
+    rank if they name different ranks, ArgumentError for ranks that the parent does not have, OutOfMemory if the shared
+    memory is used up. After these errors the parent can be used again.
     """
     parent = _usable(group)
     chosen: list[int] = []
@@ -77,11 +74,10 @@ def split(
     timeout_s: float | None = None,
     name: str | None = None,
 ) -> Group | NonMember:
-    """A group of all ranks that pass the same color, as MPI_Comm_split makes it; every rank of the parent calls this.
+    """Make a group of all ranks that pass the same color, as MPI_Comm_split; every rank of the parent calls this.
 
-    color: from 0 up; None, or a negative number: this rank is in no new group, and gets a NonMember. key: the members
-    are in the order of their keys, and those with equal keys in the order that they have in the parent. group,
-    timeout_s, name and errors: as in `new_group`.
+    color: 0 or more; None or negative: this rank is in no new group, and gets a NonMember. key: members are ordered by
+    key, and by rank in the parent where keys are equal. group, timeout_s, name and errors: as in `new_group`.
     """
     parent = _usable(group)
     refused: ArgumentError | DTypeError | None = None
@@ -97,9 +93,9 @@ def split(
 
 
 def destroy_group(group: Group | NonMember) -> None:
-    """Leave a group: local, and at once. Its memory is free again when the last member has left.
+    """Leave a group, after this rank's asynchronous calls in it have ended. Waits for no other rank.
 
-    This rank's asynchronous calls end first. The default group: the same as `shutdown()`, with all its sub-groups.
+    The group's memory is freed when the last member has left. For the default group: the same as `shutdown()`.
     """
     if group is get_default():
         shutdown()
@@ -108,14 +104,14 @@ def destroy_group(group: Group | NonMember) -> None:
 
 
 def get_global_rank(group: Group | NonMember, group_rank: int) -> int:
-    """The rank in the world of a rank of the group. Raises ArgumentError if there is none."""
+    """The rank in the world of a rank of the group. Raises ArgumentError if the group has no such rank."""
     if not 0 <= group_rank < len(group.world_ranks):
         raise ArgumentError(f"group_rank={group_rank}: group {group.name!r} has {len(group.world_ranks)} ranks")
     return group.world_ranks[group_rank]
 
 
 def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
-    """The rank in the group of a rank of the world. Raises ArgumentError if it is no member."""
+    """The rank in the group of a rank of the world. Raises ArgumentError if it is not a member."""
     if global_rank not in group.world_ranks:
         raise ArgumentError(
             f"global_rank={global_rank}: the members of group {group.name!r} are ranks {list(group.world_ranks)}"
@@ -124,7 +120,7 @@ def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
 
 
 def get_process_group_ranks(group: Group | NonMember | None = None) -> list[int]:
-    """The members of the group, or of the default group, in their order, as ranks of the world."""
+    """The members of the group (None: the default group), in order, as ranks of the world."""
     return list(group_or_default(group).world_ranks)
 
 
@@ -167,7 +163,7 @@ def _check_word(argument: str, value: int) -> int:
 def _agree(
     parent: Group, call: CallRecord, refused: Exception | None, color: int = _NO_COLOR, key: int = 0
 ) -> list[tuple[int, int]]:
-    """All ranks' color and key. Raises what this rank has refused, or MismatchError where calls differ."""
+    """All ranks' (color, key). Raises `refused` if given, and MismatchError if the ranks' calls differ."""
     words = call.words
     if len(words) > _MOST_WORDS:
         words = f"{words[:_MOST_WORDS]} ... {digest(words):016x}"
@@ -187,9 +183,9 @@ def _agree(
 def _make(
     parent: Group, members: Sequence[int], joins: bool, timeout_s: float | None, name: str | None
 ) -> Group | NonMember:
-    """The group of these ranks of the parent. Its first rank lends the memory, and tells the others where it is."""
+    """Make the group of these ranks of the parent. Its first rank lends the memory, and sends the others its place."""
     world_ranks = tuple(parent.world_ranks[rank] for rank in members)
-    name = name or _name(world_ranks)
+    name = name or ranks_text(world_ranks, _MOST_NAMED)
     parent.host.lender.collect()
     lent: SubArena | None = None
     start, refused = 0, None
@@ -224,10 +220,3 @@ def _gather(parent: Group, mine: torch.Tensor) -> torch.Tensor:
     table = torch.empty(parent.size, *mine.shape, dtype=mine.dtype, device="cpu")
     all_gather_single(table, mine, parent)
     return table
-
-
-def _name(world_ranks: Sequence[int]) -> str:
-    """`ranks 0, 2`; the first of them, and how many more there are."""
-    named = ", ".join(map(str, world_ranks[:_MOST_NAMED]))
-    more = len(world_ranks) - _MOST_NAMED
-    return f"rank{'s' * (len(world_ranks) != 1)} {named}" + (f" and {more} more" if more > 0 else "")

@@ -14,9 +14,10 @@ import torch
 from .arguments import check_tensor, shape_name
 from .coalesced import all_reduce_coalesced, broadcast_coalesced
 from .collectives import all_gather, all_reduce
-from .dispatch import checking, group_or_default
+from .dispatch import checking
 from .errors import ArgumentError, DTypeError
-from .membership.group import Group
+from .membership import Group, group_or_default
+from .units import ranks_text
 
 __all__ = ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"]
 
@@ -128,7 +129,5 @@ def _difference(texts: list[str]) -> str:
     for rank, lines in enumerate(columns):
         said = "nothing more" if at >= len(lines) else lines[at]
         versions.setdefault(said, []).append(rank)
-    parts = [
-        f"{said} on rank{'s' if ranks[1:] else ''} {', '.join(map(str, ranks))}" for said, ranks in versions.items()
-    ]
+    parts = [f"{said} on {ranks_text(ranks)}" for said, ranks in versions.items()]
     return f"the ranks' tensors differ, first at number {at}: {'; '.join(parts)}. Build the same model on every rank"

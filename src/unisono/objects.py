@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from .arguments import check_list, check_root
-from .codec import Buffer, decode, encode, fill
+from .codec import Buffer, decode, encode, to_tensor
 from .collectives import all_gather, all_gather_single, broadcast, gather, scatter
-from .dispatch import checking, group_or_default
+from .dispatch import checking
 from .errors import ArgumentError, PeerFailed, UnisonoError, UsageError
-from .membership.group import Group
+from .membership import Group, group_or_default
 from .watch import caller
 
 __all__ = ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"]
@@ -196,15 +196,14 @@ class _Call:
 
     def all_gather_bytes(self, payload: Payload, sizes: Sequence[int]) -> list[memoryview]:
         """The payloads of all ranks; that of rank r has sizes[r] bytes."""
-        blocks = [_empty(size) for size in sizes]
-        fill(blocks[self.group.rank], payload)
-        all_gather(blocks, blocks[self.group.rank], self.group, timeout_s=self.timeout_s)
+        mine = to_tensor(payload)
+        blocks = [mine if rank == self.group.rank else _empty(size) for rank, size in enumerate(sizes)]
+        all_gather(blocks, mine, self.group, timeout_s=self.timeout_s)
         return [_bytes(block) for block in blocks]
 
     def gather_bytes(self, payload: Payload, sizes: Sequence[int], dst: int) -> list[memoryview]:
         """The payloads of all ranks on rank `dst`, none elsewhere; that of rank r has sizes[r] bytes."""
-        mine = _empty(sizes[self.group.rank])
-        fill(mine, payload)
+        mine = to_tensor(payload)
         if self.group.rank != dst:
             gather(mine, None, dst, self.group, timeout_s=self.timeout_s)
             return []
@@ -214,17 +213,13 @@ class _Call:
 
     def broadcast_bytes(self, payloads: Sequence[Payload], size: int, src: int) -> memoryview:
         """The payload of rank `src`, of `size` bytes; the others pass none."""
-        block = _empty(size)
-        for payload in payloads:
-            fill(block, payload)
+        block = to_tensor(payloads[0]) if payloads else _empty(size)
         broadcast(block, src, self.group, timeout_s=self.timeout_s)
         return _bytes(block)
 
     def scatter_bytes(self, payloads: Sequence[Payload], src: int) -> memoryview:
         """This rank's payload from rank `src`; the others pass none."""
-        blocks = [_empty(_length(payload)) for payload in payloads]
-        for block, payload in zip(blocks, payloads, strict=True):
-            fill(block, payload)
+        blocks = [to_tensor(payload) for payload in payloads]
         return _bytes(scatter(None, blocks, src, self.group, timeout_s=self.timeout_s))
 
     def decoded(self, data: memoryview, rank: int) -> Any:

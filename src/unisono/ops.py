@@ -1,4 +1,4 @@
-"""The ops as users name them: strings, torch's ReduceOp, and functions of their own."""
+"""Reduce ops as users pass them: names, torch's ReduceOp, premultiplied sums, functions of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["CustomOp", "OpLike", "PremulSum", "ReduceOp", "check_op_dtype", "make_op", "premul_sum", "resolve"]
 
 _SCALED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-"""The dtypes that can be multiplied with a factor, and stay what they are."""
+"""The dtypes that have a premultiplied sum."""
 
 _NAMES = {**{name: name for name in OPS}, "mul": "product", "prod": "product", "mean": "avg"}
 _CHOICE = f"use one of {', '.join(OPS)}, premul_sum(factor) or make_op(function)"
@@ -25,13 +25,13 @@ _CHOICE = f"use one of {', '.join(OPS)}, premul_sum(factor) or make_op(function)
 
 @dataclass(frozen=True)
 class PremulSum:
-    """The sum of what each rank passes, times a factor of the rank's own. Made by `premul_sum`."""
+    """The sum of each rank's input times the rank's own factor. Made by `premul_sum`."""
 
     factor: float
 
     @property
     def text(self) -> str:
-        """The op in words. Factors are a rank's own affair, so they are not part of it."""
+        """The op as text, without the factor, because the ranks' factors may differ."""
         return "premul_sum"
 
 
@@ -50,11 +50,11 @@ def premul_sum(factor: float | torch.Tensor) -> PremulSum:
 
 
 OpLike: TypeAlias = Union[str, PremulSum, CustomOp, "TorchReduceOp", "TorchReduceOp.RedOpType"]
-"""What calls take as their op: a name such as "sum", what `premul_sum` or `make_op` returns, or torch's own."""
+"""What calls accept as op: a name such as "sum", the result of `premul_sum` or `make_op`, or torch's ReduceOp."""
 
 
 class ReduceOp:
-    """The ops by torch's names. `PREMUL_SUM` wants a factor: `ReduceOp.PREMUL_SUM(0.5)`."""
+    """The ops by torch's names. `PREMUL_SUM` needs a factor: `ReduceOp.PREMUL_SUM(0.5)`."""
 
     SUM = "sum"
     AVG = "avg"
@@ -78,16 +78,16 @@ def make_op(
     """An op of your own: `make_op(lambda x, y: max(abs(x), abs(y)))`.
 
     function: with elementwise=True, (x, y) -> z on numbers, which Numba compiles for each dtype at first use. float16,
-    bfloat16 and the float8 dtypes come as float32, and are rounded once per combine; what is returned becomes x's type
-    before it is used again. Dividing by zero gives what numpy gives. With elementwise=False, (a, b) -> tensor on whole
-    tensors, any Python, called in the order of ranks; what it raises is raised on the ranks where it does. What the
-    function uses beside its code (attributes of an object, tensors in a closure) must be the same on all ranks.
-    commutative, associative: what may be relied on. Inputs are combined from left to right, in the order of ranks;
-    unless the function is associative, in one pass.
-    name: for messages; the function's own without it.
+    bfloat16 and float8 are passed as float32 and rounded once per combine; each result is converted to x's type.
+    Dividing by zero gives what numpy gives. With elementwise=False, (a, b) -> tensor on whole tensors, any Python,
+    called in rank order; its errors are raised on the ranks that call it. Objects that the function uses (attributes,
+    tensors in a closure) must be the same on all ranks.
+    commutative, associative: properties that algorithms may rely on. Inputs are combined from left to right in rank
+    order; in one pass unless the function is associative.
+    name: for messages; by default the function's name.
 
-    Every rank makes the op of the same function. Raises DTypeError for what is no function; that Numba cannot compile
-    a function, or that it may raise an exception, which a kernel cannot, is a DTypeError of the call that uses it.
+    Every rank makes the op of the same function. Raises DTypeError for what is no function. A call with a function that
+    Numba cannot compile, or that may raise an exception, raises DTypeError.
     """
     if not callable(function):
         raise DTypeError(f"function: expected a function of two arguments, got {type(function).__name__}")
@@ -97,10 +97,10 @@ def make_op(
 
 
 def resolve(op: Any) -> str | PremulSum | CustomOp:
-    """What an op is, whatever it is called by: "SUM", ReduceOp.SUM and torch.distributed.ReduceOp.SUM are "sum".
+    """Convert an op to one form: "SUM", ReduceOp.SUM and torch.distributed.ReduceOp.SUM become "sum".
 
-    Knows the strings in OPS in any case, and mul, prod and mean; torch's ops, premultiplied sums included; and what
-    `premul_sum` and `make_op` return. Raises ArgumentError for an unknown name, DTypeError for an unknown type.
+    Accepts the names in OPS in any case, mul, prod and mean; torch's ops, premultiplied sums included; results of
+    `premul_sum` and `make_op`. Raises ArgumentError for an unknown name, DTypeError for an unknown type.
     """
     if isinstance(op, str):
         name = _NAMES.get(op) or _NAMES.get(op.lower())
@@ -122,7 +122,7 @@ def resolve(op: Any) -> str | PremulSum | CustomOp:
 
 
 def check_op_dtype(op: str | PremulSum | CustomOp, dtype: str) -> None:
-    """Raise a DTypeError if tensors of this dtype (by torch's name) cannot be combined with this op."""
+    """Raise DTypeError if tensors of this dtype (torch's name) cannot be combined with this op."""
     if isinstance(op, PremulSum):
         if dtype not in _SCALED:
             raise DTypeError(

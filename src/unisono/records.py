@@ -1,6 +1,6 @@
-"""What ranks tell each other when a call does not simply end: data, from which errors make their sentences.
+"""What ranks tell each other about calls that fail, as data: a rank's call, its departure, the call it gave up.
 
-Code decides by these fields, never by the sentences.
+Code decides by these fields; `errors` makes messages of them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"
 
 
 def digest(*parts: object) -> int:
-    """64 bits of BLAKE2b over the parts: two different values have the same one with a probability of 2^-64."""
+    """64 bits of BLAKE2b over the parts; two different values have equal digests with a probability of 2^-64."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big")
 
 
 class CallRecord(NamedTuple):
     """A call as one rank makes it.
 
-    counts: elements of a block, or of the first blocks where they differ; more: the digest of all, where there are
-    more; counts None: this rank does not know them, and asks. words: what else the ranks must agree on, such as the
-    list of a coalesced call. algorithm, lowering: the table, and how it was compiled. refused: why this rank refused
-    the call. where: the user's line, as file:line. hash: the signature, where all else is the same.
+    counts: the elements of a block, or of the first blocks if they differ; None: this rank exchanges sizes. more: the
+    digest of all counts, if there are more. words: what else the ranks must agree on, such as the list of a coalesced
+    call. algorithm, lowering: the table, and how it was compiled. refused: why this rank refused the call. where: the
+    user's line, as file:line. hash: the signature, if all other fields are equal.
     """
 
     collective: str
@@ -44,7 +44,7 @@ class CallRecord(NamedTuple):
     hash: str = ""
 
     def __str__(self) -> str:
-        """The call in words: `broadcast(float32[10], src=2)`."""
+        """The call as text: `broadcast(float32[10], src=2)`."""
         if self.refused:
             return f"{self.collective}, refused there: {self.refused}"
         sizes = "sizes" if self.counts is None else ""
@@ -55,14 +55,14 @@ class CallRecord(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The call in words, with the algorithm and how it was compiled."""
+        """The call as text, with algorithm and lowering."""
         if not self.collective:
             return "another call, of which it has told nothing yet"
         told = self.hash and f"table and configuration {self.hash}"
         return ", ".join(filter(None, [str(self), self.algorithm, self.lowering, told]))
 
     def pack(self, room: int) -> bytes:
-        """The record as at most `room` bytes, for a board: long texts lose their ends, paths their beginnings."""
+        """The record as at most `room` bytes. Long texts are cut at the end, `where` at the beginning."""
         for width in (room, 240, 120, 40, 5):
             clipped = self._replace(
                 op=self.op[:width], words=self.words[:width], algorithm=self.algorithm[:width],
@@ -75,13 +75,13 @@ class CallRecord(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> CallRecord:
-        """The record that `pack` has written."""
+        """The record of bytes that `pack` has made."""
         fields = json.loads(data)
         return cls(*fields)._replace(counts=None if fields[2] is None else tuple(fields[2]))
 
 
 def only_sizes_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
-    """Do all ranks make the same call, but for the sizes of blocks?"""
+    """Do the ranks' calls differ only in the sizes of blocks?"""
     said = list(calls.values())
     if len(said) < ranks or any(call.refused or not call.collective for call in said):
         return False
@@ -91,9 +91,9 @@ def only_sizes_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
 
 
 class DepartureKind(IntEnum):
-    """How a rank has gone from a group."""
+    """How a rank has left a group."""
 
-    RETURNED = 1  # from the function that `run` has called
+    RETURNED = 1  # from the function that `run` called
     LEFT = 2  # by shutdown(), destroy_process_group() or the like
     RAISED = 3  # an exception ended its function or its program
     ENDED = 4  # its program ended
@@ -102,7 +102,7 @@ class DepartureKind(IntEnum):
 
 
 class Departure(NamedTuple):
-    """How a rank has gone, and what the end of the sentence "rank 2 ..." is."""
+    """How a rank has gone. words: the end of the sentence "rank 2 ..."."""
 
     how: DepartureKind
     words: str
@@ -112,15 +112,15 @@ class Departure(NamedTuple):
 
     @property
     def in_order(self) -> bool:
-        """Has it made all its calls, and sent all that it had to send?"""
+        """Did it leave after making all its calls and sending all its messages?"""
         return self.how in (DepartureKind.RETURNED, DepartureKind.LEFT)
 
 
 class GivenUp(NamedTuple):
     """A rank gave up its call of this number (0: none).
 
-    late: because `blames` did not come in time; else because they are gone, or for a reason of its own. reason: its
-    exception in words.
+    late: its time was up, waiting for the ranks `blames`. If not late, `blames` are ranks that have gone, or empty if
+    the reason is the rank's own. reason: its exception as text.
     """
 
     number: int = 0

@@ -1,4 +1,4 @@
-"""Asynchronous calls: a handle for the caller, and the thread of a group that runs them in order."""
+"""Asynchronous calls: `Work`, the caller's handle, and `Worker`, the thread that runs a group's calls in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class _Latch:
-    """Set once, for good: a threading.Event that costs its price only where somebody has to wait."""
+    """An event that is set once. Creates a threading.Event, which is slow to make, only if a thread has to wait."""
 
     __slots__ = ("_event", "_lock", "_set")
 
@@ -46,7 +46,7 @@ class _Latch:
 
 
 class Work(Generic[Result_co]):
-    """A call that runs in the background. Its tensors must be left alone until `wait` has returned."""
+    """A call in the background. Its tensors must not be read or written until `wait` has returned."""
 
     def __init__(self, call: str) -> None:
         self._call = call
@@ -57,9 +57,9 @@ class Work(Generic[Result_co]):
         self._lock = threading.Lock()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the call has ended; returns True, or raises what the call raised.
+        """Wait until the call has ended. Returns True, or raises the call's error.
 
-        timeout: seconds to wait; WaitTimeout after that, while the call goes on. None: as long as the call may take.
+        timeout: seconds to wait; then raises WaitTimeout, and the call goes on. None: no limit but the call's own.
         """
         timeout = None if timeout is None else seconds(timeout)
         if not self._done.wait(timeout):
@@ -69,25 +69,25 @@ class Work(Generic[Result_co]):
         return True
 
     def result(self, timeout: float | None = None) -> Result_co:
-        """Wait, and return what the call wrote or made: a tensor, a list of tensors, or None where there is none."""
+        """Wait, then return the call's output: a tensor, a list of tensors, or None if it has none."""
         self.wait(timeout)
         result: Result_co = self._result
         return result
 
     def is_completed(self) -> bool:
-        """Has the call ended, well or not?"""
+        """Has the call ended, with or without an error?"""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Has the call ended well?"""
+        """Has the call ended without an error?"""
         return self._done.is_set() and self._exception is None
 
     def exception(self) -> BaseException | None:
-        """What the call raised, or None."""
+        """The call's error, or None."""
         return self._exception
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future that completes with the call, with its result or with what it raised."""
+        """A future that completes when the call ends, with its result or its error."""
         with self._lock:
             if self._future is None:
                 self._future = torch.futures.Future()
@@ -100,7 +100,7 @@ class Work(Generic[Result_co]):
             self._exception, self._result = exception, result
             self._done.set()
             future = self._future
-        if future is not None:  # its callbacks may ask this work anything
+        if future is not None:  # without the lock: its callbacks may call methods of this work
             self._complete(future)
 
     def _complete(self, future: torch.futures.Future[Any]) -> None:
@@ -111,27 +111,27 @@ class Work(Generic[Result_co]):
 
 
 class Worker:
-    """The thread of a group that runs its asynchronous calls, one after the other, and the callbacks of their futures.
+    """The thread of a group that runs its asynchronous calls in order, and the callbacks of their futures.
 
-    What a callback calls is run there and then, before the calls that wait. So the order of calls is the same on every
-    rank, if a callback is added before the next call is made: it runs here or, where its call was over already, at once
-    on the thread that added it.
+    A call that a callback makes runs at once, before queued calls. A callback runs on this thread, or, if its call has
+    ended already, at once on the thread that adds it. So the order of calls is the same on every rank, if each callback
+    is added before the next call is made.
     """
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[tuple[Work[Any], Callable[[], Any], _Latch] | None] = queue.SimpleQueue()
-        self._last = _Latch()  # set when the latest call has ended, and its callbacks have
+        self._last = _Latch()  # set when the latest call and its callbacks have ended
         self._last.set()
         self._thread = threading.Thread(target=self._loop, name=f"unisono {name}", daemon=True)
         self._thread.start()
 
     @property
     def busy(self) -> bool:
-        """Are there calls, or callbacks, that have not ended? Not for a call out of such a callback."""
+        """Are there calls or callbacks that have not ended? False on this thread, for calls from callbacks."""
         return not self._last.is_set() and threading.current_thread() is not self._thread
 
     def submit(self, call: str, action: Callable[[], Any]) -> Work[Any]:
-        """Run the action after all that were submitted before; out of a callback on this very thread, at once."""
+        """Run the action after all earlier ones; on this thread (from a callback), at once."""
         work: Work[Any] = Work(call)
         if threading.current_thread() is self._thread:
             _perform(work, action)
@@ -141,7 +141,7 @@ class Worker:
         return work
 
     def close(self, *, wait: bool = True) -> None:
-        """Let the calls end, then the thread; and wait until it has ended."""
+        """End the thread after its calls. wait: return when it has ended."""
         self._queue.put(None)
         if wait and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -156,7 +156,7 @@ class Worker:
 
 
 def _perform(work: Work[Any], action: Callable[[], Any]) -> None:
-    """Run the action, and tell the work how it has ended."""
+    """Run the action, and give the work its result or error."""
     try:
         result = action()
     except BaseException as error:  # noqa: BLE001  it reaches the caller by wait()

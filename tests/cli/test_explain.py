@@ -15,7 +15,7 @@ import unisono
 from unisono.algorithms import CATALOGUE
 from unisono.choose import choose
 from unisono.cli import app
-from unisono.cli.bound import reason
+from unisono.cli.report import reason
 from unisono.cli.target import COLLECTIVES, find_target
 from unisono.draw import html, svg, svg_contract, text
 from unisono.errors import ArgumentError

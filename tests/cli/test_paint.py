@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unisono.cli.bound import reason
 from unisono.cli.paint import console
+from unisono.cli.report import reason
 
 
 @pytest.mark.parametrize(("columns", "width"), [("80", 80), ("133", 133), ("", 80), ("wide", 80)])

@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.codec import decode, encode, fill
+from unisono.codec import decode, encode, to_tensor
 from unisono.codec.kinds import DTYPES
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -232,10 +232,11 @@ def test_a_dataclass_keeps_what_its_fields_hold_and_computes_the_rest_again() ->
     assert sent(Slotted[int](3)) == Slotted(3)
 
 
-def test_fill_leaves_what_is_behind_the_buffers_alone() -> None:
-    tensor = torch.full((6,), 9, dtype=torch.uint8)
-    fill(tensor, [b"\1\2", memoryview(b""), memoryview(b"\3")])
-    assert tensor.tolist() == [1, 2, 3, 9, 9, 9]
+def test_a_tensor_of_buffers_has_their_bytes_in_order() -> None:
+    tensor = to_tensor([b"\1\2", memoryview(b""), memoryview(b"\3")])
+    assert tensor.dtype is torch.uint8
+    assert tensor.tolist() == [1, 2, 3]
+    assert to_tensor([]).tolist() == []
 
 
 def test_pickle_sends_anything() -> None:

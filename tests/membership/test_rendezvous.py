@@ -49,7 +49,7 @@ def test_all_share_one_arena(size):
     store = HashStore()
     arenas = together(lambda launch: meet(launch.rank, launch.size, store, 20), launches(size))
     for rank, arena in enumerate(arenas):
-        arena.mark_gone(rank, DepartureKind.LEFT, f"tested {rank}")
+        arena.board(rank).set_gone(DepartureKind.LEFT, f"tested {rank}")
     for arena in arenas:
         assert arena.size == size
         assert [str(arena.board(rank).gone) for rank in range(size)] == [f"tested {rank}" for rank in range(size)]
@@ -76,7 +76,7 @@ def test_a_second_attempt_does_not_meet_the_first():
     first, second = (together(lambda launch: open_store(launch, 60), there) for _ in range(2))
     first_arenas = together(lambda launch: meet(launch.rank, launch.size, first[launch.rank], 60), there)
     second_arenas = together(lambda launch: meet(launch.rank, launch.size, second[launch.rank], 60), there)
-    first_arenas[0].mark_gone(0, DepartureKind.LEFT, "only the first")
+    first_arenas[0].board(0).set_gone(DepartureKind.LEFT, "only the first")
     assert all(arena.board(0).gone for arena in first_arenas)
     assert not any(arena.board(0).gone for arena in second_arenas)
     for arena in first_arenas + second_arenas:

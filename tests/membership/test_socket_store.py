@@ -46,7 +46,7 @@ def together(job, size, ranks, timeout_s=60.0):
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_all_share_one_arena(job, size):
     arenas = together(job, size, range(size))
-    arenas[0].mark_gone(size - 1, DepartureKind.LEFT, "tested")
+    arenas[0].board(size - 1).set_gone(DepartureKind.LEFT, "tested")
     for arena in arenas:
         assert str(arena.board(size - 1).gone) == "tested"
         arena.close()
@@ -58,7 +58,7 @@ def test_two_jobs_at_once(job):
             [pool.submit(meet, f"{job} {number}", rank, 2) for rank in (1, 0)] for number in (1, 2)
         )  # fmt: skip
         arenas = [[one.result() for one in futures] for futures in (first, second)]
-    arenas[0][0].mark_gone(0, DepartureKind.LEFT, "only the first")
+    arenas[0][0].board(0).set_gone(DepartureKind.LEFT, "only the first")
     assert [str(arena.board(0).gone) for pair in arenas for arena in pair] == ["only the first"] * 2 + ["None"] * 2
     for arena in arenas[0] + arenas[1]:
         arena.close()

@@ -249,7 +249,7 @@ def test_what_is_queued_behind_a_failure_does_not_run(tmp_path: Path) -> None:
             tensor.fill_(1.0)
         if group.rank == 1:
             die("SIGKILL")
-        until(lambda: "signal 9" in group.host.arena.board(1).gone)
+        until(lambda: "signal 9" in str(group.host.arena.board(1).gone))
         works = [unisono.all_reduce(tensor, algorithm="ring", async_op=True) for tensor in tensors]
         said = set()
         for work in works:

@@ -13,25 +13,17 @@ from .circulant import skips
 from .declare import algorithm
 
 __all__ = [
-    "bruck",
-    "circulant",
-    "direct",
-    "neighbour_exchange",
-    "pat",
-    "recursive_doubling",
-    "ring",
-    "swing",
-    "two_way_ring",
-]
+    "bruck", "circulant", "direct", "neighbour_exchange", "pat", "recursive_doubling", "ring", "swing", "two_way_ring",
+]  # fmt: skip
 
 
 @algorithm("all_gather")
 def direct(r: Any, p: int) -> Iterator[list[Transfer]]:
-    """Everybody sends its block to everybody else at once.
+    """Each rank sends its block to all other ranks, all in one round.
 
     rounds: 1
     bytes: m * F
-    wins: inside a host, where everybody can read everybody
+    wins: inside a host, where each rank can read the memory of all
     source: folklore
     """
     yield [send(r, (r + d) % p, r) for d in range(1, p)]
@@ -39,7 +31,7 @@ def direct(r: Any, p: int) -> Iterator[list[Transfer]]:
 
 @algorithm("all_gather")
 def ring(r: Any, p: int) -> Iterator[Transfer]:
-    """Blocks travel round: each round everybody passes on the block that came last.
+    """Blocks go round a ring: in each round each rank passes on the block that it got last.
 
     rounds: p - 1
     bytes: m * F
@@ -52,7 +44,7 @@ def ring(r: Any, p: int) -> Iterator[Transfer]:
 
 @algorithm("all_gather")
 def two_way_ring(r: Any, p: int) -> Iterator[list[Transfer]]:
-    """Blocks travel round both ways, so that each has only half of the way to go.
+    """Blocks go round a ring both ways, so each has only half of the way to go.
 
     rounds: p // 2
     bytes: m * F
@@ -82,7 +74,7 @@ def recursive_doubling(r: Rows, p: int) -> Iterator[Transfer]:
 
 @algorithm("all_gather")
 def bruck(r: Any, p: int) -> Iterator[Transfer]:
-    """Everybody collects the blocks that follow its own: what it has doubles each round, the last round takes the rest.
+    """Each rank gets the blocks that follow its own: their number doubles each round, the last round gets the rest.
 
     rounds: lg
     bytes: m * F
@@ -110,7 +102,7 @@ def circulant(r: Any, p: int) -> Iterator[Transfer]:
 
 @algorithm("all_gather")
 def pat(r: Any, p: int) -> Iterator[list[Transfer]]:
-    """As Bruck backwards: far hops come first, with little to carry, near hops last, with much.
+    """As Bruck backwards: far hops come first, with few blocks, near hops last, with many.
 
     rounds: lg
     bytes: m * F

@@ -25,21 +25,9 @@ from .declare import algorithm, composed, table
 from .trees import double_tree
 
 __all__ = [
-    "bruck",
-    "circulant",
-    "double_binary_tree",
-    "linear_pipeline",
-    "naive",
-    "one_shot",
-    "pat",
-    "rabenseifner",
-    "recursive_doubling",
-    "ring",
-    "swing",
-    "there_and_back",
-    "tree",
-    "two_shot",
-]
+    "bruck", "circulant", "double_binary_tree", "linear_pipeline", "naive", "one_shot", "pat", "rabenseifner",
+    "recursive_doubling", "ring", "swing", "there_and_back", "tree", "two_shot",
+]  # fmt: skip
 
 
 def there_and_back(schedule: Schedule) -> Schedule:
@@ -49,7 +37,7 @@ def there_and_back(schedule: Schedule) -> Schedule:
 
 @composed("all_reduce")
 def naive(p: int) -> Schedule:
-    """Everybody sends its vector to rank 0, which adds them up and sends everybody the sum.
+    """Each rank sends its vector to rank 0, which adds them up and sends the sum to all.
 
     rounds: 2
     bytes: m * (p - 1)
@@ -189,7 +177,7 @@ def bruck(p: int) -> Schedule:
 
 @algorithm("all_reduce", chunks=1, result=Y)
 def one_shot(r: Rows, p: int) -> Iterator[list[Transfer]]:
-    """Everybody gets everybody's vector and adds them up itself, in rank order: the same bits everywhere.
+    """Each rank gets the vectors of all ranks and adds them up in rank order: the same bits on every rank.
 
     rounds: 1
     bytes: m * (p - 1)
@@ -201,7 +189,7 @@ def one_shot(r: Rows, p: int) -> Iterator[list[Transfer]]:
 
 @composed("all_reduce")
 def two_shot(p: int) -> Schedule:
-    """Everybody adds up its own part, in rank order, and everybody gets all parts.
+    """Each rank adds up its own part, in rank order, then all ranks get all parts.
 
     rounds: 2
     bytes: 2 * m * F

@@ -12,7 +12,7 @@ __all__ = ["bruck", "direct", "pairwise"]
 
 @algorithm("all_to_all")
 def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:
-    """Everybody sends everybody its block at once.
+    """Each rank sends every other rank its block, all in one round.
 
     rounds: 1
     bytes: m * F
@@ -24,7 +24,7 @@ def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:
 
 @algorithm("all_to_all")
 def pairwise(r: Rows, p: int) -> Iterator[Transfer]:
-    """Everybody sends to the rank s further on, in round s, so that nobody gets two messages at once.
+    """In round s each rank sends to the rank s after it, so each gets one message per round.
 
     rounds: p - 1
     bytes: m * F
@@ -38,7 +38,7 @@ def pairwise(r: Rows, p: int) -> Iterator[Transfer]:
 
 @algorithm("all_to_all")
 def bruck(r: Rows, p: int) -> Iterator[Transfer | list[Transfer]]:
-    """A block with j ranks to go makes the hops 1, 2, 4 ... that are in j, all blocks with the same hop in one message.
+    """A block for the rank j after its own makes a hop of 2^k for each bit k of j; in round k all such hops are made.
 
     rounds: lg
     bytes: m * ones / p
@@ -53,7 +53,7 @@ def bruck(r: Rows, p: int) -> Iterator[Transfer | list[Transfer]]:
         for starts in (True, False):
             for ends in (True, False):
                 j = far[(far & k > 0) & ((far % k == 0) == starts) & ((far < 2 * k) == ends)]
-                # A block starts from its place in X, rests in T at place j, and ends in Y at the place of its sender.
+                # A block starts in X, waits at place j of T between hops, and ends in Y at the place of its sender.
                 chunk, sbuf = ((me + j) % p, X) if starts else (j, T)
                 to, dbuf = ((me + k - j) % p, Y) if ends else (j, T)
                 moves.append(send(me, (me + k) % p, chunk, to=to, sbuf=sbuf, dbuf=dbuf))

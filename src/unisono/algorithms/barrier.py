@@ -12,7 +12,7 @@ __all__ = ["direct", "dissemination"]
 
 @algorithm("barrier", chunks=1)
 def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:
-    """Everybody tells everybody else.
+    """Each rank tells all other ranks that it has entered, all in one round.
 
     rounds: 1
     bytes: m * (p - 1)
@@ -24,7 +24,7 @@ def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:
 
 @algorithm("barrier", chunks=1)
 def dissemination(r: Rows, p: int) -> Iterator[Transfer]:
-    """Everybody tells the rank 1 further on, then the rank 2 further on, then 4, passing on what it has heard.
+    """In round k each rank tells the rank 2^k after it of all ranks that it knows to have entered.
 
     rounds: lg
     bytes: m * lg

@@ -13,17 +13,9 @@ from .declare import algorithm, composed, table
 from .trees import double_tree, splits
 
 __all__ = [
-    "RADIX",
-    "SEGMENTS",
-    "bine",
-    "binomial",
-    "chain",
-    "circulant",
-    "double_binary_tree",
-    "knomial",
-    "linear",
+    "RADIX", "SEGMENTS", "bine", "binomial", "chain", "circulant", "double_binary_tree", "knomial", "linear",
     "scatter_all_gather",
-]
+]  # fmt: skip
 
 SEGMENTS = 8
 """n in the formulas: into how many segments a pipeline cuts the vector, unless told."""
@@ -34,11 +26,11 @@ RADIX = 4
 
 @algorithm("broadcast", chunks=1)
 def linear(r: Rows, p: int, root: int) -> Iterator[Transfer]:
-    """The root sends the vector to everybody.
+    """The root sends the vector to all other ranks, all in one round.
 
     rounds: 1
     bytes: m * (p - 1)
-    wins: inside a host, where everybody can read the root's memory
+    wins: inside a host, where each rank can read the root's memory
     source: folklore
     """
     yield send(root, (root + r[1:]) % p, 0)
@@ -46,7 +38,7 @@ def linear(r: Rows, p: int, root: int) -> Iterator[Transfer]:
 
 @algorithm("broadcast", chunks=1)
 def binomial(r: Rows, p: int, root: int) -> Iterator[Transfer]:
-    """Everybody who has the vector sends it to one who has not, so that their number doubles.
+    """Each rank that has the vector sends it to one that has not, so their number doubles in each round.
 
     rounds: lg
     bytes: m * lg
@@ -59,7 +51,7 @@ def binomial(r: Rows, p: int, root: int) -> Iterator[Transfer]:
 
 @algorithm("broadcast", chunks=1)
 def knomial(r: Rows, p: int, root: int) -> Iterator[Transfer]:
-    """Everybody who has the vector sends it to k - 1 who have not.
+    """Each rank that has the vector sends it to k - 1 that have not.
 
     rounds: lgk
     bytes: m * ((k - 1) * (lgk - 1) + ceil(p / k ** (lgk - 1)) - 1)
@@ -121,7 +113,7 @@ def scatter_all_gather(p: int, root: int) -> Schedule:
 
 @composed("broadcast")
 def double_binary_tree(p: int, root: int, segments: int = SEGMENTS) -> Schedule:
-    """Half of the segments go down one binary tree, half down another; who is a leaf in one is inside the other.
+    """Half of the segments go down one binary tree, half down another; a leaf of one is an inner node of the other.
 
     rounds: at most 2 * lg + n - 1
     bytes: m
@@ -133,7 +125,7 @@ def double_binary_tree(p: int, root: int, segments: int = SEGMENTS) -> Schedule:
 
 @composed("broadcast")
 def circulant(p: int, root: int, segments: int = SEGMENTS) -> Schedule:
-    """Everybody sends and gets a block in each round, along a circulant graph: n blocks cannot take fewer rounds.
+    """Each rank sends and gets a block in each round, along a circulant graph: n blocks cannot take fewer rounds.
 
     rounds: n - 1 + lg
     bytes: m * (n - 1 + lg) / n

@@ -154,7 +154,7 @@ def _only(schedule: Schedule, ranks: int, root: int) -> Schedule:
 def _built(build: Callable[[int, int], Schedule], ranks: int, root: int) -> Schedule:
     schedule = build(ranks, root)
     rows = schedule.rows.view()
-    rows.flags.writeable = False  # everybody who asks shares this table
+    rows.flags.writeable = False  # all callers share this table
     return replace(schedule, rows=rows)
 
 

@@ -1,4 +1,4 @@
-"""The circulant graph in which every rank has ceil(lg p) neighbours, and its round-optimal broadcast of n blocks."""
+"""The circulant graph with ceil(lg p) neighbours per rank, and the round-optimal broadcast of n blocks along it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["block_rounds", "skips"]
 
 
 def skips(p: int) -> list[int]:
-    """p halved again and again, rounded up, from 1 to p: the distances between neighbours, and p itself."""
+    """The distances between neighbours, ascending, and p: p halved repeatedly, rounded up, down to 1."""
     distances = [p]
     while distances[0] > 1:
         distances.insert(0, -(-distances[0] // 2))
@@ -20,11 +20,11 @@ def skips(p: int) -> list[int]:
 
 
 def block_rounds(r: Rows, p: int, root: int, n: int) -> Iterator[Transfer]:
-    """The n - 1 + ceil(lg p) rounds in which n blocks get from the root to everybody (Träff 2024).
+    """Broadcast n blocks in n - 1 + ceil(lg p) rounds (Träff 2024).
 
-    Time goes in phases of one round per skip; in the round of skip k everybody sends to the rank that far on, and gets
-    a block from the rank that far back. In each phase a rank gets one new block and all but one of the phase before.
-    Some of them its neighbour sends for want of a better one: blocks below 0, and the last block again.
+    A phase has one round per skip. In the round of skip k, each rank sends a block to the rank far[k] after it and gets
+    one from the rank far[k] before it. In each phase a rank gets one new block, and all but one of the blocks of the
+    phase before. Blocks below 0 do not exist and are not sent; blocks above the last become the last.
     """
     far = skips(p)
     q = len(far) - 1
@@ -40,7 +40,7 @@ def block_rounds(r: Rows, p: int, root: int, n: int) -> Iterator[Transfer]:
 
 
 def _first_block(v: int, far: list[int]) -> int:
-    """The smallest skip on the greedy way from the root to rank v: the first block that v gets came that way."""
+    """The smallest skip on the greedy path from the root to rank v, by which v gets its first block."""
     for k in reversed(range(len(far) - 1)):
         if far[k] == v:
             return k
@@ -50,11 +50,11 @@ def _first_block(v: int, far: list[int]) -> int:
 
 
 def _received(v: int, far: list[int]) -> list[int]:
-    """Which block rank v gets in each round of a phase; those of the phase before count from -1 down.
+    """The block that rank v gets in each round of a phase; blocks of the phase before are numbered -1, -2, ...
 
-    In the round of skip k the sender stands far[k] before v. It has the block of any greedy way that stops between
-    far[k + 1] and far[k] before v. A search over greedy ways takes for each k in turn the nearest such stop whose block
-    v has not got yet.
+    In the round of skip k the sender is far[k] before v. It has the block of every greedy path with a stop between
+    far[k + 1] and far[k] before v. A search over greedy paths takes, for each k, the nearest such stop whose block v
+    does not have yet.
     """
     q, own, goal = len(far) - 1, _first_block(v, far), far[-1] + v
     free = [e for e in range(q, -1, -1) if e != own]

@@ -28,9 +28,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Alike(int):
-    """A number of ranks for which `table` makes the rows of rank 0 only: all ranks are taken to do the same.
+    """A number of ranks for which `table` makes the rows of rank 0 only, as all ranks are expected to do the same.
 
-    Raises ArgumentError or TypeError, from `table`, for a generator whose ranks do not.
+    If they do not, `table` raises ArgumentError or TypeError.
     """
 
 
@@ -38,8 +38,8 @@ class Alike(int):
 class Declaration:
     """The properties of an algorithm.
 
-    requires: names of restrictions, such as "power_of_two". chunks: into how many chunks it cuts each buffer, as a
-    number or as a function of the number of ranks. result: X or Y. rounds: whether it yields rounds or makes the table.
+    requires: names of restrictions, such as "power_of_two". chunks: the chunks of each buffer, a number or a function
+    of the number of ranks. result: X or Y. rounds: True if the function yields rounds, False if it returns the table.
     """
 
     collective: str
@@ -69,7 +69,7 @@ def algorithm(
 
 
 def composed(collective: str, *, name: str = "", requires: tuple[str, ...] = ()) -> Callable[[_F], _F]:
-    """Declare a function that makes the table out of other tables."""
+    """Declare a function that makes the table of other tables."""
 
     def declare(function: _F) -> _F:
         note = Declaration(collective, name or function.__name__, requires, rounds=False)

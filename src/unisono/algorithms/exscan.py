@@ -12,7 +12,7 @@ __all__ = ["direct", "hillis_steele", "linear"]
 
 @algorithm("exscan", chunks=1, result=Y)
 def linear(r: Rows, p: int) -> Iterator[Transfer]:
-    """Every rank passes its vector to the next; then the sum goes from rank to rank.
+    """Each rank sends its vector to the next rank; then each adds what it got to the sum that goes from rank to rank.
 
     rounds: p - 1
     bytes: at most 2 * m
@@ -27,7 +27,7 @@ def linear(r: Rows, p: int) -> Iterator[Transfer]:
 
 @algorithm("exscan", chunks=1, result=Y)
 def hillis_steele(r: Rows, p: int) -> Iterator[Transfer]:
-    """Every rank passes its vector to the next; what they got is scanned in steps of 1, 2, 4 ranks and so on.
+    """Each rank sends its vector to the next rank; what they got is scanned as by Hillis and Steele.
 
     rounds: min(1, p - 1) + rounds_for(max(1, p - 1))
     bytes: at most m * (1 + lg)
@@ -44,7 +44,7 @@ def hillis_steele(r: Rows, p: int) -> Iterator[Transfer]:
 
 @algorithm("exscan", chunks=1, result=Y)
 def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:
-    """Everybody takes the vectors of all ranks before it, and combines them, without its own, in one pass.
+    """Each rank gets the vectors of all ranks before it, and combines them, without its own, in one pass.
 
     rounds: min(1, p - 1)
     bytes: m * (p - 1)

@@ -1,4 +1,4 @@
-"""The five lines of an algorithm's docstring, and the formulas for rounds and bytes in two of them.
+"""Read the five lines of an algorithm's docstring, and evaluate the formulas for rounds and bytes in them.
 
 The docstring of every algorithm has its idea in the first line, then `rounds`, `bytes`, `wins` and `source`. `rounds`
 is the number of rounds in which messages travel; `bytes` is what the busiest rank sends, and after `; received:` what

@@ -1,6 +1,6 @@
-"""Algorithms for ranks on islands, such as the hosts of a cluster: fast inside, slow across.
+"""Algorithms for islands of ranks, such as the hosts of a cluster: fast within an island, slow between islands.
 
-Ranks are numbered island by island; the ranks with the same number inside their islands form a rail.
+Ranks are numbered island by island. The ranks with the same number within their islands are a rail.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["all_reduce", "all_to_all", "island"]
 
 
 def island(p: int) -> int:
-    """l in the formulas: how many ranks an island has, unless told. The largest divisor of p not above its root."""
+    """The default number of ranks on an island, l in the formulas: the largest divisor of p up to its square root."""
     return max(d for d in range(1, isqrt(p) + 1) if p % d == 0)
 
 
 @composed("all_reduce", name="hierarchical", requires=("commutative",))
 def all_reduce(p: int, local: int = 0) -> Schedule:
-    """A reduce_scatter on each island, an all_reduce along each rail, and an all_gather on each island.
+    """A reduce_scatter on each island, then an all_reduce along each rail, then an all_gather on each island.
 
     rounds: 2 * min(1, l - 1) + 2 * rounds_for(p / l)
     bytes: 2 * m * F
@@ -36,7 +36,7 @@ def all_reduce(p: int, local: int = 0) -> Schedule:
     islands = p // local
     inside = table(all_gather.direct, local)
     across = there_and_back(table(all_gather.circulant, islands))
-    # Every rank of an island looks after `islands` chunks, one for each rank of its rail.
+    # Each rank of an island reduces `islands` chunks, one for each rank of its rail.
     gathers = par(*(on(inside, p, i * local + np.arange(local), width=islands) for i in range(islands)))
     first = np.arange(islands)
     rails = [on(across, p, rail + local * first, chunks=p, first=rail * islands + first) for rail in range(local)]
@@ -45,7 +45,7 @@ def all_reduce(p: int, local: int = 0) -> Schedule:
 
 @algorithm("all_to_all", name="hierarchical")
 def all_to_all(r: Rows, p: int, local: int = 0) -> Iterator[list[Transfer] | Transfer]:
-    """Blocks go first to the rank of the own island on the right rail, then along the rail, many in one message.
+    """Blocks go to the rank of their own island on the receiver's rail, then along the rail, many in one message.
 
     rounds: l - 1 + p / l - 1
     bytes: m * ((l - 1) / l + (p / l - 1) * l / p)

@@ -6,25 +6,16 @@ from ..schedule import Schedule, transpose
 from . import broadcast
 from .declare import composed, table
 
-__all__ = [
-    "bine",
-    "binomial",
-    "chain",
-    "circulant",
-    "double_binary_tree",
-    "knomial",
-    "linear",
-    "reduce_scatter_gather",
-]
+__all__ = ["bine", "binomial", "chain", "circulant", "double_binary_tree", "knomial", "linear", "reduce_scatter_gather"]
 
 
 @composed("reduce")
 def linear(p: int, root: int) -> Schedule:
-    """Everybody sends its vector to the root, which adds them up in rank order.
+    """Each rank sends its vector to the root, which adds them up in rank order.
 
     rounds: 1
     bytes: m; received: m * (p - 1)
-    wins: inside a host, where the root can read everybody's memory
+    wins: inside a host, where the root can read the memory of all ranks
     source: folklore
     """
     return transpose(table(broadcast.linear, p, root))
@@ -32,7 +23,7 @@ def linear(p: int, root: int) -> Schedule:
 
 @composed("reduce")
 def binomial(p: int, root: int) -> Schedule:
-    """Half of those who have a sum send it to one of the other half, until the root has the only one.
+    """Half of the ranks that have a sum send it to the other half, until only the root has one.
 
     rounds: lg
     bytes: m; received: m * lg
@@ -44,7 +35,7 @@ def binomial(p: int, root: int) -> Schedule:
 
 @composed("reduce")
 def knomial(p: int, root: int) -> Schedule:
-    """One of k who have a sum gets those of the others, until the root has the only one.
+    """One of k ranks that have a sum gets those of the others, until only the root has one.
 
     rounds: lgk
     bytes: m; received: m * ((k - 1) * (lgk - 1) + ceil(p / k ** (lgk - 1)) - 1)
@@ -92,7 +83,7 @@ def reduce_scatter_gather(p: int, root: int) -> Schedule:
 
 @composed("reduce", requires=("commutative",))
 def double_binary_tree(p: int, root: int) -> Schedule:
-    """Half of the segments go up one binary tree, half up another; who is a leaf in one is inside the other.
+    """Half of the segments go up one binary tree, half up another; a leaf of one is an inner node of the other.
 
     rounds: at most 2 * lg + n - 1
     bytes: m
@@ -104,7 +95,7 @@ def double_binary_tree(p: int, root: int) -> Schedule:
 
 @composed("reduce", requires=("commutative",))
 def circulant(p: int, root: int) -> Schedule:
-    """The circulant broadcast of n blocks backwards: everybody sends and adds a block in every round.
+    """The circulant broadcast of n blocks backwards: each rank sends and adds a block in every round.
 
     rounds: n - 1 + lg
     bytes: m; received: m * (n - 1 + lg) / n

@@ -7,21 +7,13 @@ from . import all_gather
 from .declare import composed, table
 
 __all__ = [
-    "bruck",
-    "circulant",
-    "direct",
-    "neighbour_exchange",
-    "pat",
-    "recursive_halving",
-    "ring",
-    "swing",
-    "two_way_ring",
-]
+    "bruck", "circulant", "direct", "neighbour_exchange", "pat", "recursive_halving", "ring", "swing", "two_way_ring",
+]  # fmt: skip
 
 
 @composed("reduce_scatter")
 def direct(p: int) -> Schedule:
-    """Everybody sends everybody else its part, and adds up what comes, in rank order.
+    """Each rank sends every other rank its part, and adds up what it gets in rank order.
 
     rounds: 1
     bytes: m * F
@@ -33,7 +25,7 @@ def direct(p: int) -> Schedule:
 
 @composed("reduce_scatter", requires=("commutative",))
 def ring(p: int) -> Schedule:
-    """Partial sums travel round: each round everybody adds its own part to the sum that came, and passes it on.
+    """Partial sums go round a ring: in each round each rank adds its own part to the sum that it got, and passes it on.
 
     rounds: p - 1
     bytes: m * F
@@ -45,7 +37,7 @@ def ring(p: int) -> Schedule:
 
 @composed("reduce_scatter", requires=("commutative",))
 def two_way_ring(p: int) -> Schedule:
-    """Partial sums travel round from both sides, and meet at their owner.
+    """Partial sums go round a ring from both sides, and meet at their owner.
 
     rounds: p // 2
     bytes: m * F

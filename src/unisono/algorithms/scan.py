@@ -12,7 +12,7 @@ __all__ = ["direct", "hillis_steele", "linear"]
 
 @algorithm("scan", chunks=1)
 def linear(r: Rows, p: int) -> Iterator[Transfer]:
-    """The sum goes from rank to rank, and each adds its own vector.
+    """Each rank adds its vector to the sum of the ranks before it, and sends the result to the next rank.
 
     rounds: p - 1
     bytes: m
@@ -25,7 +25,7 @@ def linear(r: Rows, p: int) -> Iterator[Transfer]:
 
 @algorithm("scan", chunks=1)
 def hillis_steele(r: Rows, p: int) -> Iterator[Transfer]:
-    """Everybody adds the sum of the rank 1 before it, then of the rank 2 before it, then 4, and so on.
+    """In round k each rank adds the partial sum of the rank 2^k before it.
 
     rounds: lg
     bytes: m * lg
@@ -40,7 +40,7 @@ def hillis_steele(r: Rows, p: int) -> Iterator[Transfer]:
 
 @algorithm("scan", chunks=1)
 def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:
-    """Everybody takes the vectors of all ranks before it, and combines them in one pass.
+    """Each rank gets the vectors of all ranks before it, and combines them in one pass.
 
     rounds: min(1, p - 1)
     bytes: m * (p - 1)

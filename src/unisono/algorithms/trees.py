@@ -13,11 +13,11 @@ __all__ = ["double_tree", "splits"]
 
 
 def splits(r: Rows, p: int, root: int, k: int) -> Iterator[tuple[Rows, Rows, Rows, Rows]]:
-    """The k-nomial tree in rank order: rounds of (sender, receiver, first rank of the receiver's block, its length).
+    """A k-nomial tree, by rounds of (sender, receiver, first rank of the receiver's block, length of that block).
 
-    All ranks are one block. Each round cuts every block into k, and the head of the whole sends to the heads of its
-    parts. The head of a block is the root, where the root is in it, or else its first rank. Blocks are runs of ranks in
-    order, so that the tree backwards combines neighbours only, whatever the root is.
+    At first all ranks are one block. Each round cuts every block into k parts, and the block's head sends to the heads
+    of the parts. The head of a block is the root if the block contains it, otherwise its first rank. Blocks are
+    consecutive ranks, so the transposed tree combines only neighbours, for every root.
     """
     width = 1
     while width * k < p:
@@ -31,7 +31,7 @@ def splits(r: Rows, p: int, root: int, k: int) -> Iterator[tuple[Rows, Rows, Row
 
 
 def _head(rank: Rows, width: int, root: int) -> Rows:
-    """The head of the block of this width that a rank is in."""
+    """The head of the block of this width that contains a rank."""
     block = rank // width
     return np.where(block == root // width, root, block * width)
 
@@ -39,10 +39,10 @@ def _head(rank: Rows, width: int, root: int) -> Rows:
 def double_tree(r: Rows, p: int, root: int) -> Iterator[list[Transfer]]:
     """Two binary trees, one for each half of the vector, in which no rank but the root has children in both.
 
-    The other ranks, in order, are the labels 1 .. p - 1. In the first tree a label's position is its number, in the
-    second one less. Both are in-order trees: odd positions are leaves, so a leaf of one is inside the other. Each edge
-    has the parity of its rounds as a colour, such that a rank never receives, nor sends, twice in a round: pairs of
-    edges that must differ form chains and even rings, so two colours always do (Sanders, Speck, Träff 2009).
+    The other ranks, in order, have the labels 1 .. p - 1. A label's position is its number in the first tree, and one
+    less in the second. Both are in-order trees, whose odd positions are leaves, so a leaf of one is an inner node of
+    the other. An edge's colour is the parity of its round, chosen such that no rank sends twice, or receives twice, in
+    a round. Edges that must differ form chains and even cycles, so two colours suffice (Sanders, Speck, Träff 2009).
     """
     name = np.concatenate([[root], r[r != root]])
     above = {(t, v): _parent(v - t, p - 1 - t) + t if v > t else 0 for t in (0, 1) for v in range(1, p)}
@@ -67,14 +67,14 @@ def double_tree(r: Rows, p: int, root: int) -> Iterator[list[Transfer]]:
 
 
 def _parent(v: int, last: int) -> int:
-    """The parent of position v in the in-order tree over the positions 1 .. last; 0 is above its root."""
+    """The parent of position v in the in-order tree of the positions 1 .. last; 0 for its root."""
     low = v & -v
     up = (v ^ low) | low << 1
     return up if up <= last else v ^ low
 
 
 def _two_colours(differ: list[list[tuple[int, int]]]) -> dict[tuple[int, int], int]:
-    """A colour, 0 or 1, for every item, such that the two of each pair differ."""
+    """A colour, 0 or 1, for every item, such that the items of each pair differ."""
     others = defaultdict(list)
     for a, b in differ:
         others[a].append(b)

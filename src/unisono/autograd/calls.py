@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from ..arguments import check_op, check_root, check_splits, check_tensor, check_tensors, shape_name
-from ..dispatch import checking, group_or_default
+from ..dispatch import checking
 from ..errors import ArgumentError
-from ..membership.group import Group
+from ..membership import Group, group_or_default
 from ..ops import OpLike, ReduceOp
 from .join import join
 from .linear import LinearCall, apply

@@ -1,9 +1,9 @@
-"""The choice of an algorithm for a call that names none, with the reason.
+"""Choose the algorithm of a call that names none, and say why.
 
-On one host every rank reaches every other in one step, so the direct algorithms win. Only all_reduce has a choice to
-make: one step over whole vectors (one-shot) for few bytes, two steps over slices (two-shot) for many. With L the cost
-of one more wait and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. Both combine in rank
-order, so the choice never changes a bit of the result.
+On one host every rank reaches every other in one step, so the direct algorithms are fastest. Only all_reduce has two
+candidates: one step over whole vectors (one-shot) for few bytes, two steps over slices (two-shot) for many. With L the
+cost of one more wait and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. Both combine in
+rank order, so they give the same bits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def one_shot_limit(ranks: int, config: Config | None = None) -> int:
 
 
 def choose(collective: str, nbytes: int, ranks: int, config: Config | None = None) -> Choice:
-    """The algorithm for a collective on vectors of `nbytes` among the ranks of one host."""
+    """The algorithm for a collective on vectors of `nbytes`. Raises ArgumentError for an unknown collective."""
     if collective == "all_reduce":
         limit = one_shot_limit(ranks, config)
         if nbytes <= limit:

@@ -19,7 +19,7 @@ from ..units import format_bytes, format_seconds, parse_bytes
 from .bench_calls import Turn, measure
 from .gloo import ENGINES
 from .machine import date, processor, processors
-from .paint import console
+from .paint import console, plain_table
 from .progress import progress
 
 __all__ = ["bench", "verdict"]
@@ -98,7 +98,7 @@ def _slowest(turns: Sequence[Sequence[Turn]]) -> list[float]:
 
 
 def _table(medians: Mapping[tuple[int, str], float], names: Mapping[int, str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    table = plain_table()
     for column in ("size", *ENGINES):
         table.add_column(column, justify="right")
     table.add_column("unisono is")

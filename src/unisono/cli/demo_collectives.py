@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -17,19 +18,11 @@ Numbers = list[int]
 """The numbers that a rank holds."""
 
 
-def _reduce() -> tuple[Numbers, Numbers]:
+def _sum(call: Callable[..., object]) -> tuple[Numbers, Numbers]:
     rank = unisono.get_rank()
     tensor = torch.tensor([rank + 1, 10 * (rank + 1)])
     before = tensor.tolist()
-    unisono.reduce(tensor, dst=0)
-    return before, tensor.tolist()
-
-
-def _all_reduce() -> tuple[Numbers, Numbers]:
-    rank = unisono.get_rank()
-    tensor = torch.tensor([rank + 1, 10 * (rank + 1)])
-    before = tensor.tolist()
-    unisono.all_reduce(tensor)
+    call(tensor)
     return before, tensor.tolist()
 
 
@@ -66,8 +59,8 @@ def _broadcast() -> tuple[Numbers, Numbers]:
 
 
 COLLECTIVES: dict[str, tuple[str, Callable[[], tuple[Numbers, Numbers]]]] = {
-    "reduce": ("the sum, on rank 0; the others keep what they had", _reduce),
-    "all_reduce": ("the sum, on every rank", _all_reduce),
+    "reduce": ("the sum, on rank 0; the others keep what they had", lambda: _sum(partial(unisono.reduce, dst=0))),
+    "all_reduce": ("the sum, on every rank", lambda: _sum(unisono.all_reduce)),
     "scatter": ("rank 0 deals out its parts", _scatter),
     "gather": ("rank 0 collects every rank's tensor", _gather),
     "all_gather": ("every rank collects every rank's tensor", _all_gather),

@@ -14,10 +14,9 @@ from ..algorithms.formula import LINES
 from ..draw.text import text
 from ..errors import AlgorithmError
 from ..units import format_bytes, parse_bytes, plural
-from .bound import reason
 from .facts import MOST_EXACT, Costs, Facts, bound_costs, facts
 from .paint import console, paint, plain_table
-from .report import VERBS, amount_text, proof_rows, rounds_text
+from .report import VERBS, amount_text, proof_rows, reason, rounds_text
 from .target import Target, find_target
 
 __all__ = ["explain"]

@@ -18,6 +18,7 @@ from math import log2
 from ..algorithms import Algorithm, evaluate, lines
 from ..errors import ArgumentError, UnisonoError
 from ..schedule import (
+    DUALS,
     HOLDERS,
     Proof,
     Schedule,
@@ -36,16 +37,6 @@ MOST_EXACT = 128
 """Up to so many ranks a table is proved exactly and its rounds can be shown."""
 
 _MOST_ROWS = 500_000
-
-_DUAL_SIDE = {
-    "broadcast": "reduce",
-    "reduce": "broadcast",
-    "scatter": "gather",
-    "gather": "scatter",
-    "all_gather": "reduce_scatter",
-    "reduce_scatter": "all_gather",
-}
-"""The collective with all arrows reversed: what one sends, the other receives."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,8 @@ def facts(target: Target, whole: bool = False) -> Facts:
 def bound_costs(collective: str, ranks: int) -> Costs:
     """The lower bounds of a collective: no algorithm with one message at a time costs less."""
     bounds = lower_bounds(collective, ranks)
-    received = lower_bounds(_DUAL_SIDE.get(collective, collective), ranks).sent
+    dual, _ = DUALS.get(collective, (collective, None))  # what it sends, this one receives
+    received = lower_bounds(dual, ranks).sent
     return Costs(bounds.rounds, bounds.sent, received, bounds.added)
 
 

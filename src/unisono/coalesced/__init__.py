@@ -1,4 +1,4 @@
-"""Many tensors in one call, for far less than a call for each."""
+"""Coalesced calls: many tensors in one call, which costs far less than one call each."""
 
 from .calls import all_gather_coalesced, all_reduce_coalesced, broadcast_coalesced, reduce_scatter_coalesced
 from .coalescing import Coalescing, coalescing

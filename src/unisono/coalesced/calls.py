@@ -1,4 +1,4 @@
-"""The coalesced calls, as users call them: what each promises, and which tensors give and get."""
+"""The public coalesced calls: each states which of its tensors are read and written."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from ..algorithms.catalogue import AlgorithmLike
-from ..dispatch import checking, group_or_default
+from ..dispatch import checking
 from ..errors import DTypeError
-from ..membership.group import Group
+from ..membership import Group, group_or_default
 from ..ops import OpLike, ReduceOp
 from ..work import Work
 from .layout import PART, WHOLE
@@ -28,10 +28,10 @@ def all_reduce_coalesced(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Work[Sequence[torch.Tensor]] | None:
-    """Replace each tensor, on every rank, by the combination of all ranks' tensors in its place.
+    """Replace tensors[k], on every rank, by the combination of all ranks' tensors[k], for each k.
 
-    tensors: any shapes, dtypes and layouts, in place; none may share memory with another. Every rank passes the same
-    dtypes and numbers of elements in the same order. There is one all_reduce for each dtype (and for each MiB).
+    tensors: any shapes, dtypes and layouts, in place; no two may share memory. Every rank passes the same dtypes and
+    numbers of elements in the same order. Makes one all_reduce per dtype and MiB.
     """
     parts = _listed(group, "all_reduce", "tensors", tensors)
     call = ListCall("all_reduce", ("tensors",), parts, gives=PART, gets=PART, op=op)
@@ -47,9 +47,9 @@ def broadcast_coalesced(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Work[Sequence[torch.Tensor]] | None:
-    """Replace each tensor, on every rank, by the one in its place on rank `src`.
+    """Replace tensors[k], on every rank, by tensors[k] of rank `src`, for each k.
 
-    tensors: as in `all_reduce_coalesced`. There is one broadcast for each dtype (and for each MiB).
+    tensors: as in `all_reduce_coalesced`. Makes one broadcast per dtype and MiB.
     """
     parts = _listed(group, "broadcast", "tensors", tensors)
     gives, gets = (PART, None) if group_or_default(group).rank == src else (None, PART)
@@ -68,8 +68,8 @@ def all_gather_coalesced(
 ) -> Work[Sequence[torch.Tensor]] | None:
     """Put inputs[k] of every rank, in rank order, into outputs[k] of every rank, for each k.
 
-    inputs: any shapes, dtypes and layouts; read. outputs: for an input of n elements one of p·n elements of the same
-    dtype; written. Every rank passes the same dtypes and numbers of elements in the same order.
+    inputs: any shapes, dtypes and layouts; read. outputs: for an input of n elements, p·n elements of the same dtype;
+    written. Every rank passes the same dtypes and numbers of elements in the same order.
     """
     parts = _listed(group, "all_gather", "inputs", inputs)
     wholes = _listed(group, "all_gather", "outputs", outputs)
@@ -89,8 +89,8 @@ def reduce_scatter_coalesced(
 ) -> Work[Sequence[torch.Tensor]] | None:
     """Put block r of the combination of all ranks' inputs[k] into outputs[k] of each rank r, for each k.
 
-    outputs: any shapes, dtypes and layouts; written. inputs: for an output of n elements one of p·n elements of the
-    same dtype; read. Every rank passes the same dtypes and numbers of elements in the same order.
+    outputs: any shapes, dtypes and layouts; written. inputs: for an output of n elements, p·n elements of the same
+    dtype; read. Every rank passes the same dtypes and numbers of elements in the same order.
     """
     parts = _listed(group, "reduce_scatter", "outputs", outputs)
     wholes = _listed(group, "reduce_scatter", "inputs", inputs)

@@ -1,4 +1,4 @@
-"""Tensors that lie one behind the other in shared memory: the quickest way to send many again and again."""
+"""`flatten_`: place tensors side by side in shared memory, the fastest way to send many tensors repeatedly."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from collections.abc import Iterable
 import torch
 
 from ..arguments import check_tensor
-from ..dispatch import group_or_default
 from ..errors import ArgumentError
-from ..membership.group import Group
+from ..membership import Group, group_or_default
 
 __all__ = ["flatten_"]
 
 
 def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> list[torch.Tensor]:
-    """Move the data of tensors into one flat tensor per dtype, in shared memory, and return these.
+    """Move the data of tensors into one flat tensor per dtype, in shared memory; return the flat tensors.
 
-    The tensors stay the same objects with the same values, as with `share_`, and show the memory of the flat ones. So a
-    call on a flat tensor is a call on all of its tensors, at the price of one and without a copy:
+    The tensors stay the same objects with the same values, as with `share_`, and are views of the flat ones. So one
+    call on a flat tensor is a call on all its tensors, without a copy:
 
         (flat,) = unisono.flatten_(parameter.grad for parameter in model.parameters())
         unisono.all_reduce(flat, "avg")
 
-    tensors: contiguous CPU tensors, parameters included; none twice. Views of them made before keep the old memory.
-    Raises OutOfMemory where there is too little.
+    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory. Raises
+    ArgumentError for other tensors, and OutOfMemory.
     """
     group, tensors = group_or_default(group), list(tensors)
     for k, tensor in enumerate(tensors):

@@ -1,4 +1,4 @@
-"""A list of tensors as one long vector per dtype, which travels in passes through flat tensors in shared memory."""
+"""The layout of a list of tensors: one long vector per dtype, sent in passes through flat tensors in shared memory."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..engine.tensors import is_plain
 from ..membership.group import Group
 from ..records import digest
 
-try:  # what torch.compile asks whether tensors still have the dtypes, shapes, strides and kinds that they had
+try:  # torch.compile's check that tensors still have the same dtypes, shapes, strides and kinds
     from torch._C._dynamo import guards
-except ImportError:  # then every call looks at its tensors one by one
+except ImportError:  # then every call checks its tensors one by one
     guards = None  # type: ignore[assignment]
 
 __all__ = ["PART", "WHOLE", "ListLayout", "Pass", "Table", "known_layout", "make_layout"]
 
 PASS_BYTES = 1 << 20
-"""The most that travels at once: it stays in the caches between packing, combining and unpacking."""
+"""The most bytes in one pass: they stay in the caches between packing, combining and unpacking."""
 
 _ALIGN = 64
 _MOST_ALIKE, _MOST_KINDS = 4, 64
 _NAMED = 6
-"""How many tensors an error message lists by size."""
+"""How many tensors an error message lists."""
 
 PART, WHOLE = 0, 1
 
@@ -39,11 +39,10 @@ Table = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """Some bytes of the vector of one dtype, on their way.
+    """A slice of the vector of one dtype.
 
-    flats: where they are then, by PART and WHOLE: what a rank gives or gets for itself, and the parts of all ranks, one
-    behind the other (where the call has no such tensors, the part again). packing: what `mover` wants to know of each;
-    rows: the table that it refers to.
+    flats: the flat tensors through which it is sent, by PART (one rank's) and WHOLE (the parts of all ranks in order;
+    the part again if the call has none). packing: the arguments of `mover` for both. rows: the table they refer to.
     """
 
     flats: tuple[torch.Tensor, torch.Tensor]
@@ -53,12 +52,12 @@ class Pass:
 
 @dataclass(eq=False)
 class ListLayout:
-    """What a list of tensors looks like, wherever they are: enough to move them without another look at each.
+    """All that is known of a list of tensors but their addresses, kept so that equal lists need no new checks.
 
-    words: the list in words, which ranks must agree on. scattered: places of the tensors that are not contiguous.
-    nbytes: of each contiguous tensor; 0 for the others: what lies between their elements may be a neighbour's.
-    alike: does another list look like this one? apart: the latest addresses whose tensors were found to share no
-    memory. steps: by what was asked and its timeout, the call and what makes each pass.
+    words: the list as text, on which ranks must agree. scattered: the indices of tensors that are not contiguous.
+    nbytes: the bytes of each contiguous tensor; 0 for the others, which may share their gaps with other tensors. alike:
+    tells whether other tensors have this layout. apart: the latest addresses that were found to share no memory.
+    steps: (what was asked, timeout) -> the call's record, and an action for each pass.
     """
 
     words: str
@@ -71,14 +70,14 @@ class ListLayout:
 
 
 class _Memory:
-    """What a group keeps between calls: layouts of lists, and the memory of the flat tensors."""
+    """What a group keeps between calls: layouts, and the memory of flat tensors."""
 
     def __init__(self) -> None:
         self.layouts: dict[tuple[object, ...], list[ListLayout]] = {}
         self.pieces: dict[tuple[str, int], torch.Tensor] = {}
 
     def flat(self, group: Group, what: str, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A flat tensor in shared memory. Those of one use share it: calls of a group run one after the other."""
+        """A flat tensor in shared memory. Calls share it by purpose and size, since a group runs one at a time."""
         nbytes = count * dtype.itemsize
         room = max(4096, 1 << (nbytes - 1).bit_length()) if nbytes else 0
         if (what, room) not in self.pieces:
@@ -90,7 +89,7 @@ _memory: WeakKeyDictionary[Group, _Memory] = WeakKeyDictionary()
 
 
 def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any]) -> ListLayout | None:
-    """The layout of an earlier list of the same kind that looked just like this one."""
+    """The layout of an earlier list of this kind with the same dtypes, shapes and strides; None if there is none."""
     memory = _memory.get(group)
     if memory is None:
         return None
@@ -101,7 +100,7 @@ def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any])
 
 
 def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> ListLayout:
-    """The layout of tensors that have been checked: `count` parts, then their wholes if there are any."""
+    """The layout of checked tensors: `count` parts, then their wholes if the call has any."""
     memory = _memory.setdefault(group, _Memory())
     parts = tensors[:count]
     names = [count_name(tensor) for tensor in parts]
@@ -113,7 +112,7 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
         mine = [k for k in range(count) if parts[k].dtype is dtype]
         rows = np.array([(k, parts[k].nbytes) for k in mine], np.int64).reshape(-1, 2)
         passes += _cut(group, memory, dtype, rows, group.size if len(tensors) > count else 0)
-    # Nothing at all is still a call, in which ranks agree that it is nothing.
+    # Without any elements there is one pass, so that the ranks still make a call and agree on it.
     layout = ListLayout(
         words,
         tuple([one for one in passes if one.flats[PART].numel()] or passes[:1]),
@@ -130,13 +129,13 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
 
 
 def _alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
-    """A function that tells whether other tensors differ from these in nothing but their places and values."""
+    """A function that tells whether other tensors differ from these in addresses and values only."""
     make: Any = getattr(guards, "TensorGuards", None)
     return make(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check if make else None
 
 
 def _cut(group: Group, memory: _Memory, dtype: torch.dtype, rows: Table, blocks: int) -> list[Pass]:
-    """The passes of the tensors of one dtype: one at least. blocks: parts in a whole; 0: there are no wholes."""
+    """The passes of the tensors of one dtype, at least one. blocks: parts in a whole; 0 if there are no wholes."""
     item, total = dtype.itemsize, int(rows[:, 1].sum())
     step = max(1, PASS_BYTES // (max(1, blocks) * item) // _ALIGN) * _ALIGN * item
     passes = []

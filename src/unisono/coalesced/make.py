@@ -1,4 +1,4 @@
-"""One coalesced call: the layout of its tensors is found, then each pass is packed, run and unpacked."""
+"""Make a coalesced call: find the layout of its tensors, then pack, run and unpack each pass."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _data_ptr = torch.Tensor.data_ptr
 class ListCall:
     """A call on lists of tensors.
 
-    names: of the two arguments. parts: what a rank gives or gets for itself; wholes: for each the parts of all ranks,
-    where there are such tensors. gives, gets: PART or WHOLE; None where this rank gives or gets nothing.
+    names: of the arguments. parts: one rank's tensors. wholes: for each part a tensor for the parts of all ranks, if
+    the call has them. gives, gets: PART or WHOLE, whichever is read or written; None if this rank reads or writes none.
     """
 
     collective: str
@@ -44,12 +44,12 @@ class ListCall:
     src: int = 0
 
     def argument(self, k: int) -> str:
-        """What the caller knows a tensor by, of parts and wholes in a row."""
+        """The name of tensor k, counted over parts and then wholes, such as `inputs[2]`."""
         whole, place = divmod(k, len(self.parts))
         return f"{self.names[whole]}[{place}]"
 
     def written(self) -> range:
-        """The places of the tensors that are written."""
+        """The indices of the tensors that are written, counted over parts and then wholes."""
         count = len(self.parts)
         return range(0) if self.gets is None else range(self.gets * count, (self.gets + 1) * count)
 
@@ -61,7 +61,7 @@ class ListCall:
 def make(
     call: ListCall, group: Group | None, async_op: bool, algorithm: Any, timeout_s: float | None
 ) -> Work[Sequence[torch.Tensor]] | None:
-    """Check the call, and make it. A list like an earlier one is neither checked nor planned again."""
+    """Check the call and make it. A list with a known layout is not checked or planned again."""
     what = f"{call.collective}_coalesced", call.op, call.src, algorithm
     with Call(what, group, async_op, timeout_s) as made:
         group, tensors = made.group, [*call.parts, *call.wholes]
@@ -110,7 +110,7 @@ def _check(group: Group, call: ListCall, tensors: Sequence[torch.Tensor]) -> Non
 
 
 def _apart(group: Group, call: ListCall, layout: ListLayout, table: Table) -> tuple[int, int] | None:
-    """Two tensors that share memory and must not, at these addresses. A part may be its whole's own block."""
+    """Two tensors that share memory and must not; None if there are none. A part may be its whole's own block."""
     seen = table.tobytes()
     if seen == layout.apart:
         return None
@@ -142,7 +142,7 @@ def _addresses(tensors: Sequence[torch.Tensor]) -> Table:
 def _carry(
     call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor], table: Table, run: Callable[[int], object]
 ) -> None:
-    """Pack, run and unpack one pass after the other."""
+    """Pack, run and unpack each pass in turn."""
     copies = {k: make_plain(tensors[k]).detach() for k in layout.scattered}
     for k, copy in copies.items():
         table[k] = copy.data_ptr()

@@ -7,6 +7,6 @@ are copied once on each side.
     kind, 1 byte | length of the tree, 8 bytes | tree | bytes of the 1st tensor | bytes of the 2nd tensor | ...
 """
 
-from .frame import Buffer, decode, encode, fill
+from .frame import Buffer, decode, encode, to_tensor
 
-__all__ = ["Buffer", "decode", "encode", "fill"]
+__all__ = ["Buffer", "decode", "encode", "to_tensor"]

@@ -14,7 +14,7 @@ from ..errors import ArgumentError, DTypeError, UnisonoError
 from .reader import read
 from .writer import write
 
-__all__ = ["Buffer", "decode", "encode", "fill"]
+__all__ = ["Buffer", "decode", "encode", "to_tensor"]
 
 Buffer = bytes | memoryview
 
@@ -91,9 +91,11 @@ def _unpack(whole: memoryview) -> Any:
     return read(whole[_PREFIX.size : end], whole[end:])
 
 
-def fill(tensor: torch.Tensor, buffers: Sequence[Buffer]) -> None:
-    """Copy the buffers, one after the other, into a tensor, uint8[n], with room for all of them."""
+def to_tensor(buffers: Sequence[Buffer]) -> torch.Tensor:
+    """A new tensor, uint8[n], with the bytes of all buffers in order."""
+    tensor = torch.empty(sum(map(len, buffers)), dtype=torch.uint8, device="cpu")
     flat, at = tensor.numpy(), 0
     for buffer in buffers:
         flat[at : at + len(buffer)] = np.frombuffer(buffer, np.uint8)
         at += len(buffer)
+    return tensor

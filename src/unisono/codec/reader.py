@@ -10,20 +10,7 @@ import numpy as np
 import torch
 
 from ..errors import ArgumentError
-from . import records
-from .kinds import (
-    ARRAY,
-    ATOMS,
-    CONTAINERS,
-    DTYPES,
-    LEAVES,
-    MOST_LEVELS,
-    NUMBER,
-    NUMPY_DTYPES,
-    RECORD,
-    SURROGATES,
-    TENSOR,
-)
+from . import kinds, records
 
 __all__ = ["read"]
 
@@ -36,7 +23,7 @@ def read(header: memoryview, segments: memoryview) -> Any:
     dry = msgpack.Unpacker(max_buffer_size=len(header))
     dry.feed(header)
     dry.skip()
-    tree = msgpack.unpackb(header, unicode_errors=SURROGATES)
+    tree = msgpack.unpackb(header, unicode_errors=kinds.SURROGATES)
     reader = _Reader(segments)
     value = reader.lift(tree, 0)
     if len(reader.rest):
@@ -53,22 +40,22 @@ class _Reader:
     def lift(self, node: Any, level: int) -> Any:
         """The value of a node."""
         kind = type(node)
-        if kind in ATOMS:
+        if kind in kinds.ATOMS:
             return node
         if kind is msgpack.ExtType:
             return self.leaf(node.code, node.data)
-        if kind is not list or level > MOST_LEVELS:
+        if kind is not list or level > kinds.MOST_LEVELS:
             raise ArgumentError(f"a {kind.__name__} at level {level}: the object is damaged")
         tag, *items = node
-        if tag == RECORD:
+        if tag == kinds.RECORD:
             return self.record(items, level)
         items = self.inside(items, level)
-        kind = CONTAINERS[tag]
+        kind = kinds.CONTAINERS[tag]
         return dict(zip(items[::2], items[1::2], strict=True)) if kind is dict else kind(items)
 
     def inside(self, items: list[Any], level: int) -> list[Any]:
         """Lift the items of a container."""
-        return items if set(map(type, items)) <= ATOMS else [self.lift(item, level + 1) for item in items]
+        return items if set(map(type, items)) <= kinds.ATOMS else [self.lift(item, level + 1) for item in items]
 
     def record(self, items: list[Any], level: int) -> Any:
         module, name, *items = items
@@ -86,15 +73,15 @@ class _Reader:
         return records.rebuild(cls, names, self.inside(items[1::2], level))
 
     def leaf(self, code: int, data: bytes) -> Any:
-        if code == TENSOR:
+        if code == kinds.TENSOR:
             return self.tensor(*msgpack.unpackb(data))
-        if code in {ARRAY, NUMBER}:
+        if code in {kinds.ARRAY, kinds.NUMBER}:
             array = self.array(*msgpack.unpackb(data))
-            return array if code == ARRAY else array[()]
-        return LEAVES[code].from_bytes(data)
+            return array if code == kinds.ARRAY else array[()]
+        return kinds.LEAVES[code].from_bytes(data)
 
     def tensor(self, dtype_name: str, shape: list[int], requires_grad: bool) -> torch.Tensor:
-        dtype = DTYPES[dtype_name]
+        dtype = kinds.DTYPES[dtype_name]
         if dtype_name.startswith("q"):
             raise ArgumentError(f"a tensor of {dtype_name}, which is quantized: the object is damaged")
         segment = self.take(shape, dtype.itemsize, dtype is torch.bool)
@@ -103,7 +90,7 @@ class _Reader:
         return tensor.requires_grad_(requires_grad)
 
     def array(self, dtype_name: str, shape: list[int]) -> np.ndarray[Any, Any]:
-        if not NUMPY_DTYPES.fullmatch(dtype_name):
+        if not kinds.NUMPY_DTYPES.fullmatch(dtype_name):
             raise ArgumentError(f"an array of {dtype_name}: the object is damaged")
         dtype = np.dtype(dtype_name)
         segment = self.take(shape, dtype.itemsize, dtype == np.bool_)

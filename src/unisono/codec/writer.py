@@ -14,24 +14,12 @@ import torch
 
 from ..engine.tensors import dtype_name, make_plain
 from ..errors import ArgumentError, DTypeError
-from . import records
-from .kinds import (
-    ARRAY,
-    ATOMS,
-    CONTAINERS,
-    LEAVES,
-    MOST_LEVELS,
-    NUMBER,
-    NUMPY_DTYPES,
-    RECORD,
-    SURROGATES,
-    TENSOR,
-)
+from . import kinds, records
 
 __all__ = ["write"]
 
-_TAGS = {kind: tag for tag, kind in enumerate(CONTAINERS)}
-_CODES = {leaf.type: code for code, leaf in enumerate(LEAVES)}
+_TAGS = {kind: tag for tag, kind in enumerate(kinds.CONTAINERS)}
+_CODES = {leaf.type: code for code, leaf in enumerate(kinds.LEAVES)}
 _OR_PICKLE = "or send the object with pickle=True"
 
 
@@ -40,7 +28,7 @@ def write(value: object) -> tuple[bytes, list[memoryview]]:
     writer = _Writer()
     tree = writer.lower(value)
     try:
-        header = msgpack.packb(tree, default=_leaf, strict_types=True, unicode_errors=SURROGATES)
+        header = msgpack.packb(tree, default=_leaf, strict_types=True, unicode_errors=kinds.SURROGATES)
     except ValueError as error:  # of 4 GiB or more
         raise ArgumentError(
             f"the object holds a str or bytes too long for the safe codec ({error}): send it as a tensor, {_OR_PICKLE}"
@@ -50,7 +38,7 @@ def write(value: object) -> tuple[bytes, list[memoryview]]:
 
 def _leaf(value: Any) -> msgpack.ExtType:
     code = _CODES[type(value)]
-    return msgpack.ExtType(code, LEAVES[code].to_bytes(value))
+    return msgpack.ExtType(code, kinds.LEAVES[code].to_bytes(value))
 
 
 def _steps(container: Any) -> Iterator[tuple[str, object]]:
@@ -76,7 +64,7 @@ class _Writer:
     def lower(self, value: Any) -> Any:
         """The node of a value, for msgpack."""
         kind = type(value)
-        if kind in ATOMS:
+        if kind in kinds.ATOMS:
             return value
         if kind in _TAGS:
             return self.container(value)
@@ -96,7 +84,7 @@ class _Writer:
     def container(self, value: Any) -> list[Any]:
         tag = _TAGS[type(value)]
         items = list(chain.from_iterable(value.items()) if isinstance(value, dict) else value)
-        if set(map(type, items)) <= ATOMS:
+        if set(map(type, items)) <= kinds.ATOMS:
             return [tag, *items]
         return [tag, *self.inside(value, zip(_steps(value), items, strict=True))]
 
@@ -114,15 +102,16 @@ class _Writer:
         if missing:
             raise ArgumentError(f"{self.where(value)} has no value in its field {missing[0]!r}: set it first")
         parts = self.inside(value, (((".{}", name), getattr(value, name)) for name in names))
-        return [RECORD, cls.__module__, cls.__qualname__, *chain.from_iterable(zip(names, parts, strict=True))]
+        return [kinds.RECORD, cls.__module__, cls.__qualname__, *chain.from_iterable(zip(names, parts, strict=True))]
 
     def inside(self, value: Any, items: Iterable[tuple[tuple[str, object], Any]]) -> list[Any]:
         """Lower the items of a container. items: pairs of place and item."""
         if id(value) in self.above:
             raise ArgumentError(f"{self.where(value)} contains itself: break the cycle, {_OR_PICKLE}")
-        if len(self.above) == MOST_LEVELS:
+        if len(self.above) == kinds.MOST_LEVELS:
             raise ArgumentError(
-                f"the object is nested deeper than {MOST_LEVELS} levels ({self.where(value)}): flatten it, {_OR_PICKLE}"
+                f"the object is nested deeper than {kinds.MOST_LEVELS} levels ({self.where(value)}): flatten it, "
+                f"{_OR_PICKLE}"
             )
         self.above.add(id(value))
         lowered = []
@@ -149,7 +138,7 @@ class _Writer:
         flat = make_plain(tensor).detach().as_strided((tensor.numel(),), (1,))
         self.segments.append(flat.view(torch.uint8).numpy().data)
         details = [dtype_name(tensor.dtype), list(tensor.shape), tensor.requires_grad]
-        return msgpack.ExtType(TENSOR, msgpack.packb(details))
+        return msgpack.ExtType(kinds.TENSOR, msgpack.packb(details))
 
     def array(self, value: Any) -> msgpack.ExtType:
         """An array, or a scalar as an array without dimensions."""
@@ -157,13 +146,13 @@ class _Writer:
         plain = np.ndarray if isinstance(value, np.ndarray) else dtype.type
         if type(value) is not plain:
             raise DTypeError(f"{self.where(value)} is of a subclass of {plain.__name__}: convert it, {_OR_PICKLE}")
-        if not NUMPY_DTYPES.fullmatch(dtype.str) or np.dtype(dtype.str) != dtype or type(value) is np.void:
+        if not kinds.NUMPY_DTYPES.fullmatch(dtype.str) or np.dtype(dtype.str) != dtype or type(value) is np.void:
             raise DTypeError(
                 f"{self.where(value)} has dtype {dtype}, which is more than bytes: convert it, {_OR_PICKLE}"
             )
         dense = np.asarray(value, order="C")
         self.segments.append(dense.reshape(-1).view(np.uint8).data if dense.nbytes else memoryview(b""))
-        code = ARRAY if plain is np.ndarray else NUMBER
+        code = kinds.ARRAY if plain is np.ndarray else kinds.NUMBER
         return msgpack.ExtType(code, msgpack.packb([dtype.str, list(value.shape)]))
 
     def where(self, value: Any) -> str:

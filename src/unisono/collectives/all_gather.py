@@ -1,4 +1,4 @@
-"""all_gather: every rank ends with the blocks of all."""
+"""all_gather: every rank gets the blocks of all ranks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def all_gather(
 ) -> Any:
     """Put `tensor` of each rank r into tensor_list[r] of every rank.
 
-    tensor: read; the same dtype on every rank, in any size. tensor_list: one tensor per rank, of the number of
-    elements of that rank's, written; or one big tensor, as in `all_gather_single`; or None where the sizes are not
-    known: then the call returns the list, of new tensors.
+    tensor: read; the same dtype on every rank, any size. tensor_list: written; one tensor per rank with that rank's
+    number of elements, or one big tensor as in `all_gather_single`, or None if the sizes are not known: the call then
+    returns a list of new tensors.
     """
     if isinstance(tensor_list, Tensor):
         return all_gather_single(tensor_list, tensor, group, async_op, algorithm=algorithm, timeout_s=timeout_s)
@@ -56,8 +56,8 @@ def all_gather_single(
 ) -> Any:
     """Put `input` of every rank, in rank order, into `output` of every rank.
 
-    input: n elements, read. output: p·n elements of the same dtype, concatenated or stacked; written. The input may
-    be the output's own block.
+    input: n elements, read. output: p·n elements of the same dtype, written. The input may be this rank's block of the
+    output.
     """
     what = "all_gather", None, 0, algorithm
     if not async_op and shortcut(group, what, input, output, timeout_s):

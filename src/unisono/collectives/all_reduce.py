@@ -1,4 +1,4 @@
-"""all_reduce: every rank ends with the combination of all ranks' tensors."""
+"""all_reduce: every rank gets the combination of all ranks' tensors."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def all_reduce(
 ) -> Any:
     """Replace `tensor`, on every rank, by the combination of all ranks' tensors.
 
-    tensor: any shape, the same dtype and number of elements on every rank; in place. Moves 2 (p-1)/p of its bytes
-    from and to each rank, for tensors above a few KiB.
+    tensor: any shape, the same dtype and number of elements on every rank; in place. Each rank sends and receives
+    2 (p-1)/p of its bytes, if it has more than a few KiB.
     """
     what = "all_reduce", op, 0, algorithm
     if not async_op and shortcut(group, what, tensor, tensor, timeout_s):

@@ -1,4 +1,4 @@
-"""all_to_all: every rank ends with its block of each rank's."""
+"""all_to_all: every rank gets its block of every rank's tensor."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def all_to_all(
 ) -> Any:
     """Put input_tensor_list[q] of each rank r into output_tensor_list[r] of each rank q.
 
-    Both: one tensor per rank, all of one dtype, in any size; inputs are read, outputs written. output_tensor_list None
-    where the sizes are not known: then the call returns the list, of new tensors.
+    Both: one tensor per rank, of one dtype, any size; inputs are read, outputs written. output_tensor_list: None if the
+    sizes are not known; the call then returns a list of new tensors.
     """
     with Call(("all_to_all", None, 0, algorithm), group, async_op, timeout_s) as call:
         if not isinstance(input_tensor_list, Sequence) or not input_tensor_list:
@@ -59,7 +59,7 @@ def all_to_all_single(
     """Put block q of `input` of each rank r into block r of `output` of each rank q.
 
     input: read; output: written; of one dtype. Split sizes: the lengths of the blocks along the first dimension, one
-    per rank; without them the tensor is cut into blocks of one size.
+    per rank; by default all blocks have the same size.
     """
     what = "all_to_all", None, 0, algorithm
     splits = output_split_sizes is not None or input_split_sizes is not None

@@ -1,4 +1,4 @@
-"""barrier: no rank goes on before all have come."""
+"""barrier: no rank returns before all ranks have called it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""broadcast: every rank ends with the tensor of one."""
+"""broadcast: every rank gets the tensor of one rank."""
 
 from __future__ import annotations
 

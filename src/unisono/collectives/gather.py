@@ -1,4 +1,4 @@
-"""gather: one rank ends with the blocks of all."""
+"""gather: one rank gets the blocks of all ranks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def gather(
 ) -> Any:
     """Put `tensor` of each rank r into gather_list[r] of rank `dst`.
 
-    tensor: read; the same dtype on every rank, in any size. gather_list: on `dst` one tensor per rank, of the number of
-    elements of that rank's, written; None elsewhere. None on `dst`, too, where the sizes are not known: then the call
-    returns the list there, of new tensors.
+    tensor: read; the same dtype on every rank, any size. gather_list: on `dst` one tensor per rank with that rank's
+    number of elements, written; None on other ranks. None on `dst` if the sizes are not known: the call then returns a
+    list of new tensors there.
     """
     with Call(("gather", None, dst, algorithm), group, async_op, timeout_s) as call:
         root = check_root("dst", dst, call.group)

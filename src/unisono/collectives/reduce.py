@@ -1,4 +1,4 @@
-"""reduce: one rank ends with the combination of all ranks' tensors."""
+"""reduce: one rank gets the combination of all ranks' tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reduce(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Replace `tensor` on rank `dst` by the combination of all ranks' tensors; the others' stay as they were.
+    """Replace `tensor` on rank `dst` by the combination of all ranks' tensors; those of other ranks do not change.
 
     tensor: any shape, the same dtype and number of elements on every rank; in place on `dst`.
     """

@@ -1,4 +1,4 @@
-"""reduce_scatter: every rank ends with its block of the combination of all ranks' tensors."""
+"""reduce_scatter: every rank gets its block of the combination of all ranks' tensors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def reduce_scatter(
 ) -> Any:
     """Put the combination of all ranks' input_list[r] into `output` of each rank r.
 
-    output: written, of the number of elements of the rank's block; or None: then the call returns a new tensor.
-    input_list: one tensor per rank, of one dtype, in any size, but the same sizes on every rank; read.
+    output: written, with the number of elements of the rank's block; or None: the call then returns a new tensor.
+    input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank.
     """
     with Call(("reduce_scatter", op, 0, algorithm), group, async_op, timeout_s) as call:
         if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], Tensor):
@@ -60,8 +60,8 @@ def reduce_scatter_single(
 ) -> Any:
     """Put block r of the combination of all ranks' inputs into `output` of each rank r.
 
-    input: p·n elements, read. output: n elements of the same dtype, written; it may be the input's own block. Moves
-    (p-1)/p of the input's bytes from and to each rank.
+    input: p·n elements, read. output: n elements of the same dtype, written; may be this rank's block of the input.
+    Each rank sends and receives (p-1)/p of the input's bytes.
     """
     what = "reduce_scatter", op, 0, algorithm
     if not async_op and shortcut(group, what, input, output, timeout_s):

@@ -1,4 +1,4 @@
-"""scan and exscan: every rank ends with the combination of the ranks before it, with its own or without."""
+"""scan and exscan: every rank gets the combination of the ranks before it, with or without its own tensor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def exscan(
 ) -> Any:
     """Replace `tensor`, on each rank r from 1 up, by the combination of the tensors of ranks 0 to r - 1.
 
-    tensor: any shape, the same dtype and number of elements on every rank; in place. That of rank 0 stays as it was.
+    tensor: any shape, the same dtype and number of elements on every rank; in place. That of rank 0 does not change.
     op: any but avg.
     """
     return _scan("exscan", tensor, op, group, async_op, algorithm, timeout_s)

@@ -1,4 +1,4 @@
-"""scatter: every rank ends with its block of one rank's."""
+"""scatter: every rank gets its block from one rank."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def scatter(
 ) -> Any:
     """Put scatter_list[r] of rank `src` into `tensor` of each rank r.
 
-    tensor: written, of the number of elements of the rank's block; or None where that is not known: then the call
-    returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, in any size, read; None elsewhere.
+    tensor: written, with the number of elements of the rank's block; or None if that is not known: the call then
+    returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other ranks.
     """
     with Call(("scatter", None, src, algorithm), group, async_op, timeout_s) as call:
         root = check_root("src", src, call.group)

@@ -1,9 +1,9 @@
-"""Calls that move blocks, whose sizes may differ, and which a rank may not know.
+"""Calls on blocks whose sizes may differ, or may be unknown on some ranks.
 
-A rank that has blocks of one size makes the plain call. If the ranks then disagree about sizes (nobody has moved
-anything), or a rank knows that sizes differ or are missing, all tell each other what they give and take, in one small
-all_gather. Then either every rank raises the same error, or the call runs with a size for each block. A collective that
-has needed this asks for sizes at once from then on, until its blocks have been alike for a while.
+A rank whose blocks have one size makes the plain call. If the ranks then disagree about sizes (before anything moves),
+or if a rank knows that sizes differ or are missing, an all_gather tells all ranks all sizes. Then every rank raises the
+same error, or the call runs with a size for each block. The next calls of this collective exchange sizes at once, until
+their blocks have had one size for a while.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from ..records import only_sizes_differ
 from ..schedule import ROOTED
 from ..watch import caller
 from .checking import checking
-from .contiguous import contiguous
 from .request import Request, Tensors, is_one
 from .shortcut import What, ask_for_sizes
 from .sizes import Sides, sides
-from .step import Action, How, plan_step
+from .step import Action, How, contiguous, plan_step
 
 __all__ = ["plan_blocks"]
 
 
 def plan_blocks(how: How, request: Request, known_as: What | None) -> Action:
-    """Plan a call that moves blocks. Its result is the output, new tensors where the request has none."""
+    """Plan a call on blocks. Its result is the output, or new tensors if the request has none."""
     if how.async_op:  # the user's lists may change while the call waits
         request = request._replace(inp=_kept(request.inp), out=_kept(request.out))
     group, plain = how.group, None
@@ -50,17 +49,17 @@ def plan_blocks(how: How, request: Request, known_as: What | None) -> Action:
                 if not only_sizes_differ(error.calls, group.size):
                     raise
         made = _settle(how, request, where)
-        mark_written(written)  # it has seen views of blocks only
+        mark_written(written)  # plan_step has marked views of the blocks only
         return made
 
     return action
 
 
 def _settle(how: How, request: Request, where: str | None) -> Any:
-    """Ask for all sizes, and run the call with them. Raises MismatchError on every rank where they do not fit."""
+    """Exchange all sizes, and run the call with them. Raises MismatchError on every rank if they do not fit."""
     group, made_for = how.group, request.out
     with checking(group, request.collective):
-        inp, out, bring_home = contiguous(request, group.rank)
+        inp, out, copy_back = contiguous(request, group.rank)
         request = request._replace(inp=inp, out=out)
         takes = _takes(request, group)
         mine = sides(request.collective, request.root, _gives(request, group), takes, group.size)
@@ -69,7 +68,7 @@ def _settle(how: How, request: Request, where: str | None) -> Any:
         question = plan_step(how._replace(algorithm=None), ask)
     try:
         question(where)
-    except MismatchError as error:  # the others have made the plain call, and see now that sizes are in question
+    except MismatchError as error:  # the others have made the plain call; now they exchange sizes, too
         if not only_sizes_differ(error.calls, group.size):
             raise
         question(where)
@@ -85,17 +84,17 @@ def _settle(how: How, request: Request, where: str | None) -> Any:
         sized = _sized(request, group, takes, agreed.extents(), agreed.dtype)
         move = plan_step(how, sized)
     made = move(where)
-    bring_home()
+    copy_back()
     return made if made_for is None else made_for
 
 
 def _kind(request: Request) -> tuple[str, int]:
-    """What is remembered of earlier calls like this one: collective and root."""
+    """The key of `Group.uneven`: collective and root."""
     return request.collective, request.root if request.collective in ROOTED else 0
 
 
 def _remember(group: Group, request: Request, alike: bool) -> None:
-    """Keep, on all ranks alike, whether to ask for sizes next time."""
+    """Decide, equally on all ranks, whether the next call exchanges sizes at once."""
     kind = _kind(request)
     if not alike:
         ask_for_sizes(group, *kind)
@@ -106,7 +105,7 @@ def _remember(group: Group, request: Request, alike: bool) -> None:
 
 
 def _gives(request: Request, group: Group) -> list[torch.Tensor | None]:
-    """What goes to each rank; None where nothing does."""
+    """What this rank gives to each rank; None where it gives nothing."""
     inp = request.inp
     if inp is None:
         return [None] * group.size
@@ -118,7 +117,7 @@ def _gives(request: Request, group: Group) -> list[torch.Tensor | None]:
 
 
 def _takes(request: Request, group: Group) -> list[torch.Tensor | None] | None:
-    """Where what each rank gives goes; None where nothing comes; None for all where that is not known."""
+    """The tensor for what each rank gives to this one; None where it gives nothing. None in all if not known."""
     out = request.out
     if request.collective == "gather" and group.rank != request.root:
         return [None] * group.size
@@ -132,7 +131,7 @@ def _takes(request: Request, group: Group) -> list[torch.Tensor | None] | None:
 
 
 def _cut(tensors: torch.Tensor | Sequence[torch.Tensor], size: int) -> list[torch.Tensor | None]:
-    """The blocks, as views where the tensor is a whole one."""
+    """The blocks: the tensors of a list, or views of one tensor."""
     return [*tensors.view(size, -1)] if is_one(tensors) else [*tensors]
 
 

@@ -1,4 +1,4 @@
-"""One call of this rank, from its arguments to its end."""
+"""`Call`: one call of this rank, from its arguments to its result."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Call"]
 
 
 class Call(checking):
-    """`with Call(what, ...) as call:` checks and plans a call, `call.run()` makes it.
+    """`with Call(what, ...) as call:` is the block in which a call is checked and planned; `call.run()` makes it.
 
-    what: as in `shortcut`; the collective's name alone for a call that consists of others.
+    what: as in `shortcut`, or the collective's name for a call that consists of several steps.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Call(checking):
         return CallRecord(self.collective) if self.request is None else self.request.record
 
     def plan(self, request: Request) -> None:
-        """Find out how to make the call. Raises what is wrong with the request."""
+        """Plan the call. Raises ArgumentError or DTypeError for a request that cannot be made."""
         self.request = request
         known_as: What | None = self.what
         if (scaled := premultiplied(request, self.group.rank)) is not request:
@@ -54,7 +54,7 @@ class Call(checking):
             self.action = plan_step(self.how, request, known_as)
 
     def run(self) -> Any:
-        """Make the call now, and return its result if `returns`; with `async_op` in the background: returns a Work."""
+        """Make the call, and return its result if `returns` is set. With `async_op`: return a Work at once."""
         group, action = self.group, self.action
         if self.how.async_op or (group.worker is not None and group.worker.busy):
             if group.worker is None:

@@ -1,14 +1,12 @@
-"""Where a call is checked. A rank that refuses its own call tells the others why: they raise in the same call."""
+"""`checking`: the block in which a call is checked. A rank that refuses its own call tells the others why."""
 
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import DTypeError, MismatchError, NotInitialized, PeerError, WaitTimeout
-from ..membership import NonMember, init
-from ..membership.current import get_default
+from ..membership import NonMember, group_or_default
 from ..membership.group import Group
 from ..records import CallRecord
 from ..watch import caller
@@ -16,23 +14,18 @@ from ..watch import caller
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["checking", "group_or_default", "refuse"]
+__all__ = ["checking", "refuse"]
 
 _PATIENCE_S = 1.0
 _NO_REFUSALS = (MismatchError, NotInitialized, PeerError, WaitTimeout)
-"""What a rank raises together with the others, or because there is no group."""
-
-
-def group_or_default(group: Any) -> Group:
-    """The group that a call names; the default group, made by `init` where there is none, if it names none."""
-    return group if group is not None else get_default() or init()
+"""Errors that are no refusal: the other ranks raise them, too, or there is no group to tell."""
 
 
 class checking:  # noqa: N801  used as a statement: with checking(group, "reduce"): ...
     """The block in which a call is checked and planned.
 
-    What this rank refuses there counts as its call: to the others it is another one, so they raise MismatchError with
-    the reason, and the group stays usable.
+    An error in the block counts as this rank's call: the other ranks raise MismatchError with the reason, and the group
+    can be used again.
     """
 
     def __init__(self, group: Group | None, collective: str) -> None:
@@ -44,15 +37,13 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
         self.group.check_usable()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, _NO_REFUSALS):
             refuse(self.group, self.collective, error)
 
 
 def refuse(group: Group, collective: str, error: BaseException) -> None:
-    """Tell the others that this rank does not make the call that they make, and why."""
+    """Tell the other ranks that this rank refuses its call, and why."""
     if group.size == 1 or group.closed or group.broken:
         return
     reason = " ".join(str(error).split()) or type(error).__name__
@@ -71,8 +62,10 @@ def refuse(group: Group, collective: str, error: BaseException) -> None:
 
 
 def _all_have_followed(group: Group) -> bool:
-    """Have all ranks ended the call before? A board keeps a rank's latest two calls only, so a rank that goes on
-    without waiting for the others must not leave a slow one behind by more."""
+    """Wait until all ranks have ended the last call; False if they take too long.
+
+    A board keeps a rank's latest two calls only, so a rank that refuses must not get further ahead of a slow one.
+    """
     until = time.monotonic() + _PATIENCE_S
     while not group.host.all_have_ended():
         if time.monotonic() > until:

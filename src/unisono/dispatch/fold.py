@@ -1,4 +1,4 @@
-"""Ops that no kernel knows, made of calls that move: a factor before the sum, and functions of whole tensors."""
+"""Ops without a kernel: premultiplied sums, and functions of whole tensors, which are applied to gathered tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def whole_tensors(op: object) -> bool:
 
 
 def premultiplied(request: Request, rank: int) -> Request:
-    """The request as a sum of this rank's input times its factor, where the op is such a sum."""
+    """If the op is a premultiplied sum: the request for the sum of this rank's input times its factor."""
     op, inp = request.op, request.inp
     if not isinstance(op, PremulSum):
         return request
@@ -35,7 +35,7 @@ def premultiplied(request: Request, rank: int) -> Request:
 
 
 def plan_fold(how: How, request: Request) -> Action:
-    """Bring all inputs to whoever needs them, and combine them there: ((x0 op x1) op x2) ..., in rank order."""
+    """Move all inputs to the ranks that need them, and combine them there: ((x0 op x1) op x2) ..., in rank order."""
     op, like, out, group = request.op, request.like, request.out, how.group
     if how.algorithm is not None:
         raise ArgumentError(

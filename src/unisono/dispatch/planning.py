@@ -1,4 +1,4 @@
-"""From a checked call to a plan: the algorithm is chosen, and its table compiled and bound."""
+"""Make the plan of a checked call: choose the algorithm, compile its table, bind the program."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .shortcut import in_heap
 __all__ = ["PlanKey", "make_plan"]
 
 _MOST_PLANS = 4096
-"""How many plans a group keeps; a program with ever new sizes must not grow for ever."""
+"""How many plans a group keeps, so that a program with ever new sizes does not use ever more memory."""
 
 
 class PlanKey(NamedTuple):
-    """All that decides about a plan."""
+    """Everything that a plan depends on."""
 
     collective: str
     op: object
@@ -43,12 +43,12 @@ class PlanKey(NamedTuple):
 
 
 def make_plan(group: Group, request: Request, inp: Tensors, out: Tensors, algorithm: Any) -> Plan:
-    """The plan of a request, of this algorithm or of the one that `choose` finds; kept for the next like it."""
+    """The plan of a request, with this algorithm, or with the one that `choose` returns. Plans are cached."""
     like = request.like
     shared = not request.in_place or inp is out
     shared = shared and is_one(inp) and is_one(out) and in_heap(group, inp) and in_heap(group, out)
     nbytes = like.nbytes * (group.size if request.collective in BLOCKED else 1)
-    # Small messages travel with their flag, whatever memory the tensors are in.
+    # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
     shared = shared and request.extents is None and nbytes > one_shot_limit(group.size, group.host.config)
     lists = (inp is not None and not is_one(inp)), (out is not None and not is_one(out))
     blocks = Blocks(like.numel(), like.element_size(), request.extents, *lists)
@@ -99,7 +99,7 @@ def _check_order(request: Request, schedule: Schedule) -> None:
 
 @lru_cache(maxsize=64)
 def _out_of_order(schedule: Schedule) -> str:
-    """Why this table combines other than neighbours in rank order, or ""."""
+    """Why this table needs a commutative op; "" if it combines neighbours in rank order only."""
     try:
         prove(schedule, ordered=True)
     except AlgorithmError as error:
@@ -108,6 +108,6 @@ def _out_of_order(schedule: Schedule) -> str:
 
 
 def _in_one_pass(schedule: Schedule) -> bool:
-    """Does the table combine in its first round only, so that every result is made at once, from the left?"""
+    """Does the table combine in its first round only, so that each result is made in one pass from the left?"""
     rows = schedule.rows
     return bool((rows[rows[:, OP] == ADD][:, ROUND] == 0).all())

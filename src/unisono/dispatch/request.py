@@ -1,4 +1,4 @@
-"""A checked call, as everything below sees it."""
+"""`Request`: a checked call."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _MOST_COUNTS = 8
 
 
 def is_one(tensors: Tensors) -> TypeGuard[torch.Tensor]:
-    """Is this a tensor, not a list of them or nothing?"""
+    """Is this one tensor, and not a list of tensors or None?"""
     return isinstance(tensors, torch.Tensor)
 
 
 class Request(NamedTuple):
     """A checked call.
 
-    like: a block as users see it; the tensor itself where any cut will do; the largest block where they differ.
-    inp, out: a tensor, a list with one block per rank, or None where this rank has none. in_place: they are one.
-    alike: are all blocks of one size, as far as this rank knows? sizes: the elements of each block, where every rank
-    knows them by itself. extents: the elements of each block (all_to_all: of each pair of ranks), where they differ and
-    all ranks have agreed on them. words: what else the ranks must agree on. says: the call that this one serves.
+    like: a tensor like a block, the largest if they differ; without blocks, the tensor. inp, out: a tensor, a list with
+    one block per rank, or None if this rank has none. in_place: inp is out. alike: do all blocks have one size, as far
+    as this rank knows? sizes: the elements of each block, if every rank knows them. extents: the elements of each block
+    (all_to_all: of each pair of ranks), if they differ and all ranks know them. words: what else the ranks must agree
+    on. says: the record of the user's call, if this request is a step of it.
     """
 
     collective: str
@@ -47,15 +47,15 @@ class Request(NamedTuple):
     says: CallRecord | None = None
 
     def written_on(self, rank: int) -> Sequence[torch.Tensor]:
-        """The tensors that this rank gets something into."""
-        elsewhere = {"broadcast": rank == self.root, "reduce": rank != self.root, "barrier": True}
-        if self.out is None or elsewhere.get(self.collective, False):
+        """The tensors that the call writes on this rank."""
+        not_written = {"broadcast": rank == self.root, "reduce": rank != self.root, "barrier": True}
+        if self.out is None or not_written.get(self.collective, False):
             return ()
         return [self.out] if isinstance(self.out, torch.Tensor) else self.out
 
     @property
     def record(self) -> CallRecord:
-        """The call as ranks compare it: those whose records differ do not run together."""
+        """The call as a record; calls with different records raise MismatchError."""
         if self.says is not None:
             return self.says
         if not self.alike:
@@ -71,6 +71,6 @@ class Request(NamedTuple):
 
     @property
     def question(self) -> CallRecord:
-        """The call by which a rank asks for the sizes of the blocks."""
+        """The record of the call that exchanges the sizes of blocks."""
         op = self.op if isinstance(self.op, str) else self.op.text if self.op else ""
         return CallRecord(self.collective, counts=None, op=op, root=self.root)

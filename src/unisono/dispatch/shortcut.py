@@ -1,4 +1,4 @@
-"""The fast path of every collective: an earlier call's plan, found and run with as few steps as Python allows."""
+"""The fast path of every collective: find the plan of an earlier call like this one, and run it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .request import Tensors, is_one
 __all__ = ["ShortcutKey", "What", "ask_for_sizes", "in_heap", "keep", "run_plan", "shortcut"]
 
 What = tuple[str, Any, int, Any]
-"""What a user asks for, as he says it: collective, op, root and algorithm."""
+"""The call as the user makes it: collective, op, root and algorithm."""
 
 _BLOCKS = ("all_gather", "reduce_scatter", "all_to_all")
 _ALIKE_AGAIN = 16
-"""How many calls with blocks of one size it takes until a collective asks for sizes no more."""
+"""After so many calls with blocks of one size, a collective stops exchanging sizes at once."""
 
 
 class ShortcutKey(NamedTuple):
-    """What a plan is found by: the call, and all that decides about it of input and output."""
+    """The key of a shortcut: the call, and the properties of input and output that its plan depends on."""
 
     what: What
     dtype: torch.dtype | None
@@ -40,10 +40,10 @@ class ShortcutKey(NamedTuple):
 
 
 def shortcut(group: Group | None, what: What, inp: Any, out: Any, timeout_s: float | None = None) -> bool:
-    """Make the call, if one like it has been planned before. False: it has to be checked and planned.
+    """Make the call, if one like it has been planned before. False: it must be checked and planned.
 
-    inp, out: tensors, or None for a barrier.
-    False, too, where the ranks find that the sizes of their blocks differ; then `group.uneven` tells.
+    inp, out: tensors, or None for a barrier. Also False if the ranks find that the sizes of their blocks differ, after
+    adding the collective to `group.uneven`.
     """
     if group is None:
         group = current.default
@@ -70,7 +70,7 @@ def shortcut(group: Group | None, what: What, inp: Any, out: Any, timeout_s: flo
                 return False
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return False
-    # Whatever runs in the background comes first.
+    # Calls in the background come first.
     if (group.worker is not None and group.worker.busy) or not (timeout_s is None or timeout_s.__class__ is float):
         return False
     group.lock.acquire()
@@ -93,7 +93,7 @@ def shortcut(group: Group | None, what: What, inp: Any, out: Any, timeout_s: flo
 
 
 def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> None:
-    """Run a plan on these addresses, and come back when it is done."""
+    """Run a plan on the tensors at these addresses. where: the user's line, if it is known."""
     began = time.perf_counter()
     with group.lock:
         try:
@@ -109,23 +109,23 @@ def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | No
 
 
 def keep(group: Group, plan: Plan, what: What, inp: Tensors, out: Tensors) -> None:
-    """Let `shortcut` find the plan, if it is one for whole tensors."""
-    if group.host.config.debug:  # it tells nothing about a call
+    """Keep the plan for `shortcut`, if it is one for whole tensors."""
+    if group.host.config.debug:  # `shortcut` prints no debug line
         return
     if what[0] == "barrier":
         group.shortcuts[ShortcutKey(what, None, 0, 0, False, False)] = plan
-    elif is_one(inp) and is_one(out) and not (inp.is_complex() or inp.is_quantized):  # conjugate views, scales
+    elif is_one(inp) and is_one(out) and not (inp.is_complex() or inp.is_quantized):  # it knows no conjugate views
         where = in_heap(group, inp), in_heap(group, out)
         group.shortcuts[ShortcutKey(what, inp.dtype, inp.numel(), out.numel(), *where)] = plan
 
 
 def ask_for_sizes(group: Group, collective: str, root: int) -> None:
-    """Let calls of this collective take the long way, and ask for the sizes of blocks, until those are alike again."""
+    """Drop the shortcuts of this collective, so that its calls exchange sizes until blocks have one size again."""
     group.uneven[collective, root] = _ALIKE_AGAIN
     for key in [key for key in group.shortcuts if key.what[0] == collective]:
         del group.shortcuts[key]
 
 
 def in_heap(group: Group, tensor: torch.Tensor) -> bool:
-    """Does the tensor lie in shared memory?"""
+    """Does the tensor lie in this rank's heap?"""
     return group.heap_first <= tensor.data_ptr() < group.heap_end

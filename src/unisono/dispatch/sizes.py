@@ -1,4 +1,4 @@
-"""What every rank gives to and takes from every other, as a table of numbers that the ranks exchange."""
+"""The table of sizes that the ranks exchange: what each gives to and takes from every other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Sides", "sides"]
 _UNKNOWN = -1
 _MOST_DIMS = 8
 _GIVES, _TAKES, _DIMS, _SHAPE, _WORDS = 0, 1, 2, 3, 3 + _MOST_DIMS
-"""What a rank says of a peer: elements given, elements expected, and the shape of what is given."""
+"""The numbers about a peer: elements given to it, elements expected from it, dimensions and shape of what is given."""
 
 
 def sides(
@@ -25,7 +25,7 @@ def sides(
     takes: Sequence[torch.Tensor | None] | None,
     size: int,
 ) -> torch.Tensor:
-    """A rank's row of the table: int64, its dtype, then _WORDS numbers for each peer."""
+    """This rank's row of the table, int64: the code of its dtype, then _WORDS numbers for each peer."""
     known = [tensor for tensor in [*gives, *(takes or ())] if tensor is not None]
     row = [DTYPE_CODES[known[0].dtype] if known else _UNKNOWN]
     for peer in range(size):
@@ -43,7 +43,7 @@ def sides(
 
 
 class Sides:
-    """The rows of all ranks, and what follows from them: the same on every rank."""
+    """The rows of all ranks, and conclusions from them, which are the same on every rank."""
 
     def __init__(self, table: torch.Tensor, collective: str, root: int) -> None:
         self._collective, self._root, self._ranks = collective, root, len(table)
@@ -60,11 +60,11 @@ class Sides:
         return dtype
 
     def plain(self) -> bool:
-        """Do all ranks know all sizes, and are they one?"""
+        """Do all ranks know all sizes, and are they all equal?"""
         return not any(_UNKNOWN in taken for taken in self._takes) and len(set(self.extents())) == 1
 
     def extents(self) -> list[int]:
-        """The elements of each block, as plans want them."""
+        """The elements of each block (all_to_all: of each pair of ranks), as in `Blocks.extents`."""
         ranks, gives = range(self._ranks), self._gives
         if self._collective == "all_to_all":
             return [gives[s][d] for s in ranks for d in ranks]
@@ -73,7 +73,7 @@ class Sides:
         return [gives[q][self._root] for q in ranks]
 
     def disagreement(self) -> dict[int, str]:
-        """Where ranks give what others do not expect: for every rank what it said, else nothing."""
+        """If sizes or dtypes do not fit: each rank's side as text. Empty if they fit."""
         wrong = self._pairs()
         codes = {code for code in self._dtypes if code != _UNKNOWN}
         if not wrong and len(codes) <= 1:
@@ -91,13 +91,13 @@ class Sides:
         return said
 
     def odd(self) -> list[int]:
-        """The ranks whose side does not fit: of a wrong pair the giver, of dtypes those unlike the first."""
+        """The ranks to blame: those whose dtype is not the first rank's, otherwise the givers of wrong pairs."""
         first = next((code for code in self._dtypes if code != _UNKNOWN), _UNKNOWN)
         unlike = {rank for rank, code in enumerate(self._dtypes) if code not in (first, _UNKNOWN)}
         return sorted(unlike or {s for s, _ in self._pairs()})
 
     def make_takes(self, rank: int) -> list[torch.Tensor | None]:
-        """New tensors for what this rank gets, of the shapes that are given; None where nothing comes."""
+        """New tensors for what this rank gets, in the givers' shapes; None where it expects a known size."""
         made: list[torch.Tensor | None] = []
         for source in range(self._ranks):
             if self._takes[rank][source] != _UNKNOWN:
@@ -115,7 +115,7 @@ class Sides:
         return made
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """(giver, taker) whose sizes differ; a reduce_scatter also needs the same sizes from all ranks."""
+        """The pairs (giver, taker) whose sizes differ. A reduce_scatter needs equal sizes from all ranks."""
         ranks, pairs = range(self._ranks), []
         for s in ranks:
             for d in ranks:

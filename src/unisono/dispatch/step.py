@@ -1,4 +1,4 @@
-"""One run of a table: planned now, made later."""
+"""`plan_step`: plan one run of a table, to be made later, on tensors of any layout."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from ..engine.tensors import as_bits, make_plain
 from ..engine.written import mark_written, needed_by_autograd
 from ..membership.group import Group
 from ..units import seconds
-from .contiguous import contiguous
 from .planning import make_plan
 from .request import Request, Tensors, is_one
 from .shortcut import What, keep, run_plan
 
-__all__ = ["Action", "How", "plan_step"]
+__all__ = ["Action", "How", "contiguous", "plan_step"]
 
 Action = Callable[[str | None], Any]
-"""Makes a call that is planned. It takes the line that made the call, if it is known, and returns the result."""
+"""Makes a planned call. Takes the user's line, if it is known; returns the result."""
 
 
 class How(NamedTuple):
-    """How to run a call. algorithm: None, a name or a function. timeout_s: None: as long as the group's calls wait."""
+    """How to run a call. algorithm: None, a name or a function. timeout_s: None for the group's."""
 
     group: Group
     async_op: bool = False
@@ -31,9 +32,9 @@ class How(NamedTuple):
 
 
 def plan_step(how: How, request: Request, known_as: What | None = None) -> Action:
-    """Plan one run of a table; only what is returned moves. known_as: what `shortcut` will look for."""
+    """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
     group = how.group
-    inp, out, bring_home = contiguous(request, group.rank)
+    inp, out, copy_back = contiguous(request, group.rank)
     plan = make_plan(group, request, inp, out, how.algorithm)
     if known_as is not None and inp is request.inp:
         keep(group, plan, known_as, inp, out)
@@ -44,7 +45,7 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
 
     def action(where: str | None) -> Tensors:
         run_plan(group, plan, inp_address, out_address, timeout_s, where)
-        bring_home()
+        copy_back()
         mark_written(written)
         _ = kept_inp, kept_out  # alive until here
         return request.out
@@ -52,8 +53,33 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
     return action
 
 
+def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[[], None]]:
+    """The input and output of a call, contiguous, and a function that copies results back to the user's tensors."""
+    written = bool(request.written_on(rank))
+    back: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def result(tensor: torch.Tensor) -> torch.Tensor:
+        copy = make_plain(tensor)
+        if copy is not tensor and written:
+            back.append((as_bits(tensor.data), as_bits(copy)))  # .data: a version counter of its own
+        return copy
+
+    def finish() -> None:
+        for tensor, copy in back:
+            tensor.copy_(copy)
+
+    def each(tensors: Tensors, change: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
+        if tensors is None:
+            return None
+        return change(tensors) if isinstance(tensors, torch.Tensor) else [change(tensor) for tensor in tensors]
+
+    out = each(request.out, result)
+    inp = out if request.in_place else each(request.inp, make_plain)
+    return inp, out, finish
+
+
 def _address(tensors: Tensors) -> tuple[int, Any]:
-    """The address that the kernel takes, and what must live as long: the memory, whatever becomes of the tensors."""
+    """The address for the kernel, and the objects that keep its memory alive, even if the tensors get other storage."""
     if tensors is None:
         return 0, None
     if is_one(tensors):

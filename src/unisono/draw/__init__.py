@@ -1,4 +1,4 @@
-"""Drawings of a table: text, one SVG picture, a page that plays its rounds; all are strings that notebooks show."""
+"""Draw a table as text, as an SVG picture, or as a page that plays its rounds. Notebooks display the results."""
 
 from .html import html, notebook
 from .picture import Grid, Page, Svg

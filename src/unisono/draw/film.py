@@ -1,6 +1,6 @@
-"""The contents of every slot before the first round and after every round, which all pictures show.
+"""Compute the content of every slot before the first round and after each round, for all drawings.
 
-Unlike a proof, a film does not stop at a mistake: the picture of a wrong algorithm shows where it goes wrong.
+Unlike a proof, a film does not stop at an error, so the drawing of a wrong table shows where it goes wrong.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..schedule.table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule
 __all__ = ["Film", "Frame", "Held", "Motion", "film"]
 
 Held = tuple[tuple[int, int], ...]
-"""What a slot holds: sorted pairs (rank, chunk of that rank's input), each as often as it was combined in."""
+"""The content of a slot: sorted pairs (rank, chunk of that rank's input), each as often as it was combined."""
 
 
 @dataclass(frozen=True)
 class Motion:
-    """One transferred chunk: the row of the table, the slots, how it lands, and what it carries."""
+    """The transfer of one chunk. row: of the table. op: COPY, ADD or JOIN. carries: the content of the source."""
 
     row: int
     source: Slot
@@ -34,7 +34,7 @@ class Motion:
 
 @dataclass(frozen=True)
 class Frame:
-    """One round: all that moves, and what every slot holds after it."""
+    """One round: its transfers, and the content of every slot after it."""
 
     moves: tuple[Motion, ...]
     after: dict[Slot, Held]
@@ -42,12 +42,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Film:
-    """A schedule, played.
+    """The rounds of a schedule with the contents of all slots.
 
-    frames: the rounds that were played, all or the first. must: the slots of the result at the end. slots: the
-    (buffer, chunk) pairs that occur on any rank, in order. full: how many contributions a finished slot has at most; 1
-    where nothing is combined. shifts: whether a chunk ever lands, or must end, in a slot of another number, so that a
-    slot's number does not say which chunk it holds. fault: what is wrong with the table, if anything.
+    frames: the rounds, all or the first. must: what the slots of the result must hold at the end. slots: the (buffer,
+    chunk) pairs that occur on any rank, in order. full: the most contributions in a slot of the result; 1 if nothing is
+    combined. shifts: can a chunk be in a slot of another number? fault: the table's fault, if it has one.
     """
 
     schedule: Schedule
@@ -60,18 +59,18 @@ class Film:
     fault: Fault | None
 
     def ops(self) -> set[int]:
-        """The ops that occur."""
+        """The ops of the rounds."""
         return {move.op for frame in self.frames for move in frame.moves}
 
     def states(self) -> list[dict[Slot, Held]]:
-        """What all slots hold before the first round, after round 0, after round 1, ..."""
+        """The contents of all slots before the first round, after round 0, after round 1, ..."""
         return [self.before, *(frame.after for frame in self.frames)]
 
     def wrong(self, number: int) -> set[Slot]:
-        """The slots that hold something wrong in a state.
+        """The slots with wrong content in state `number`.
 
-        These are the slot that the fault names, after its round; every slot in which a contribution was combined
-        twice; and at the end every slot of the result that does not hold what it must.
+        These are the fault's slot, after its round; slots in which a contribution was combined twice; and at the end
+        the slots of the result that do not hold what they must.
         """
         state = self.states()[number]
         found = {slot for slot, held in state.items() if len(set(held)) < len(held)}
@@ -83,9 +82,9 @@ class Film:
 
 
 def film(schedule: Schedule, rounds: int | None = None) -> Film:
-    """Play a schedule, or its first rounds, from what its collective says is there before.
+    """Play a schedule, or its first `rounds`, from the initial contents of its collective.
 
-    Raises ArgumentError for an unknown collective, and AlgorithmError for a row with a number out of range.
+    Raises ArgumentError for an unknown collective, AlgorithmError for a row with a number out of range.
     """
     schedule = spread(schedule)
     check_rows(schedule)

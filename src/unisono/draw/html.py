@@ -1,4 +1,4 @@
-"""A table as one HTML page with a player: chunks travel from rank to rank, round by round."""
+"""Draw a table as one HTML page that plays its rounds: chunks move from rank to rank."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ show(0, false);
 
 
 def notebook(schedule: Schedule) -> str:
-    """The player in a frame, as HTML; a line of text for a table that is too large for a picture."""
+    """The player in a frame, as HTML; for a table that is too large to draw, the error's text."""
     try:
         return html(schedule)._repr_html_()
     except ArgumentError as error:
@@ -132,7 +132,7 @@ def notebook(schedule: Schedule) -> str:
 
 
 def html(schedule: Schedule) -> Page:
-    """Draw a schedule as a self-contained page that plays its rounds. Raises ArgumentError where `svg` does."""
+    """Draw a schedule as a self-contained page that plays its rounds. Raises ArgumentError as `svg` does."""
     story = film(schedule)
     check_size(story)
     lay = layout(story, len(story.slots), 1)

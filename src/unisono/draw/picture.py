@@ -1,4 +1,4 @@
-"""Drawings as text that notebooks show as pictures."""
+"""Drawings as strings that notebooks display as pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Grid(str):
 
 
 class Svg(str):
-    """A drawing as the source of one SVG picture."""
+    """A drawing as SVG source."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class Svg(str):
 
 
 class Page(str):
-    """A drawing as the source of one HTML page. In a notebook it stands in a frame of its own."""
+    """A drawing as the source of an HTML page. A notebook displays it in a frame."""
 
     __slots__ = ()
 

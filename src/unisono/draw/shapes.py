@@ -1,6 +1,6 @@
-"""The parts of a picture: columns of boxes that show what the ranks hold, and the arrows of a round between two.
+"""The parts of a picture: columns of boxes with the contents of slots, and arrows between them for a round's transfers.
 
-Time runs from left to right and every rank has a lane, so a chunk that travels draws a line of its colour.
+Time runs from left to right. Every rank has a lane, every chunk a colour.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .film import Film, Held, Motion
 __all__ = ["HUES", "LABELS", "Geometry", "Slots", "arrows", "boxes", "key", "lanes", "layout"]
 
 HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
-"""Eight colours far apart for colour-blind eyes too, on light and on dark ground. Numbers always say the same."""
+"""Eight colours that colour-blind people can tell apart, on light and dark ground. Numbers repeat what colours say."""
 
 _OPS = {COPY: "copy", ADD: "add", JOIN: "join"}
 
 LABELS = 84
-"""Width of the margin that names the ranks and the chunks."""
+"""Width of the margin with the names of ranks and chunks."""
 
 _GAP = 3  # between two boxes
 _LETTER = 6.4  # width of a letter, about
@@ -34,7 +34,7 @@ Slots = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes in pixels: of one contribution, of a box, of a rank's lane, and from one column to the next."""
+    """Sizes in pixels: width of a contribution, width and height of a box, height of a lane, distance of columns."""
 
     story: Film
     cell: float
@@ -48,17 +48,17 @@ class Geometry:
         return LABELS + column * self.pitch
 
     def y(self, rank: int, row: int, rows: int) -> float:
-        """The middle of a box, in a stack of so many rows, in the lane of a rank."""
+        """The middle of a box: row `row` of `rows`, in the lane of a rank."""
         return (rank + 0.5) * self.lane + (row - (rows - 1) / 2) * (self.height + _GAP)
 
     def hue(self, held: Held) -> int:
-        """The number of a colour: one for each chunk or, where chunks change their place, one for each rank."""
+        """The index of a colour: by chunk, or by rank if chunks change their place."""
         rank, chunk = held[0]
         return (rank if self.story.shifts else chunk) % len(HUES)
 
 
 def layout(story: Film, rows: int, steps: int) -> Geometry:
-    """Sizes that suit this film, with so many boxes for each rank, and so many steps from column to column."""
+    """Sizes for this film. rows: boxes per rank; steps: rounds side by side."""
     height = 9.0 if rows > 8 or story.full > 8 else 15.0 if story.full <= 4 else 13.0
     cell = 13.0 if story.full <= 4 else 11.0 if story.full <= 8 else max(3.0, 90 / story.full)
     width = cell * story.full if story.full > 1 else 34.0 if story.shifts else 24.0
@@ -69,7 +69,7 @@ def layout(story: Film, rows: int, steps: int) -> Geometry:
 
 
 def lanes(lay: Geometry, slots: Slots, width: float) -> str:
-    """The ground: a band for every rank, its number, and the names of its slots."""
+    """The background: a band for each rank with its number and the names of its slots."""
     named = len(slots) > 1 and lay.height >= _LEGIBLE
     out = ['<text class="quiet small middle" x="22" y="-6">rank</text>']
     if named:
@@ -88,9 +88,9 @@ def lanes(lay: Geometry, slots: Slots, width: float) -> str:
 
 
 def boxes(lay: Geometry, column: int, state: Mapping[Slot, Held], slots: Slots, looks: Mapping[Slot, str]) -> str:
-    """What every rank holds: one box for each slot, in which the contribution of each rank fills its own part.
+    """One box for each slot of every rank; each contribution fills its own part of a box.
 
-    looks: further classes for some of the boxes, such as "idle", "result" or "wrong".
+    looks: more CSS classes for some boxes, such as "idle", "result" or "wrong".
     """
     out = []
     for rank in range(lay.story.schedule.ranks):
@@ -105,7 +105,7 @@ def boxes(lay: Geometry, column: int, state: Mapping[Slot, Held], slots: Slots, 
 
 
 def arrows(lay: Geometry, column: int, moves: Iterable[Motion]) -> str:
-    """The transfers of a round, from the boxes of a column to those of the next: a group for each row of the table."""
+    """The transfers of a round, as arrows from one column to the next, grouped by rows of the table."""
     row_of = {slot: row for row, slot in enumerate(lay.story.slots)}
     left, right = lay.x(column) + lay.width + 2, lay.x(column + 1) - 2
     bend = (right - left) * 0.45
@@ -125,7 +125,7 @@ def arrows(lay: Geometry, column: int, moves: Iterable[Motion]) -> str:
 
 
 def _head(x: float, y: float, op: int, hue: int | str) -> str:
-    """What an arrow ends in: a triangle where the receiver copies, a plus where it adds, a ring where it joins."""
+    """The head of an arrow: a triangle for a copy, a plus for an add, a ring for a join."""
     if op == COPY:
         return f'<path class="c{hue}" d="M{x:g} {y:g}l-10 -4.5v9z"/>'
     ring = f'<circle class="s{hue} {f"c{hue}" if op == ADD else "open"}" cx="{x - 6:g}" cy="{y:g}" r="5.5"/>'
@@ -133,16 +133,10 @@ def _head(x: float, y: float, op: int, hue: int | str) -> str:
 
 
 def key(lay: Geometry, ops: Collection[int], width: float) -> tuple[str, float]:
-    """The legend, in as many lines as this width asks for, and its height."""
+    """The legend, wrapped to this width, and its height."""
     story = lay.story
-    items = [
-        (
-            f'<path class="path sq" d="M0 0h22"/>{_head(32, 0, op, "q")}',
-            40.0,
-            {COPY: "copies", ADD: "adds", JOIN: "joins"}[op],
-        )
-        for op in sorted(ops)
-    ]
+    verbs = {COPY: "copies", ADD: "adds", JOIN: "joins"}
+    items = [(f'<path class="path sq" d="M0 0h22"/>{_head(32, 0, op, "q")}', 40.0, verbs[op]) for op in sorted(ops)]
     if story.full > 1:
         some = tuple((rank, 0) for rank in range(0, story.schedule.ranks, 2))
         box = f'<g transform="translate(0 {-lay.height / 2:g})">{_box(lay, some)}</g>'

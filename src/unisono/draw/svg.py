@@ -1,4 +1,4 @@
-"""A table as one SVG picture: `svg` draws its rounds, `svg_contract` only the contents before and after."""
+"""Draw a table as an SVG picture: `svg` draws its rounds, `svg_contract` only the contents before and after."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ STYLE = (
     ".unisono .who{fill:#ffffff}.unisono .result .frame{stroke:#e6edf3}.unisono .wrong .frame{stroke:#ff6b6b}}"
     "</style>"
 )
-"""Colours for light and dark ground; the picture brings its own ground, so it is legible on any page."""
+"""Colours for light and dark mode. The picture has its own background, so it is legible on any page."""
 
 
 def svg(schedule: Schedule) -> Svg:
-    """Draw a schedule as one picture: a column of boxes for every state, and the arrows of each round.
+    """Draw a schedule as one picture: a column of boxes for each state, and arrows for each round.
 
-    Raises ArgumentError for a schedule of more than 20,000 boxes, which nobody could read.
+    Raises ArgumentError for a schedule with more than 20,000 boxes, which would not be legible.
     """
     story = film(schedule)
     check_size(story)
@@ -81,7 +81,7 @@ def svg(schedule: Schedule) -> Svg:
 
 
 def svg_contract(schedule: Schedule) -> Svg:
-    """Draw the contract of a schedule: what the ranks hold before, and what they must hold after."""
+    """Draw the contract of a schedule: what the ranks hold before and after."""
     story = film(schedule)
     check_size(story)
     sides = [sorted({(buffer, chunk) for _, buffer, chunk in state}) for state in (story.before, story.must)]
@@ -101,7 +101,7 @@ def svg_contract(schedule: Schedule) -> Svg:
 
 
 def looks(story: Film, number: int) -> Mapping[Slot, str]:
-    """The classes of the boxes in a state: "idle" if untouched, at the end "result", and "wrong" (see `Film.wrong`)."""
+    """CSS classes of boxes in a state: "idle" if untouched, "result" at the end, "wrong" (see `Film.wrong`)."""
     state = story.states()[number]
     wrong = dict.fromkeys(story.wrong(number), "wrong")
     if number == len(story.frames):
@@ -113,14 +113,14 @@ def looks(story: Film, number: int) -> Mapping[Slot, str]:
 
 
 def headline(story: Film) -> list[str]:
-    """The title of a picture and the lines below it: size, costs, and what is wrong with the table, if anything."""
+    """The title of a picture and the lines below it: size, costs, and the fault, if there is one."""
     schedule = story.schedule
     size = f"{plural(schedule.ranks, 'rank')} · {plural(schedule.rounds, 'round')}"
     return [schedule.name, size, costs(schedule), *(wrap(str(story.fault), _LETTERS) if story.fault else [])]
 
 
 def check_size(story: Film) -> None:
-    """Raise ArgumentError for more boxes than anybody could read."""
+    """Raise ArgumentError for a picture with too many boxes to be legible."""
     count = len(story.states()) * len(story.slots) * story.schedule.ranks
     if count > _MOST_BOXES:
         raise ArgumentError(
@@ -129,7 +129,7 @@ def check_size(story: Film) -> None:
 
 
 def _strips(lay: Geometry, height: float) -> int:
-    """Into how many strips to cut the rounds, so that the picture comes close to the shape of a page."""
+    """The number of strips of rounds that brings the picture closest to the shape of a page."""
     rounds = len(lay.story.frames)
 
     def misshapen(strips: int) -> float:

@@ -1,4 +1,4 @@
-"""A table as text: for each round the transfers, and what every rank holds afterwards."""
+"""Draw a table as text: for each round its transfers, and what every rank holds after it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .words import costs, spans
 __all__ = ["MARK", "WRONG", "text", "transfers"]
 
 MARK = "▸"
-"""Stands before what a round has written."""
+"""The mark of what a round has written."""
 WRONG = "✗"
-"""Stands before what is wrong."""
+"""The mark of what is wrong."""
 
 _ARROW = {COPY: "──→", ADD: "─+→", JOIN: "─∪→"}
 _WIDEST_CELL = 7
@@ -27,10 +27,10 @@ _WIDEST_CELL = 7
 def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = None, lines: int | None = None) -> Grid:
     """Draw the rounds of a schedule as a grid: ranks are columns, chunks are rows.
 
-    A cell names the ranks whose contributions a slot holds; ▸ marks what the round has written, ✗ what is wrong.
+    A cell names the ranks whose contributions a slot holds. ▸ marks what the round has written, ✗ what is wrong.
 
-    width: columns of the page; ranks that do not fit are counted, not shown. rounds, lines: show at most so many
-    rounds, and so many lines in each, and count the rest. None shows everything.
+    width: columns of the page; ranks that do not fit are counted only. rounds, lines: the most rounds, and the most
+    lines per round, that are shown; the rest is counted. None shows all.
     """
     story = film(schedule, rounds)
     shown = story.frames
@@ -52,7 +52,7 @@ def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = No
 
 
 def transfers(story: Film, moves: Iterable[Motion]) -> list[str]:
-    """What moves, as lines like `0 ─+→ 1  chunk 2`. What several ranks do alike takes one line: `0 ──→ 1..3`."""
+    """Transfers as lines like `0 ─+→ 1  chunk 2`. Equal transfers of several ranks share a line: `0 ──→ 1..3`."""
     chunks: dict[tuple[int, int, int, int, int, int], list[int]] = {}
     for move in moves:
         (src, sbuf, schunk), (dst, dbuf, dchunk) = move.source, move.target
@@ -72,12 +72,12 @@ def transfers(story: Film, moves: Iterable[Motion]) -> list[str]:
 
 
 def _name(story: Film, buffer: int, chunk: int) -> str:
-    """What a slot is called: `chunk 2`, or `Y 2` in schedules with more than one buffer."""
+    """The name of a slot: `chunk 2`, or `Y 2` in schedules with more than one buffer."""
     return _slots(story, buffer, [chunk])
 
 
 def _contents(story: Film, held: Held) -> str:
-    """What a slot holds in a few signs: `0+1`, `0..3+7`, `all`, `5 of 8`; `·` for nothing; `8 parts` if some repeat."""
+    """The content of a slot, short: `0+1`, `0..3+7`, `all`, `5 of 8`; `·` if empty; `8 parts` if some repeat."""
     ranks, everybody = story.schedule.ranks, list(range(story.schedule.ranks))
     who = [rank for rank, _ in held]
     if not held:

@@ -1,4 +1,4 @@
-"""Numbers as text in drawings: runs of ranks, shares of a vector, costs."""
+"""Numbers as text: runs of ranks, shares of a vector, costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["costs", "share", "spans"]
 
 
 def spans(numbers: Iterable[int], comma: str = ",") -> str:
-    """[0, 1, 2, 5] -> `0..2,5`: three or more in a row are written as a span."""
+    """[0, 1, 2, 5] -> `0..2,5`: three or more consecutive numbers become a span."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -22,7 +22,7 @@ def spans(numbers: Iterable[int], comma: str = ",") -> str:
 
 
 def share(fraction: float, parts: int) -> str:
-    """A share of a vector of m bytes that is cut into so many parts: 1.5 of 4 -> `6/4 m`; 2.0 -> `2 m`; 0.0 -> `0`."""
+    """A share of a vector of m bytes, in units of 1/parts: 1.5 with 4 parts -> `6/4 m`; 2.0 -> `2 m`; 0.0 -> `0`."""
     pieces = fraction * parts
     if abs(fraction - round(fraction)) < 1e-9:
         return f"{round(fraction)} m" if round(fraction) else "0"
@@ -31,7 +31,7 @@ def share(fraction: float, parts: int) -> str:
 
 
 def costs(schedule: Schedule) -> str:
-    """What the busiest rank sends, receives and adds, in one line. A barrier moves no data."""
+    """What the busiest rank sends, receives and adds, as one line."""
     counts, p = count(schedule), schedule.ranks
     amounts = (("sends", counts.most_sent), ("receives", counts.most_received), ("adds", counts.most_added))
     said = [f"{verb} ≤ {share(amount, p)}" for verb, amount in amounts if amount and schedule.collective != "barrier"]

@@ -1,4 +1,4 @@
-"""Tables to bytes: compile a table, prove the programs, run them over shared memory. Start reading at `plan`."""
+"""Compile tables, prove the compiled programs, run them over shared memory. Start reading at `host.Host.plan`."""
 
 from __future__ import annotations
 

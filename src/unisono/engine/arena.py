@@ -1,10 +1,9 @@
-"""The shared memory of a group: one memfd, mapped by every rank, never named in a file system.
+"""The shared memory of a world: one memfd, which every rank maps. It has no name in a file system.
 
     header | what `layout` says | heap of rank 0, 1, ...
 
-The heaps hold the tensors of `unisono.empty`, and what `sub_arena` lends to sub-groups. Pages take memory when they are
-reserved, which raises OutOfMemory where there is too little; nothing is left after the last process has gone, however
-it went.
+The heaps hold the tensors of `unisono.empty` and the memory of sub-groups (`sub_arena`). A page takes memory when it is
+reserved; that raises OutOfMemory if there is too little. The memory is free again when the last process has ended.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Arena(Layout):
 
     @classmethod
     def create(cls, size: int, config: Config | None = None) -> Arena:
-        """New shared memory for `size` ranks; hand `fd` to the processes that take part."""
+        """Create shared memory for `size` ranks. Other processes attach it by its `fd`."""
         if not 1 <= size <= MAX_RANKS:
             raise ArgumentError(f"a group of one host has 1 to {MAX_RANKS} ranks, not {size}")
         if not hasattr(os, "memfd_create"):
@@ -58,7 +57,7 @@ class Arena(Layout):
 
     @classmethod
     def attach(cls, fd: int) -> Arena:
-        """The arena behind a file descriptor that another process made."""
+        """Map the arena that another process has created."""
         magic, size, half, heap = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
         if magic != _MAGIC:
             raise ArgumentError(f"file descriptor {fd} is no arena")
@@ -72,24 +71,24 @@ class Arena(Layout):
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
 
     def reserve_staging(self, rank: int) -> None:
-        """Take the memory of a rank's staging area. Once; raises OutOfMemory."""
+        """Reserve a rank's staging area, at the first call only. Raises OutOfMemory."""
         if not self._staged:
             self._reserve(self.stage(rank) - self.base, self.stage_stride)
             self._staged = True
 
     def reserve_heap(self, rank: int, offset: int, nbytes: int) -> None:
-        """Take memory for nbytes at an offset in a rank's heap. Raises OutOfMemory."""
+        """Reserve nbytes at an offset in a rank's heap. Raises OutOfMemory."""
         self._reserve(self.heap(rank) - self.base + offset, nbytes)
 
     def release_heap(self, rank: int, offset: int, nbytes: int) -> bool:
-        """Give whole pages of a rank's heap back to the system: they read zero from then on. Has it taken them?"""
+        """Return whole pages of a rank's heap to the system; they are zero afterwards. False if it refuses."""
         if self.fd < 0:
             return False
         at = self.heap(rank) - self.base + offset
         return bool(_LIBC.fallocate(self.fd, _PUNCH_HOLE, ctypes.c_int64(at), ctypes.c_int64(nbytes)) == 0)
 
     def close(self) -> None:
-        """Give up the file descriptor. The mapping goes when the last tensor in it has gone."""
+        """Close the file descriptor. The mapping ends with the last tensor in it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -112,7 +111,7 @@ class Arena(Layout):
 
 
 def _available_bytes() -> int:
-    """What the host and this process's control group still have, by their own account."""
+    """The free bytes of the host or of this process's control group, whichever has less."""
     free = 1 << 62
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):

@@ -1,7 +1,7 @@
-"""Compile a table to one program per rank, in passes: versions, places, waits, rows.
+"""Compile a table to one program per rank.
 
-Read `versions` (what is written when), `places` (where each version lives) and `waits` (who waits for whom), then
-`interpret` for the loop that runs the result. `program_proof` checks the result without looking in here.
+The passes are `versions` (what each move reads and makes), `places` (where each version lies) and `waits` (which rank
+waits for which step); this file writes the rows. `interpret` runs them. `program_proof` proves them independently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A rank's tensors in shared memory: a first-fit allocator over its heap in the arena.
+"""A first-fit allocator over a rank's heap in the arena, for shared tensors and for the regions of sub-groups.
 
-Peers reach a tensor by its offset, so it never moves. Memory is taken from the system when it is allocated, and large
-pieces are given back when their tensor has gone. Regions for sub-groups come from here, too: see `sub_arena`.
+Peers reach a tensor by its offset, so tensors never move. Allocating reserves memory; freeing a large piece returns its
+pages to the system.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Heap:
     def __init__(self, arena: Arena, rank: int) -> None:
         self._arena, self._rank = arena, rank
         self._free: list[tuple[int, int]] = [(0, arena.heap_bytes)]  # (offset, bytes), in order, never adjacent
-        self._given: deque[tuple[int, int]] = deque()  # what has come back since
+        self._given: deque[tuple[int, int]] = deque()  # freed, but not yet in _free
         self._lock = threading.Lock()
         self._owner = os.getpid()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised contiguous tensor whose memory all ranks of the arena can reach. Raises OutOfMemory."""
+        """Allocate an uninitialised contiguous tensor that all ranks of the arena can access. Raises OutOfMemory."""
         if any(extent < 0 for extent in shape):
             raise ArgumentError(f"shape: {list(shape)} has a negative extent")
         if str(dtype).startswith(("torch.qint", "torch.quint")):
@@ -49,15 +49,15 @@ class Heap:
         offset = self._take(-(-nbytes // _ALIGN) * _ALIGN)
         start = self._arena.heap(self._rank) + offset
         memory = (ctypes.c_char * nbytes).from_address(start)
-        # The tensor's storage holds `memory`, which holds the mapping; when the last goes, the bytes are free again.
+        # The tensor's storage keeps `memory` alive, and that keeps the mapping. When `memory` dies, its bytes are free.
         memory.mapping = self._arena.map  # type: ignore[attr-defined]
         weakref.finalize(memory, self._give, offset, -(-nbytes // _ALIGN) * _ALIGN).atexit = False
         return torch.frombuffer(memory, dtype=dtype).view(shape)
 
     def lend(self, nbytes: int, head: int) -> int:
-        """A region of whole pages that read zero; returns its first byte in the arena's mapping.
+        """Allocate a region of zeroed pages for a sub-group; return its offset in the arena's mapping.
 
-        Memory is taken for its first `head` bytes, for others when they are touched. Raises OutOfMemory.
+        Its first `head` bytes are reserved, the others when they are first used. Raises OutOfMemory.
         """
         offset = self._take(nbytes, PAGE, reserve=False)
         try:
@@ -70,7 +70,7 @@ class Heap:
         return self._first + offset
 
     def take_back(self, start: int, nbytes: int) -> None:
-        """Take a region back that nobody will touch any more."""
+        """Free a region that no rank uses any more."""
         self._give(start - self._first, nbytes)
 
     @property
@@ -95,9 +95,9 @@ class Heap:
         )
 
     def _give(self, offset: int, nbytes: int) -> None:
-        """Take a piece back. The garbage collector may call this anywhere, in `_take` too: so it takes no lock."""
+        """Free a piece. Takes no lock, because the garbage collector may call this anywhere, even within `_take`."""
         if os.getpid() != self._owner:
-            return  # a forked child has dropped its copy of a tensor that is still the parent's
+            return  # a forked child drops its copy of the tensor; the parent still has it
         if nbytes >= _GIVE_BACK:
             first, end = -(-offset // PAGE) * PAGE, (offset + nbytes) // PAGE * PAGE
             self._arena.release_heap(self._rank, first, end - first)

@@ -1,4 +1,4 @@
-"""The ranks of one host: this rank's private state, its programs and plans, and the call into the kernel."""
+"""One rank of a group: its private state for the kernel, its programs and plans."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _LINE_WORDS = LINE // 8
 _kernel: Callable[[int, int, int, int], int] | None = None
 
 _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Program]]] = {}
-"""The programs of this process, by (size, rank) of the group: groups that are alike share them."""
+"""The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
 
 
 def kernel() -> Callable[[int, int, int, int], int]:
-    """The compiled interpreter: run(plan, input, output, state), all addresses. Compiled once per installation."""
+    """The compiled interpreter, run(plan, input, output, state); all are addresses. Compiled once per installation."""
     global _kernel  # noqa: PLW0603  one compiled function per process
     if _kernel is None:
         started = time.monotonic()
@@ -53,7 +53,7 @@ def kernel() -> Callable[[int, int, int, int], int]:
 
 
 def warm_up() -> None:
-    """Compile, or load, all that a first call needs."""
+    """Compile or load the kernel and the most common reducers."""
     kernel()
     for dtype in ("float32", "bfloat16"):
         for last in (False, True):
@@ -61,12 +61,12 @@ def warm_up() -> None:
 
 
 class Host:
-    """One rank's part of a group whose ranks share an arena."""
+    """One rank of a group whose ranks share an arena."""
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config
         self.run = kernel()
-        self._mapping = arena.map  # the addresses below are good as long as this lives
+        self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
             self.heap = Heap(arena, rank)
             self.lender = Lender(arena, self.heap)
@@ -98,7 +98,7 @@ class Host:
         arena.board(rank).pid = os.getpid()
 
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
-        """This rank's program for a schedule: the table is proved, compiled, and the result proved, once."""
+        """This rank's program for a schedule. At first use the table is proved and compiled, and the result proved."""
         key = (id(schedule), lowering)
         if key not in self._programs:
             prove(schedule)
@@ -116,30 +116,30 @@ class Host:
         blocks: Blocks,
         op: str | CustomOp | None = None,
     ) -> Plan:
-        """Bind a schedule to blocks of this dtype, combined with this op if there is one. See `plan.bind`."""
+        """The plan of a schedule for blocks of this dtype and, where values are combined, this op. See `plan.bind`."""
         kernels = (0, 0)
         if op is not None:
             kernels = combine_address(dtype, op, last=False), combine_address(dtype, op, last=True)
         program = self.program(schedule, lowering)
         return bind(program, record, blocks, kernels, self.arena.half, self.config)
 
-    # What the slow paths look at: see `LineWord` and `TagWord`.
+    # For the slow paths; the words are those of `LineWord` and `TagWord`.
     @property
     def call_number(self) -> int:
-        """The number of this rank's next (or current) call."""
+        """The number of this rank's current call, or of its next call between calls."""
         return int(self._state[StateWord.CALL])
 
     @property
     def unfinished(self) -> bool:
-        """Has the kernel come back in the middle of a call?"""
+        """Has the kernel returned before the call was finished?"""
         return int(self._state[StateWord.PC]) >= 0 or int(self._state[StateWord.OFFSET]) > 0
 
     def at_gate(self, plan: Plan) -> bool:
-        """Is this rank still waiting for its peers to agree on the call?"""
+        """Has this rank not yet passed the gate of the call?"""
         return int(self._state[StateWord.OFFSET]) == 0 and int(self._state[StateWord.PC]) <= plan.gate_row
 
     def all_have_ended(self) -> bool:
-        """Have all ranks ended the call before this rank's next one?"""
+        """Have all other ranks finished the last call?"""
         segment = int(self._state[StateWord.SEGMENT])
         return all(
             int(line[LineWord.PROGRESS]) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank
@@ -150,21 +150,21 @@ class Host:
         return max(number for number, _ in self._entries(rank))
 
     def signature(self, rank: int, number: int) -> int:
-        """The signature with which a rank entered the call of this number; 0: it has not, or it has withdrawn it.
+        """The signature with which a rank entered the call of this number; 0 if it did not, or has withdrawn it.
 
-        A peer can be one call ahead of this rank, but not two, so its word for this rank's call is still there.
+        A peer is at most one call ahead of this rank, so the word for this rank's call is still there.
         """
         return next((signature for entered, signature in self._entries(rank) if entered == number), 0)
 
     def _entries(self, rank: int) -> list[tuple[int, int]]:
-        """The (number, signature) with which a rank has entered its latest calls."""
+        """The (number, signature) of the latest calls that a rank has entered."""
         line = self._lines[rank]
         seen = [(line[LineWord.NUMBER + odd], line[LineWord.SIGNATURE + odd]) for odd in (0, 1)]
         seen += [(tag[TagWord.NUMBER], tag[TagWord.SIGNATURE]) for tag in self._tags[rank]]
         return [(int(number), int(signature)) for number, signature in seen]
 
     def skip_call(self) -> None:
-        """Leave a call that no rank has begun, so that the next can follow."""
+        """Leave a call in which no data has moved; the next call can follow."""
         state = self._state
         state[StateWord.SEGMENT] += 1
         state[StateWord.CALL] += 1
@@ -172,17 +172,17 @@ class Host:
         self._lines[self.rank][LineWord.PROGRESS] = int(state[StateWord.SEGMENT]) << STEP_BITS
 
     def refuse_call(self) -> None:
-        """Let the peers' next call be another one than mine, and leave it to them."""
-        # Whoever looks at the tag may do so from here on: all ranks have left the last call that used this half.
+        """Enter the next call with a signature that differs from all others, so that the peers raise; then skip it."""
+        # The tag may be written: all ranks have finished the last call that used this half.
         self._sign_off(tag=True, line=True)
         self.skip_call()
 
     def sign_off(self, plan: Plan) -> None:
-        """Withdraw the signature of the current call: whoever comes later must not go on with this rank."""
+        """Withdraw the signature of the current call, so that ranks that come later do not go on with this one."""
         self._sign_off(tag=plan.tag, line=not plan.tag)
 
     def _sign_off(self, *, tag: bool, line: bool) -> None:
-        """Enter the current call with the signature that no call has."""
+        """Enter the current call with signature 0, which no call has."""
         number = self.call_number
         if tag:
             words = self._tags[self.rank][int(self._state[StateWord.SEGMENT]) & 1]
@@ -195,5 +195,5 @@ class Host:
 
 
 def _words(address: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A view of words at an address in the arena, which outlives it."""
+    """An array over words of the arena; the caller keeps the arena alive."""
     return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))

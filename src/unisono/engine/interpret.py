@@ -1,8 +1,8 @@
-"""The interpreter: the one loop that runs every program, for every dtype, op and size.
+"""The interpreter: one compiled loop that runs every program, for every dtype, op and size.
 
-`run` walks the rows of a program once per segment. It returns DONE, or early with a reason; called again with the same
-arguments it goes on where it stopped. It sees its peers through their control lines (`LineWord`), tags (`TagWord`) and
-staging areas only.
+`run` executes the rows of a program once per segment. It returns DONE, or earlier with a reason; called again with the
+same arguments, it continues where it stopped. Of its peers it reads the control lines (`LineWord`), the tags
+(`TagWord`), the staging areas and shared tensors.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from .waiting import wait
 __all__ = ["BLOCK", "DISAGREE", "DONE", "WAITING", "get", "put", "run"]
 
 DONE, WAITING, DISAGREE = 0, 1, 2
-"""What run returns: finished; WAITING | rank << 8: nothing new from that rank; DISAGREE | rank << 8: other call."""
+"""What `run` returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call."""
 
 BLOCK = 16 << 10
-"""Bytes that are combined at a time before they are copied on: they stay in the first-level cache."""
+"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
 
 _LINE = 128  # see layout
 _ROW, _REF = 64, 32
@@ -26,26 +26,26 @@ _ROW, _REF = 64, 32
 
 @compiled
 def get(base, word):  # type: ignore[no-untyped-def]
-    """A word, by its name, of the words at an address."""
+    """Read a word by its name; base: the address of the first word."""
     return load(base + 8 * word)
 
 
 @compiled
 def put(base, word, value):  # type: ignore[no-untyped-def]
-    """Set a word by its name."""
+    """Write a word by its name; base: the address of the first word."""
     store(base + 8 * word, value)
 
 
 @compiled
 def _wait(address, goal, state):  # type: ignore[no-untyped-def]
-    """Wait until a peer's word has reached its goal: 1; or 0 when it is time to look at the peers."""
+    """Wait for a peer's word: 1 when it has reached the goal, 0 when it is time to return to Python."""
     most, slow, limit_ns = get(state, StateWord.SPINS), get(state, StateWord.QUICK), get(state, StateWord.LOOK_UP_NS)
     return wait(address, goal, 0, 0, most, slow, state + 8 * StateWord.SPIN_NOW, 0, limit_ns)
 
 
 @compiled
 def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
-    """Has the rank posted this step? Remembers the latest that it saw of it."""
+    """Wait until a rank has posted this step: 1, or 0 as `_wait`. Remembers the latest step seen of each rank."""
     known = get(state, StateWord.ADDRESSES) + 8 * rank
     if get(state, StateWord.FLOOR) >= goal or load(known) >= goal:
         return 1
@@ -58,9 +58,9 @@ def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
-    """Enter the call, and wait until everybody has entered it with the same signature. DONE, WAITING or DISAGREE.
+    """Enter the call, and wait until every rank has entered it with the same signature. DONE, WAITING or DISAGREE.
 
-    Number and signature stand in the control line, or in front of the payload in the staging half (a tag).
+    Number and signature are in the control line, or in the tag in front of the payload in the staging half.
     """
     ranks, me, number = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CALL)
     control, odd = get(state, StateWord.CONTROL), 8 * (number & 1)
@@ -105,8 +105,8 @@ def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: 
         if not staged or nbytes <= BLOCK // 4:
             call_combine(function, outs, nout, ins, nin, n, ranks)
             return
-        # A store to a line that a peer has read must fetch it first; memcpy takes whole lines unread. So combine a
-        # block into the tensor (or a scratch block), and copy it to the staging area while it is hot.
+        # A store to a line that a peer has read must fetch the line first; memcpy writes whole lines without reading.
+        # So combine a block into the tensor (or scratch), and copy it to the staging area while it is in the cache.
         target = load(outs)
         kept = 0 if get(first, RefWord.WHERE) == STAGE else 1
         done = 0
@@ -138,7 +138,7 @@ def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: 
 
 @compiled
 def _readers_are_past(control, segment, ranks, state):  # type: ignore[no-untyped-def]
-    """WAITING for a rank that may still read what this staging half held two segments ago; DONE if there is none."""
+    """Wait until no rank still reads what this staging half held two segments ago. DONE or WAITING."""
     flags = load(state + 8 * StateWord.READERS_0 + 8 * (segment & 1))
     if flags:
         for rank in range(ranks):
@@ -149,7 +149,7 @@ def _readers_are_past(control, segment, ranks, state):  # type: ignore[no-untype
 
 @compiled
 def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
-    """Run a plan on the tensors at these addresses, from the start or from where the last return left it."""
+    """Run a plan on the tensors at these addresses, from the start or from where the last run stopped."""
     segment, pc, offset = get(state, StateWord.SEGMENT), get(state, StateWord.PC), get(state, StateWord.OFFSET)
     ranks, me, control = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CONTROL)
     staging, stride = get(state, StateWord.STAGING), get(state, StateWord.STAGE_STRIDE)
@@ -159,7 +159,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     per, item = get(plan, PlanWord.PER_BLOCK), get(plan, PlanWord.ITEM)
     slot, base, extents = get(plan, PlanWord.SLOT_BYTES), get(plan, PlanWord.BASE), get(plan, PlanWord.EXTENTS)
     in_list, out_list = get(plan, PlanWord.IN_LIST), get(plan, PlanWord.OUT_LIST)
-    known = get(state, StateWord.ADDRESSES)  # what was last seen of each rank's progress; then its tensors; then heaps
+    known = get(state, StateWord.ADDRESSES)  # each rank's last seen progress; then tensors; then heaps
     tensors = known + 8 * ranks
     ins = known + 32 * ranks
     outs = ins + 8 * ranks + 8

@@ -1,10 +1,9 @@
-"""Where a group's shared memory has what: the same for a whole arena and for the part of one that a sub-group has.
+"""The layout of a group's shared memory, in an arena or in a sub-group's region of one.
 
     control lines | boards | mail words | staging of rank 0, 1, ...
 
-The control lines are what kernels wait for; a board is where a rank leaves words for its peers when something is wrong;
-a mail word says where, in the sender's heap, the messages of one rank to another lie;
-staging holds what a rank publishes of private tensors.
+Kernels wait for words of the control lines. A board tells peers what went wrong on a rank. A mail word is the place, in
+the sender's heap, of the ring for messages from one rank to another. Staging holds copies of private tensors for peers.
 """
 
 from __future__ import annotations
@@ -13,21 +12,20 @@ import mmap
 from collections.abc import Sequence
 
 from ..errors import ArgumentError
-from ..records import DepartureKind
 from .board import BOARD_BYTES, Board
 
 __all__ = ["LINE", "PAGE", "Layout", "whole_pages"]
 
 PAGE = 4096
 LINE = 128
-"""Bytes between two control lines: two cache lines, because processors fetch pairs."""
+"""Bytes of a control line: two cache lines, because processors fetch pairs."""
 
 
 class Layout:
-    """The shared memory of `size` ranks, from byte `start` of a mapping on; staging halves have `half` bytes.
+    """The shared memory of `size` ranks, from byte `start` of a mapping on; a staging half has `half` bytes.
 
-    map, base: the mapping, and where it begins. heaps: where each rank's heap of `heap_bytes` begins. neighbours: how
-    many ranks share the host. head: the bytes before the staging areas. end: the byte behind them.
+    map, base: the mapping and its address. heaps: the address of each rank's heap, of `heap_bytes`. neighbours: the
+    number of ranks on the host. head: bytes before the staging areas. end: the offset behind them.
     """
 
     heap_bytes: int
@@ -42,7 +40,7 @@ class Layout:
         self._mail = self._boards + size * BOARD_BYTES
         self._staging = self._mail + whole_pages(8 * size * size)
         self.head = self._staging - start
-        # An odd number of pages between equal places of two ranks keeps them out of each other's cache sets.
+        # An odd number of pages from one rank to the next maps their staging areas to different cache sets.
         self.stage_stride = whole_pages(2 * half) + PAGE
         self.end = self._staging + size * self.stage_stride
 
@@ -51,11 +49,11 @@ class Layout:
         return self.base + self.start + rank * LINE
 
     def mail(self, sender: int, receiver: int) -> int:
-        """The address of the word that leads to what one rank sends to another; it holds 0 until there is something."""
+        """The address of the mail word from one rank to another. The word is 0 until the first message."""
         return self.base + self._mail + 8 * (receiver * self.size + sender)
 
     def stage(self, rank: int) -> int:
-        """The address of a rank's staging area: two halves."""
+        """The address of a rank's staging area, which has two halves."""
         return self.base + self._staging + rank * self.stage_stride
 
     def heap(self, rank: int) -> int:
@@ -69,15 +67,7 @@ class Layout:
         at = self._boards + rank * BOARD_BYTES
         return Board(memoryview(self.map)[at : at + BOARD_BYTES])
 
-    def mark_gone(self, rank: int, how: DepartureKind, words: str) -> None:
-        """Tell whoever waits for this rank that it will not come any more, and how it went (`was killed by ...`)."""
-        self.board(rank).set_gone(how, words)
-
-    def mark_back(self, rank: int) -> None:
-        """Take that back: the rank takes part again."""
-        self.board(rank).set_back()
-
 
 def whole_pages(nbytes: int) -> int:
-    """The bytes of the pages that hold so many bytes."""
+    """Round up to whole pages."""
     return -(-nbytes // PAGE) * PAGE

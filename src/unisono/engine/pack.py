@@ -35,9 +35,9 @@ def _move(addresses, rows, nrows, first, last, flat, stride, blocks, outward):  
 def mover() -> Callable[..., int]:
     """The compiled copier: move(addresses, rows, nrows, first, last, flat, stride, blocks, outward).
 
-    addresses: of a table of tensors' addresses. rows: of a table with two words for each tensor: its index in the
-    first table, and its bytes. The tensors, one after the other, make a long vector; its bytes first to last - 1 are
-    copied to the address `flat`, or from there to the tensors if `outward`. blocks: with more than one, each tensor
-    has so many blocks of those bytes, and block b of all tensors lies at flat + b * stride.
+    addresses: the address of a table of tensors' addresses. rows: the address of a table with two words per tensor: its
+    index in the first table, and its bytes. The tensors, concatenated, are a long vector; its bytes first to last - 1
+    are copied to the address `flat`, or with `outward` from there to the tensors. blocks: if more than one, each tensor
+    has so many blocks of these bytes, and block b of all tensors is at flat + b * stride.
     """
     return entry_point(_move)

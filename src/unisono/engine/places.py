@@ -1,9 +1,9 @@
-"""Second pass: where each version lives, and in which order a rank makes its moves.
+"""Second pass: where each version lies, and the order of each rank's moves.
 
-- A version is in the user's tensor only if it is his input or the result; everything else is in staging.
-- Peers read it in the owner's staging area (staged), or in the tensor itself (zero copy) unless that memory is
-  overwritten while they may still read it.
-- An input that peers find in staging is published there once. What the first round needs is published before the gate.
+- A version lies in a user's tensor if it is the input or the result, otherwise in staging.
+- Peers read it in the owner's staging area (staged lowering), or in the tensor (zero copy) unless a move overwrites it
+  while they may still read it.
+- An input that peers read from staging is published there once; before the gate if the first round needs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NEVER = float("inf")
 
 @dataclass
 class Placed:
-    """All moves with their places: those before the gate, the others in order, and the staging slots of each rank."""
+    """The moves before the gate, those after it in order, and the number of staging slots of each rank."""
 
     before_gate: list[ProgramMove]
     after_gate: list[ProgramMove]
@@ -28,12 +28,12 @@ class Placed:
 
 
 def memory(place: Place, lowering: Lowering) -> Place:
-    """The memory behind a place: in place, input and output are one."""
+    """The memory of a place: with in-place lowering, the output is the input."""
     return place._replace(where=IN) if lowering.in_place and place.where == OUT else place
 
 
 def place(versions: Versions, ranks: int, lowering: Lowering) -> Placed:
-    """Give every version its places, and add the moves that publish inputs and copy them to the output."""
+    """Set the places of every version, and add the moves that publish inputs and copy them to outputs."""
     slots = [0] * ranks
 
     def stage(version: Version) -> Place:
@@ -51,7 +51,7 @@ def place(versions: Versions, ranks: int, lowering: Lowering) -> Placed:
             version.home = version.abroad = version.given
             writer = overwritten.get(version.given)
             until = writer.round if writer else _NEVER
-            # The owner may overwrite while it combines, but not before another of its moves has read.
+            # A move of the owner may overwrite what it reads itself, but not what a later move of the owner reads.
             kept = all(m is writer or m.round < until for m in version.readers if m.rank == version.rank)
             reached = lowering.zero_copy and all(m.round < until for m in peers)
             if (peers and not reached) or not kept:
@@ -78,7 +78,7 @@ def place(versions: Versions, ranks: int, lowering: Lowering) -> Placed:
 
 
 def _each(versions: Versions) -> list[Version]:
-    """Every version once, in the order in which the table names them."""
+    """Every version once, in the order of the table."""
     seen: dict[Version, None] = {}
     for move in versions.moves:
         seen.update(dict.fromkeys(move.inputs))

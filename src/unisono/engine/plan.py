@@ -1,8 +1,8 @@
 """A plan: a program bound to dtype, op and sizes, in the form that the kernel takes.
 
-Long tensors flow through the staging area in segments; a segment is the same slice of every block that the user sees,
-cut into the chunks of the table. Short ones go in one segment, with the signature in the same cache line as the payload
-where the program allows it (a tag).
+Long tensors pass through the staging area in segments. A segment is the same slice of every block, cut into the chunks
+of the table. Short tensors are one segment; if the program allows it, signature and payload then share a cache line (a
+tag).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _SMALLEST_SLOT = 4096
 class Blocks(NamedTuple):
     """The blocks of a call: `length` elements each, of `item` bytes.
 
-    extents: the elements of each block (all_to_all: of each pair of ranks), where they differ; then `length` is the
-    most of them. in_list, out_list: do the addresses of input and output lead to tables of block addresses?
+    extents: the elements of each block (all_to_all: of each pair of ranks) if they differ; then `length` is the most.
+    in_list, out_list: is the address of the input, of the output, that of a table of block addresses?
     """
 
     length: int
@@ -40,10 +40,9 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What `interpret.run` needs. address: of `words`, which refer to the arrays in `kept`; all live as long.
+    """What `interpret.run` needs. address: of `words`, which point into the arrays of `kept`.
 
-    record: the call, for messages. writes: does this rank get anything into its output? why: the reason for its
-    algorithm.
+    record: the call, for messages. writes: does the call write this rank's output? why: the reason for its algorithm.
     """
 
     address: int
@@ -57,31 +56,26 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of a block, of the largest where they differ."""
+        """The bytes of a block; of the largest if they differ."""
         return int(self.words[PlanWord.TOTAL] * self.words[PlanWord.ITEM])
 
     @property
     def tag(self) -> bool:
-        """Does the signature stand in front of the payload?"""
+        """Do signature and payload share a cache line?"""
         return bool(self.words[PlanWord.TAG])
 
 
 def bind(
-    program: Program,
-    record: CallRecord,
-    blocks: Blocks,
-    kernels: tuple[int, int],
-    half: int,
-    config: Config,
+    program: Program, record: CallRecord, blocks: Blocks, kernels: tuple[int, int], half: int, config: Config
 ) -> Plan:
     """The plan for these blocks.
 
-    record: the call; ranks whose records, tables, blocks or configurations differ do not run together. kernels: the
-    addresses of those for partial and for complete results. half: bytes of a staging half.
+    record: the call. The signature covers record, table, blocks and the settings that shape programs. kernels: the
+    addresses of the kernels for partial and for complete results. half: bytes of a staging half.
     """
     count, item = blocks.length, blocks.item
     record = record._replace(algorithm=program.name, lowering=str(program.lowering))
-    # Whether a rank passes lists or one tensor is its own affair, and not part of the agreement.
+    # The signature does not cover in_list and out_list: ranks may differ in whether they pass lists or one tensor.
     agreed = record, program.table, count, item, blocks.extents, config.segment_bytes, config.tag_bytes
     align = max(1, _LINE // item)
     chunk, segments = count, 1

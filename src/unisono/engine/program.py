@@ -1,13 +1,13 @@
-"""The form of a compiled program: rows of integers, and the words that kernel and Python share.
+"""The form of a compiled program, and the layouts of words that the kernel and Python share.
 
-A program is rows and refs. A row is one of
+A program has rows and refs. A row is one of
 
     WAIT   rank step                    until that rank has posted that step of this segment
     GATE                                until every rank has entered this call with the same signature
     MOVE   sub, inputs -> outputs       copy one input, or combine several, into all outputs; may post a step
 
-and a ref is an address without a size in it: (where, rank, block, sub). Where is the user's input, his output, or the
-staging area of a rank. Sizes come with the plan that binds a program to a tensor.
+A ref is a symbolic address, (where, rank, block, sub): in the input, the output or the staging area of a rank. It
+contains no sizes; the plan has them.
 """
 
 from __future__ import annotations
@@ -21,24 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "IN",
-    "OUT",
-    "ROW_WORDS",
-    "STAGE",
-    "STEP_BITS",
-    "LineWord",
-    "Lowering",
-    "Op",
-    "PlanWord",
-    "Program",
-    "RefWord",
-    "RowWord",
-    "StateWord",
-    "TagWord",
+    "IN", "OUT", "ROW_WORDS", "STAGE", "STEP_BITS", "LineWord", "Lowering", "Op", "PlanWord", "Program", "RefWord",
+    "RowWord", "StateWord", "TagWord",
 ]  # fmt: skip
 
 IN, OUT, STAGE = 0, 1, 2
-"""Where a ref points: the user's input, his output, a staging slot."""
+"""Where a ref points: the user's input, the user's output, a staging slot."""
 
 STEP_BITS = 12
 """A progress word is segment << STEP_BITS | step: one monotone number per rank, with one writer."""
@@ -47,7 +35,7 @@ ROW_WORDS = 8
 
 
 class Op(IntEnum):
-    """What a row does."""
+    """The kind of a row."""
 
     WAIT = 0
     MOVE = 1
@@ -55,7 +43,7 @@ class Op(IntEnum):
 
 
 class RowWord(IntEnum):
-    """The words of a row. A WAIT has a rank and a step; a GATE has a post."""
+    """The words of a row. A WAIT has RANK and STEP; a GATE has POST."""
 
     OP = 0
     RANK = 1
@@ -70,7 +58,7 @@ class RowWord(IntEnum):
 
 
 class RefWord(IntEnum):
-    """The words of a ref. In the staging area `block` is the slot."""
+    """The words of a ref. In the staging area BLOCK is the slot."""
 
     WHERE = 0
     RANK = 1
@@ -105,17 +93,17 @@ class PlanWord(IntEnum):
 
 
 class LineWord(IntEnum):
-    """The words of a control line. Where a comment says so, the next word is for odd calls."""
+    """The words of a control line. "(next: odd)": the next word is the same for calls with an odd number."""
 
     PROGRESS = 0  # segment << STEP_BITS | step: written by its rank only, never decreasing
     NUMBER = 1  # of the call that the rank has entered (next: odd)
-    SIGNATURE = 3  # with which it has entered it; 0: it does not stand by it (next: odd)
+    SIGNATURE = 3  # of that call; 0: the rank has refused or withdrawn it (next: odd)
     IN_OFFSET = 5  # where its input lies in its heap (next: odd)
     OUT_OFFSET = 7  # where its output lies in its heap (next: odd)
 
 
 class TagWord(IntEnum):
-    """The words in front of the payload in a staging half, where both go together (a tag)."""
+    """The words of a tag, in front of the payload in a staging half."""
 
     NUMBER = 0
     SIGNATURE = 1
@@ -140,8 +128,8 @@ class StateWord(IntEnum):
     LOOK_UP_NS = 12  # longest stay in the kernel without a look from Python
     CALL = 13  # number of the call, over all calls
     SCRATCH = 14  # address of a block that stays in the first-level cache
-    FLOOR = 15  # every rank is known to have posted this
-    READERS_0 = 16  # who may still read the half with even segments: address of flags, 0: nobody
+    FLOOR = 15  # every rank has posted this step
+    READERS_0 = 16  # ranks that may still read the half of even segments: address of flags; 0: none
     READERS_1 = 17
     ADDRESSES = 18  # address of the table below: 5 words per rank
     WORDS = 19
@@ -159,11 +147,11 @@ class Lowering(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What one rank does.
+    """The program of one rank.
 
-    name, table: of the schedule, its name and a digest of its rows. readers: the ranks that read my staging area.
-    slots: staging slots of the rank that needs most. one_post: every rank publishes before the gate only, so that the
-    signature and the payload can share a cache line.
+    name, table: the name of the schedule, and a digest of its rows. readers: the ranks that read this rank's staging
+    area. slots: the staging slots of the rank that needs most. one_post: ranks wait for no step after the gate, so
+    signature and payload can share a cache line.
     """
 
     name: str
@@ -181,12 +169,12 @@ class Program:
 
     @cached_property
     def reader_flags(self) -> npt.NDArray[np.int64]:
-        """`readers` for the kernel, one flag per rank; it looks at them after the call, too, so they live as long."""
+        """`readers` for the kernel, one flag per rank. The kernel reads them after the call, too."""
         flags = np.zeros(self.ranks, np.int64)
         flags[list(self.readers)] = 1
         return flags
 
     @property
     def gate_row(self) -> int:
-        """Which row is the gate."""
+        """The index of the gate's row."""
         return int(np.flatnonzero(self.rows[:, RowWord.OP] == Op.GATE)[0])

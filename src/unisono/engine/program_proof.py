@@ -1,12 +1,12 @@
-"""The proof of compiled programs: no race, no deadlock, the right values, for every timing.
+"""Prove compiled programs: no race, no deadlock, and the right values, for every timing.
 
-It reads rows and refs only and knows nothing of the compiler. All ranks run side by side, two calls (what goes wrong
-between calls shows in the second) of three segments each (the third is the first to use a half of the staging area
-again), with staging halves used in turn as the kernel uses them.
-Waits are for monotone words and each word has one writer, so one run decides about deadlock for every timing. Vector
-clocks decide about races for every timing: each access of a word must be ordered after the accesses it conflicts with.
-The user rewrites his tensors before each call and spoils them after it, so late readers and early writers show too.
-Values are exact integers, the inputs random: a wrong sum is right by chance with probability below 2^-40.
+The proof uses rows and refs only, and nothing of the compiler. It runs the programs of all ranks abstractly: two calls,
+to find errors between calls, of three segments each, because the third is the first to reuse a staging half.
+
+- Deadlock: every wait is for a monotone word with one writer, so one run decides for every timing.
+- Races: by vector clocks, each access of a word must be ordered after the accesses that conflict with it.
+- The tensors are written before each call and overwritten after it, so late readers and early writers are races.
+- Values are exact sums of random integers: a wrong sum passes with a probability below 2^-40.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Word = tuple[int, ...]
 
 
 class CompiledCall(NamedTuple):
-    """One call of every rank: the schedule, its programs and how it was lowered."""
+    """One call of all ranks: the schedule, the programs of all ranks, and their lowering."""
 
     schedule: Schedule
     programs: Sequence[Program]
@@ -38,12 +38,12 @@ class CompiledCall(NamedTuple):
 
 
 def prove_programs(schedule: Schedule, programs: Sequence[Program], lowering: Lowering) -> None:
-    """Prove that these programs, called twice in a row, do what the schedule promises. Raises ProgramError."""
+    """Prove that these programs, run twice in a row, keep the schedule's contract. Raises ProgramError."""
     prove_calls([CompiledCall(schedule, programs, lowering)] * 2)
 
 
 def prove_calls(calls: Sequence[CompiledCall]) -> None:
-    """The same for calls of several schedules of one group, back to back."""
+    """Prove the same for calls of several schedules in one group, one after the other."""
     _Machine(calls).run()
 
 
@@ -55,7 +55,7 @@ class _Machine:
         self.posted: list[list[tuple[int, list[int]]]] = [[(0, [0] * p)] for _ in range(p)]
         self.entered: list[list[list[int]]] = [[] for _ in range(p)]  # per rank and call, its clock at the gate
         self.values: dict[Word, int] = {}
-        self.extents: dict[Word, int] = {}  # which block's size what is there has
+        self.extents: dict[Word, int] = {}  # the index of the block size that a word's content has
         self.writer: dict[Word, tuple[int, int]] = {}
         self.readers: dict[Word, dict[int, int]] = defaultdict(dict)
         self.halves: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)
@@ -87,7 +87,7 @@ class _Machine:
     def name(self) -> str:
         return " ; ".join(dict.fromkeys(f"{call.schedule.name} ({call.lowering})" for call in self.calls))
 
-    # One rank. It yields whenever it has to wait.
+    # One rank, as a generator that yields while it waits.
     def process(self, me: int) -> Iterator[None]:
         segment, floor = 0, 0
         half_readers: list[frozenset[int]] = [frozenset(), frozenset()]
@@ -165,7 +165,7 @@ class _Machine:
             self.write(me, word, total)
 
     def use_half(self, me: int, owner: int, segment: int) -> None:
-        """No access of another segment to this half may still be under way, whatever the layout of the two."""
+        """Raise if another rank may still access this half for another segment: slots may overlap between plans."""
         uses = self.halves[owner, segment & 1]
         for (rank, other), at in list(uses.items()):
             if other != segment:
@@ -193,7 +193,7 @@ class _Machine:
                 raise ProgramError(f"{self.name}: rank {me} overwrites {_say(word)} while rank {rank} uses it")
         self.writer[word], self.readers[word], self.values[word] = (me, self.clock[me][me]), {}, value
 
-    # The user, before and after a call.
+    # What the user does before and after a call.
     def fill(self, me: int, number: int) -> None:
         self.tick(me)
         given, results = self.user[number]
@@ -218,7 +218,7 @@ class _Machine:
                 self.write(me, _at(word, number, part), -1)
 
     def extent(self, number: int, me: int, origin: int) -> int:
-        """Which block's size this chunk of a rank's input has: the block's; in an all_to_all that of the pair."""
+        """The index of the block size of a chunk of a rank's input: one per block, in all_to_all one per pair."""
         schedule = self.calls[number].schedule
         if schedule.collective not in BLOCKED:
             return 0
@@ -238,7 +238,7 @@ UserWords = list[list[tuple[Word, Value]]]
 
 
 def _user_words(call: CompiledCall) -> tuple[UserWords, UserWords]:
-    """Per rank, the words of the user's input and output, with the values they hold by contract."""
+    """The words of each rank's input and output, with the values that the contract gives them."""
     promise = contract(call.schedule)
 
     def words(slots: dict[Slot, Value], where: int) -> UserWords:

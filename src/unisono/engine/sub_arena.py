@@ -1,8 +1,8 @@
-"""The shared memory of sub-groups: regions of an arena, which all its ranks have mapped already.
+"""The shared memory of a sub-group: a region of the world's arena, which all ranks have mapped already.
 
-The heap of a sub-group's first member lends the region. Members leave one by one, and wait for nobody: a member says on
-its board in the region that it is gone. Once all are gone (or dead), each drops what it kept for the others, such as
-messages, and lets the region go; then its lender takes it back. All this is looked after when groups come and go.
+The region comes from the heap of the sub-group's first member, the lender. A member that leaves says so on its board in
+the region and does not wait. When all members have left or died, each drops what it kept for the others, such as
+messages, and says so, too; then the lender frees the region. These steps are made when groups are made and closed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Lender", "SubArena"]
 
 
 class SubArena(Layout):
-    """The part of an arena, from byte `start` on, that belongs to some of its ranks: the members, in their order.
+    """The region of an arena, from byte `start` on, of a sub-group. members: its ranks, in order.
 
-    It has no heaps of its own: tensors in shared memory serve all groups of their rank.
+    It has no heaps of its own: a rank's shared tensors work in all its groups.
     """
 
     def __init__(self, lender: Lender, start: int, members: Sequence[int], rank: int) -> None:
@@ -35,17 +35,17 @@ class SubArena(Layout):
         self._kept: object = None
 
     def leave(self, kept: object = None) -> None:
-        """Touch this memory no more. kept: what must live until the others have left, too.
+        """Stop using this memory. kept: an object that must live until all members have left.
 
-        Takes no lock: the garbage collector may call this anywhere.
+        Takes no lock, because the garbage collector may call this anywhere.
         """
         self._kept = kept
-        self.mark_gone(self.rank, DepartureKind.LEFT, "left the group")
+        self.board(self.rank).set_gone(DepartureKind.LEFT, "left the group")
         if not self.settle():
             self.lender.left.append(self)
 
     def settle(self) -> bool:
-        """Let go what may go by now. True: this rank has nothing more to do here."""
+        """Free what can be freed by now. True if this rank has nothing left to do for this region."""
         mine = self.board(self.rank)
         if not mine.let_go and (self._kept is None or self._all(lambda board: board.gone is not None)):
             self._kept = None
@@ -56,19 +56,19 @@ class SubArena(Layout):
         return self.rank > 0 and mine.let_go
 
     def _all(self, done: Callable[[Board], bool]) -> bool:
-        """Is this so on the boards of all members that live?"""
+        """Is this true of the boards of all living members?"""
         return all(done(board) or not _exists(board.pid) for board in map(self.board, range(self.size)))
 
 
 class Lender:
-    """One rank's side of all that is lent in its arena. `left`: where it has left, but is not through yet."""
+    """The regions that a rank has lent or uses. left: those that it has left and not settled yet."""
 
     def __init__(self, arena: Arena, heap: Heap) -> None:
         self.arena, self.heap = arena, heap
         self.left: deque[SubArena] = deque()
 
     def lend(self, members: Sequence[int]) -> SubArena:
-        """Memory that reads zero, for a group of these ranks, of which this is the first. Raises OutOfMemory."""
+        """Allocate zeroed memory for a group of these ranks, of which this is the first. Raises OutOfMemory."""
         needs = Layout(len(members), self.arena.half)
         sub = SubArena(self, self.heap.lend(needs.end, needs.head), members, 0)
         for rank, member in enumerate(members):
@@ -76,11 +76,11 @@ class Lender:
         return sub
 
     def take_back(self, sub: SubArena) -> None:
-        """Take memory back that nobody touches any more."""
+        """Free a region that no rank uses any more."""
         self.heap.take_back(sub.start, sub.end - sub.start)
 
     def collect(self) -> None:
-        """Settle what has been left."""
+        """Settle the regions that this rank has left."""
         for _ in range(len(self.left)):
             try:
                 sub = self.left.popleft()

@@ -1,8 +1,8 @@
-"""First pass: a table as versions of slots (single assignment form).
+"""First pass: the table in single assignment form.
 
-Each write of a slot makes a new version; a version has one maker and knows its readers. All that a round combines into
-a slot is one move, with its inputs in absolute rank order: the sum has the same bits wherever and however it is cut.
-Moves that no result needs are dropped.
+Each write of a slot makes a new version, which has one maker and a list of readers. All that a round combines into a
+slot is one move with its inputs in rank order, so sums have the same bits however the tensor is cut. Moves that no
+result needs are dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Place", "ProgramMove", "Version", "Versions", "extent_of", "make_ver
 
 
 class Place(NamedTuple):
-    """A ref: where (IN, OUT, STAGE), whose, which block (or staging slot), which chunk of the block."""
+    """A ref: where (IN, OUT or STAGE), the rank, the block or staging slot, the chunk of the block."""
 
     where: int
     rank: int
@@ -31,8 +31,11 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class Version:
-    """What a slot holds between two writes. given: its place in the user's input, when it comes from there;
-    result: its place in the user's output, when it must end there; extent: which of the sizes of blocks is its own."""
+    """The content of a slot between two writes.
+
+    given: its place in the user's input, if it is one. result: its place in the user's output, if it is one. extent:
+    the index of its block size. home: where its own rank reads it; abroad: where peers read it.
+    """
 
     rank: int
     sub: int
@@ -42,17 +45,17 @@ class Version:
     given: Place | None = None
     result: Place | None = None
     readers: list[ProgramMove] = field(default_factory=list)
-    home: Place | None = None  # where its own rank finds it
-    abroad: Place | None = None  # where peers find it
+    home: Place | None = None
+    abroad: Place | None = None
 
     def peers(self) -> list[ProgramMove]:
-        """The moves of other ranks that read it."""
+        """The moves of other ranks that read this version."""
         return [m for m in self.readers if m.rank != self.rank]
 
 
 @dataclass(eq=False)
 class ProgramMove:
-    """One step of a rank: copy or combine `inputs`, to all places in `to`. A publish has a source and no version."""
+    """One step of a rank: copy or combine `inputs` into all places of `to`. A publishing move makes no version."""
 
     rank: int
     round: float
@@ -70,7 +73,7 @@ class ProgramMove:
 
 @dataclass
 class Versions:
-    """The moves in order of rounds, and the versions that must end in the outputs."""
+    """The moves in order of rounds, and the versions that are results."""
 
     moves: list[ProgramMove]
     finals: list[Version]
@@ -78,7 +81,7 @@ class Versions:
 
 
 def make_versions(schedule: Schedule) -> Versions:
-    """The table in single assignment form. Raises AlgorithmError where a chunk changes its place inside a block."""
+    """The table in single assignment form. Raises AlgorithmError if a chunk changes its place within a block."""
     promise = contract(schedule)
     per, everybody = promise.per_block, (1 << schedule.ranks) - 1
     given, result = _places(promise.before, IN, per), _places(promise.after, OUT, per)
@@ -102,9 +105,8 @@ def make_versions(schedule: Schedule) -> Versions:
         for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[cuts[k] : cuts[k + 1]]:
             slot, version = (dst, dbuf, dchunk), read((src, sbuf, schunk))
             if version.sub != dchunk % per:
-                raise AlgorithmError(
-                    f"{schedule.name}, round {k}: chunk {schunk} goes to {dchunk}: their sizes may differ"
-                )
+                reason = f"chunk {schunk} goes to {dchunk}: their sizes may differ"
+                raise AlgorithmError(f"{schedule.name}, round {k}: {reason}")
             if op == COPY:
                 terms[slot] = [version]
             elif slot in terms:
@@ -132,14 +134,14 @@ def make_versions(schedule: Schedule) -> Versions:
 
 
 def extent_of(schedule: Schedule, rank: int, block: int) -> int:
-    """Which of the sizes of blocks this block of a rank has: one for each block, all_to_all one for each pair."""
+    """The index of the size of a rank's block: one per block, in all_to_all one per pair of ranks."""
     if schedule.collective == "all_to_all":
         return rank * schedule.ranks + block
     return block if schedule.collective in BLOCKED else 0
 
 
 def _places(slots: dict[Slot, tuple[int, int]], where: int, per: int) -> dict[Slot, Place]:
-    """A user's tensor on a rank is the slots of that rank, in order."""
+    """The places of slots in the users' tensors: a rank's tensor has the slots of that rank in order."""
     count: dict[int, int] = {}
     places = {}
     for slot in sorted(slots):
@@ -150,7 +152,7 @@ def _places(slots: dict[Slot, tuple[int, int]], where: int, per: int) -> dict[Sl
 
 
 def _needed(moves: list[ProgramMove], finals: list[Version]) -> list[ProgramMove]:
-    """The moves that a result depends on, entered as readers of their inputs."""
+    """The moves that a result depends on. Adds them to the readers of their inputs."""
     live, keep = set(finals), []
     for move in reversed(moves):
         if move.makes in live:

@@ -1,10 +1,10 @@
 """Third and fourth pass: puts and waits.
 
-Put: a copy of what another rank has just combined becomes one more output of that combine, where vector clocks prove
-that nobody else can be using the destination. (Two-shot and ring then reduce and distribute in one pass.)
+Put: a copy of a peer's combined value becomes one more output of the move that combines it, if vector clocks prove that
+no other move can be using the destination. So two-shot and ring reduce and distribute in one pass.
 
-Waits: a move waits for the makers of what it reads, and, where peers reach tensors directly, for the last users of what
-it overwrites; but only if no earlier wait implies it.
+Waits: a move waits for the makers of its inputs and, with zero copy, for the last users of what it overwrites. A wait
+that an earlier one implies is left out.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["order"]
 def order(
     placed: Placed, ranks: int, lowering: Lowering
 ) -> tuple[list[list[ProgramMove]], list[list[ProgramMove]], int]:
-    """(moves before the gate, moves after it) of each rank with their waits, and the step that the gate posts.
+    """Each rank's moves before the gate and after it, with their waits, and the step that the gate posts.
 
-    Steps count the moves of a rank. All that happens before the gate is posted with it, as the same step on all ranks.
+    Steps count the moves of a rank. The gate posts all moves before it, as the same step on all ranks.
     """
     return _Order(placed, ranks, lowering).result()
 
@@ -42,7 +42,7 @@ class _Order:
         self.clock = [[self.gate if q == r else 0 for q in range(ranks)] for r in range(ranks)]
         self.at_gate = [list(clock) for clock in self.clock]
         self.publisher = {move.to[0]: move for moves in self.before for move in moves}
-        self.users: dict[Place, list[ProgramMove]] = defaultdict(list)  # who touches a tensor, where peers reach it
+        self.users: dict[Place, list[ProgramMove]] = defaultdict(list)  # the moves that access a user's memory
         for move in placed.before_gate:
             self.use(move)
         for move in placed.after_gate:
@@ -85,7 +85,7 @@ class _Order:
                 self.users[self.memory(place)].append(move)
 
     def put(self, move: ProgramMove) -> bool:
-        """Let the maker of the only input write this output too, if the destination is free by then."""
+        """Make this copy an output of the move that makes its input, if the destination is free by then."""
         maker = move.inputs[0].maker if len(move.inputs) == 1 else None
         if not (self.lowering.zero_copy and maker and len(maker.inputs) > 1 and move.makes):
             return False
@@ -100,7 +100,7 @@ class _Order:
         return True
 
     def leave(self, rank: int) -> None:
-        """Return only when no peer touches my tensors any more."""
+        """Add a last wait: a rank returns when no peer uses its tensors any more."""
         last = ProgramMove(rank, float("inf"), 0, [], None)
         self.wait(last, [m for place, users in self.users.items() if place.rank == rank for m in users])
         if last.waits:
@@ -108,7 +108,7 @@ class _Order:
             self.after[rank].append(last)
 
     def wait(self, move: ProgramMove, needs: list[ProgramMove]) -> None:
-        """Wait for these moves, the latest first: it implies the most."""
+        """Add waits for these moves, the latest first, because it implies the most."""
         mine = self.clock[move.rank]
         for need in sorted(needs, key=lambda m: (-m.round, -m.step, (m.rank - move.rank) % self.ranks)):
             if need.rank != move.rank and mine[need.rank] < need.step:

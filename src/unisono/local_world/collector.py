@@ -92,7 +92,7 @@ class Collector:
     def _add_death(self, rank: int, how: str) -> None:
         self._listen(rank)  # its report may still be in the channel
         if rank not in self.reports:
-            self._arena.mark_gone(rank, DepartureKind.DIED, how)
+            self._arena.board(rank).set_gone(DepartureKind.DIED, how)
             self._add(Report(rank, "died", how, f"process {self._pids[rank]} {how}\n", time.monotonic_ns()), b"")
 
     def _add(self, report: Report, payload: bytes) -> None:

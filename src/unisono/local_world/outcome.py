@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, cast
 
 from ..errors import ArgumentError, PeerGone, RankFailed, UnisonoError, WaitTimeout
+from ..units import ranks_text
 from .messages import Report
 from .pickling import unpack
 
@@ -50,7 +51,7 @@ def _blame(reports: Reports, failed: list[Report], stuck: Mapping[int, str]) -> 
     same = sorted(report.rank for report in others if report.kind != "waited" and report.how == first.how)
     text = first.text
     if same:
-        text += f"(the same on {_ranks(same)})\n"
+        text += f"(the same on {ranks_text(same)})\n"
     text += "".join(
         f"(and rank {report.rank} {report.how})\n"
         for report in sorted(others, key=lambda report: report.rank)
@@ -108,7 +109,3 @@ def _both(kind: type[UnisonoError]) -> type[RankFailed]:
 def _too_late(call: str, waited_s: float, stuck: Mapping[int, str]) -> WaitTimeout:
     stacks = "".join(f"\nrank {rank} was here:\n{stack.rstrip()}" for rank, stack in stuck.items())
     return WaitTimeout(call, waited_s, list(stuck), details=stacks)
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

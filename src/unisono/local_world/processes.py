@@ -83,7 +83,7 @@ class RankProcesses:
         failure, as `stuck`; both with their stacks.
         """
         for rank in range(len(self.pids)):
-            self.arena.mark_back(rank)  # it has returned from the last run's function
+            self.arena.board(rank).set_back()  # it has returned from the last run's function
         path = [os.path.abspath(entry) for entry in sys.path]
         # Lines with no time of change belong to no file.
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}

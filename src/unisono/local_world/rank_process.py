@@ -83,7 +83,7 @@ class _Rank:
             if os.getpid() != process:  # a child that the function has forked: the rank is its parent
                 os._exit(0)
             self._group.finish()  # peers still need the calls that the function has left in the background
-            self._arena.mark_gone(rank, DepartureKind.RETURNED, "returned from the function")
+            self._arena.board(rank).set_gone(DepartureKind.RETURNED, "returned from the function")
             report = Report(rank, "returned", "returned", at_ns=time.monotonic_ns(), closed=self._group.closed)
             return report, _pack_result(rank, result)
         except BaseException as error:  # noqa: BLE001  SystemExit too: the parent raises it again, the rank lives on
@@ -91,7 +91,7 @@ class _Rank:
                 _end_child(error)
             at_ns = time.monotonic_ns()
             how = "raised " + "".join(traceback.format_exception_only(error)).strip()
-            self._arena.mark_gone(rank, DepartureKind.RAISED, how.splitlines()[0])
+            self._arena.board(rank).set_gone(DepartureKind.RAISED, how.splitlines()[0])
             kind = "waited" if isinstance(error, PeerGone | PeerFailed | WaitTimeout) else "raised"
             text, packed = _pack_error(error)
             return Report(rank, kind, how, text, at_ns), packed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -17,10 +18,13 @@ from ..engine.arena import Arena
 from ..engine.host import Host
 from ..engine.plan import Plan
 from ..engine.sub_arena import SubArena
-from ..errors import InternalError, NotInitialized, PeerFailed, UnisonoError
+from ..errors import InternalError, NotInitialized, PeerFailed, UnisonoError, WaitTimeout
 from ..records import DepartureKind
 
 __all__ = ["Group", "SupportsClose"]
+
+_AT_EXIT_S = 10.0
+"""How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
 
 
 class SupportsClose(Protocol):
@@ -111,7 +115,7 @@ class Group:
     def abandon(self, how: DepartureKind, words: str) -> None:
         """End this rank's calls, and let peers that wait for it fail with `words`. Idempotent."""
         if not self.closed:
-            self.host.arena.mark_gone(self.rank, how, words)
+            self.host.arena.board(self.rank).set_gone(how, words)
             if self.broken is None:
                 self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
 
@@ -143,6 +147,21 @@ class Group:
             if group.worker is not None and group.worker.busy:
                 left_s = None if until is None else max(0.0, until - time.monotonic())
                 group.worker.submit("the end of the group", lambda: None).wait(left_s)
+
+    def leave_at_exit(self) -> None:
+        """When the program ends: finish asynchronous calls, unless an exception ends it; tell the peers; close."""
+        how, words = DepartureKind.ENDED, "ended"
+        error = getattr(sys, "last_value", None)  # the exception whose traceback Python has just printed
+        if error is not None:
+            how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}: {' '.join(str(error).split())}"
+        else:
+            try:
+                self.finish(_AT_EXIT_S)  # peers still need them
+            except WaitTimeout:
+                words = "ended while its call waited in the background"
+        for group in self.all_of_it:
+            group.abandon(how, words)
+        self.close()
 
     def close(self) -> None:
         """Close the group on this rank, and with the world its sub-groups: finish asynchronous calls, then release

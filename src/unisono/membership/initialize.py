@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..engine.arena import Arena
 from ..errors import ArgumentError, NotInitialized
 from ..records import DepartureKind
-from .at_exit import leave_at_exit
 from .current import get_default, is_rank_of_run, set_default
 from .group import Group
 from .launch import detect
@@ -22,7 +21,7 @@ from .socket_store import SocketStore
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-__all__ = ["get_rank", "get_world_size", "init", "shutdown"]
+__all__ = ["get_rank", "get_world_size", "group_or_default", "init", "shutdown"]
 
 _store: Store | None = None
 """Kept because rank 0 may be its server, and torch's own process groups may meet there too."""
@@ -72,18 +71,19 @@ def init(
     return group
 
 
+def group_or_default(group: Any) -> Group:
+    """The group that a call names; if it names none, the default group, made by `init` if there is none."""
+    return group if group is not None else get_default() or init()
+
+
 def get_rank(group: Group | NonMember | None = None) -> int:
     """This process's rank in the group, or in the default group; -1 where it is no member."""
-    if group is None:
-        group = get_default() or init()
-    return -1 if isinstance(group, NonMember) else group.rank
+    return -1 if isinstance(group, NonMember) else group_or_default(group).rank
 
 
 def get_world_size(group: Group | NonMember | None = None) -> int:
     """How many ranks the group has, or the default group; -1 where this process is no member."""
-    if group is None:
-        group = get_default() or init()
-    return -1 if isinstance(group, NonMember) else group.size
+    return -1 if isinstance(group, NonMember) else group_or_default(group).size
 
 
 def shutdown() -> None:
@@ -97,7 +97,7 @@ def shutdown() -> None:
         set_default(None)
         if not group.closed:
             group.finish()  # peers still need the calls in the background
-            group.host.arena.mark_gone(group.rank, DepartureKind.LEFT, "left the group with shutdown()")
+            group.host.arena.board(group.rank).set_gone(DepartureKind.LEFT, "left the group with shutdown()")
             group.close()
     _store = None
 
@@ -106,5 +106,5 @@ def shutdown() -> None:
 def _at_exit() -> None:
     group = get_default()
     if group is not None and not group.closed:
-        leave_at_exit(group)
+        group.leave_at_exit()
     shutdown()

@@ -61,12 +61,8 @@ def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None
     else:
         job = find_job(environ)
         if job is None:
-            return Launch(
-                0,
-                1,
-                "single",
-                "there are no arguments, and neither RANK and WORLD_SIZE nor a launcher's variables are set",
-            )
+            why = "there are no arguments, and neither RANK and WORLD_SIZE nor a launcher's variables are set"
+            return Launch(0, 1, "single", why)
         return _by_job(Launch(job.rank, job.size, job.launcher, job.why), job)
     if not 0 <= launch.rank < launch.size:
         raise ArgumentError(f"{launch.why}, but a rank is at least 0 and below the size")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..errors import ArgumentError, DTypeError
-from .current import get_default
 from .group import Group
-from .initialize import init
+from .initialize import group_or_default
 
 __all__ = ["empty", "share_"]
 
@@ -21,9 +20,7 @@ def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     if not all(isinstance(n, int) and n >= 0 for n in sizes):
         raise ArgumentError(f"shape: expected integers from 0 up, got {shape}")
-    if group is None:
-        group = get_default() or init()
-    return group.empty(*sizes, dtype=dtype)  # type: ignore[arg-type]
+    return group_or_default(group).empty(*sizes, dtype=dtype)  # type: ignore[arg-type]
 
 
 def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:

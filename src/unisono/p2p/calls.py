@@ -8,9 +8,8 @@ from typing import overload
 import torch
 
 from ..arguments import check_apart, shape_name
-from ..dispatch import group_or_default
 from ..errors import ArgumentError, DTypeError
-from ..membership.group import Group
+from ..membership import Group, group_or_default
 from ..watch import caller
 from .progress_engine import progress_engine
 from .requests import check_receive, check_send, receive_request, receive_text, send_request, send_text
@@ -128,12 +127,7 @@ class P2POp:
     """
 
     def __init__(
-        self,
-        op: Callable[..., Transfer],
-        tensor: torch.Tensor,
-        peer: int,
-        group: Group | None = None,
-        tag: int = 0,
+        self, op: Callable[..., Transfer], tensor: torch.Tensor, peer: int, group: Group | None = None, tag: int = 0
     ) -> None:
         group = group_or_default(group)
         if op is isend:

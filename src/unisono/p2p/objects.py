@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from ..arguments import check_list
-from ..codec import decode, encode, fill
-from ..dispatch import group_or_default
+from ..codec import decode, encode, to_tensor
 from ..engine.mailbox import ANY_SOURCE, Receive, Send
 from ..errors import ArgumentError, UnisonoError
-from ..membership.group import Group
+from ..membership import Group, group_or_default
 from ..watch import caller
 from .progress_engine import progress_engine
 from .requests import check_receive, check_send
@@ -35,9 +34,7 @@ def send_object_list(
     """
     group = group_or_default(group)
     check_list("object_list", object_list)
-    payload = encode(object_list, pickle=pickle)
-    message = torch.empty(sum(map(len, payload)), dtype=torch.uint8, device="cpu")
-    fill(message, payload)
+    message = to_tensor(encode(object_list, pickle=pickle))
     check_send(message, dst, group, tag)
     words = f"send_object_list({len(object_list)} objects, dst={dst}, tag={tag})"
     progress_engine(group).complete([Send(message, dst, _tag(tag))], lambda: f"{words} ({caller()})", timeout_s)

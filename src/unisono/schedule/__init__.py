@@ -1,6 +1,6 @@
 """Schedules: tables of transfers, made by tracing or from other tables; their contracts, proofs and counts."""
 
-from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
+from .combine import DUALS, as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, HOLDERS, ROOTED, Contract, contract
 from .count import Bounds, Counts, count, lower_bounds
 from .execute import even_bounds, execute
@@ -36,57 +36,9 @@ from .table import (
 )
 
 __all__ = [
-    "ADD",
-    "BLOCKED",
-    "COPY",
-    "DBUF",
-    "DCHUNK",
-    "DST",
-    "HOLDERS",
-    "JOIN",
-    "OP",
-    "ROOTED",
-    "ROUND",
-    "SBUF",
-    "SCHUNK",
-    "SRC",
-    "Bounds",
-    "Contract",
-    "Counts",
-    "Fault",
-    "Move",
-    "N",
-    "Proof",
-    "Rank",
-    "Rows",
-    "Schedule",
-    "T",
-    "Transfer",
-    "X",
-    "Y",
-    "as_collective",
-    "check_rows",
-    "contract",
-    "count",
-    "even_bounds",
-    "execute",
-    "expand",
-    "find_fault",
-    "fold",
-    "lower_bounds",
-    "moves",
-    "on",
-    "once",
-    "par",
-    "pipeline",
-    "prove",
-    "prove_by_fingerprints",
-    "prove_symmetric",
-    "send",
-    "seq",
-    "spread",
-    "trace",
-    "trace_symmetric",
-    "transpose",
-    "unwrap",
-]
+    "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "DUALS", "HOLDERS", "JOIN", "OP", "ROOTED", "ROUND", "SBUF",
+    "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T",
+    "Transfer", "X", "Y", "as_collective", "check_rows", "contract", "count", "even_bounds", "execute", "expand",
+    "find_fault", "fold", "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove", "prove_by_fingerprints",
+    "prove_symmetric", "send", "seq", "spread", "trace", "trace_symmetric", "transpose", "unwrap",
+]  # fmt: skip

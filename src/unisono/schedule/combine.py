@@ -1,4 +1,4 @@
-"""Tables made of other tables: one after the other, side by side, reversed, on some ranks, in segments."""
+"""Make tables of other tables: in sequence, in parallel, transposed, on some ranks, in segments."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from .table import (
     unwrap,
 )
 
-__all__ = ["as_collective", "fold", "on", "once", "par", "pipeline", "seq", "transpose"]
+__all__ = ["DUALS", "as_collective", "fold", "on", "once", "par", "pipeline", "seq", "transpose"]
 
-_DUAL = {
+DUALS = {
     "broadcast": ("reduce", ADD),
     "reduce": ("broadcast", COPY),
     "all_gather": ("reduce_scatter", ADD),
@@ -48,6 +48,7 @@ _DUAL = {
     "gather": ("scatter", COPY),
     "all_to_all": ("all_to_all", COPY),
 }
+"""Collective -> the one with all arrows reversed, and what its rows do."""
 
 
 def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
@@ -56,7 +57,7 @@ def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedu
 
 
 def seq(*parts: Schedule) -> Schedule:
-    """One after the other. The whole has the collective and the root of the first part, the result of the last."""
+    """Run the parts one after the other. The whole has the first part's collective and root, the last part's result."""
     _same_shape("seq", parts)
     starts = np.cumsum([0, *(part.rounds for part in parts)])
     rows = np.concatenate([_later(part.rows, int(start)) for part, start in zip(parts, starts, strict=False)])
@@ -65,21 +66,21 @@ def seq(*parts: Schedule) -> Schedule:
 
 
 def par(*parts: Schedule) -> Schedule:
-    """Side by side: round k of the whole is round k of every part. The parts must write different slots."""
+    """Run the parts at the same time: round k of the whole is round k of every part. Parts write different slots."""
     _same_shape("par", parts)
     name = " | ".join(part.name for part in parts)
     return replace(parts[0], rows=_by_round([part.rows for part in parts]), name=name, yields=())
 
 
 def transpose(schedule: Schedule) -> Schedule:
-    """Time and arrows reversed, for the dual collective: what was copied is now added, or collected.
+    """Reverse rounds and arrows: an algorithm for the dual collective, which adds what was copied.
 
-    Duals: broadcast and reduce, all_gather and reduce_scatter, scatter and gather; all_to_all is its own. Raises
-    ArgumentError for a collective without a dual.
+    Duals: broadcast and reduce, all_gather and reduce_scatter, scatter and gather (copied both ways), all_to_all and
+    itself. Raises ArgumentError for other collectives.
     """
-    if schedule.collective not in _DUAL:
-        raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual; only {', '.join(sorted(_DUAL))} have")
-    collective, op = _DUAL[schedule.collective]
+    if schedule.collective not in DUALS:
+        raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual; only {', '.join(sorted(DUALS))} have")
+    collective, op = DUALS[schedule.collective]
     rows = schedule.rows[::-1].copy()
     rows[:, ROUND] = schedule.rounds - 1 - rows[:, ROUND]
     rows[:, [SRC, SBUF, SCHUNK, DST, DBUF, DCHUNK]] = rows[:, [DST, DBUF, DCHUNK, SRC, SBUF, SCHUNK]]
@@ -99,10 +100,10 @@ def on(
     first: npt.ArrayLike | None = None,
     width: int = 1,
 ) -> Schedule:
-    """The schedule among some ranks of a larger world, on some chunks of a larger buffer.
+    """Run a schedule on some of `ranks` ranks, and on some chunks of a larger buffer.
 
-    members[i] is the rank that plays rank i. Chunk c becomes the chunks first[c] .. first[c] + width - 1, by default
-    those from c * width, of `chunks` (by default as many as there are then).
+    members[i]: the rank that takes the part of rank i. Chunk c becomes the chunks first[c] .. first[c] + width - 1 of
+    `chunks`; by default first[c] is c * width, and `chunks` is the schedule's times width.
     """
     rank_of = np.asarray(members)
     start = np.arange(schedule.chunks) * width if first is None else np.asarray(first)
@@ -124,13 +125,13 @@ def on(
 
 
 def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
-    """As many copies of a schedule as there are segments of the vector, each `lag` rounds after the one before."""
+    """Run a schedule on each of `segments` parts of the vector; each starts `lag` rounds after the one before."""
     if segments < 1 or lag < 0:
         raise ArgumentError(f"pipeline: {segments} segments {lag} rounds apart make no schedule")
     whole = np.arange(schedule.chunks)
     parts = []
     for j in range(segments):
-        # Where users see blocks, each block is cut into segments, and not the vector.
+        # In collectives with blocks, each block is cut into segments, not the vector.
         first = whole * segments + j if schedule.collective in BLOCKED else whole + j * schedule.chunks
         part = on(schedule, schedule.ranks, np.arange(schedule.ranks), chunks=segments * schedule.chunks, first=first)
         parts.append(_later(part.rows, j * lag))
@@ -140,9 +141,9 @@ def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:
 
 
 def fold(core: Schedule, ranks: int) -> Schedule:
-    """An all_reduce for more ranks than the core has, but at most twice as many.
+    """Extend an all_reduce to more ranks, at most twice as many.
 
-    Each extra rank sends its vector to a neighbour in the core before, and gets the result from it afterwards.
+    Each extra rank first sends its vector to a neighbour in the core, and gets the result from it afterwards.
     """
     q, C = core.ranks, core.chunks
     if core.collective != "all_reduce" or not q <= ranks <= 2 * q:
@@ -164,7 +165,7 @@ def fold(core: Schedule, ranks: int) -> Schedule:
 
 
 def once(schedule: Schedule) -> Schedule:
-    """The table without the sends of what the receiver holds already; for schedules that only copy."""
+    """Drop the sends of chunks that the receiver already holds. For schedules that only copy."""
     if (schedule.rows[:, OP] != COPY).any():
         raise ArgumentError(f"{schedule.name}: once() is for schedules that only copy")
     schedule = spread(schedule)

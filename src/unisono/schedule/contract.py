@@ -20,7 +20,7 @@ ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})
 """Collectives with a root."""
 
 BLOCKED = frozenset({"scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"})
-"""Collectives in which users see one block per rank. In the others a tensor may be cut anywhere."""
+"""Collectives on one block per rank. In the others a tensor may be cut anywhere."""
 
 HOLDERS = {
     "broadcast": ("root", "all"),
@@ -31,16 +31,16 @@ HOLDERS = {
     "reduce_scatter": ("all", "owner"),
     "all_reduce": ("all", "all"),
 }
-"""Who holds a chunk before and after, where no chunk changes its number: the root, its owner (the rank whose block it
-belongs to) or all. Whoever holds it afterwards holds the combination of all that was held before."""
+"""Who holds a chunk before and after: the root, its owner (the rank whose block it is in) or all. Afterwards they hold
+the combination of what was held before. Only collectives in which chunks keep their numbers are here."""
 
 
 @dataclass(frozen=True)
 class Contract:
-    """Before and after, as dicts from slots to values.
+    """What slots hold before and after.
 
-    The input tensor of a rank is its slots in `before`, in order of (buffer, chunk), the output tensor those in
-    `after`. blocks: into how many blocks the longer of the two is cut; `per_block` chunks make a block.
+    A rank's input tensor is its slots in `before`, in order of (buffer, chunk); its output tensor those in `after`.
+    blocks: the number of blocks in the longer of the two; a block has `per_block` chunks.
     """
 
     before: dict[Slot, Value]

@@ -1,7 +1,7 @@
-"""The cost of a table: rounds, messages, and what each rank sends, receives and adds.
+"""Count the costs of a table: rounds, messages, and what each rank sends, receives and adds.
 
-Amounts are fractions of the vector of m bytes: the tensor; for scatter, gather, all_gather and reduce_scatter the
-longer one, of all blocks; for all_to_all the tensor of one rank.
+Amounts are fractions of the vector of m bytes. The vector is the tensor; for scatter, gather, all_gather and
+reduce_scatter the tensor of all blocks; for all_to_all one rank's tensor.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["Bounds", "Counts", "count", "lower_bounds"]
 
 @dataclass(frozen=True)
 class Counts:
-    """What a table costs.
+    """The costs of a table.
 
-    rounds: those in which a message travels. ports: the most messages that one rank sends, or receives, in one round.
-    messages, sent, received, added: per rank, the last three as fractions of the vector. What a rank moves within
-    itself is no message; what it adds is an addition wherever it comes from.
+    rounds: the number of rounds with messages. ports: the most messages that one rank sends, or receives, in a round.
+    messages, sent, received, added: per rank, the last three as fractions of the vector. A copy within a rank is no
+    message; additions count wherever the data comes from.
     """
 
     rounds: int
@@ -51,7 +51,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What no algorithm with one port per rank can beat: rounds, what the busiest rank sends or receives, and adds."""
+    """Lower bounds for algorithms with one port per rank: rounds; what the busiest rank sends or receives; and adds."""
 
     rounds: int
     sent: float
@@ -82,7 +82,7 @@ def count(schedule: Schedule) -> Counts:
 
 
 def _count_symmetric(one: Schedule) -> Counts:
-    """The same from the rows of one rank: every rank sends, receives and adds as much as it does."""
+    """Count from the rows of rank 0: all ranks send, receive and add the same amounts."""
     p, rows = one.ranks, one.rows
     hops = (rows[:, DST] - rows[:, SRC]) % p
     messages = np.unique((rows[:, ROUND] * p + hops)[hops > 0])
@@ -92,10 +92,10 @@ def _count_symmetric(one: Schedule) -> Counts:
 
 
 def lower_bounds(collective: str, ranks: int) -> Bounds:
-    """The lower bounds of Chan, Heimlich, Purkayastha and van de Geijn (2007); for scans and barriers likewise.
+    """The lower bounds of Chan, Heimlich, Purkayastha and van de Geijn (2007), extended to scans and barriers.
 
-    Somebody must hear from everybody, or be heard by everybody, and a round at most doubles the number of those who
-    know. What is missing must come, and what others need must go. p - 1 vectors must be added, at best by all alike.
+    Rounds: data must reach all ranks, or come from all, and a round at most doubles the ranks that data has reached.
+    Bytes: a rank must send what others need and it alone has. Additions: p - 1 vectors, at best shared equally.
     """
     lg, F = (ranks - 1).bit_length(), (ranks - 1) / ranks
     whole = float(ranks > 1)

@@ -1,4 +1,4 @@
-"""A table on real data: all ranks in one process, in numpy. For tests and for teaching."""
+"""Run a table on real data: all ranks in one process, with numpy. For tests and teaching."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 def even_bounds(count: int, chunks: int) -> npt.NDArray[np.int64]:
-    """Where each chunk of `count` elements starts, and where the last one ends. Chunks may be empty."""
+    """The offsets of the chunks of `count` elements, and the end of the last. Chunks may be empty."""
     return np.arange(chunks + 1) * count // chunks
 
 
@@ -28,11 +28,11 @@ def execute(
     bounds: npt.ArrayLike | None = None,
     combine: Callable[[Array, Array], Array] | None = None,
 ) -> list[list[Array]]:
-    """Run the table on one vector per rank; returns the buffers X, Y and T of every rank as `buffers[buffer][rank]`.
+    """Run the table on one vector per rank; return the buffers X, Y and T of every rank as `buffers[buffer][rank]`.
 
-    bounds: (chunks + 1,) element offsets of the chunks, the same everywhere, or anything that broadcasts to (3, ranks,
-    chunks + 1) where buffers and ranks differ; by default even. combine: by default addition, and the maximum for a
-    barrier. X starts as the inputs, Y and T as zeros.
+    bounds: element offsets of the chunks, of shape (chunks + 1,), or broadcastable to (3, ranks, chunks + 1) if buffers
+    and ranks differ; by default `even_bounds`. combine: by default addition; for a barrier the maximum. X starts as the
+    inputs, Y and T as zeros.
     """
     p, C = schedule.ranks, schedule.chunks
     vectors = [np.array(vector) for vector in inputs]

@@ -15,11 +15,11 @@ __all__ = ["Fault", "fault", "ranks_in", "slot_text"]
 
 @dataclass(frozen=True)
 class Fault:
-    """The first place at which a table goes wrong; the argument of the AlgorithmError that a proof raises.
+    """The first error in a table; the argument of the AlgorithmError that a proof raises.
 
-    name, collective: of the table. reason: what goes wrong, as a clause. round: None where it shows only at the end.
-    slot: the slot that holds something wrong; None where a row has a number out of range. line: the `yield` that made
-    the round, as file:line, or "".
+    name, collective: of the table. reason: what is wrong, as a clause. round: None if the error shows only at the end.
+    slot: the slot with the wrong content; None if a row has a number out of range. line: the `yield` that made the
+    round, as file:line, or "".
     """
 
     name: str
@@ -43,10 +43,10 @@ def fault(
     guilty: int | None = None,
     ordered: bool = False,
 ) -> AlgorithmError:
-    """The error to raise.
+    """The error for a fault.
 
-    number: the round in which it happens. guilty: the round whose `yield` is to blame, if another. ordered: it is a
-    fault only where the order of the ranks matters.
+    number: the round in which it happens. guilty: the round whose `yield` is named, if another. ordered: it is a fault
+    only for ops that do not commute.
     """
     blamed = number if guilty is None else guilty
     known = blamed is not None and 0 <= blamed < len(schedule.yields)
@@ -57,13 +57,13 @@ def fault(
 
 
 def slot_text(slot: Slot) -> str:
-    """Such as `rank 1's chunk 0`, or `rank 1's chunk 0 of Y`."""
+    """`rank 1's chunk 0`, or `rank 1's chunk 0 of Y`."""
     rank, buffer, chunk = slot
     return f"rank {rank}'s chunk {chunk}" + (f" of {'XYT'[buffer]}" if buffer != X else "")
 
 
 def ranks_in(bits: int) -> Iterable[int]:
-    """The ranks of a set that is kept as bits."""
+    """The ranks in a set of bits."""
     return (rank for rank in range(bits.bit_length()) if bits >> rank & 1)
 
 

@@ -1,9 +1,9 @@
-"""Proof of large tables by random fingerprints, on a sample of the chunks.
+"""Prove large tables by random fingerprints, on a sample of the chunks.
 
-A rank's contribution to a chunk is a random number below the prime 2^61 - 1, and adding is addition modulo that
-prime. A wrong set of contributions has the right sum with a probability of 2^-61 (Schwartz 1980, Zippel 1979): the sum
-is a linear form in the random numbers. Where no chunk changes its number, each chunk is a problem of its own, and a few
-of them, drawn at random, can be followed through a table with millions of rows.
+A rank's contribution to a chunk is a random number below the prime 2^61 - 1; sums are modulo that prime. A sum is a
+linear form in the random numbers, so a wrong set of contributions has the right sum with a probability of 2^-61
+(Schwartz 1980, Zippel 1979). If chunks keep their numbers, they are independent of each other, so a random sample of
+them can be followed through a table with millions of rows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _Flags = npt.NDArray[np.bool_]
 
 
 def prove_by_fingerprints(schedule: Schedule, *, columns: int = 16, seed: int = 0) -> Proof:
-    """Proof, but for a probability of 2^-61 per slot, that `columns` chunks drawn at random end as the contract says.
+    """Prove that `columns` random chunks end as the contract says; an error is missed with probability 2^-61 per slot.
 
-    For every collective but all_to_all, barrier and scan. Raises AlgorithmError with round, rank, chunk and reason.
+    For all collectives but all_to_all, barrier, scan and exscan. Raises AlgorithmError with round, slot and reason.
     """
     schedule = spread(schedule)
     p, C, rows = schedule.ranks, schedule.chunks, schedule.rows
@@ -48,7 +48,7 @@ def prove_by_fingerprints(schedule: Schedule, *, columns: int = 16, seed: int = 
     marks = rng.integers(1, _PRIME, (p, len(sample)))
     start, end = (_holders(schedule, who, sample) for who in HOLDERS[schedule.collective])
     contributions = np.where(start, marks, 0)
-    # value[b, r, j] is what slot (r, b, sample[j]) holds, if full there.
+    # value[b, r, j] is the content of slot (r, b, sample[j]), if full[b, r, j].
     value = np.zeros((3, p, len(sample)), np.int64)
     full = np.zeros(value.shape, bool)
     value[X], full[X] = contributions, start
@@ -65,7 +65,7 @@ def prove_by_fingerprints(schedule: Schedule, *, columns: int = 16, seed: int = 
 
 
 def _round(schedule: Schedule, rows: Rows, sample: _Numbers, value: _Numbers, full: _Flags) -> None:
-    """One round, for the sampled chunks: `value` and `full` are changed."""
+    """Run one round on the sampled chunks: changes `value` and `full`."""
     row, column = np.nonzero((sample - rows[:, SCHUNK, None]) % schedule.chunks < rows[:, N, None])
     source = rows[row, SBUF], rows[row, SRC], column
     slot = rows[row, DBUF], rows[row, DST], column
@@ -95,7 +95,7 @@ def _round(schedule: Schedule, rows: Rows, sample: _Numbers, value: _Numbers, fu
 
 
 def _modulo(high: _Numbers, low: _Numbers) -> _Numbers:
-    """high * 2^32 + low modulo 2^61 - 1, where 2^61 is 1: sums of many numbers are kept as two halves."""
+    """high * 2^32 + low modulo 2^61 - 1. Sums of many numbers are kept as two halves, so that they do not overflow."""
     return np.asarray(((high >> 29) + ((high & (1 << 29) - 1) << 32) + low) % _PRIME)
 
 

@@ -1,7 +1,7 @@
-"""What a table means: per round, which slots are written, and from which slots.
+"""The meaning of a table: in each round, which slots are written, and from which slots.
 
-Adds into one slot in one round are one combination of several inputs, taken in absolute rank order, the slot's own
-content among them at the place of its rank. So neither the order of rows nor the size of a message changes a sum.
+All adds into one slot in one round are one combination of several inputs, in rank order; the slot's own content is one
+of them, at its rank's place. So the order of rows and the size of a message do not change a sum.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _BUFFERS = 3
 
 
 class Move(NamedTuple):
-    """One write: the slot becomes its only source, or the combination of all sources, which are in rank order."""
+    """One write: a copy of the only source, or the combination of all sources, which are in rank order."""
 
     slot: Slot
     sources: list[Slot]
 
 
 def moves(schedule: Schedule) -> Iterator[tuple[int, list[Move]]]:
-    """The rounds of a table in order, each with its moves: all read before any writes.
+    """The rounds of a table, each with its moves. All moves of a round read before any of them writes.
 
-    Raises AlgorithmError for a number out of range, or a slot written twice in a round.
+    Raises AlgorithmError for a number out of range, and for a slot written twice in a round.
     """
     check_rows(schedule)
     return _rounds(schedule)
@@ -59,10 +59,10 @@ def _rounds(schedule: Schedule) -> Iterator[tuple[int, list[Move]]]:
 
 
 def check_rows(schedule: Schedule) -> None:
-    """Raises AlgorithmError for the first row with a number out of range or an op that its collective does not have.
+    """Raise AlgorithmError for the first row with a number out of range, or with an op that its collective cannot have.
 
-    A barrier joins, because what it moves is only the news that a rank has come, and news may come twice. Every other
-    collective adds, because a contribution must be counted once.
+    A barrier joins, because it may hear twice that a rank has entered. All other collectives add, because each
+    contribution must be counted once.
     """
     rows, p, C = schedule.rows, schedule.ranks, schedule.chunks
     combine = JOIN if schedule.collective == "barrier" else ADD

@@ -1,7 +1,7 @@
-"""The exact proof that a table keeps its contract, for the number of ranks that it is made for.
+"""Prove exactly that a table keeps its contract, for its number of ranks.
 
-The table is run on sets in place of numbers: a slot holds an origin chunk and the set of ranks whose contributions are
-in it. The order of combination is followed, too, so the proof also says whether all ranks end with the same bits.
+The proof runs the table on sets instead of numbers: a slot holds an origin chunk and the set of ranks that have
+contributed to it. It also tracks the order of combination, so it says whether all ranks end with the same bits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MOST_NAMED = 8
 class Proof:
     """What has been proved of a schedule.
 
-    method: "exact"; "symmetric" (the rows of rank 0 stand for those of all ranks); "fingerprints" (random numbers in
-    place of sets, on sampled chunks); "symmetric fingerprints" (both, on all chunks).
-    same_bits: every rank ends with bit-identical sums (all_reduce only). same_order: every chunk is combined in the
-    same order, so that a sum does not depend on where in a tensor it stands. None where there is nothing to say.
+    method: "exact"; "symmetric" (from the rows of rank 0, which stand for all ranks); "fingerprints" (random numbers
+    instead of sets, on sampled chunks); "symmetric fingerprints" (both, on all chunks).
+    same_bits: all ranks end with bit-identical sums (all_reduce only). same_order: all chunks are combined in one
+    order, so a sum does not depend on its place in the tensor. None if it does not apply.
     """
 
     name: str
@@ -46,8 +46,8 @@ _Held = tuple[int, int, int]
 def prove(schedule: Schedule, *, ordered: bool = False) -> Proof:
     """Prove that at the end every slot of the contract holds each contribution exactly once.
 
-    ordered: also that contributions are only ever combined as neighbours in rank order, as an operation that does not
-    commute needs it. Raises AlgorithmError, whose argument is a `Fault`: round, slot, reason and line of the source.
+    ordered: also prove that only neighbours in rank order are combined, as ops that do not commute require. Raises
+    AlgorithmError, whose argument is a `Fault` with round, slot, reason and source line.
     """
     rounds = moves(schedule)
     promise = contract(schedule)
@@ -77,7 +77,7 @@ def prove(schedule: Schedule, *, ordered: bool = False) -> Proof:
 
 
 def find_fault(schedule: Schedule) -> Fault | None:
-    """What `prove` would raise, as data; None for a table that keeps its contract."""
+    """The fault for which `prove` would raise; None for a table that keeps its contract."""
     try:
         prove(schedule)
     except AlgorithmError as error:
@@ -107,7 +107,7 @@ def _obstacle(held: Sequence[_Held], ordered: bool) -> str:
 
 
 def _combine(held: Sequence[_Held], orders: dict[tuple[int, ...], int], ranks: int) -> _Held:
-    """The combination. a + b and b + a are one order; (a + b) + c in one pass and in two are not: rounding differs."""
+    """Combine values. a + b and b + a are one order; (a + b) + c in one pass and in two are not, as they may round."""
     everyone = 0
     for _, who, _ in held:
         everyone |= who
@@ -117,7 +117,7 @@ def _combine(held: Sequence[_Held], orders: dict[tuple[int, ...], int], ranks: i
 
 
 def _wrong_end(schedule: Schedule, slot: Slot, held: _Held | None, want: Value) -> AlgorithmError:
-    """The error for a slot of the result that does not hold what it must. The last round that wrote it is to blame."""
+    """The error for a slot with a wrong result. It names the last round that wrote the slot."""
     rank, (chunk, ranks) = slot[0], want
     has_chunk, has, _ = held or (chunk, 0, 0)
     if has_chunk != chunk:

@@ -1,8 +1,8 @@
-"""Proof of algorithms in which every rank does the same, from the rows of rank 0 alone.
+"""Prove algorithms in which all ranks do the same, from the rows of rank 0.
 
-An algorithm that uses its rank only in +, - and % p does the same on every rank, with r added to all ranks and chunks.
-So the rows that rank 0 sends stand for the whole table, and running them proves it for every rank: at 100,000 ranks in
-seconds, where the whole table would have ten thousand million rows.
+If an algorithm uses its rank only in +, - and % p, rank r sends what rank 0 sends, with r added to all ranks and
+chunks. So the rows of rank 0 stand for the whole table, and proving them proves it: in seconds at 100,000 ranks, where
+the whole table would have ten thousand million rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .table import COPY, DCHUNK, DST, ROUND, SCHUNK, SRC, Rounds, Rows, Schedule
 __all__ = ["Rank", "prove_symmetric", "trace_symmetric"]
 
 _MOST_EXACT = 4096
-"""Up to so many ranks a set of ranks is kept as bits, above as a fingerprint: a sum of random numbers."""
+"""Up to so many ranks, sets of ranks are bits of an integer; above, sums of random numbers (fingerprints)."""
 
 _PRIME = (1 << 61) - 1
 
@@ -31,7 +31,7 @@ _PROVABLE = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 
 class Rank:
-    """Every rank at once: "my rank + offset, modulo p". Only + and - and % p exist; all else is a TypeError."""
+    """A symbolic rank, "(my rank + offset) modulo p". It has only +, - and % p; everything else is a TypeError."""
 
     def __init__(self, ranks: int, offset: int = 0) -> None:
         self.ranks, self.offset = ranks, offset % ranks
@@ -56,10 +56,10 @@ class Rank:
 def trace_symmetric(
     algorithm: Callable[..., Rounds], ranks: int, collective: str, *, result: int = X, name: str = ""
 ) -> Schedule:
-    """The rows that rank 0 sends under an algorithm with one chunk per rank, as a symmetric schedule.
+    """Trace an algorithm with one chunk per rank for rank 0 only; return a symmetric schedule.
 
-    `transpose`, `seq` and `as_collective` work on it as on any table; `spread` makes the full one. Raises ArgumentError
-    for an algorithm that names a rank or a chunk by its number, and TypeError for one that uses its rank otherwise.
+    `transpose`, `seq` and `as_collective` work on it as on any table; `spread` makes the rows of all ranks. Raises
+    ArgumentError if the algorithm names a rank or chunk by its number, TypeError if it uses its rank in another way.
     """
     title = name or algorithm.__name__
     rows, yields = [], []
@@ -77,8 +77,8 @@ def trace_symmetric(
 def prove_symmetric(one: Schedule) -> Proof:
     """Prove a symmetric schedule for all ranks, in time proportional to the rows of rank 0.
 
-    For all_gather, reduce_scatter, all_reduce and all_to_all with one chunk per rank. Above 4,096 ranks a wrong set of
-    contributions is overlooked with a probability of 2^-61. Raises AlgorithmError with round and reason.
+    For all_gather, reduce_scatter, all_reduce and all_to_all with one chunk per rank. Above 4,096 ranks, an error is
+    missed with a probability of 2^-61. Raises AlgorithmError with round and reason.
     """
     p = one.ranks
     if not one.symmetric or one.chunks != p or one.collective not in _PROVABLE:
@@ -112,7 +112,7 @@ def prove_symmetric(one: Schedule) -> Proof:
             written.add(slot)
     whole = sets.whole(p) if start == "all" else sets.single(0)
     for c in range(p) if end == "all" else (0,):
-        # In an all_to_all, place r + c is for chunk r of rank r + c.
+        # In an all_to_all, place r + c gets chunk r of rank r + c.
         want = (0, sets.single(c)) if one.collective == "all_to_all" else (c, whole)
         if state.get((one.result, c)) != want:
             raise fault(one, f"rank r ends without each part of chunk r + {c} exactly once")
@@ -120,7 +120,7 @@ def prove_symmetric(one: Schedule) -> Proof:
 
 
 class _Bits:
-    """A set of ranks, counted from the chunk that they contribute to, as the bits of an integer."""
+    """Sets of ranks, relative to the chunk that they contribute to, as bits of an integer."""
 
     method = "symmetric"
 
@@ -138,7 +138,7 @@ class _Bits:
 
 
 class _Fingerprints(_Bits):
-    """The same as a sum of random numbers modulo a prime: a rank that is counted twice makes another sum."""
+    """The same sets as sums of random numbers modulo a prime. A rank that is counted twice changes the sum."""
 
     method = "symmetric fingerprints"
 
@@ -159,7 +159,7 @@ class _Fingerprints(_Bits):
 
 
 class _Slots(dict[tuple[int, int], tuple[int, int]]):
-    """What the slots of a rank hold: (chunk - my rank, set of ranks). The initial contents are made on demand."""
+    """The content of a rank's slots: (chunk - my rank, set of ranks). Initial contents are made on demand."""
 
     def __init__(self, ranks: int, start: str, sets: _Bits) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class _Slots(dict[tuple[int, int], tuple[int, int]]):
 
 
 def _arrivals(one: Schedule, state: _Slots, row: list[int]) -> Iterator[tuple[tuple[int, int], int, int, int]]:
-    """What reaches me by a row, sent by the rank that is `hop` before me: slot, chunk, ranks, op."""
+    """What a row brings to this rank from the rank `hop` before it: slot, chunk, ranks, op."""
     number, _, hop, sbuf, schunk, dbuf, dchunk, n, op = row
     p = one.ranks
     for i in range(n):
@@ -186,7 +186,7 @@ def _arrivals(one: Schedule, state: _Slots, row: list[int]) -> Iterator[tuple[tu
 
 
 def _from_rank_zero(one: Schedule) -> Rows:
-    """The rows turned so that rank 0 sends each of them: a transposed row comes from elsewhere."""
+    """The rows, shifted so that rank 0 sends each of them; in a transposed table other ranks do."""
     rows: Rows = one.rows.copy()
     for column in (DST, SCHUNK, DCHUNK):
         rows[:, column] = (rows[:, column] - rows[:, SRC]) % one.ranks

@@ -1,12 +1,12 @@
-"""A schedule is a table of transfers, one row each; proofs, counts, pictures and programs are made from its rows.
+"""A schedule is a table of transfers, one per row. Proofs, counts, drawings and programs are made from the rows.
 
 A row says: in ROUND, rank SRC sends N consecutive chunks (cyclic in the buffer), starting at SCHUNK of its buffer
 SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: copied (COPY), added (ADD) or joined (JOIN).
 
-- Rows are global facts, so a send without its receive cannot be written.
+- A row is both the send and the receive, so neither can be missing.
 - Within a round every read sees the state before the round; the writes of a rank happen in row order.
-- Rounds are logical time stamps, not barriers: a rank waits only for the chunks that it needs.
-- Chunks are symbolic: sizes are bound when the table runs, so one table serves every size.
+- Rounds are logical times, not barriers: a rank waits only for the chunks that it needs.
+- Chunks have no size until a plan gives them one, so one table serves all sizes.
 """
 
 from __future__ import annotations
@@ -22,39 +22,15 @@ import numpy.typing as npt
 from ..errors import AlgorithmError
 
 __all__ = [
-    "ADD",
-    "COPY",
-    "DBUF",
-    "DCHUNK",
-    "DST",
-    "JOIN",
-    "OP",
-    "ROUND",
-    "SBUF",
-    "SCHUNK",
-    "SRC",
-    "Line",
-    "N",
-    "Rounds",
-    "Rows",
-    "Schedule",
-    "T",
-    "Transfer",
-    "X",
-    "Y",
-    "current_line",
-    "expand",
-    "send",
-    "spread",
-    "trace",
-    "unwrap",
+    "ADD", "COPY", "DBUF", "DCHUNK", "DST", "JOIN", "OP", "ROUND", "SBUF", "SCHUNK", "SRC", "Line", "N", "Rounds",
+    "Rows", "Schedule", "T", "Transfer", "X", "Y", "current_line", "expand", "send", "spread", "trace", "unwrap",
 ]  # fmt: skip
 
 COPY, ADD, JOIN = 0, 1, 2
-"""What the receiver does: replace; combine (each contribution exactly once); combine idempotently (barriers)."""
+"""What the receiver does: replace; add (each contribution exactly once); join (idempotent, for barriers)."""
 
 X, Y, T = 0, 1, 2
-"""Buffers: the user's, a second one for results that cannot be made in place, scratch."""
+"""Buffers: X is the user's, Y is for results that cannot be made in place, T is scratch."""
 
 ROUND, SRC, DST, SBUF, SCHUNK, DBUF, DCHUNK, N, OP = range(9)
 """The columns of a table."""
@@ -72,10 +48,10 @@ Line = tuple[str, int]
 class Schedule:
     """A table of transfers and its contract. Compared by identity; use `prove` to compare behaviour.
 
-    ranks: how many take part. chunks: into how many chunks each buffer is cut. rows: (n, 9) int64, sorted by round.
-    collective: the contract it keeps, such as "all_reduce". root: for collectives with a root. result: the buffer that
-    holds the result, X (in place) or Y. yields: for each round the line of the `yield` that made it, where known.
-    symmetric: the rows are those of rank 0 only; rank r does the same with r added to all ranks and chunks.
+    ranks: their number. chunks: the number of chunks in each buffer. rows: (n, 9) int64, sorted by round. collective:
+    the contract it keeps, such as "all_reduce". root: for collectives with a root. result: the buffer with the result,
+    X (in place) or Y. yields: for each round the line of the `yield` that made it, if known. symmetric: the rows are
+    those of rank 0 only; rank r does the same with r added to all ranks and chunks.
     """
 
     ranks: int
@@ -95,7 +71,7 @@ class Schedule:
 
     def _repr_html_(self) -> str:
         """The page that plays the rounds, for a notebook."""
-        # By name, because `draw` stands on the floor above and is only needed where somebody looks.
+        # By name, because `draw` is above `schedule`, and only needed for display.
         page: str = import_module("unisono.draw").notebook(self)
         return page
 
@@ -113,8 +89,8 @@ def send(
 ) -> Transfer:
     """For every i: rank src[i] sends chunks chunk[i] .. chunk[i] + n[i] - 1 to rank dst[i].
 
-    Arguments broadcast as in numpy. to: the first chunk at the receiver, if another. op: COPY, ADD or JOIN.
-    sbuf, dbuf: the buffers (X unless said; dbuf is sbuf unless said).
+    Arguments broadcast as in numpy. to: the first chunk at the receiver, by default `chunk`. op: COPY, ADD or JOIN.
+    sbuf, dbuf: the buffers; by default X, and the same for both.
     """
     return src, dst, sbuf, chunk, sbuf if dbuf is None else dbuf, chunk if to is None else to, n, op
 
@@ -129,10 +105,10 @@ def trace(
     result: int = X,
     name: str = "",
 ) -> Schedule:
-    """Run an algorithm for all ranks at once and keep what it sends.
+    """Run an algorithm for all ranks at once; return the table of what it sends.
 
-    The algorithm is a generator: each `yield` is a round, either one `send` or a list of them. It is called as
-    `algorithm(r, p)`, with r the array 0 .. p-1, or as `algorithm(r, p, root)` when a root is given.
+    The algorithm is a generator that yields a round at a time: one `send` or a list of them. It is called as
+    `algorithm(r, p)`, with r the array 0 .. p-1, or as `algorithm(r, p, root)` if a root is given.
     """
     r = np.arange(ranks)
     rounds = algorithm(r, ranks) if root is None else algorithm(r, ranks, root)
@@ -147,13 +123,13 @@ def trace(
 
 
 def current_line(rounds: Rounds) -> Line | None:
-    """The line at which a suspended generator stands; None for any other iterable."""
+    """The line of the `yield` at which a generator is suspended; None for other iterables."""
     frame = getattr(rounds, "gi_frame", None)
     return (frame.f_code.co_filename, frame.f_lineno) if frame else None
 
 
 def spread(schedule: Schedule) -> Schedule:
-    """The table with the rows of all ranks; a table that is not symmetric has them already."""
+    """The table with the rows of all ranks; a table that is not symmetric is returned unchanged."""
     if not schedule.symmetric:
         return schedule
     p = schedule.ranks
@@ -165,7 +141,7 @@ def spread(schedule: Schedule) -> Schedule:
 
 
 def unwrap(schedule: Schedule) -> Rows:
-    """The rows with every run that passes the end of its buffer split, so that runs are contiguous on both sides."""
+    """The rows, with runs split where they pass the end of a buffer, so that both sides are contiguous."""
     rows, chunks = spread(schedule).rows, schedule.chunks
     while True:
         room = chunks - np.maximum(rows[:, SCHUNK], rows[:, DCHUNK])
@@ -180,13 +156,13 @@ def unwrap(schedule: Schedule) -> Rows:
         tail[:, N] -= room[over]
         rows = rows.copy()
         rows[over, N] = room[over]
-        # A tail stays behind its own row: in a round the order of rows says which write of a slot comes first.
+        # A tail stays behind its own row: within a round, writes of a slot happen in row order.
         order = np.argsort(np.concatenate([np.arange(len(rows)), np.flatnonzero(over)]), kind="stable")
         rows = np.concatenate([rows, tail])[order]
 
 
 def expand(schedule: Schedule) -> Rows:
-    """The rows with one chunk each."""
+    """The rows, split into rows of one chunk."""
     rows = spread(schedule).rows
     n = rows[:, N]
     out = np.repeat(rows, n, axis=0)

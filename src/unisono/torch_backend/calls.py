@@ -276,6 +276,10 @@ class Calls:
 
     _set_default_timeout = set_timeout
 
+    def getBackendName(self) -> str:  # noqa: N802
+        """The name for `init_process_group`."""
+        return NAME
+
     @property
     def options(self) -> Any:
         """The options of the group, in torch's form: `options._timeout`, a copy of the group's timeout."""

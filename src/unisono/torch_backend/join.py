@@ -18,7 +18,6 @@ from ..engine.arena import Arena
 from ..engine.sub_arena import SubArena
 from ..errors import OutOfMemory, WaitTimeout
 from ..membership import Group, get_default, set_default
-from ..membership.at_exit import leave_at_exit
 from ..membership.rendezvous import meet, meeting_number
 from ..records import DepartureKind
 from ..watch.gone import gone
@@ -86,11 +85,8 @@ def leave(group: Group, *, with_store: bool = False) -> None:
         return
     group.finish()  # peers still need these calls
     if group.parent is None:
-        mark = partial(
-            group.host.arena.board(group.rank).set_gone,
-            DepartureKind.LEFT,
-            "left the group with destroy_process_group()",
-        )
+        board = group.host.arena.board(group.rank)
+        mark = partial(board.set_gone, DepartureKind.LEFT, "left the group with destroy_process_group()")
         if not with_store or group.rank > 0:
             mark()
         else:
@@ -175,4 +171,4 @@ _alive: weakref.WeakSet[Group] = weakref.WeakSet()
 def _leave_all() -> None:
     for group in list(_alive):
         if not group.closed:
-            leave_at_exit(group)
+            group.leave_at_exit()

@@ -15,7 +15,6 @@ from torch import distributed
 from ..records import DepartureKind
 from .calls import Calls
 from .join import leave
-from .name import NAME
 from .patch import hide_from_dynamo
 from .works import Finished, TorchWork
 
@@ -41,10 +40,6 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         self._store: Any = store
         self._name, self._description = "", "undefined"
 
-    def getBackendName(self) -> str:  # noqa: N802
-        """The name for `init_process_group`."""
-        return NAME
-
     def getRank(self) -> int:  # noqa: N802
         """This process's rank."""
         return self.group.rank
@@ -69,7 +64,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         """The user's description of the group."""
         return self._description
 
-    rank, size, name = getRank, getSize, getBackendName
+    rank, size, name = getRank, getSize, Calls.getBackendName
 
     def get_group_store(self) -> Any:
         """The store through which the ranks made the group."""
@@ -121,10 +116,6 @@ class UnisonoBackend(Calls, c10d.Backend):
     def __init__(self, group: Group) -> None:
         c10d.Backend.__init__(self, group.rank, group.size)
         self.group = group
-
-    def getBackendName(self) -> str:  # noqa: N802
-        """The name for `init_process_group`."""
-        return NAME
 
 
 def add_backend(made: UnisonoProcessGroup, group: Group) -> None:

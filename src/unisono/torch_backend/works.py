@@ -107,43 +107,15 @@ class Together(Work[Any]):
             self._finish(errors[0] if errors else None)
 
 
-class Finished(c10d.Work):
-    """The work of a call that was over when it returned."""
+class Finished(TorchWork):
+    """The work of a call that was over when it returned. It has no tensors: the caller has them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Together([]), [])
 
     def wait(self, _timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Return True at once."""
         return True
-
-    def get_future(self) -> Future[Any]:
-        """A future that has completed."""
-        future: Future[Any] = Future()
-        future.set_result([])
-        return future
-
-    def is_completed(self) -> bool:
-        """True."""
-        return True
-
-    is_success = is_completed
-
-    def exception(self) -> None:
-        """None: a call that fails raises at once, and returns no work."""
-
-    def result(self) -> list[torch.Tensor]:
-        """An empty list: the caller has the tensors."""
-        return []
-
-    def synchronize(self) -> None:
-        """Return at once."""
-
-    def source_rank(self) -> int:
-        """-1: no message."""
-        return -1
-
-    _source_rank = source_rank
 
 
 DONE = Finished()

@@ -1,4 +1,4 @@
-"""Never hangs, never lies: what a rank does when a call does not simply end."""
+"""What a rank does while a call does not end: look at its peers, then wait on or raise."""
 
 from .attend import attend, caller, interrupted, odd_ones
 

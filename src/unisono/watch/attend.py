@@ -1,7 +1,7 @@
-"""What happens when a kernel comes back unfinished: look around, then go on waiting or raise.
+"""Handle a kernel that returns unfinished: look at all peers, then run it again or raise.
 
-The kernel waits for some hundredths of a second at most before it returns here. Python then handles signals (Ctrl-C),
-looks at every peer and lets `judge` decide.
+The kernel returns after `look_up_s` seconds of waiting at most (20 ms by default). Python then handles signals such as
+Ctrl-C, looks at every peer, and `judge` decides.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _INSIDE = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     os.path.dirname(torch.__file__) + os.sep,
 )
-"""Whose lines are no user's: those of this package, and of torch, which may call it."""
+"""Frames of these folders are not the user's: this package, and torch, which may call it."""
 _COLLECT_S = 1.0
-"""How long a rank waits for the others' side of a disagreement before it raises without them."""
+"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them."""
 
 
 def caller() -> str:
@@ -43,10 +43,10 @@ def caller() -> str:
 
 
 def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> None:
-    """Bring a run of a plan on these addresses, which stopped with this status, to its end.
+    """Finish a run of a plan on these addresses that stopped with this status.
 
-    Raises MismatchError, PeerGone, PeerFailed or WaitTimeout; all but the first leave the group broken, because the
-    ranks may be at different points of the call.
+    Raises MismatchError, PeerGone, PeerFailed or WaitTimeout. All but MismatchError break the group, because the ranks
+    may be at different points of the call.
     """
     started = time.monotonic()
     allowed = seconds(group.timeout_s if timeout_s is None else timeout_s)
@@ -64,13 +64,13 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
 
 
 def interrupted(group: Group, plan: Plan, error: BaseException, where: str) -> None:
-    """Give up a call that Ctrl-C ended where nobody attended to it: just behind the kernel's return."""
+    """Give up a call that an exception such as Ctrl-C ended right after the kernel returned, before `attend`."""
     if group.broken is None and group.host.unfinished:
         _Watch(group, plan, where).give_up(error)
 
 
 class _Watch:
-    """One rank's look at its peers during one call."""
+    """One rank, watching its peers during one call."""
 
     def __init__(self, group: Group, plan: Plan, where: str) -> None:
         self.group, self.host, self.plan = group, group.host, plan
@@ -83,7 +83,7 @@ class _Watch:
         self.seen_gone: set[int] = set()
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
-        """Raise if the call cannot end well."""
+        """Look at all peers once; raise if the call cannot succeed."""
         if not self.told:
             self.board.set_call(self.number, self.record)
             self.told = True
@@ -94,7 +94,7 @@ class _Watch:
         if isinstance(verdict, Gone):
             if verdict.rank not in self.seen_gone:
                 self.seen_gone.add(verdict.rank)
-                return  # what it did before it went counts: let the kernel look once more
+                return  # it may have finished its part before it went: let the kernel look once more
             board = self.host.arena.board(verdict.rank)
             raise PeerGone(verdict.rank, board.pid, verdict.how, self.group.rank, self.call, self.world_ranks)
         if isinstance(verdict, Failed):
@@ -107,13 +107,13 @@ class _Watch:
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""
-        # In this order: a peer that enters the call in between must not look as if it had entered another one.
+        # In this order, so that a peer that enters the call in between does not seem to have entered another one.
         entered = self.host.entered(rank)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
         return PeerView(rank, entered, signature, gone(self.group, rank), gave_up)
 
     def mismatch(self) -> MismatchError:
-        """Gather what every rank called; wait a little for those that have not noticed yet."""
+        """The error with every rank's call. Waits a little for ranks that have not written theirs."""
         until = time.monotonic() + _COLLECT_S
         while True:
             told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
@@ -121,7 +121,7 @@ class _Watch:
             if len(calls) == self.group.size or time.monotonic() > until:
                 break
             time.sleep(0.002)
-        if len({call.text for call in calls.values()}) == 1:  # yet the tables behind the name, or the knobs, differ
+        if len({call.text for call in calls.values()}) == 1:  # but tables or settings differ
             for rank, call in calls.items():
                 mine = rank == self.group.rank
                 signature = self.plan.signature if mine else self.host.signature(rank, self.number)
@@ -130,7 +130,7 @@ class _Watch:
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
 
     def last_calls(self, missing: tuple[int, ...]) -> str:
-        """How far the missing ranks have come."""
+        """The latest calls of the missing ranks, as text."""
         said = []
         for rank in missing:
             number = self.host.entered(rank)
@@ -140,7 +140,7 @@ class _Watch:
         return "".join(said)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell the others, and end the group."""
+        """Tell the other ranks that this one gives the call up, and break the group."""
         late = isinstance(error, WaitTimeout)
         blames = error.missing if isinstance(error, WaitTimeout) else ()
         if isinstance(error, PeerGone):
@@ -157,7 +157,7 @@ class _Watch:
 
 
 def odd_ones(calls: Mapping[int, CallRecord]) -> list[int]:
-    """The ranks that differ from the most common call; of two equally common ones, rank 0's counts."""
+    """The ranks whose call is not the most common one. Of equally common calls, that of the lowest rank counts."""
     said = {rank: calls[rank]._replace(where="") for rank in sorted(calls)}
     common = Counter(said.values())
     usual = max(common, key=lambda call: common[call])

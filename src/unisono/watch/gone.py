@@ -1,4 +1,4 @@
-"""Has a peer gone? Asked of its board, and of the system."""
+"""Find out whether a peer has gone, from its board and from the system."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..records import Departure, DepartureKind
 __all__ = ["gone"]
 
 _WORDS_S = 0.1
-"""How long after a death its cause (such as a signal number) may arrive from whoever started the process."""
+"""How long to wait, after a process has died, for its parent to write the cause, such as a signal, on the board."""
 
 
 def gone(group: Group, rank: int) -> Departure | None:
-    """How a peer has gone; None if it is there, as far as is known."""
+    """How a peer has gone; None if it is still there."""
     board = group.host.arena.board(rank)
-    if group.parent is not None:  # the peer may have left this group only; the world knows the rest
+    if group.parent is not None:  # a peer may have left this group only; its death is found through the world
         return board.gone or gone(group.world, group.world_ranks[rank])
     if board.gone or not board.pid:
         return board.gone

@@ -1,4 +1,4 @@
-"""What a waiting rank concludes from what it sees of its peers: a pure function, without clocks, files or processes."""
+"""`judge`, a pure function: what a waiting rank does, given what it sees of its peers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Disagree", "Failed", "Gone", "Late", "Patience", "PeerView", "Situat
 
 @dataclass(frozen=True)
 class PeerView:
-    """A peer as seen now.
+    """A peer as a waiting rank sees it.
 
-    number: of the latest call it entered. signature: with which it entered the call that this rank is in; 0: it has
-    not, or no longer stands by it. gone: how it has gone, if it has. gave_up: the call it gave up.
+    number: the latest call that it entered. signature: with which it entered this rank's call; 0 if it did not, or has
+    withdrawn it. gone: how it has gone, if it has. gave_up: the call that it gave up.
     """
 
     rank: int
@@ -27,8 +27,10 @@ class PeerView:
 
 @dataclass(frozen=True)
 class Situation:
-    """Where this rank is: the number and signature of its call, the rank it waits for, whether all have yet to agree,
-    and whether its time is over."""
+    """A waiting rank: its call's number and signature, and the rank that it waits for.
+
+    at_gate: it has not passed the gate, so ranks may still disagree. overdue: its time is up.
+    """
 
     number: int
     signature: int
@@ -39,7 +41,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Patience:
-    """Nothing is wrong: wait on."""
+    """Nothing is wrong: keep waiting."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Disagree:
 
 @dataclass(frozen=True)
 class Gone:
-    """This rank will not come any more."""
+    """This peer has gone, and the call needs it."""
 
     rank: int
     how: Departure
@@ -57,7 +59,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Failed:
-    """This rank gave the call up."""
+    """This peer gave the call up."""
 
     rank: int
     reason: str
@@ -65,7 +67,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Late:
-    """Time is over, and these ranks are missing."""
+    """Time is up, and these ranks are missing."""
 
     missing: tuple[int, ...]
 
@@ -74,17 +76,19 @@ Verdict = Patience | Disagree | Gone | Failed | Late
 
 
 def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
-    """Decide by the most telling fact: another call explains what its caller did next, a death those who gave up."""
+    """Decide by the first cause: a mismatch comes before a rank that has gone, that before a call given up, that before
+    a timeout; ranks often give up, or go, because of a cause that comes earlier in this order.
+    """
     by_rank = {peer.rank: peer for peer in peers}
 
     def refused(peer: PeerView) -> bool:
-        """Did it make another call in place of this one? (One that made this call may already be in the next.)"""
+        """Did it make another call instead of this one? (A peer that made this call may already be in the next.)"""
         if not me.at_gate or peer.number < me.number or 0 < peer.gave_up.number <= me.number:
             return False
         return peer.signature != me.signature
 
     def needed(peer: PeerView) -> bool:
-        """Can the call not end without a further step of this peer?"""
+        """Does the call need a further step of this peer?"""
         return peer.number < me.number or peer.rank == me.waiting_for
 
     if any(refused(peer) for peer in peers):
@@ -98,7 +102,7 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
             for blamed in sorted(given_up.blames):
                 if blamed in by_rank and (how := by_rank[blamed].gone):
                     return Gone(blamed, how)
-            # Who waits for the same ranks in the same call runs out of time with the first that does.
+            # The peer timed out in this very call, waiting for ranks that this rank waits for, too.
             if given_up.late and given_up.number == me.number and all(rank in by_rank for rank in given_up.blames):
                 return Late(tuple(sorted(given_up.blames)))
             return Failed(peer.rank, given_up.reason)
