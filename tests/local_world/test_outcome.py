@@ -8,6 +8,7 @@ from unisono.errors import ArgumentError, MismatchError, PeerGone, RankFailed, U
 from unisono.local_world.messages import Report
 from unisono.local_world.outcome import rank_failed, results
 from unisono.local_world.pickling import pack, unpack
+from unisono.records import CallRecord
 
 
 def returned(rank, value):
@@ -69,7 +70,7 @@ def test_a_dead_rank_has_a_cause_too():
 
 
 def test_all_the_same_is_said_once():
-    calls = {0: ("broadcast", "a.py:1"), 1: ("all_reduce", "a.py:2"), 2: ("broadcast", "a.py:1")}
+    calls = {rank: CallRecord(name) for rank, name in enumerate(("broadcast", "all_reduce", "broadcast"))}
     error = verdict(*(raised(rank, MismatchError(4, calls, [1]), 10 + rank) for rank in (0, 1, 2)))
     assert isinstance(error, RankFailed)
     assert isinstance(error, MismatchError)
