@@ -70,11 +70,7 @@ def test_a_dead_rank_has_a_cause_too():
 
 
 def test_all_the_same_is_said_once():
-    calls = {
-        0: CallRecord("broadcast", where="a.py:1"),
-        1: CallRecord("all_reduce", where="a.py:2"),
-        2: CallRecord("broadcast", where="a.py:1"),
-    }
+    calls = {rank: CallRecord(name) for rank, name in enumerate(("broadcast", "all_reduce", "broadcast"))}
     error = verdict(*(raised(rank, MismatchError(4, calls, [1]), 10 + rank) for rank in (0, 1, 2)))
     assert isinstance(error, RankFailed)
     assert isinstance(error, MismatchError)
