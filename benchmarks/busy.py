@@ -2,9 +2,10 @@
 
     python -m benchmarks.busy
 
-A hog is a process that computes all the time, in the session of the ranks: Linux may share the processors among sessions
-first, and then hogs of another session take less. Contenders take turns in the same two processes; a turn is a batch of
-calls, or of training steps, behind one that is not timed and brings the ranks together. The slower rank's time counts.
+A hog is a process that computes all the time, in the session of the ranks: Linux may share the processors among
+sessions first, and then hogs of another session take less. Contenders take turns in the same two processes; a turn is a
+batch of calls, or of training steps, behind one that is not timed and brings the ranks together. The slower rank's time
+counts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .machine import describe
 from .names import GLOO, OURS
 from .torch_backend.groups import Groups
 
-__all__ = ["STEP", "bench_busy", "busy_markdown", "hogs_of", "measure"]
+__all__ = ["STEP", "bench_busy", "busy_markdown", "hogs", "measure"]
 
 STEP = "training step"
 """The name of the case of a training step. The other cases are bytes of an `all_reduce`."""
@@ -45,14 +46,15 @@ _TURN_S, _MOST = 0.04, 1000
 _HOG = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 _HOW = f"""\
-Two processes, float32. A hog is a process that computes all the time. `all_reduce` is `dist.all_reduce` of so many bytes, in
-batches back to back; a training step is one of DistributedDataParallel: {_LAYERS} linear layers of {_WIDTH},
-{_LAYERS * _WIDTH * _WIDTH * 4 >> 20} MiB of gradients in buckets of {_BUCKET_MIB} MiB, {_BATCH} rows per rank. A cell is ours / Gloo, and how many times as
-long Gloo takes: medians of the turns, then the least times."""
+Two processes, float32. A hog is a process that computes all the time, in the session of the ranks. `all_reduce` is
+`dist.all_reduce` of so many bytes, in batches back to back; a training step is one of DistributedDataParallel:
+{_LAYERS} linear layers of {_WIDTH},
+{_LAYERS * _WIDTH * _WIDTH * 4 >> 20} MiB of gradients in buckets of {_BUCKET_MIB} MiB,
+{_BATCH} rows per rank. A cell is ours / Gloo, and how many times as long Gloo takes."""
 
 
 @contextlib.contextmanager
-def hogs_of(count: int) -> Iterator[None]:
+def hogs(count: int) -> Iterator[None]:
     """Processes that compute, for the time of a `with` block."""
     running = [subprocess.Popen([sys.executable, "-c", _HOG]) for _ in range(count)]
     try:
@@ -63,10 +65,10 @@ def hogs_of(count: int) -> Iterator[None]:
             hog.wait()
 
 
-def measure(folder: str, case: int | str, hogs: int, turns: int) -> Times:
+def measure(folder: str, case: int | str, neighbours: int, turns: int) -> Times:
     """Seconds per call on this rank, beside hogs. case: bytes of an all_reduce, or STEP."""
     groups = Groups.get(folder)
-    with hogs_of(hogs if unisono.get_rank() == 0 else 0):
+    with hogs(neighbours if unisono.get_rank() == 0 else 0):
         return _measure(groups, case, turns)
 
 
@@ -126,9 +128,13 @@ def busy_markdown(machine: dict[str, str], results: dict[tuple[int | str, int], 
             cells = []
             for count in numbers:
                 ours, theirs = (figure(results[case, count][who]) * 1e6 for who in (OURS, GLOO))
-                cells.append(f"{ours:,.3g} / {theirs:,.3g} ({theirs / ours:.2g}×)".replace("e+", "e"))
+                cells.append(f"{_us(ours)} / {_us(theirs)} ({theirs / ours:.1f}×)")
             lines.append(_row([name, *cells]))
     return "\n".join(lines) + "\n"
+
+
+def _us(figure: float) -> str:
+    return f"{figure:,.{0 if figure >= 100 else 1}f}"
 
 
 def _row(cells: list[str]) -> str:
