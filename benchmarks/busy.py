@@ -121,7 +121,7 @@ def busy_markdown(machine: dict[str, str], results: dict[tuple[int | str, int], 
     lines += [f"- {name}: {f'`{value}`' if name == 'command' else value}" for name, value in machine.items()]
     lines += ["", _HOW]
     for title, figure in (("Medians", median), ("Least times", min)):
-        heads = ["quiet" if not count else "1 hog" if count == 1 else f"{count} hogs" for count in numbers]
+        heads = ["1 hog" if count == 1 else f"{count} hogs" for count in numbers]
         lines += ["", f"## {title}, in µs", "", _row(["", *heads]), _row(["---"] * (1 + len(numbers)))]
         for case in dict.fromkeys(case for case, _ in results):
             name = case if isinstance(case, str) else f"`all_reduce`, {format_bytes(case)}"
