@@ -56,7 +56,7 @@ class ListLayout:
 
     words: the list as text, on which ranks must agree. scattered: the indices of tensors that are not contiguous.
     nbytes: the bytes of each contiguous tensor; 0 for the others, which may share their gaps with other tensors. alike:
-    tells whether other tensors have this layout. apart: the latest addresses that were found to share no memory.
+    tells whether other tensors have this layout. tracked: does any require grad? apart: the latest addresses that were found to share no memory.
     steps: (what was asked, timeout) -> the call's record, and an action for each pass.
     """
 
@@ -65,6 +65,7 @@ class ListLayout:
     scattered: tuple[int, ...]
     nbytes: Table
     alike: Callable[..., bool] | None
+    tracked: bool
     apart: bytes = b""
     steps: dict[Any, tuple[Request, list[Action]]] = field(default_factory=dict)
 
@@ -119,6 +120,7 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
         tuple(k for k, tensor in enumerate(tensors) if not is_plain(tensor)),
         np.array([tensor.nbytes if is_plain(tensor) else 0 for tensor in tensors], np.int64),
         _alike(tensors),
+        any(tensor.requires_grad for tensor in tensors),
     )
     if len(memory.layouts) >= _MOST_KINDS:
         memory.layouts.clear()

@@ -13,7 +13,7 @@ from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Call, Request, plan_step
 from ..engine.pack import mover
 from ..engine.tensors import make_plain
-from ..engine.written import mark_written, needed_by_autograd
+from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 from ..ops import CustomOp
@@ -82,7 +82,8 @@ def make(
         made.request, actions = steps
 
     written = tensors[call.written().start : call.written().stop]
-    marked = needed_by_autograd(written)
+    held = layout.tracked or max(map(use_count, written), default=0) > 1
+    marked = needed_by_autograd(written) if held else []
 
     def action(where: str | None) -> Sequence[torch.Tensor]:
         _carry(call, layout, tensors, table, lambda k: actions[k](where))

@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "call_combine", "cycles", "load", "load_acquire", "memcpy", "now_ns", "pause", "sched_yield", "store",
+    "call_combine", "cycles", "load", "load_acquire", "memcpy", "now_ns", "pause", "prctl", "sched_yield", "store",
     "store_release", "usleep",
 ]  # fmt: skip
 
@@ -23,6 +23,7 @@ _CLOCK_MONOTONIC = 1
 
 memcpy = types.ExternalFunction("memcpy", types.voidptr(types.intp, types.intp, types.intp))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
+prctl = types.ExternalFunction("prctl", types.int32(types.int32, *[types.intp] * 4))
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 

@@ -85,7 +85,7 @@ class Host:
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank
         state[StateWord.CONTROL], state[StateWord.STAGING] = arena.control(0), arena.stage(0)
         state[StateWord.STAGE_STRIDE], state[StateWord.HALF] = arena.stage_stride, arena.half
-        state[StateWord.SPINS] = state[StateWord.SPIN_NOW] = config.spins if arena.neighbours <= processors else 0
+        state[StateWord.SPINS] = state[StateWord.LEARNED] = config.spins if arena.neighbours <= processors else 0
         state[StateWord.QUICK] = slow_yield_cycles()
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64

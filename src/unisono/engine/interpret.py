@@ -40,7 +40,7 @@ def put(base, word, value):  # type: ignore[no-untyped-def]
 def _wait(address, goal, state):  # type: ignore[no-untyped-def]
     """Wait for a peer's word: 1 when it has reached the goal, 0 when it is time to return to Python."""
     most, slow, limit_ns = get(state, StateWord.SPINS), get(state, StateWord.QUICK), get(state, StateWord.LOOK_UP_NS)
-    return wait(address, goal, 0, 0, most, slow, state + 8 * StateWord.SPIN_NOW, 0, limit_ns)
+    return wait(address, goal, 0, 0, most, slow, state + 8 * StateWord.LEARNED, 0, limit_ns)
 
 
 @compiled

@@ -123,16 +123,16 @@ class StateWord(IntEnum):
     STAGE_STRIDE = 7
     HALF = 8  # bytes of a staging half
     SPINS = 9  # most pauses before a yield
-    SPIN_NOW = 10  # how many now
-    QUICK = 11  # cycles: a slower yield has let another process run
-    LOOK_UP_NS = 12  # longest stay in the kernel without a look from Python
-    CALL = 13  # number of the call, over all calls
-    SCRATCH = 14  # address of a block that stays in the first-level cache
-    FLOOR = 15  # every rank has posted this step
-    READERS_0 = 16  # ranks that may still read the half of even segments: address of flags; 0: none
-    READERS_1 = 17
-    ADDRESSES = 18  # address of the table below: 5 words per rank
-    WORDS = 19
+    LEARNED = 10  # from earlier waits: see `waiting.LEARNED_WORDS`
+    QUICK = 13  # cycles: a slower yield has let another process run
+    LOOK_UP_NS = 14  # longest stay in the kernel without a look from Python
+    CALL = 15  # number of the call, over all calls
+    SCRATCH = 16  # address of a block that stays in the first-level cache
+    FLOOR = 17  # every rank has posted this step
+    READERS_0 = 18  # ranks that may still read the half of even segments: address of flags; 0: none
+    READERS_1 = 19
+    ADDRESSES = 20  # address of the table below: 5 words per rank
+    WORDS = 21
 
 
 class Lowering(NamedTuple):

@@ -1,4 +1,9 @@
-"""How a rank waits for shared memory to change: it spins, then yields its processor, then naps."""
+"""How a rank waits for shared memory to change: it spins, then yields its processor, then sleeps in short naps.
+
+A yield gives the processor to whoever else wants it. Another rank gives it back within microseconds, a process that
+computes only after its time slice, some milliseconds. Who wakes from a nap runs ahead of who computes. So a rank naps
+in place of yielding once it has waited long, or where yields have been slow.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,30 @@ from functools import cache
 
 import numpy as np
 
-from .atomics import cycles, load, load_acquire, now_ns, pause, sched_yield, store, usleep
+from .atomics import cycles, load, load_acquire, now_ns, pause, prctl, sched_yield, store, usleep
 from .compiled import compiled, entry_point
 
-__all__ = ["any_differ", "slow_yield_cycles", "time_yield", "wait"]
+__all__ = ["LEARNED_WORDS", "slow_yield_cycles", "time_yield", "wait"]
 
-_PATIENCE_NS, _NAP_SHARE_NS, _LONGEST_NAP_US = 1_000_000, 32_000, 1000
-"""After so long a rank naps: a microsecond for each share that it has waited (the system adds some 50 µs)."""
+LEARNED_WORDS = 3
+"""What `wait` remembers: the present number of spins, slow yields in a row, and until which cycle to nap."""
+
+_PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
+"""After so long a rank naps: a microsecond for each share that it has waited."""
+_FEWEST_SPINS = 100
+"""Before a nap; they cost about as much as the nap."""
+_SLICE = 400
+"""A yield that takes so many times as long as a slow one has let a process run that computes."""
+_NAPPING = 50
+"""After two such yields in a row, naps replace them for so many times as long as the last one took."""
+_SET_TIMER_SLACK, _GET_TIMER_SLACK = 29, 30
 
 
 @compiled
-def any_differ(pairs, count):  # type: ignore[no-untyped-def]
-    """Whether the two words of any pair differ. pairs: the address of a table of `count` pairs of addresses."""
+def _changed(address, goal, pairs, count):  # type: ignore[no-untyped-def]
+    """Whether the word at `address` has reached its goal, or the two words of any pair differ."""
+    if load_acquire(address) >= goal:
+        return True
     for k in range(count):
         pair = pairs + 16 * k
         if load_acquire(load(pair)) != load_acquire(load(pair + 8)):
@@ -26,47 +43,79 @@ def any_differ(pairs, count):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def wait(address, goal, pairs, count, most_spins, slow_yield, spins_now, waited_ns, limit_ns):  # type: ignore[no-untyped-def]
-    """Wait until the word at `address` has reached its goal, or any pair differs: 1; 0 after limit_ns.
-
-    most_spins: 0 where ranks outnumber processors. slow_yield: see `slow_yield_cycles`. spins_now: address of the
-    number of spins, which adapts: where the first yield was slow and brought the change, the peer needed this very
-    processor, and the next wait spins half as long; otherwise twice as long, up to most_spins. waited_ns: how long the
-    caller has waited before. After a millisecond the peer is busy with something else: naps leave the processor to
-    whoever computes, and are so short a part of the time waited that they cost no more than that.
-    """
-    spins, turns, begin, nap_us = load(spins_now), 0, np.int64(0), np.int64(0)
-    if waited_ns > _PATIENCE_NS:
-        nap_us = min(waited_ns // _NAP_SHARE_NS, _LONGEST_NAP_US)
-        spins = most_spins = 0
-    for _ in range(spins):
-        if load_acquire(address) >= goal or any_differ(pairs, count):
-            return 1
-        pause()
+def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns):  # type: ignore[no-untyped-def]
+    """Yield until something has changed: -1; or until it is time to nap: the nanoseconds that went by."""
+    spins, turns, begin = load(learned), 0, np.int64(0)
     while True:
         start = cycles()
-        if nap_us > 0:
-            usleep(np.uint32(nap_us))
-        else:
-            sched_yield()
-        changed = load_acquire(address) >= goal or any_differ(pairs, count)
+        sched_yield()
+        took = cycles() - start
+        changed = _changed(address, goal, pairs, count)
+        slices = load(learned + 8) + 1 if took > _SLICE * slow_yield else 0
+        store(learned + 8, slices)
+        if slices > 1:
+            store(learned + 16, start + (1 + _NAPPING) * took)
         if turns == 0 and most_spins > 0:
-            took = cycles() - start
-            if changed and slow_yield < took < 400 * slow_yield:
-                store(spins_now, max(8, spins >> 1))
+            if changed and slices == 0 and took > slow_yield:
+                store(learned, max(8, spins >> 1))
             elif spins < most_spins:
-                store(spins_now, min(most_spins, max(1, spins) * 2))
+                store(learned, min(most_spins, max(1, spins) * 2))
         if changed:
-            return 1
+            return -1
         turns += 1
-        if nap_us > 0 or turns & 63 == 0:
+        if slices > 1 or turns & 63 == 0:
             now = now_ns()
             if begin == 0:
                 begin = now
-            if now - begin > limit_ns:
-                return 0
-            if waited_ns + now - begin > _PATIENCE_NS:
-                nap_us = min((waited_ns + now - begin) // _NAP_SHARE_NS, _LONGEST_NAP_US)
+            if slices > 1 or now - begin > min(limit_ns, _PATIENCE_NS):
+                return now - begin
+
+
+@compiled
+def _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns):  # type: ignore[no-untyped-def]
+    """Nap until something has changed: 1; 0 after limit_ns. waited_ns: how long the caller has waited before."""
+    spins, turns, begin = load(learned), 0, now_ns()
+    changed, now = False, begin
+    # By default the system makes each nap 50 µs longer.
+    slack = prctl(np.int32(_GET_TIMER_SLACK), 0, 0, 0, 0)
+    prctl(np.int32(_SET_TIMER_SLACK), 1, 0, 0, 0)
+    while not changed and now - begin <= limit_ns:
+        nap_us = (waited_ns + now - begin) // _NAP_SHARE_NS
+        usleep(np.uint32(min(_LONGEST_NAP_US, max(_SHORTEST_NAP_US, nap_us))))
+        changed = _changed(address, goal, pairs, count)
+        now = now_ns()
+        turns += 1
+    prctl(np.int32(_SET_TIMER_SLACK), slack, 0, 0, 0)
+    if most_spins > 0:
+        enough = min(most_spins, 2 * spins) if turns == 1 else spins >> 1
+        store(learned, max(enough, min(most_spins, _FEWEST_SPINS)))
+    return 1 if changed else 0
+
+
+@compiled
+def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns, limit_ns):  # type: ignore[no-untyped-def]
+    """Wait until the word at `address` has reached its goal, or any pair differs: 1; 0 after limit_ns.
+
+    pairs: the address of a table of `count` pairs of addresses. most_spins: 0 where ranks outnumber processors.
+    slow_yield: see `slow_yield_cycles`. learned: address of LEARNED_WORDS. waited_ns: how long the caller has waited
+    before.
+
+    The number of spins adapts. Where the first yield was slow and brought the change, the peer needed this very
+    processor, and the next wait spins half as long; otherwise twice as long, up to most_spins. Where the first nap
+    brought no change, the next wait spins half as long, otherwise twice.
+    """
+    if waited_ns <= _PATIENCE_NS:
+        for _ in range(load(learned)):
+            if _changed(address, goal, pairs, count):
+                return 1
+            pause()
+        if cycles() >= load(learned + 16):
+            spent_ns = _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns)
+            if spent_ns < 0:
+                return 1
+            waited_ns += spent_ns
+            limit_ns -= spent_ns
+    return _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns)
 
 
 @compiled

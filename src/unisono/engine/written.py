@@ -14,7 +14,6 @@ one's views unusable if `chunk` or `split` made them, or `no_grad` code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 
 import torch
 
@@ -27,13 +26,8 @@ use_count: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: igno
 """How many references C++ code has to a tensor, counting one for all of Python's."""
 
 
-_requires_grad = attrgetter("requires_grad")
-
-
 def needed_by_autograd(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the tensors whose old values autograd may need. Reads the grad mode, so call it on the caller's thread."""
-    if max(map(use_count, tensors), default=0) <= 1 and not any(map(_requires_grad, tensors)):
-        return []  # as in most calls
     tracked = torch.is_grad_enabled()
     return [
         tensor

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..atomics import load, load_acquire, store
 from ..compiled import compiled, entry_point
-from ..waiting import slow_yield_cycles, wait
+from ..waiting import LEARNED_WORDS, slow_yield_cycles, wait
 
 __all__ = ["Poller"]
 
@@ -39,8 +39,8 @@ class Poller:
     """
 
     def __init__(self, count: int, most_spins: int) -> None:
-        # The pairs of addresses, the slots that are ready, wakeups, zero, and the present number of spins.
-        words = np.zeros(3 * count + 3, np.int64)
+        # The pairs of addresses, the slots that are ready, wakeups, zero, and what `wait` learns.
+        words = np.zeros(3 * count + 2 + LEARNED_WORDS, np.int64)
         self._words, self._count = words.data, count
         self._pairs = words.ctypes.data
         self._ready = self._pairs + 16 * count

@@ -1,0 +1,42 @@
+"""The benchmark of a busy machine: its table, its hogs, and a run of one small cell. No test looks at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+from benchmarks.busy import STEP, bench_busy, busy_markdown, hogs
+from benchmarks.names import GLOO, OURS
+from typer.testing import CliRunner
+
+
+def children() -> list[str]:
+    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+
+
+def test_hogs_live_as_long_as_their_block() -> None:
+    before = children()
+    with hogs(2):
+        assert len(children()) == len(before) + 2
+    assert children() == before
+
+
+def test_a_table_of_medians_and_one_of_least_times() -> None:
+    seconds = {OURS: [3e-6, 1e-6, 2e-6], GLOO: [8e-6, 5e-6, 7e-6]}
+    slow = {OURS: [4e-3], GLOO: [1e-3]}
+    text = busy_markdown({"date": "a day"}, {(8, 0): seconds, (8, 1): seconds, (STEP, 0): slow, (STEP, 1): slow})
+    medians, least = text.split("## Least times")
+    for words in ("- date: a day", "0 hogs | 1 hog |", "`all_reduce`, 8 B | 2.0 / 7.0 (3.5×)", "4,000 / 1,000 (0.2×)"):
+        assert words in medians
+    assert "1.0 / 5.0 (5.0×)" in least
+
+
+def test_a_run(tmp_path: Path) -> None:
+    output, app = tmp_path / "BUSY.md", typer.Typer()
+    app.command()(bench_busy)
+    arguments = ["--neighbours", "1", "--sizes", "64", "--turns", "1", "--output", str(output)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    rows = [line.split(" | ")[0] for line in output.read_text().splitlines() if line.startswith("| ")]
+    assert rows == 2 * ["| ", "| ---", "| `all_reduce`, 64 B", f"| {STEP}"]
