@@ -56,8 +56,9 @@ class ListLayout:
 
     words: the list as text, on which ranks must agree. scattered: the indices of tensors that are not contiguous.
     nbytes: the bytes of each contiguous tensor; 0 for the others, which may share their gaps with other tensors. alike:
-    tells whether other tensors have this layout. tracked: does any require grad? apart: the latest addresses that were found to share no memory.
-    steps: (what was asked, timeout) -> the call's record, and an action for each pass.
+    tells whether other tensors have this layout. tracked: does any of them require grad? apart: the latest addresses
+    that were found to share no memory. steps: (what was asked, timeout) -> the first pass's request, and an action for
+    each pass.
     """
 
     words: str
