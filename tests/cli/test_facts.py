@@ -6,7 +6,7 @@ import pytest
 
 from unisono.algorithms import CATALOGUE
 from unisono.cli import facts as facts_module
-from unisono.cli.facts import Costs, facts, patience
+from unisono.cli.facts import Costs, bound_costs, facts, patience
 from unisono.cli.target import find_target
 
 
@@ -40,3 +40,10 @@ def test_who_waits_long_is_told_why(capsys: pytest.CaptureFixture[str]) -> None:
     with patience("nothing", after_s=1000):
         pass
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("collective", "sent", "received"), [("gather", 1 / 4, 3 / 4), ("scatter", 3 / 4, 1 / 4)])
+def test_only_the_root_has_the_blocks_of_all(collective: str, sent: float, received: float) -> None:
+    bounds = bound_costs(collective, 4)
+    assert (bounds.sent, bounds.received) == (sent, received)
+    assert (bound_costs(collective, 1).sent, bound_costs(collective, 1).received) == (0, 0)
