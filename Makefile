@@ -69,7 +69,7 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/house
+	$(BIN)/python -m pytest tests/house/test_house.py
 
 matrix: $(VENV)/ready
 	$(BIN)/python -m tests.matrix.full
