@@ -35,7 +35,7 @@ def run(
     On every rank `unisono.init()` returns the group of all of them, and calls without a group use it. The function
     may be a lambda or a closure, from `__main__` or a notebook cell; results and arguments are copied.
 
-    timeout_s: seconds from when the function has begun on every rank; None: no limit. prefix: print `[rank 2] ` before
+    timeout_s: seconds from when the function has begun on every rank; None: no limit. prefix: print `[rank 2]` before
     each line that rank 2 prints.
 
     Raises RankFailed (which is also an instance of the rank's own error, where that is one of unisono's) as soon as
