@@ -223,3 +223,37 @@ def test_knobs_that_change_programs_are_part_of_the_agreement() -> None:
 
     with unisono.World(3, timeout_s=60) as world:
         assert world.run(different) == ["(1,)"] * 3
+
+
+def test_sizes_whose_short_checksums_are_equal_are_told_apart(worlds: Worlds) -> None:
+    """With these numbers of elements the calls' words have the same CRC-32 in its lower 31 bits."""
+
+    def differ() -> tuple[int, ...]:
+        mine = tensor(46266 if unisono.get_rank() else 102490)
+        before = mine.clone()
+        with pytest.raises(MismatchError) as caught:
+            unisono.all_reduce(mine)
+        assert torch.equal(mine, before)
+        return caught.value.odd
+
+    assert worlds(2).run(differ) == [(1,)] * 2
+
+
+@pytest.mark.parametrize("count", [3, COUNT])
+def test_calls_beyond_the_32nd_bit_of_their_number(count: int) -> None:
+    def late() -> list[int]:
+        from unisono.engine.program import StateWord
+
+        group, numbers = unisono.init(), []
+        group.host._state[StateWord.CALL] = (1 << 32) - 2
+        for k in range(4):
+            total = torch.ones(count)
+            unisono.all_reduce(total)
+            assert total.mean() == 2
+            with pytest.raises(MismatchError) as caught:
+                unisono.all_reduce(tensor(count), "max" if unisono.get_rank() == k % 2 else "sum")
+            numbers.append(caught.value.number)
+        return numbers
+
+    with unisono.World(2, timeout_s=60) as world:
+        assert world.run(late) == [[(1 << 32) - 1 + 2 * k for k in range(4)]] * 2
