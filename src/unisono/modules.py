@@ -6,7 +6,6 @@ every rank if they do not. Parameters and buffers with several names are sent on
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 
 import torch
@@ -17,6 +16,7 @@ from .collectives import all_gather, all_reduce
 from .dispatch import checking
 from .errors import ArgumentError, DTypeError
 from .membership import Group, group_or_default
+from .records import digest
 from .units import ranks_text
 
 __all__ = ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"]
@@ -99,7 +99,7 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
         for name, tensor in state.items():
             once.setdefault(_identity(name, tensor), (name, tensor))
     text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values()).encode()
-    mine = torch.tensor([zlib.crc32(text), len(text)], device="cpu")
+    mine = torch.tensor([digest(text) >> 1, len(text)], device="cpu")
     all_of = [torch.empty_like(mine) for _ in range(group.size)]
     all_gather(all_of, mine, group)
     if not all(torch.equal(other, mine) for other in all_of):

@@ -6,7 +6,6 @@ These kernels are not kept on disk: what a function does depends on more than it
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
@@ -16,6 +15,7 @@ import numpy as np
 from numba import cfunc, njit, types
 
 from ...errors import DTypeError
+from ...records import digest
 from .dtypes import DTYPES
 from .elements import load, number_type, store, word
 from .identity import identify
@@ -30,7 +30,7 @@ class CustomOp:
     """A user's op, made by `make_op`. Can be pickled if its function can.
 
     Two are equal if their names, flags and functions are (see `identity`). text: a name with a checksum of these, such
-    as `max_abs#1f2e3d4c`, which ranks compare.
+    as `max_abs#1f2e3d4c5b6a7988`, which ranks compare.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class CustomOp:
         self.commutative, self.associative, self.elementwise = commutative, associative, elementwise
         words, ids = identify(function)
         same = f"{name} {commutative} {associative} {elementwise} {words}"
-        self.text = f"{name}#{zlib.crc32(same.encode()):08x}"
+        self.text = f"{name}#{digest(same):016x}"
         self._same = same, ids
 
     def __eq__(self, other: object) -> bool:
