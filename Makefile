@@ -9,7 +9,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 .PHONY: help demo test quick docs notebooks test-integrations check matrix bench bench-torch bench-busy calls format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
-	@echo "make quick   some tests of every room: under 90 seconds on 2 processors"
+	@echo "make quick   some tests of every room: three to four minutes on 2 processors"
 	@echo "make test    all tests, the quick ones first: ten to twenty minutes on 2 processors"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
 	@echo "make notebooks   execute the notebooks of the documentation"
@@ -49,7 +49,7 @@ test: $(VENV)/ready
 	$(BIN)/python -m pytest --instafail --durations=10
 
 quick: $(VENV)/ready
-	@echo "Some tests of every room: under 90 seconds on 2 processors."
+	@echo "Some tests of every room: three to four minutes on 2 processors."
 	$(BIN)/python -m pytest --instafail -m quick
 
 docs: $(VENV)/ready-docs
