@@ -16,6 +16,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from .garbage import no_collections
+
 __version__ = "0.1.0"
 
 _NAMES = {
@@ -62,11 +64,13 @@ __all__ = [*_HOME, *_ROOMS]  # noqa: PLE0604  the keys are names
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return import_module(f".{name}", __name__)
-    if name not in _HOME:
+    if name not in _ROOMS and name not in _HOME:
         raise AttributeError(f"module 'unisono' has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    with no_collections():
+        module = import_module(f".{_HOME.get(name, name)}", __name__)
+    if name in _ROOMS:
+        return module
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

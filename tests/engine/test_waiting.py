@@ -12,9 +12,8 @@ import pytest
 import torch
 
 import unisono
-from unisono.engine.compiled import entry_point
-from unisono.engine.program import StateWord
-from unisono.engine.waiting import LEARNED_WORDS, wait
+from unisono.engine.kernels import kernel
+from unisono.engine.program import LEARNED_WORDS, StateWord
 
 Worlds = Callable[[int], unisono.World]
 NEVER = 1 << 62
@@ -33,7 +32,8 @@ class Waiter:
         """How often the thread has slept meanwhile. A yield is no sleep."""
         learned = self.learned.ctypes.data
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-        result = entry_point(wait)(self.word.ctypes.data, 1, 0, 0, self.most_spins, slow_yield, learned, 0, limit_ns)
+        what = self.word.ctypes.data, 1, 0, 0
+        result = kernel("waiting.wait")(*what, self.most_spins, slow_yield, learned, 0, limit_ns)
         assert result == self.word[0]
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
 

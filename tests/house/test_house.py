@@ -18,7 +18,7 @@ FILES = sorted(path for path in ROOT.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS = [
-    {"records"},
+    {"garbage", "records"},
     {"errors"},
     {"units"},
     {"config", "channel"},
@@ -39,7 +39,7 @@ FLOORS = [
 ]
 """From the ground up; a room imports from the floors below it only. The package itself only names what it exports."""
 
-TORCH_FREE = {"records", "errors", "units", "config", "schedule", "algorithms", "draw", "choose"}
+TORCH_FREE = {"garbage", "records", "errors", "units", "config", "schedule", "algorithms", "draw", "choose"}
 
 CONSTRUCTORS = {f"torch.{name}" for name in ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros")}
 

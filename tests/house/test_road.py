@@ -47,7 +47,8 @@ def test_a_cold_call_passes_the_stations_in_their_order() -> None:
         seen = world.run(walk)[0]
     cold, warm = seen[: seen.index(("", "pause"))], seen[seen.index(("", "pause")) + 1 :]
     stations = [(path, name) for _, path, name in STATIONS]
-    kernel, trouble = ("engine/interpret.py", "run"), ("watch/attend.py", "attend")  # machine code; only if it waits
+    # The first is machine code; the second is passed only if the kernel waits.
+    kernel, trouble = ("engine/kernels/interpret.py", "run"), ("watch/attend.py", "attend")
     must = [station for station in stations if station not in (kernel, trouble)]
     assert [station for station in dict.fromkeys(cold) if station in must] == must
     rooms = {path.split("/")[0] for path, _ in stations}

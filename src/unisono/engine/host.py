@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -14,47 +15,42 @@ from ..config import Config
 from ..records import CallRecord
 from ..schedule.proof import prove
 from ..schedule.table import Schedule
-from . import interpret
 from .arena import Arena
 from .compile import compile_schedule
-from .compiled import entry_point, on_disk
 from .heap import Heap
+from .kernels import kernel, unit
 from .layout import LINE
 from .plan import Blocks, Plan, bind
-from .program import STEP_BITS, LineWord, Lowering, Program, StateWord, TagWord
+from .program import BLOCK, STEP_BITS, LineWord, Lowering, Program, StateWord, TagWord
 from .program_proof import prove_programs
 from .reducers import CustomOp, combine_address
+from .slow_yield import slow_yield_cycles
 from .sub_arena import Lender, SubArena
-from .waiting import slow_yield_cycles, time_yield
 
-__all__ = ["Host", "kernel", "warm_up"]
+__all__ = ["Host", "interpreter", "warm_up"]
 
 _LINE_WORDS = LINE // 8
-
-_kernel: Callable[[int, int, int, int], int] | None = None
 
 _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Program]]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
 
 
-def kernel() -> Callable[[int, int, int, int], int]:
+@cache
+def interpreter() -> Callable[[int, int, int, int], int]:
     """The compiled interpreter, run(plan, input, output, state); all are addresses. Compiled once per installation."""
-    global _kernel  # noqa: PLW0603  one compiled function per process
-    if _kernel is None:
-        started = time.monotonic()
-        said = not on_disk(interpret.run)
-        if said:
-            print("unisono: compiling its kernel, once per installation ...", end=" ", file=sys.stderr, flush=True)  # noqa: T201
-        _kernel = entry_point(interpret.run)
-        entry_point(time_yield)
-        if said:
-            print(f"{time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
-    return _kernel
+    names = "interpret.run", "waiting.time_yield"
+    if all(unit(name).on_disk for name in names):
+        return kernel(names[0])
+    started = time.monotonic()
+    print("unisono: compiling its kernel, once per installation ...", end=" ", file=sys.stderr, flush=True)  # noqa: T201
+    run, _ = map(kernel, names)
+    print(f"{time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
+    return run
 
 
 def warm_up() -> None:
     """Compile or load the kernel and the most common reducers."""
-    kernel()
+    interpreter()
     for dtype in ("float32", "bfloat16"):
         for last in (False, True):
             combine_address(dtype, "avg", last)
@@ -65,7 +61,7 @@ class Host:
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config
-        self.run = kernel()
+        self.run = interpreter()
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
             self.heap = Heap(arena, rank)
@@ -74,7 +70,7 @@ class Host:
         else:
             self.heap, self.lender = arena.lender.heap, arena.lender
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
-        self._scratch = np.zeros(interpret.BLOCK + 64, np.uint8)
+        self._scratch = np.zeros(BLOCK + 64, np.uint8)
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
         self._state = state = np.zeros(StateWord.WORDS, np.int64)

@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
-from .atomics import load, memcpy
-from .compiled import compiled, entry_point
+from .kernels import kernel
 
 __all__ = ["mover"]
 
 
-@compiled
-def _move(addresses, rows, nrows, first, last, flat, stride, blocks, outward):  # type: ignore[no-untyped-def]
-    for block in range(blocks):
-        start = 0
-        for k in range(nrows):
-            nbytes = load(rows + 16 * k + 8)
-            low, high = max(first, start), min(last, start + nbytes)
-            if low < high:
-                tensor = load(addresses + 8 * load(rows + 16 * k)) + block * nbytes + low - start
-                vector = flat + block * stride + low - first
-                if outward:
-                    memcpy(tensor, vector, high - low)
-                else:
-                    memcpy(vector, tensor, high - low)
-            start += nbytes
-            if start >= last:
-                break
-    return 0
-
-
-@cache
 def mover() -> Callable[..., int]:
     """The compiled copier: move(addresses, rows, nrows, first, last, flat, stride, blocks, outward).
 
@@ -40,4 +17,4 @@ def mover() -> Callable[..., int]:
     are copied to the address `flat`, or with `outward` from there to the tensors. blocks: if more than one, each tensor
     has so many blocks of these bytes, and block b of all tensors is at flat + b * stride.
     """
-    return entry_point(_move)
+    return kernel("pack.move")

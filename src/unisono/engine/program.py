@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "IN", "OUT", "ROW_WORDS", "STAGE", "STEP_BITS", "LineWord", "Lowering", "Op", "PlanWord", "Program", "RefWord",
-    "RowWord", "StateWord", "TagWord",
+    "BLOCK", "DISAGREE", "DONE", "IN", "LEARNED_WORDS", "OUT", "ROW_WORDS", "STAGE", "STEP_BITS", "WAITING", "LineWord",
+    "Lowering", "Op", "PlanWord", "Program", "RefWord", "RowWord", "StateWord", "TagWord",
 ]  # fmt: skip
 
 IN, OUT, STAGE = 0, 1, 2
@@ -32,6 +32,15 @@ STEP_BITS = 12
 """A progress word is segment << STEP_BITS | step: one monotone number per rank, with one writer."""
 
 ROW_WORDS = 8
+
+DONE, WAITING, DISAGREE = 0, 1, 2
+"""What the kernel returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call."""
+
+BLOCK = 16 << 10
+"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
+
+LEARNED_WORDS = 3
+"""What a waiting loop remembers: the present number of spins, slow yields in a row, and until which cycle to nap."""
 
 
 class Op(IntEnum):
@@ -123,7 +132,7 @@ class StateWord(IntEnum):
     STAGE_STRIDE = 7
     HALF = 8  # bytes of a staging half
     SPINS = 9  # most pauses before a yield
-    LEARNED = 10  # from earlier waits: see `waiting.LEARNED_WORDS`
+    LEARNED = 10  # from earlier waits: LEARNED_WORDS words
     QUICK = 13  # cycles: a slower yield has let another process run
     LOOK_UP_NS = 14  # longest stay in the kernel without a look from Python
     CALL = 15  # number of the call, over all calls

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ..channel import Channel
+from ..garbage import no_collections
 
 __all__ = ["main"]
 
@@ -41,9 +42,9 @@ def main(fd: int, parent_pid: int) -> None:
     if os.getppid() != parent_pid:
         return  # the parent has gone already, and its number may be somebody else's
     try:
-        from ..engine.host import warm_up
-        from .rank_process import serve_parent
-
+        with no_collections():
+            from ..engine.host import warm_up
+            from .rank_process import serve_parent
         warm_up()
     except Exception:  # noqa: BLE001  whatever it is, the parent shows it
         parent.send(("failed", traceback.format_exc()))

@@ -6,6 +6,7 @@ import logging
 import os
 from typing import Any
 
+from ..garbage import no_collections
 from .name import NAME
 
 __all__ = ["register"]
@@ -42,6 +43,7 @@ def _register() -> None:
 
 def _create(options: Any, pg_options: Any) -> Any:
     """torch calls this on every member of a new group."""
-    from .create import create
+    with no_collections():
+        from .create import create
 
     return create(options, pg_options)

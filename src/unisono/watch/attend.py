@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 import torch
 
-from ..engine.interpret import DONE
 from ..engine.plan import Plan
+from ..engine.program import DONE
 from ..errors import MismatchError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ..membership.group import Group
 from ..records import CallRecord, GivenUp

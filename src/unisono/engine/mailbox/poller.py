@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import numpy as np
 
-from ..atomics import load, load_acquire, store
-from ..compiled import compiled, entry_point
-from ..waiting import LEARNED_WORDS, slow_yield_cycles, wait
+from ..kernels import kernel
+from ..program import LEARNED_WORDS
+from ..slow_yield import slow_yield_cycles
 
 __all__ = ["Poller"]
-
-
-@compiled
-def _poll(pairs, count, ready):  # type: ignore[no-untyped-def]
-    """Store the indices of the pairs of addresses whose words differ at `ready`; return how many there are."""
-    found = 0
-    for k in range(count):
-        pair = pairs + 16 * k
-        if load_acquire(load(pair)) != load_acquire(load(pair + 8)):
-            store(ready + 8 * found, k)
-            found += 1
-    return found
-
-
-@cache
-def _entry_points() -> tuple[Callable[[int, int, int], int], Callable[..., int]]:
-    return entry_point(_poll), entry_point(wait)
 
 
 class Poller:
@@ -49,7 +29,7 @@ class Poller:
         self._spinning = most_spins, slow_yield_cycles(), self._wakeups + 16
         words[: 2 * count] = self.zero
         words[3 * count + 2] = most_spins
-        self._poll, self._wait = _entry_points()
+        self._poll, self._wait = kernel("poll.poll"), kernel("waiting.wait")
         self.wakeups = 0
 
     def watch(self, slot: int, first: int, second: int) -> None:

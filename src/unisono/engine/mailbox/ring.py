@@ -5,7 +5,8 @@
 A message is a frame: a header (HeaderWord, then the shape), a payload, and padding up to a cache line. A frame may be
 longer than the ring: it is read while it is written. Each side has a cursor: private words (CursorWord), of which the
 last are the header of the present frame. The two counts of bytes only grow, and each has one writer, who publishes by a
-release store what may be read, or overwritten. No function here waits.
+release store what may be read, or overwritten. No function of it
+waits.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
-from ..atomics import load, load_acquire, memcpy, now_ns, store, store_release
-from ..compiled import compiled, entry_point
+from ..kernels import kernel
 
 __all__ = ["CAPACITY", "CURSOR_WORDS", "DATA", "READ", "WRITTEN", "CursorWord", "HeaderWord", "Kernels", "kernels"]
 
@@ -47,114 +47,9 @@ class HeaderWord(IntEnum):
 CURSOR_WORDS = int(CursorWord.HEADER) + int(HeaderWord.SHAPE) + 64
 """A tensor of torch has up to 64 dimensions."""
 
-# Numba takes module constants as literals, but not members of an enumeration.
-_RING, _POSITION, _SEEN, _DONE, _HEADER = (8 * int(word) for word in CursorWord)
-_NBYTES, _SENT_NS, _KIND, _SHAPE = (
-    8 * int(word) for word in (HeaderWord.NBYTES, HeaderWord.SENT_NS, HeaderWord.KIND, HeaderWord.SHAPE)
-)
-_LINE = 64
-_PIECE_BYTES = 64 << 10
-"""Published at a time: the reader copies one piece while the writer copies the next."""
-_MOST_BYTES = 4 << 20
-"""Moved in one call at most, so that Python can handle signals in between."""
-
-
-@compiled
-def _write(cursor, payload):  # type: ignore[no-untyped-def]
-    """Write as much of the frame as there is room for; 1 when it is complete. The cursor holds its header."""
-    ring, position, done = load(cursor + _RING), load(cursor + _POSITION), load(cursor + _DONE)
-    capacity, nbytes, header = load(ring + CAPACITY), load(cursor + _HEADER + _NBYTES), cursor + _HEADER
-    mask = capacity - 1
-    read = load_acquire(ring + READ)
-    if done < 0:
-        size = _SHAPE + 8 * (load(header + _KIND) & 0xFF)
-        if capacity - (position - read) < size:
-            store_release(cursor + _SEEN, read)
-            return 0
-        store(header + _SENT_NS, now_ns())
-        for k in range(0, size, 8):
-            store(ring + DATA + ((position + k) & mask), load(header + k))
-        position += size
-        done = 0
-    limit = done + _MOST_BYTES
-    while True:
-        n = min(nbytes - done, capacity - (position - read), capacity - (position & mask), _PIECE_BYTES)
-        if n > 0:
-            memcpy(ring + DATA + (position & mask), payload + done, n)
-            position += n
-            done += n
-        if done == nbytes:
-            position = (position + _LINE - 1) // _LINE * _LINE
-            store(cursor + _POSITION, position)
-            store(cursor + _DONE, -1)
-            store_release(ring + WRITTEN, position)
-            return 1
-        store_release(ring + WRITTEN, position)
-        if n <= 0 or done >= limit:
-            now = load_acquire(ring + READ)
-            if now == read or done >= limit:
-                store(cursor + _POSITION, position)
-                store(cursor + _DONE, done)
-                # The poller calls this writer when READ differs from SEEN; -1: at once, as there is more to write.
-                store_release(cursor + _SEEN, read if now == read and n <= 0 else -1)
-                return 0
-            read = now
-
-
-@compiled
-def _read_header(cursor):  # type: ignore[no-untyped-def]
-    """Read the header of the next frame into the cursor; 0 while there is none."""
-    if load(cursor + _DONE) >= 0:
-        return 1
-    ring, position = load(cursor + _RING), load(cursor + _POSITION)
-    if load_acquire(ring + WRITTEN) == position:
-        return 0
-    mask, header = load(ring + CAPACITY) - 1, cursor + _HEADER
-    for k in range(0, _SHAPE, 8):
-        store(header + k, load(ring + DATA + ((position + k) & mask)))
-    size = _SHAPE + 8 * (load(header + _KIND) & 0xFF)
-    for k in range(_SHAPE, size, 8):
-        store(header + k, load(ring + DATA + ((position + k) & mask)))
-    store_release(cursor + _POSITION, position + size)
-    store(cursor + _DONE, 0)
-    return 1
-
-
-@compiled
-def _read_payload(cursor, target):  # type: ignore[no-untyped-def]
-    """Read what has arrived of the payload to an address, or drop it at address 0; 1 when it is complete."""
-    ring, position, done = load(cursor + _RING), load(cursor + _POSITION), load(cursor + _DONE)
-    capacity, nbytes = load(ring + CAPACITY), load(cursor + _HEADER + _NBYTES)
-    mask, limit = capacity - 1, done + _MOST_BYTES
-    while True:
-        arrived = load_acquire(ring + WRITTEN) - position
-        n = min(nbytes - done, arrived, capacity - (position & mask), _PIECE_BYTES)
-        if n > 0:
-            if target != 0:
-                memcpy(target + done, ring + DATA + (position & mask), n)
-            position += n
-            done += n
-        if done == nbytes:
-            position = (position + _LINE - 1) // _LINE * _LINE
-            store_release(cursor + _POSITION, position)
-            store(cursor + _DONE, -1)
-            store_release(ring + READ, position)
-            return 1
-        store_release(ring + READ, position)
-        if n <= 0 or done >= limit:
-            store_release(cursor + _POSITION, position)
-            store(cursor + _DONE, done)
-            return 0
-
-
-@compiled
-def _publish(address, word):  # type: ignore[no-untyped-def]
-    store_release(address, word)
-    return 0
-
 
 class Kernels(NamedTuple):
-    """Entry points of the functions above; all arguments and results are integers."""
+    """The functions of `kernels/ring.py`; all arguments and results are integers."""
 
     write: Callable[[int, int], int]
     read_header: Callable[[int], int]
@@ -165,4 +60,4 @@ class Kernels(NamedTuple):
 @cache
 def kernels() -> Kernels:
     """Compile them, or load them from disk."""
-    return Kernels(*map(entry_point, (_write, _read_header, _read_payload, _publish)))
+    return Kernels(*(kernel(f"ring.{name}") for name in Kernels._fields))

@@ -1,15 +1,16 @@
 """Combine kernels: out = ins[0] op ins[1] op ... op ins[nin - 1], from left to right, in one pass over all outputs.
 
-The interpreter calls a kernel by its address. Start reading at `kernels`, the ops with a name; `custom` compiles users'
-functions, which `identity` compares. `dtypes`, `float8` and `elements` convert between memory and numbers.
+The interpreter calls a kernel by its address. Start reading at `kernels`, the code of the ops with a name, which
+`named` keeps on disk; `custom_kernels` compiles users' functions (`custom`), which `identity` compares. `conversion`, `float8`
+and `elements` convert between memory and numbers.
 """
 
 from __future__ import annotations
 
 from ...errors import DTypeError
-from .custom import CustomOp, custom_address
-from .dtypes import DTYPES, ELEMENT_TYPES, OPS_OF
-from .kernels import OPS, named_address
+from .custom import CustomOp
+from .dtypes import DTYPES, ELEMENT_TYPES, OPS, OPS_OF
+from .named import named_address
 
 __all__ = ["DTYPES", "OPS", "CustomOp", "check_combine", "combine_address"]
 
@@ -36,4 +37,8 @@ def combine_address(dtype: str, op: str | CustomOp, last: bool) -> int:
     together, and for a function that Numba cannot compile.
     """
     check_combine(dtype, op)
-    return custom_address(dtype, op) if isinstance(op, CustomOp) else named_address(dtype, op, last)
+    if isinstance(op, CustomOp):
+        from .custom_kernels import custom_address
+
+        return custom_address(dtype, op)
+    return named_address(dtype, op, last)

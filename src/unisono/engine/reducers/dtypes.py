@@ -1,56 +1,57 @@
-"""The dtypes that can be combined: the types of their elements in memory and in sums, and code that converts them.
-
-Code is generated for vectors of n numbers; with n = 1, for a plain number.
-"""
+"""The dtypes that can be combined, their elements in memory and in sums, and the ops that each kind of number has."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from llvmlite import ir
+__all__ = ["DTYPES", "ELEMENT_TYPES", "OPS", "OPS_OF", "ElementType"]
 
-from . import float8
-
-__all__ = ["DTYPES", "ELEMENT_TYPES", "OPS_OF", "ElementType", "narrow", "splat", "vector", "widen"]
-
-_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-_F16, _F32, _F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+Stored = Literal["i8", "i16", "i32", "i64", "float", "double"]
+"""LLVM's name of the type of a number."""
 
 
 class ElementType(NamedTuple):
-    """stored: the LLVM type of a number in memory; added: the type in which numbers are combined.
+    """stored: the type of a number in memory; added: the type in which numbers are combined.
 
     size: bytes of a number. parts: numbers in an element, two in a complex one.
     """
 
     kind: Literal["bool", "signed", "unsigned", "float", "complex"]
     size: int
-    stored: ir.Type
-    added: ir.Type
+    stored: Stored
+    added: Stored
     parts: int = 1
 
 
 ELEMENT_TYPES: dict[str, ElementType] = {
-    "bool": ElementType("bool", 1, _I8, _I8),
-    "int8": ElementType("signed", 1, _I8, _I8),
-    "int16": ElementType("signed", 2, _I16, _I16),
-    "int32": ElementType("signed", 4, _I32, _I32),
-    "int64": ElementType("signed", 8, _I64, _I64),
-    "uint8": ElementType("unsigned", 1, _I8, _I8),
-    "uint16": ElementType("unsigned", 2, _I16, _I16),
-    "uint32": ElementType("unsigned", 4, _I32, _I32),
-    "uint64": ElementType("unsigned", 8, _I64, _I64),
-    "float16": ElementType("float", 2, _I16, _F32),
-    "bfloat16": ElementType("float", 2, _I16, _F32),
-    "float32": ElementType("float", 4, _F32, _F32),
-    "float64": ElementType("float", 8, _F64, _F64),
-    "complex64": ElementType("complex", 4, _F32, _F32, parts=2),
-    "complex128": ElementType("complex", 8, _F64, _F64, parts=2),
-    **{name: ElementType("float", 1, _I8, _F32) for name in float8.FORMATS},
+    "bool": ElementType("bool", 1, "i8", "i8"),
+    "int8": ElementType("signed", 1, "i8", "i8"),
+    "int16": ElementType("signed", 2, "i16", "i16"),
+    "int32": ElementType("signed", 4, "i32", "i32"),
+    "int64": ElementType("signed", 8, "i64", "i64"),
+    "uint8": ElementType("unsigned", 1, "i8", "i8"),
+    "uint16": ElementType("unsigned", 2, "i16", "i16"),
+    "uint32": ElementType("unsigned", 4, "i32", "i32"),
+    "uint64": ElementType("unsigned", 8, "i64", "i64"),
+    "float16": ElementType("float", 2, "i16", "float"),
+    "bfloat16": ElementType("float", 2, "i16", "float"),
+    "float32": ElementType("float", 4, "float", "float"),
+    "float64": ElementType("float", 8, "double", "double"),
+    "complex64": ElementType("complex", 4, "float", "float", parts=2),
+    "complex128": ElementType("complex", 8, "double", "double", parts=2),
+    "float8_e4m3fn": ElementType("float", 1, "i8", "float"),
+    "float8_e5m2": ElementType("float", 1, "i8", "float"),
+    "float8_e4m3fnuz": ElementType("float", 1, "i8", "float"),
+    "float8_e5m2fnuz": ElementType("float", 1, "i8", "float"),
 }
 
 DTYPES: tuple[str, ...] = tuple(ELEMENT_TYPES)
 """torch's names of the dtypes that can be combined. Every dtype can be moved."""
+
+OPS: tuple[str, ...] = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+"""torch's names of the ops. As in torch, min and max propagate NaN, and sums and products of integers wrap. The average
+of integers of less than 64 bits is that of the exact sum, and all are divided towards zero.
+"""
 
 _ORDERED = ("sum", "avg", "product", "min", "max")
 _BITWISE = ("band", "bor", "bxor")
@@ -63,42 +64,3 @@ OPS_OF: dict[str, tuple[str, ...]] = {
     "complex": ("sum", "avg", "product"),
 }
 """The ops for each kind of number."""
-
-
-def vector(kind: ir.Type, n: int) -> ir.Type:
-    """The LLVM type of n numbers."""
-    return ir.VectorType(kind, n) if n > 1 else kind
-
-
-def splat(kind: ir.Type, n: int, value: float) -> Any:
-    """A constant vector of n equal numbers."""
-    return ir.Constant(vector(kind, n), [value] * n if n > 1 else value)
-
-
-def widen(dtype: str, b: Any, v: Any, n: int) -> Any:
-    """Convert stored numbers to the type in which they are combined. A bool is true unless its byte is 0."""
-    if dtype == "bool":
-        return b.zext(b.icmp_unsigned("!=", v, splat(_I8, n, 0)), vector(_I8, n))
-    if dtype == "bfloat16":
-        bits = b.shl(b.zext(v, vector(_I32, n)), splat(_I32, n, 16))
-        return b.bitcast(bits, vector(_F32, n))
-    if dtype == "float16":
-        return b.fpext(b.bitcast(v, vector(_F16, n)), vector(_F32, n))
-    if dtype in float8.FORMATS:
-        return float8.decode(float8.FORMATS[dtype], b, v, n)
-    return v
-
-
-def narrow(dtype: str, b: Any, v: Any, n: int) -> Any:
-    """Convert combined numbers to the stored type, rounded to nearest even; NaN stays NaN."""
-    if dtype == "bfloat16":
-        bits = b.bitcast(v, vector(_I32, n))
-        odd = b.and_(b.lshr(bits, splat(_I32, n, 16)), splat(_I32, n, 1))
-        rounded = b.lshr(b.add(b.add(bits, splat(_I32, n, 0x7FFF)), odd), splat(_I32, n, 16))
-        nan = b.fcmp_unordered("uno", v, v)
-        return b.trunc(b.select(nan, splat(_I32, n, 0x7FC0), rounded), vector(_I16, n))
-    if dtype == "float16":
-        return b.bitcast(b.fptrunc(v, vector(_F16, n)), vector(_I16, n))
-    if dtype in float8.FORMATS:
-        return float8.encode(float8.FORMATS[dtype], b, v, n)
-    return v

@@ -8,11 +8,12 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .dtypes import DTYPES, ELEMENT_TYPES, narrow, vector, widen
+from .conversion import TYPES, narrow, vector, widen
+from .dtypes import DTYPES, ELEMENT_TYPES
 
 __all__ = ["load", "number_type", "store", "word"]
 
-_I1, _I8, _F32, _I64 = ir.IntType(1), ir.IntType(8), ir.FloatType(), ir.IntType(64)
+_I1, _I8, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(64)
 
 
 def number_type(dtype: str) -> Any:
@@ -20,7 +21,7 @@ def number_type(dtype: str) -> Any:
     element = ELEMENT_TYPES[dtype]
     if element.kind == "bool":
         return types.boolean
-    return types.float32 if element.added == _F32 and element.parts == 1 else getattr(types, dtype)
+    return types.float32 if element.added == "float" and element.parts == 1 else getattr(types, dtype)
 
 
 def _place(b: Any, dtype: str, base: Any, k: Any) -> Any:
@@ -28,7 +29,7 @@ def _place(b: Any, dtype: str, base: Any, k: Any) -> Any:
     element = ELEMENT_TYPES[dtype]
     first = b.inttoptr(base, _I8.as_pointer())
     place = b.gep(first, [b.mul(k, ir.Constant(_I64, element.size * element.parts))])
-    return b.bitcast(place, vector(element.stored, element.parts).as_pointer())
+    return b.bitcast(place, vector(TYPES[element.stored], element.parts).as_pointer())
 
 
 @intrinsic(prefer_literal=True)
@@ -64,7 +65,7 @@ def store(_typing: Any, dtype: Any, base: Any, k: Any, _value: Any) -> Any:
             value = b.zext(value, _I8)
         if element.kind == "complex":
             pair = context.make_helper(b, number, value)
-            value = ir.Constant(vector(element.added, 2), ir.Undefined)
+            value = ir.Constant(vector(TYPES[element.added], 2), ir.Undefined)
             for part, of_pair in enumerate((pair.real, pair.imag)):
                 value = b.insert_element(value, of_pair, ir.Constant(_I64, part))
         value = narrow(name, b, value, element.parts)

@@ -7,17 +7,12 @@ in place of yielding once it has waited long, or where yields have been slow.
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
 from .atomics import cycles, load, load_acquire, now_ns, pause, prctl, sched_yield, store, usleep
-from .compiled import compiled, entry_point
+from .compiled import compiled
 
-__all__ = ["LEARNED_WORDS", "slow_yield_cycles", "time_yield", "wait"]
-
-LEARNED_WORDS = 3
-"""What `wait` remembers: the present number of spins, slow yields in a row, and until which cycle to nap."""
+__all__ = ["time_yield", "wait"]
 
 _PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
 """After so long a rank naps: a microsecond for each share that it has waited."""
@@ -127,9 +122,3 @@ def time_yield():  # type: ignore[no-untyped-def]
         sched_yield()
         best = min(best, cycles() - start)
     return best
-
-
-@cache
-def slow_yield_cycles() -> int:
-    """A sched_yield that takes longer has let another process run. Measured once per process."""
-    return 3 * entry_point(time_yield)()

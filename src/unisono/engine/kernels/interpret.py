@@ -7,18 +7,27 @@ same arguments, it continues where it stopped. Of its peers it reads the control
 
 from __future__ import annotations
 
+from ..program import (
+    BLOCK,
+    DISAGREE,
+    DONE,
+    OUT,
+    STAGE,
+    STEP_BITS,
+    WAITING,
+    LineWord,
+    Op,
+    PlanWord,
+    RefWord,
+    RowWord,
+    StateWord,
+    TagWord,
+)  # fmt: skip
 from .atomics import call_combine, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
-from .program import OUT, STAGE, STEP_BITS, LineWord, Op, PlanWord, RefWord, RowWord, StateWord, TagWord
 from .waiting import wait
 
-__all__ = ["BLOCK", "DISAGREE", "DONE", "WAITING", "get", "put", "run"]
-
-DONE, WAITING, DISAGREE = 0, 1, 2
-"""What `run` returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call."""
-
-BLOCK = 16 << 10
-"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
+__all__ = ["get", "put", "run"]
 
 _LINE = 128  # see layout
 _ROW, _REF = 64, 32

@@ -1,0 +1,38 @@
+"""The functions that Numba compiles: integers in, an integer out. Called by name: `kernel("interpret.run")`.
+
+The other files of this folder are imported only to compile them, on the first call after an installation. So they share
+constants with Python code by `program` and `mailbox.ring`, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from ..machine_code import Unit, entry_point
+
+__all__ = ["kernel", "unit"]
+
+_FOLDER = Path(__file__).parent
+SOURCES = (*_FOLDER.glob("*.py"), _FOLDER.parent / "program.py", _FOLDER.parent / "mailbox" / "ring.py")
+"""All that the code of these functions depends on."""
+
+
+@cache
+def kernel(name: str) -> Callable[..., int]:
+    """A function of a file in this folder, `file.function`, as machine code; compiled if it is not on disk."""
+    return entry_point(unit(name))
+
+
+def unit(name: str) -> Unit:
+    """Where the machine code of a function is kept."""
+    return Unit(name, SOURCES, lambda: _compile(name))
+
+
+def _compile(name: str) -> bytes:
+    from .compiled import object_file
+
+    file, function = name.split(".")
+    return object_file(name, getattr(import_module(f".{file}", __name__), function))

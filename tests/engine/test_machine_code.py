@@ -1,0 +1,108 @@
+"""Machine code on disk: found again, renewed when its sources change, repaired when damaged, loaded without Numba."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import unisono
+from unisono.engine import kernels
+from unisono.engine.kernels import kernel
+
+PACKAGE = Path(unisono.__file__).parent
+ENGINE = PACKAGE / "engine"
+CUSTOM = ENGINE / "reducers" / "custom_kernels.py", ENGINE / "reducers" / "elements.py"
+
+USE = """
+import sys
+from unisono.engine.kernels import kernel, unit
+before = unit("poll.poll").on_disk
+found = kernel("poll.poll")(0, 0, 0)
+print(before, found, unit("poll.poll").on_disk, "numba" in sys.modules)
+"""
+
+
+def run(program: str, folder: Path, source: Path = PACKAGE.parent) -> str:
+    environ = {**os.environ, "UNISONO_CACHE_DIR": str(folder), "PYTHONPATH": str(source)}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def test_what_is_on_disk_runs_without_numba(tmp_path: Path) -> None:
+    assert run(USE, tmp_path) == "False 0 True True\n"
+    assert run(USE, tmp_path) == "True 0 True False\n"
+
+
+def test_damaged_code_is_compiled_again(tmp_path: Path) -> None:
+    run(USE, tmp_path)
+    (code,) = tmp_path.glob("poll.poll.*.o")
+    whole = code.read_bytes()
+    code.write_bytes(whole[:-100] + bytes(100))
+    assert run(USE, tmp_path) == "True 0 True True\n"
+    code.write_bytes(b"")
+    assert run(USE, tmp_path) == "True 0 True True\n"
+    assert code.read_bytes() == whole
+
+
+def test_a_change_in_any_source_renews_the_code_and_removes_the_old(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(PACKAGE, source / "unisono", ignore=shutil.ignore_patterns("__pycache__"))
+    run(USE, tmp_path, source)
+    with (source / "unisono/engine/kernels/waiting.py").open("a") as file:
+        file.write("# another\n")
+    assert run(USE, tmp_path, source) == "False 0 True True\n"
+    assert len(list(tmp_path.glob("poll.poll.*.o"))) == 1
+
+
+def test_a_folder_that_nobody_can_write_to_is_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert run(USE, file / "below") == "False 0 False True\n"
+
+
+def test_of_two_processes_that_find_nothing_one_compiles(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        said = list(pool.map(lambda _: run(USE, tmp_path), range(2)))
+    assert sorted(line.split()[-1] for line in said) == ["False", "True"]
+
+
+def test_functions_take_as_many_integers_as_they_have_arguments() -> None:
+    poll = kernel("poll.poll")
+    assert poll(0, 0, 0) == 0
+    with pytest.raises(SystemError):
+        poll(0, 0)
+    with pytest.raises(TypeError):
+        poll(0, "no number", 0)
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, and for relative imports the files of this package, with a dot in front."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name.split(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = (node.module or "").split(".")
+            found.add(f"{'.' * node.level}{'.'.join(module)}" if node.level else module[0])
+    return found
+
+
+def test_only_these_files_import_numba() -> None:
+    found = {path for path in PACKAGE.rglob("*.py") if "numba" in imports(path)}
+    assert found <= {*(ENGINE / "kernels").glob("*.py"), *CUSTOM}
+
+
+@pytest.mark.parametrize("path", sorted((ENGINE / "kernels").glob("*.py")), ids=lambda path: path.stem)
+def test_compiled_functions_depend_on_nothing_but_what_renews_them(path: Path) -> None:
+    """The constants that they take from other files are part of their code."""
+    siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
+    others = {"..program", "..mailbox.ring"} if path.stem not in ("__init__", "compiled") else {"..machine_code"}
+    assert {name for name in imports(path) if name.startswith(".")} <= siblings | others
+    assert {ENGINE / "program.py", ENGINE / "mailbox" / "ring.py"} <= set(kernels.SOURCES)
