@@ -178,7 +178,7 @@ def test_a_closed_arena_leaves_nothing() -> None:
 def test_a_board_says_what_was_written_last() -> None:
     board = Board(memoryview(bytearray(4096)))
     assert (board.pid, board.gone, board.call(1), board.gave_up) == (0, None, None, GivenUp())
-    board.pid = 4711
+    board.set_process(4711, 99)
     reduce = CallRecord("all_reduce", "float32", (6,), op="sum", algorithm="all_reduce.ring", where="train.py:88")
     gather = CallRecord("gather", counts=None, root=2, where="train.py:89")
     board.set_call(1, reduce)

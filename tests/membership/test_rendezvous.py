@@ -1,6 +1,7 @@
 """Launched processes find each other; who does not come, or is elsewhere, is named. Ranks are threads here."""
 
 import dataclasses
+import json
 import os
 import socket
 import threading
@@ -10,20 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch.distributed import HashStore
 
-from unisono.errors import ArgumentError, WaitTimeout
+from unisono.engine.process import start_ticks
+from unisono.errors import ArgumentError, PeerGone, WaitTimeout
 from unisono.membership import rendezvous
 from unisono.membership.identity import Identity, why_apart
 from unisono.membership.launch import Launch
 from unisono.membership.rendezvous import meet, open_store
 from unisono.records import DepartureKind
 
-HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711)
+HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99)
 
 
 @pytest.fixture(autouse=True)
 def threads_pass_for_processes(monkeypatch):
     mine = Identity.mine
-    own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident()))
+    own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "mine", own)
 
 
@@ -37,7 +39,7 @@ def together(function, launches):
     def guarded(launch):
         try:
             return function(launch)
-        except (ArgumentError, WaitTimeout) as error:
+        except (ArgumentError, PeerGone, WaitTimeout) as error:
             return error
 
     with ThreadPoolExecutor(len(launches)) as pool:
@@ -104,7 +106,8 @@ def test_ranks_on_another_host_are_named_to_everybody(monkeypatch):
     store, odd = HashStore(), threading.local()
 
     def mine(cls):
-        return dataclasses.replace(HOME, host="node-b", boot="boot-2") if odd.here else dataclasses.replace(HOME, pid=1)
+        here = dataclasses.replace(HOME, pid=1, ticks=start_ticks(1))
+        return dataclasses.replace(HOME, host="node-b", boot="boot-2") if odd.here else here
 
     def elsewhere(launch):
         odd.here = launch.rank == 1
@@ -135,6 +138,24 @@ def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
     assert isinstance(host, WaitTimeout)
     assert host.missing == (1,)
     survivor.close()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim):
+    """Rank 2 never comes; the victim's process seems to have ended as soon as it has said who it is."""
+    store = HashStore()
+
+    def act(rank):
+        own = Identity.mine()
+        if rank == victim:
+            ended = dataclasses.replace(own, pid=1 << 30, ticks=1)
+            store.set(f"rank {rank}", json.dumps(dataclasses.asdict(ended)))
+            return None
+        return meet(rank, 3, store, 60)
+
+    error = together(lambda launch: act(launch.rank), [launches(3)[1 - victim], launches(3)[victim]])[0]
+    assert isinstance(error, PeerGone)
+    assert error.rank == victim
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,11 @@ TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
     "behind the gate all have agreed": (inside(), [ahead(1, 0), here(2)], Patience()),
     "a peer died before the call": (at_gate(), [behind(1), behind(2, **DEAD)], Gone(2, DEAD["gone"])),
     "a peer died in the call, and is needed": (inside(), [here(1, **DEAD), here(2)], Gone(1, DEAD["gone"])),
+    "a peer died in the call before all had come": (
+        at_gate(waiting_for=2),
+        [here(1, **DEAD), behind(2)],
+        Gone(1, DEAD["gone"]),
+    ),
     "a peer died after its part": (inside(), [here(1), here(2, **DEAD)], Patience()),
     "a peer died in the next call": (inside(waiting_for=2), [ahead(1, **DEAD), here(2)], Patience()),
     "a peer gave up": (inside(), [here(1), here(2, gave_up=up(N, reason="Ctrl-C"))], Failed(2, "Ctrl-C")),
@@ -149,7 +154,7 @@ def test_what_holds_in_every_situation(me: Situation, peers: tuple[PeerView, ...
         assert not me.overdue
         assert not any(0 < peer.gave_up.number <= N for peer in peers)
         assert not by_rank[me.waiting_for].gone
-        assert all(peer.number >= N or not peer.gone for peer in peers)
+        assert all(peer.number >= N for peer in peers) or not any(peer.gone for peer in peers)
 
 
 @settings(max_examples=1000, deadline=None, derandomize=True)

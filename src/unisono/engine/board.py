@@ -16,7 +16,7 @@ MAX_RANKS = 1024
 """The most ranks on one host. Their control lines and boards take 4 MiB."""
 
 BOARD_BYTES = 4096
-_PID, _LET_GO, _GONE, _CALLS, _GAVE_UP = 0, 8, 64, (1088, 2112), 3136
+_PID, _LET_GO, _TICKS, _HERALD, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 64, (1088, 2112), 3136
 _HEAD = struct.Struct("<QI")
 _ROOM = BOARD_BYTES - _GAVE_UP - _HEAD.size
 _RANKS = MAX_RANKS // 8
@@ -33,9 +33,24 @@ class Board:
         """The process id of the rank; 0 before the rank has joined."""
         return int(struct.unpack_from("<Q", self._page, _PID)[0])
 
-    @pid.setter
-    def pid(self, pid: int) -> None:
+    @property
+    def ticks(self) -> int:
+        """When that process started: see `process.start_ticks`."""
+        return int(struct.unpack_from("<Q", self._page, _TICKS)[0])
+
+    def set_process(self, pid: int, ticks: int) -> None:
+        """Say which process the rank is."""
+        struct.pack_into("<Q", self._page, _TICKS, ticks)
         struct.pack_into("<Q", self._page, _PID, pid)
+
+    @property
+    def has_herald(self) -> bool:
+        """Will somebody write here how the rank has gone, if it cannot do so itself?"""
+        return bool(struct.unpack_from("<Q", self._page, _HERALD)[0])
+
+    def set_herald(self) -> None:
+        """Promise to write here how the rank has gone, if it cannot do so itself."""
+        struct.pack_into("<Q", self._page, _HERALD, 1)
 
     @property
     def let_go(self) -> bool:

@@ -21,6 +21,7 @@ from .heap import Heap
 from .kernels import kernel, unit
 from .layout import LINE
 from .plan import Blocks, Plan, bind
+from .process import start_ticks
 from .program import BLOCK, STEP_BITS, LineWord, Lowering, Program, StateWord, TagWord
 from .program_proof import prove_programs
 from .reducers import CustomOp, combine_address
@@ -91,7 +92,7 @@ class Host:
             [_words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
         ]
         self._programs = _programs.setdefault((self.size, rank), {})
-        arena.board(rank).pid = os.getpid()
+        arena.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
 
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
         """This rank's program for a schedule. At first use the table is proved and compiled, and the result proved."""

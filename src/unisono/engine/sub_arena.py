@@ -72,7 +72,8 @@ class Lender:
         needs = Layout(len(members), self.arena.half)
         sub = SubArena(self, self.heap.lend(needs.end, needs.head), members, 0)
         for rank, member in enumerate(members):
-            sub.board(rank).pid = self.arena.board(member).pid  # it may die before it can say so itself
+            there = self.arena.board(member)
+            sub.board(rank).set_process(there.pid, there.ticks)  # it may die before it can say so itself
         return sub
 
     def take_back(self, sub: SubArena) -> None:

@@ -41,6 +41,8 @@ class RankProcesses:
     def __init__(self, size: int, config: Config | None = None) -> None:
         self._fork_server = open_world()
         self.arena = Arena.create(size, config)
+        for rank in range(size):
+            self.arena.board(rank).set_herald()  # `Collector` keeps the promise
         weakref.finalize(self, self.arena.close)
         self.pids: list[int] = []
         self._channels: list[Channel] = []

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..engine.process import start_ticks
+
 __all__ = ["Identity", "why_apart"]
 
 
@@ -21,13 +23,15 @@ class Identity:
     """Network and process-id namespaces: abstract sockets and process ids are valid within one only."""
     user: int
     pid: int
+    ticks: int
+    """When the process started: see `engine.process.start_ticks`."""
 
     @classmethod
     def mine(cls) -> Identity:
         """This process's identity."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
-        return cls(socket.gethostname(), boot, namespaces, os.getuid(), os.getpid())
+        return cls(socket.gethostname(), boot, namespaces, os.getuid(), os.getpid(), start_ticks(os.getpid()))
 
 
 def why_apart(identities: Mapping[int, Identity]) -> str:

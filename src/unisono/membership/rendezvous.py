@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..channel import remaining
 from ..config import Config
 from ..engine.arena import Arena
-from ..errors import ArgumentError, WaitTimeout
+from ..engine.process import start_ticks
+from ..errors import ArgumentError, PeerGone, WaitTimeout
+from ..records import Departure, DepartureKind
 from .identity import Identity, why_apart
 from .launch import Launch
 from .socket_store import SocketStore, accept, connect, listen
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["meet", "meeting_number", "open_store"]
 
 _ASK_S = 0.005
+_CHECK_S = 0.05
+"""How often to look whether the ranks that have come are still there."""
 
 
 def open_store(launch: Launch, timeout_s: float) -> Store:
@@ -75,8 +79,8 @@ def meeting_number(store: TorchStore, rank: int) -> int:
 def meet(rank: int, size: int, store: Store, timeout_s: float, config: Config | None = None) -> Arena:
     """The arena of the `size` ranks that meet at this store.
 
-    Raises WaitTimeout, naming the ranks that did not come, and ArgumentError on every rank where they cannot share
-    memory: several hosts, containers or users, or threads of one process.
+    Raises WaitTimeout, naming the ranks that did not come; PeerGone for one that died meanwhile; ArgumentError on every
+    rank where they cannot share memory: several hosts, containers or users, or threads of one process.
     """
     meeting = _Meeting(rank, size, store, timeout_s)
     return meeting.host(config) if rank == 0 else meeting.join()
@@ -87,39 +91,42 @@ class _Meeting:
         self._rank, self._size, self._store = rank, size, store
         self._start = time.monotonic()
         self._deadline = self._start + timeout_s
-        self._identity = Identity.mine()
-        store.set(f"rank {rank}", json.dumps(asdict(self._identity)))
+        self._identities = {rank: Identity.mine()}
+        self._check_at = 0.0
+        store.set(f"rank {rank}", json.dumps(asdict(self._identities[rank])))
 
     def host(self, config: Config | None) -> Arena:
         """Rank 0's part: gather the identities, judge them, hand the arena out."""
-        identities = {0: self._identity}
-        for rank in range(1, self._size):
-            try:
-                identities[rank] = Identity(**json.loads(self._get(f"rank {rank}")))
-            except WaitTimeout as error:
-                self._store.set("verdict", json.dumps({"missing": error.missing}))
-                raise
-            if reason := why_apart(identities):
-                self._store.set("verdict", json.dumps({"reason": reason}))
-                raise ArgumentError(reason)
+        try:
+            for rank in range(1, self._size):
+                self._identities[rank] = self._identity(rank)
+                self._refuse_strangers()
+        except WaitTimeout as error:
+            self._tell({"missing": error.missing})
+            raise
+        except PeerGone as error:
+            self._tell({"dead": error.rank})
+            raise
         name = f"unisono-{secrets.token_hex(16)}"
         arena = Arena.create(self._size, config)
         try:
             with listen(name) as listener:
-                self._store.set("verdict", json.dumps({"name": name}))
+                self._tell({"name": name})
                 missing = set(range(1, self._size))
                 while missing:
                     try:
-                        channel = accept(listener, remaining(self._deadline))
+                        channel = accept(listener, _CHECK_S)
                         if channel is None:
                             continue
                         with closing(channel):
                             channel.send(None, fds=[arena.fd], deadline=self._deadline)
                             missing.discard(channel.receive(self._deadline).value)
                     except TimeoutError as error:
-                        raise self._timeout(sorted(missing)) from error
+                        if time.monotonic() >= self._deadline:
+                            raise self._timeout(sorted(missing)) from error
+                        self._check_peers(missing)
                     except (EOFError, ConnectionError):
-                        continue  # it died: the deadline will name it
+                        self._check_peers(missing)
         except BaseException:
             arena.close()
             raise
@@ -127,29 +134,62 @@ class _Meeting:
 
     def join(self) -> Arena:
         """Everybody else's part: wait for the verdict, fetch the descriptor."""
+        self._identities[0] = self._identity(0)
         verdict = json.loads(self._get("verdict"))
         if "reason" in verdict:
             raise ArgumentError(verdict["reason"])
         if "missing" in verdict:
             raise self._timeout(verdict["missing"])
+        if "dead" in verdict:
+            raise self._gone(verdict["dead"], self._identity(verdict["dead"]))
         try:
             with closing(connect(verdict["name"], self._deadline)) as channel:
                 arena = Arena.attach(channel.receive(self._deadline).fds[0])
                 channel.send(self._rank, deadline=self._deadline)
         except (EOFError, OSError) as error:
+            self._check_peers([0])
             raise self._timeout([0]) from error
         return arena
+
+    def _refuse_strangers(self) -> None:
+        if reason := why_apart(self._identities):
+            self._tell({"reason": reason})
+            raise ArgumentError(reason)
+
+    def _tell(self, verdict: dict[str, object]) -> None:
+        self._store.set("verdict", json.dumps(verdict))
+
+    def _identity(self, rank: int) -> Identity:
+        return Identity(**json.loads(self._get(f"rank {rank}")))
 
     def _get(self, key: str) -> bytes:
         """What the store has under a key, once it is there. Polls: the `wait` of torch's stores ignores Ctrl-C."""
         try:
             while not self._store.check([key]):
-                if time.monotonic() >= self._deadline:
+                now = time.monotonic()
+                if now >= self._deadline:
                     raise self._timeout(self._absent())
+                if now >= self._check_at:
+                    self._check_at = now + _CHECK_S
+                    self._check_peers(self._identities)
                 time.sleep(_ASK_S)
             return self._store.get(key)
         except RuntimeError as error:
+            self._check_peers(self._identities)
             raise self._timeout([0], f" The store where the ranks meet has gone: {error}.") from error
+
+    def _check_peers(self, ranks: Iterable[int]) -> None:
+        """Raise PeerGone if the process of another of these ranks, as far as they have come, has ended."""
+        home = self._identities[self._rank]
+        for rank in ranks:
+            there = self._identities.get(rank)
+            if rank == self._rank or there is None or (there.boot, there.namespaces) != (home.boot, home.namespaces):
+                continue  # it has not come, or cannot be seen from here
+            if start_ticks(there.pid) != there.ticks:
+                raise self._gone(rank, there)
+
+    def _gone(self, rank: int, identity: Identity) -> PeerGone:
+        return PeerGone(rank, identity.pid, Departure(DepartureKind.DIED, "died"), self._rank, "init()")
 
     def _absent(self) -> list[int]:
         """Who has not come yet; rank 0, whose verdict is missing, if all have."""

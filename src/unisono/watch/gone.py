@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 
+from ..engine.board import Board
+from ..engine.process import has_ended, watch_process
 from ..membership.group import Group
 from ..records import Departure, DepartureKind
 
@@ -22,18 +23,30 @@ def gone(group: Group, rank: int) -> Departure | None:
         return board.gone or gone(group.world, group.world_ranks[rank])
     if board.gone or not board.pid:
         return board.gone
-    if rank not in group.pidfds:
-        try:
-            fd = os.pidfd_open(board.pid)
-        except ProcessLookupError:
-            return board.gone or Departure(DepartureKind.DIED, "died")
-        if group.pidfds.setdefault(rank, fd) != fd:
-            os.close(fd)  # another thread, in a call of another sub-group, was faster
-    poll = select.poll()
-    poll.register(group.pidfds[rank], select.POLLIN)
-    if not poll.poll(0):
+    if not _has_died(group, rank, board):
         return None
     until = time.monotonic() + _WORDS_S
-    while not board.gone and time.monotonic() < until:
+    while board.has_herald and not board.gone and time.monotonic() < until:
         time.sleep(0.002)
     return board.gone or Departure(DepartureKind.DIED, "died")
+
+
+def _has_died(group: Group, rank: int, board: Board) -> bool:
+    if rank not in group.pidfds:
+        try:
+            fd = watch_process(board.pid, board.ticks)
+        except OSError:  # no file descriptor is free
+            return not _exists(board.pid)
+        if fd is None:
+            return True
+        if group.pidfds.setdefault(rank, fd) != fd:
+            os.close(fd)  # another thread, in a call of another sub-group, was faster
+    return has_ended(group.pidfds[rank])
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

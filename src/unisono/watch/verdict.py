@@ -87,9 +87,12 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
             return False
         return peer.signature != me.signature
 
+    # Nobody passes the gate of a call that somebody has not entered.
+    open_gate = all(peer.number >= me.number for peer in peers)
+
     def needed(peer: PeerView) -> bool:
         """Does the call need a further step of this peer?"""
-        return peer.number < me.number or peer.rank == me.waiting_for
+        return not open_gate or peer.rank == me.waiting_for
 
     if any(refused(peer) for peer in peers):
         return Disagree()

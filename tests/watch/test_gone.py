@@ -1,0 +1,98 @@
+"""How a peer that cannot speak any more is found to have gone: by the process that started then, not by its number."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unisono.engine.arena import Arena
+from unisono.engine.process import has_ended, start_ticks, watch_process
+from unisono.records import DepartureKind
+from unisono.watch.gone import gone
+
+MINE = start_ticks(os.getpid())
+
+
+@pytest.fixture
+def group() -> Any:
+    """A group of two; rank 1 is a process that waits until its input ends."""
+    arena = Arena.create(2)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    arena.board(1).set_process(child.pid, start_ticks(child.pid))
+    made = SimpleNamespace(host=SimpleNamespace(arena=arena), parent=None, pidfds={}, child=child)
+    yield made
+    child.kill()
+    child.communicate()
+    for fd in made.pidfds.values():
+        os.close(fd)
+    arena.close()
+
+
+def test_who_lives_is_there_and_who_was_killed_has_died(group: Any) -> None:
+    assert gone(group, 1) is None
+    group.child.kill()
+    group.child.wait()
+    how = gone(group, 1)
+    assert how is not None
+    assert how.how == DepartureKind.DIED
+
+
+def test_a_number_that_belongs_to_another_process_by_now_is_no_life(group: Any) -> None:
+    group.host.arena.board(1).set_process(os.getpid(), MINE - 1)
+    how = gone(group, 1)
+    assert how is not None
+    assert how.how == DepartureKind.DIED
+
+
+def test_a_zombie_has_ended() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    fd = os.pidfd_open(child.pid)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert has_ended(fd)
+    assert start_ticks(child.pid) == 0
+    assert watch_process(child.pid, MINE) is None
+    os.close(fd)
+    child.wait()
+
+
+def test_without_a_free_file_descriptor_the_system_is_asked_otherwise(group: Any) -> None:
+    with no_descriptors():
+        assert gone(group, 1) is None
+    assert not group.pidfds
+    group.child.kill()
+    group.child.wait()
+    with no_descriptors():
+        assert gone(group, 1) is not None
+
+
+def test_only_a_herald_is_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    board = group.host.arena.board(1)
+
+    def sleep(duration_s: float) -> None:
+        slept.append(duration_s)
+        board.set_gone(DepartureKind.DIED, "was killed by signal 9")
+
+    monkeypatch.setattr("unisono.watch.gone.time.sleep", sleep)
+    group.child.kill()
+    group.child.wait()
+    assert str(gone(group, 1)) == "died"
+    assert not slept
+    board.set_herald()
+    assert str(gone(group, 1)) == "was killed by signal 9"
+    assert len(slept) == 1
+
+
+class no_descriptors:  # noqa: N801  reads like the function that it stands for
+    def __enter__(self) -> None:
+        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, self.limits[1]))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
