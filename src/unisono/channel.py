@@ -17,11 +17,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-__all__ = ["Channel", "Descriptor", "Packet", "remaining"]
+__all__ = ["LONGEST_S", "Channel", "Descriptor", "Packet", "remaining"]
 
 _HEADER = struct.Struct("<IQB")
 _CHUNK = 1 << 18
 _MAX_FDS = 16
+
+LONGEST_S = 20 * 86_400.0
+"""The longest wait for one message: the system counts milliseconds in 32 bits."""
 
 
 class Packet(NamedTuple):
@@ -154,5 +157,5 @@ class Channel:
 
 
 def remaining(deadline: float | None) -> float | None:
-    """Seconds until a deadline on the monotonic clock, at least a millisecond; None where there is none."""
-    return None if deadline is None else max(1e-3, deadline - time.monotonic())
+    """Seconds until a deadline on the monotonic clock, a millisecond to LONGEST_S; None where there is none."""
+    return None if deadline is None else max(1e-3, min(LONGEST_S, deadline - time.monotonic()))

@@ -7,10 +7,12 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from torch.distributed import HashStore
 
+from unisono.engine.arena import Arena
 from unisono.engine.process import start_ticks
 from unisono.errors import ArgumentError, PeerGone, WaitTimeout
 from unisono.membership import rendezvous
@@ -197,3 +199,11 @@ def test_who_gives_up_first_tells_the_others_who_was_missing():
     for error in together(lambda launch: meet(launch.rank, 3, store, limits[launch.rank]), come):
         assert isinstance(error, WaitTimeout)
         assert error.missing == (1,)
+
+
+@pytest.mark.parametrize("timeout_s", [365 * 86_400.0, timedelta.max.total_seconds(), float("inf")])
+def test_ranks_may_wait_for_years(timeout_s):
+    store = HashStore()
+    for arena in together(lambda launch: meet(launch.rank, launch.size, store, timeout_s), launches(2)):
+        assert isinstance(arena, Arena)
+        arena.close()

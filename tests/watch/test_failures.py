@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +91,31 @@ def outlive(name: str, victim: int, how: str, folder: Path) -> None:
     note(folder, blames=caught.value.rank, pid=caught.value.pid, how=str(caught.value.how), text=str(caught.value))
     assert_over(PeerGone)
     assert torch.equal(tensor, torch.ones(60_000)), "the input is gone, too"
+
+
+def test_time_in_which_a_rank_itself_was_stopped_does_not_count(tmp_path: Path) -> None:
+    looked_twice = tmp_path / "looked"
+
+    def stopped() -> float:
+        group, tensor = unisono.init(), torch.ones(3)
+        if group.rank == 0:
+            real, calls = time.monotonic, [0]
+
+            def jumping() -> float:
+                """A clock that jumps an hour ahead at each look."""
+                calls[0] += 1
+                if calls[0] > 4:
+                    looked_twice.touch()
+                return real() + 3600 * calls[0]
+
+            sys.modules["unisono.watch.attend"].time = SimpleNamespace(monotonic=jumping)  # type: ignore[attr-defined]
+        else:
+            until(looked_twice.exists)
+        unisono.all_reduce(tensor)
+        return tensor.sum().item()
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        assert world.run(stopped) == [6.0, 6.0]
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from ..channel import LONGEST_S
 from ..config import Config
 from ..engine.arena import Arena
 from ..engine.process import start_ticks
@@ -54,7 +55,7 @@ def open_store(launch: Launch, timeout_s: float) -> Store:
             launch.port,
             launch.size,
             serve,
-            timedelta(seconds=timeout_s),
+            timedelta(seconds=min(LONGEST_S, timeout_s)),
             wait_for_workers=False,
             multi_tenant=True,  # so that a process group of torch can use the same port later
         )

@@ -283,7 +283,7 @@ class Calls:
     @property
     def options(self) -> Any:
         """The options of the group, in torch's form: `options._timeout`, a copy of the group's timeout."""
-        return c10d.Backend.Options(NAME, timedelta(seconds=self.group.timeout_s))
+        return c10d.Backend.Options(NAME, timedelta(seconds=min(self.group.timeout_s, timedelta.max.total_seconds())))
 
     def _started(
         self, action: Callable[[str | None], None], text: str, opts: Any, tensors: list[torch.Tensor]

@@ -30,6 +30,8 @@ _INSIDE = (
     os.path.dirname(torch.__file__) + os.sep,
 )
 """Frames of these folders are not the user's: this package, and torch, which may call it."""
+_LOOKS = 20
+"""A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
 _COLLECT_S = 1.0
 """How long a rank waits for the other ranks' calls before it raises a MismatchError without them."""
 
@@ -48,12 +50,15 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
     Raises MismatchError, PeerGone, PeerFailed or WaitTimeout. All but MismatchError break the group, because the ranks
     may be at different points of the call.
     """
-    started = time.monotonic()
+    looked_at, waited_s = time.monotonic(), 0.0
     allowed = seconds(group.timeout_s if timeout_s is None else timeout_s)
+    longest = _LOOKS * group.host.config.look_up_s
     watch = _Watch(group, plan, where)
     try:
         while status != DONE:
-            watch.look(status >> 8, time.monotonic() - started, allowed)
+            now = time.monotonic()
+            waited_s, looked_at = waited_s + min(now - looked_at, longest), now
+            watch.look(status >> 8, waited_s, allowed)
             status = group.run(plan.address, inp, out, group.state)
     except MismatchError:
         group.host.skip_call()
