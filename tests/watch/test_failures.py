@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,7 +108,7 @@ def test_time_in_which_a_rank_itself_was_stopped_does_not_count(tmp_path: Path) 
                     looked_twice.touch()
                 return real() + 3600 * calls[0]
 
-            sys.modules["unisono.watch.attend"].time = SimpleNamespace(monotonic=jumping)  # type: ignore[attr-defined]
+            import_module("unisono.watch.attend").time = SimpleNamespace(monotonic=jumping)  # type: ignore[attr-defined]
         else:
             until(looked_twice.exists)
         unisono.all_reduce(tensor)
