@@ -9,9 +9,9 @@ Sizes: in all_gather, gather, scatter, reduce_scatter and all_to_all the ranks' 
 does not know the sizes passes None for its outputs; the call, or `Work.result()`, then returns new tensors.
 
 op: a name of `ReduceOp` such as "sum", torch.distributed.ReduceOp, `premul_sum(factor)`, or an op made by `make_op`.
-float16, bfloat16 and float8 are accumulated in float32. The average of integers is their exact sum (of 64-bit integers
-modulo 2^64), divided and truncated towards zero. Values are combined in rank order, so results are bit-identical on all
-ranks, and do not depend on the size of the message or on an element's place in it.
+float16, bfloat16 and float8 are accumulated in float32. The average of integers is their exact sum, divided and
+truncated towards zero. Values are combined in rank order, so results are bit-identical on all ranks, and do not depend
+on the size of the message or on an element's place in it.
 
 algorithm: a name of the catalogue (`unisono list`) or a function of your own; None: `choose` decides.
 """

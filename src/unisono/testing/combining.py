@@ -63,8 +63,10 @@ def _average(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.complex(total.real / ranks, total.imag / ranks)
     if dtype.is_floating_point:
         return combine(tensors) / ranks
-    if dtype is torch.uint64:  # torch cannot divide these
-        return torch.from_numpy(combine(tensors).flatten().numpy() // np.uint64(ranks)).view(tensors[0].shape)
+    if dtype.itemsize == 8:  # the sum may need more bits than torch has
+        totals = [sum(numbers) for numbers in zip(*(tensor.flatten().tolist() for tensor in tensors), strict=True)]
+        quotients = [abs(total) // ranks * (1 if total > 0 else -1) for total in totals]
+        return torch.tensor(quotients, dtype=dtype, device="cpu").view(tensors[0].shape)
     return torch.div(combine([tensor.long() for tensor in tensors]), ranks, rounding_mode="trunc").to(dtype)
 
 

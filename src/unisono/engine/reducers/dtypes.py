@@ -50,7 +50,7 @@ DTYPES: tuple[str, ...] = tuple(ELEMENT_TYPES)
 
 OPS: tuple[str, ...] = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 """torch's names of the ops. As in torch, min and max propagate NaN, and sums and products of integers wrap. The average
-of integers of less than 64 bits is that of the exact sum, and all are divided towards zero.
+of integers is that of the exact sum, divided towards zero.
 """
 
 _ORDERED = ("sum", "avg", "product", "min", "max")

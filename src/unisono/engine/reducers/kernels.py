@@ -19,7 +19,7 @@ from .dtypes import ELEMENT_TYPES, ElementType
 
 __all__ = ["object_file"]
 
-_I32, _I64, _F64 = ir.IntType(32), ir.IntType(64), ir.DoubleType()
+_I32, _I64, _I128, _F64 = ir.IntType(32), ir.IntType(64), ir.IntType(128), ir.DoubleType()
 _NUMBERS = 64
 """Numbers in a vector: they fill the widest registers of a processor, and still fit into its registers."""
 
@@ -68,11 +68,24 @@ def _divide(element: ElementType, b: Any, v: Any, n: int, ranks: Any) -> Any:
     """The last step of avg, towards zero for integers."""
     if element.kind in ("float", "complex"):
         return b.fdiv(v, _spread(b, b.sitofp(ranks, TYPES[element.added]), TYPES[element.added], n))
-    if element.size < 8:
-        # Sums have less than 53 bits, so rounding a float64 quotient cannot carry it to the next integer.
-        quotient = b.fdiv(b.sitofp(v, vector(_F64, n)), _spread(b, b.sitofp(ranks, _F64), _F64, n))
-        return b.fptosi(quotient, vector(_I64, n))
-    return (b.sdiv if element.kind == "signed" else b.udiv)(v, _spread(b, ranks, _I64, n))
+    if element.size == 8:
+        return _divide_wide(element, b, v, n, ranks)
+    # Sums have less than 53 bits, so rounding a float64 quotient cannot carry it to the next integer.
+    quotient = b.fdiv(b.sitofp(v, vector(_F64, n)), _spread(b, b.sitofp(ranks, _F64), _F64, n))
+    return b.fptosi(quotient, vector(_I64, n))
+
+
+def _divide_wide(element: ElementType, b: Any, v: Any, n: int, ranks: Any) -> Any:
+    """Divide sums of 128 bits, 32 bits of the quotient at a time: no processor divides such numbers in one step."""
+    wide, narrow_to = vector(_I128, n), vector(_I64, n)
+    negative = b.icmp_signed("<", v, splat(_I128, n, 0)) if element.kind == "signed" else None
+    size = v if negative is None else b.select(negative, b.sub(splat(_I128, n, 0), v), v)
+    ranks, low_bits = _spread(b, ranks, _I64, n), splat(_I64, n, 32)
+    high = b.trunc(b.lshr(size, splat(_I128, n, 32)), narrow_to)
+    low = b.trunc(b.and_(size, splat(_I128, n, (1 << 32) - 1)), narrow_to)
+    rest = b.or_(b.shl(b.urem(high, ranks), low_bits), low)
+    quotient = b.zext(b.add(b.shl(b.udiv(high, ranks), low_bits), b.udiv(rest, ranks)), wide)
+    return quotient if negative is None else b.select(negative, b.sub(splat(_I128, n, 0), quotient), quotient)
 
 
 def _spread(b: Any, number: Any, kind: ir.Type, n: int) -> Any:
@@ -98,9 +111,8 @@ def _generate(b: Any, dtype: str, op: str, divide: bool, args: Any) -> None:
     """A loop over vectors, then one over the remaining elements."""
     outs, nout, ins, nin, count, ranks = args
     element = ELEMENT_TYPES[dtype]
-    # There is no wider type for sums of 64-bit integers.
-    exact = divide and element.kind in ("signed", "unsigned") and element.size < 8
-    added = _I64 if exact else TYPES[element.added]
+    exact = divide and element.kind in ("signed", "unsigned")
+    added = TYPES[element.added] if not exact else _I64 if element.size < 8 else _I128
 
     def elements(lanes: int, offset: Any) -> None:
         n = lanes * element.parts
@@ -116,7 +128,7 @@ def _generate(b: Any, dtype: str, op: str, divide: bool, args: Any) -> None:
             value = widen(dtype, b, value, n)
             if exact:
                 extend = b.sext if element.kind == "signed" else b.zext
-                value = extend(value, vector(_I64, n))
+                value = extend(value, vector(added, n))
             return value
 
         with b.goto_entry_block():
@@ -133,7 +145,7 @@ def _generate(b: Any, dtype: str, op: str, divide: bool, args: Any) -> None:
         with _loop(b, _number(0), nout) as k:
             b.store(value, place(outs, k)).align = element.size
 
-    lanes, size = _NUMBERS // element.parts, element.size * element.parts
+    lanes, size = (8 if added == _I128 else _NUMBERS) // element.parts, element.size * element.parts
     full = b.udiv(count, _number(lanes))
     with _loop(b, _number(0), full) as k:
         elements(lanes, b.mul(k, _number(lanes * size)))
