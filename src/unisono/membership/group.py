@@ -19,7 +19,7 @@ from ..engine.host import Host
 from ..engine.plan import Plan
 from ..engine.sub_arena import SubArena
 from ..errors import InternalError, NotInitialized, PeerFailed, UnisonoError, WaitTimeout
-from ..records import DepartureKind
+from ..records import CallRecord, DepartureKind
 
 __all__ = ["Group", "SupportsClose"]
 
@@ -72,6 +72,9 @@ class Group:
         self.uneven: dict[tuple[str, int], int] = {}
         """Collectives (with their roots) whose blocks have differed in size: how often they may be alike before the
         sizes are asked for no more; see `dispatch.blocks`."""
+        self.mixed: dict[CallRecord, tuple[int, int]] = {}
+        """Calls with tensors in shared memory on some ranks only: how many more of them run staged, and how many after
+        the next disagreement; see `dispatch.mixed`."""
         self.progress_engine: SupportsClose | None = None
         """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
         self.pidfds: dict[int, int] = {}
