@@ -47,15 +47,17 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
     written = needed_by_autograd(request.written_on(group.rank))
 
     def action(where: str | None) -> Tensors:
-        staged = takes_turn(group, plan)
-        used = make_plan(group, request, inp, out, how.algorithm, staged=True) if staged else plan
-        try:
-            run_plan(group, used, inp_address, out_address, timeout_s, where)
-        except MismatchError as error:
-            if staged or not only_lowerings_differ(error.calls, group.size):
-                raise
-            stage_for_a_while(group, plan)
-            return action(where)
+        made = False
+        while not made:
+            staged = takes_turn(group, plan)
+            used = make_plan(group, request, inp, out, how.algorithm, staged=True) if staged else plan
+            try:
+                run_plan(group, used, inp_address, out_address, timeout_s, where)
+                made = True
+            except MismatchError as error:
+                if staged or not only_lowerings_differ(error.calls, group.size):
+                    raise
+                stage_for_a_while(group, plan)
         copy_back()
         mark_written(written)
         _ = kept_inp, kept_out  # alive until here
