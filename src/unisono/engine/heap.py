@@ -1,10 +1,10 @@
 """A first-fit allocator over a rank's heap in the arena, for shared tensors and for the regions of sub-groups.
 
-Peers reach a tensor by its offset, so tensors never move. Allocating reserves memory, which takes far longer than to
-use reserved memory again. So freed pieces from `_KEPT_FROM` bytes on are kept as they are, for tensors of the same size:
-training frees and allocates the same sizes in every step. All ranks together keep at most an eighth of the heaps, and an
-eighth of the memory that was free on the host when this rank last reserved some. What was freed longest ago goes first,
-and its pages go back to the system.
+Peers reach a tensor by its offset, so tensors never move. Allocating reserves memory, which takes far longer than using
+reserved memory again. So freed pieces from `_KEPT_FROM` bytes on are kept, with their pages, for tensors of the same
+size: training frees and allocates the same sizes in every step. A rank keeps at most an eighth of its heap, and all
+ranks together an eighth of the memory that was free on the host when memory was last reserved. What was freed longest
+ago goes first, and its pages go back to the system.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Heap:
         )
 
     def _give(self, offset: int, nbytes: int, paged: bool) -> None:
-        """Free a piece. Does not wait for the lock: the garbage collector may call this anywhere, even within `_take`."""
+        """Free a piece. Never waits for the lock: the garbage collector may call this anywhere, even within `_take`."""
         if os.getpid() != self._owner:
             return  # a forked child drops its copy of the tensor; the parent still has it
         self._given.append((offset, nbytes, paged))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -18,7 +19,7 @@ from ..engine.arena import Arena
 from ..engine.host import Host
 from ..engine.plan import Plan
 from ..engine.sub_arena import SubArena
-from ..errors import InternalError, NotInitialized, PeerFailed, UnisonoError, WaitTimeout
+from ..errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
 from ..records import CallRecord, DepartureKind
 
 __all__ = ["Group", "SupportsClose"]
@@ -142,6 +143,13 @@ class Group:
         """An uninitialised tensor in shared memory, which peers read and write in place. Raises OutOfMemory."""
         self.check_usable()
         return self.host.heap.empty(shape, dtype or torch.get_default_dtype())
+
+    def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised flat tensor for collectives: in shared memory if there is room, otherwise private."""
+        if self.broken is None and not self.closed:
+            with contextlib.suppress(OutOfMemory):
+                return self.host.heap.empty((count,), dtype)
+        return torch.empty(count, dtype=dtype, device="cpu")
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""
