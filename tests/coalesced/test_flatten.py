@@ -9,8 +9,8 @@ import torch
 
 import unisono
 from unisono import ArgumentError
-from unisono.config import Config
 from unisono.coalesced import flatten_
+from unisono.config import Config
 
 Worlds = Callable[[int], unisono.World]
 

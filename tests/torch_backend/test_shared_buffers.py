@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import os
 import pickle
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -235,7 +238,25 @@ def test_sharded_models_use_shared_memory(ranks: TorchRanks) -> None:
         assert ranks(2)(work, True) == theirs
 
 
-def test_a_small_heap_is_no_error(tmp_path: Any) -> None:
+def test_a_module_is_changed_once_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unisono.torch_backend.after_import import after_import
+
+    (tmp_path / "imported_late.py").write_text("value = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before, seen = list(sys.meta_path), list[int]()
+    for _ in range(2):
+        after_import("imported_late", lambda module: seen.append(module.value))
+    assert not seen
+    module = importlib.import_module("imported_late")
+    assert seen == [1]
+    assert sys.meta_path == before
+    module.value = 2  # type: ignore[attr-defined]
+    after_import("imported_late", lambda module: seen.append(module.value))
+    assert seen == [1, 2]
+    del sys.modules["imported_late"]
+
+
+def test_a_small_heap_is_no_error(tmp_path: Path) -> None:
     """Where nothing fits, all is private, and the call is staged."""
 
     def work() -> list[float]:

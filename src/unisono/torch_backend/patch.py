@@ -18,8 +18,9 @@ from torch import distributed
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
+from .after_import import after_import
 from .calls import Calls
-from .shared_buffers import after_import, share_buckets, share_rebuilt, share_sharded
+from .shared_buffers import share_buckets, share_rebuilt, share_sharded
 
 __all__ = ["hide_from_dynamo", "patch_torch"]
 

@@ -7,14 +7,8 @@ buffer is private, and its calls run staged.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import weakref
-from collections.abc import Callable, Sequence
-from functools import wraps
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,7 +18,7 @@ from ..choose import one_shot_limit
 from ..membership import Group
 from .calls import Calls
 
-__all__ = ["SharedBuffers", "after_import", "make_buffer", "share_buckets", "share_rebuilt", "share_sharded"]
+__all__ = ["SharedBuffers", "make_buffer", "share_buckets", "share_rebuilt", "share_sharded"]
 
 _EMPTY = torch.ops.aten.empty.memory_format
 _groups: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
@@ -95,34 +89,3 @@ def share_sharded(original: Any) -> Any:
             parameters.set_allocate_memory_from_process_group(True)
 
     return init
-
-
-def after_import(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with a module: now if it is loaded, otherwise as soon as it is."""
-    if (module := sys.modules.get(name)) is not None:
-        then(module)
-    elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(name, then))
-
-
-class _Finder(MetaPathFinder):
-    """Finds one module, by the other finders, and calls `then` when it has been loaded."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self.name, self._then = name, then
-
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            @wraps(load)
-            def load_and_tell(module: ModuleType) -> None:
-                load(module)
-                self._then(module)
-
-            spec.loader.exec_module = load_and_tell  # type: ignore[method-assign]
-        return spec
