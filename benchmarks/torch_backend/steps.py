@@ -1,4 +1,4 @@
-"""Training steps of a small transformer, data parallel and sharded: on our backend, on Gloo, and on one rank alone."""
+"""Training steps: a small transformer, data parallel and sharded, and large gradients; on our backend and on Gloo."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from torch import nn
 from .calls import Times
 from .groups import Groups
 
-__all__ = ["ALONE", "KINDS", "measure_steps"]
+__all__ = ["ALONE", "KINDS", "LARGE", "measure_steps"]
 
-KINDS = ("DistributedDataParallel", "fully_shard")
+LARGE = "DistributedDataParallel, 16 MiB of gradients"
+KINDS = ("DistributedDataParallel", "fully_shard", LARGE)
 ALONE = "without communication"
+"""The model as it is, on each rank for itself; for LARGE, wrapped as for training together, with a hook that does
+nothing: what DistributedDataParallel costs by itself is part of all figures."""
 
 _WIDTH, _LAYERS, _BATCH, _LENGTH, _WORDS = 128, 4, 4, 32, 256
+_LARGE_WIDTH, _LARGE_LAYERS, _LARGE_BATCH, _BUCKET_MIB = 512, 16, 64, 4
 
 
 class _Transformer(nn.Module):
@@ -69,10 +73,42 @@ class _Trainer:
         return loss.item()
 
 
+class _LargeTrainer:
+    """Linear layers whose gradients take long to send. Without a group: on that of all ranks, with an empty hook."""
+
+    def __init__(self, group: Any) -> None:
+        torch.manual_seed(0)
+        layers = [nn.Linear(_LARGE_WIDTH, _LARGE_WIDTH, bias=False) for _ in range(_LARGE_LAYERS)]
+        self._model: Any = nn.parallel.DistributedDataParallel(
+            nn.Sequential(*layers), process_group=group, bucket_cap_mb=_BUCKET_MIB, gradient_as_bucket_view=True
+        )
+        if group is None:
+            self._model.register_comm_hook(None, lambda _, bucket: _done(bucket.buffer()))
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1)
+        self._generator = torch.Generator().manual_seed(dist.get_rank())
+
+    def step(self) -> float:
+        """One step; its loss."""
+        self._optimizer.zero_grad()
+        loss = self._model(torch.randn(_LARGE_BATCH, _LARGE_WIDTH, generator=self._generator)).square().mean()
+        loss.backward()
+        self._optimizer.step()
+        return float(loss.item())
+
+
+def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(tensor)
+    return future
+
+
 def measure_steps(folder: str, kind: str, turns: int) -> tuple[Times, dict[str, list[float]]]:
     """Train on this rank, each contender its own copy, in turns: seconds per step, and the losses of all steps."""
     groups = Groups.get(folder)
-    trainers = {name: _Trainer(kind, group) for name, group in {**groups.contenders, ALONE: None}.items()}
+    trainers = {
+        name: _LargeTrainer(group) if kind == LARGE else _Trainer(kind, group)
+        for name, group in {**groups.contenders, ALONE: None}.items()
+    }
     times: Times = {name: [] for name in trainers}
     losses: dict[str, list[float]] = {name: [] for name in trainers}
     for turn in range(turns + 2):

@@ -117,10 +117,6 @@ class MismatchError(UsageError):
         who = f"rank{'s' * (len(self.odd) > 1)} {', '.join(map(str, self.odd))} differ{'s' * (len(self.odd) == 1)}"
         who += " from the rest" if len(self.odd) < len(self.calls) else ""
         move = "Make the same call, in the same order, with the same arguments on every rank."
-        same = {(str(call), call.algorithm) for call in self.calls.values()}
-        if len(same) == 1 < len({call.lowering for call in self.calls.values()}):
-            move = "Some ranks pass tensors in shared memory (zero copy), others do not: "
-            move += "use unisono.empty on all or none."
         super().__init__(f"call #{number}: the ranks disagree ({who}):\n{table}\n{move} No tensor was changed.")
 
 

@@ -11,7 +11,15 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = ["CallRecord", "Departure", "DepartureKind", "GivenUp", "digest", "only_sizes_differ"]
+__all__ = [
+    "CallRecord",
+    "Departure",
+    "DepartureKind",
+    "GivenUp",
+    "digest",
+    "only_lowerings_differ",
+    "only_sizes_differ",
+]
 
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
@@ -88,6 +96,15 @@ def only_sizes_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
     same = {(call.collective, call.op, call.root, call.words) for call in said}
     dtypes = {call.dtype for call in said if call.counts is not None}
     return len(same) == len(dtypes) == 1 and len({(call.counts, call.more) for call in said}) > 1
+
+
+def only_lowerings_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
+    """Do the ranks' calls differ only in their lowerings: zero copy on some ranks, staged on others?"""
+    said = list(calls.values())
+    if len(said) < ranks or any(call.refused or not call.collective for call in said):
+        return False
+    same = {call._replace(lowering="", where="", hash="") for call in said}
+    return len(same) == 1 < len({call.lowering for call in said})
 
 
 class DepartureKind(IntEnum):

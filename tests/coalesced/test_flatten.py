@@ -10,6 +10,7 @@ import torch
 import unisono
 from unisono import ArgumentError
 from unisono.coalesced import flatten_
+from unisono.config import Config
 
 Worlds = Callable[[int], unisono.World]
 
@@ -41,6 +42,26 @@ def test_a_call_on_the_flat_tensor_is_one_on_all(worlds: Worlds, ranks: int) -> 
         assert all(map(torch.equal, tensors, before))
 
     worlds(ranks).run(work)
+
+
+@pytest.mark.parametrize("full", [[0], [1], [0, 1]])
+def test_full_memory_means_staging(full: list[int]) -> None:
+    """On some ranks or on all; the values are right."""
+
+    def work() -> None:
+        me = unisono.get_rank()
+        hog = unisono.empty(unisono.init().host.arena.heap_bytes, dtype=torch.uint8) if me in full else None
+        for _ in range(20):
+            tensors = [torch.arange(count * 1.0) + me for count in (20_000, 3000)]
+            (flat,) = flatten_(tensors)
+            unisono.all_reduce(flat)
+            unisono.all_reduce_coalesced(tensors)
+            for tensor in tensors:
+                assert torch.equal(tensor, 4 * torch.arange(len(tensor) * 1.0) + 2)
+        del hog
+
+    with unisono.World(2, timeout_s=60, config=Config(heap_bytes=1 << 20)) as world:
+        world.run(work)
 
 
 def test_nothing_and_what_cannot_be_moved(worlds: Worlds) -> None:

@@ -196,15 +196,6 @@ def test_a_forked_child_does_not_answer_for_its_rank() -> None:
     assert unisono.run(work, ranks=2) == ["parent", "parent"]
 
 
-def test_tensors_in_shared_memory_on_some_ranks_are_told(worlds: Worlds) -> None:
-    def work() -> None:
-        tensor = unisono.empty(300_000) if unisono.get_rank() else torch.empty(300_000)
-        with pytest.raises(unisono.MismatchError, match=r"use unisono.empty on all or none"):
-            unisono.all_reduce(tensor)
-
-    worlds(2).run(work)
-
-
 def test_send_says_what_is_wrong_with_a_tensor(worlds: Worlds) -> None:
     def work() -> None:
         with pytest.raises(unisono.DTypeError, match=r"tensor: expected a torch.Tensor, got str"):

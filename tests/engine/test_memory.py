@@ -18,6 +18,7 @@ from unisono.config import Config
 from unisono.engine.arena import Arena
 from unisono.engine.board import MAX_RANKS, Board
 from unisono.engine.heap import Heap
+from unisono.engine.layout import PAGE
 from unisono.errors import ArgumentError, OutOfMemory
 from unisono.records import CallRecord, Departure, DepartureKind, GivenUp
 
@@ -97,6 +98,56 @@ def test_large_pieces_go_back_to_the_system() -> None:
     del tensor
     assert taken(arena) - before < 1 << 20
     arena.close()
+
+
+def test_pages_are_kept_for_tensors_of_the_same_size() -> None:
+    """Up to an eighth of the heap; what was freed longest ago goes first."""
+    arena = Arena.create(1, Config(segment_bytes=4096, heap_bytes=64 << 20))
+    heap, reserved = Heap(arena, 0), []
+    reserve = arena.reserve_heap
+
+    def count(rank: int, offset: int, nbytes: int) -> None:
+        reserved.append(nbytes)
+        reserve(rank, offset, nbytes)
+
+    arena.reserve_heap = count  # type: ignore[method-assign]
+    before = taken(arena)
+    for _ in range(50):
+        first, second, third = (heap.empty((n << 20,), torch.uint8) for n in (1, 2, 3))
+        del first
+        del second
+        del third
+    assert sorted(reserved) == [1 << 20, 2 << 20, 3 << 20]
+    assert taken(arena) - before == 6 << 20
+    for _ in range(2):
+        del reserved[:]
+        large = heap.empty((5 << 20,), torch.uint8)
+        del large  # 11 MiB are too much: those of 1 and 2 MiB go
+        assert taken(arena) - before == 8 << 20
+    heap.empty((3 << 20,), torch.uint8)
+    assert not reserved
+    heap.empty((1 << 20,), torch.uint8)
+    assert reserved == [1 << 20]
+    arena.close()
+
+
+def test_kept_pages_make_room_for_what_does_not_fit_otherwise(arena: Arena) -> None:
+    heap = Heap(arena, 0)
+    tensors = [heap.empty((40_000,), torch.uint8) for _ in range(3)]
+    del tensors
+    assert taken(arena) > 100_000
+    region = heap.lend(arena.heap_bytes // PAGE * PAGE, PAGE)
+    heap.take_back(region, arena.heap_bytes // PAGE * PAGE)
+    assert heap.empty((arena.heap_bytes,), torch.uint8).numel() == arena.heap_bytes
+
+
+def test_a_region_is_never_kept_as_if_it_had_all_its_pages(arena: Arena) -> None:
+    heap, nbytes = Heap(arena, 0), 16 * PAGE
+    region = heap.lend(nbytes, PAGE)
+    heap.take_back(region, nbytes)
+    before = taken(arena)
+    tensor = heap.empty((nbytes,), torch.uint8)
+    assert taken(arena) - before >= tensor.nbytes - 2 * PAGE
 
 
 def test_garbage_may_be_collected_while_memory_is_taken(arena: Arena) -> None:

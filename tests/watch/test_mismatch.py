@@ -22,10 +22,6 @@ def tensor(count: int = COUNT, dtype: torch.dtype = torch.float32) -> torch.Tens
     return (torch.arange(count) % 100 + unisono.init().rank).to(dtype)
 
 
-def shared(count: int = COUNT) -> torch.Tensor:
-    return unisono.init().empty(count).copy_(tensor(count))
-
-
 def wide() -> torch.Tensor:
     return torch.zeros(COUNT * unisono.init().size)
 
@@ -81,7 +77,6 @@ DIFFERENT: dict[str, tuple[Call, Call, str]] = {
         lambda t: unisono.all_gather_single(wide(), t, algorithm=downwards),
         "all_gather.walk",
     ),
-    "memory": (lambda t: unisono.all_reduce(t), lambda t: unisono.all_reduce(shared()), "zero copy"),
     "foreground and background": (
         lambda t: unisono.all_reduce(t),
         lambda t: unisono.all_reduce(t, "product", async_op=True).wait(),  # type: ignore[union-attr]

@@ -22,10 +22,12 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
         (flat,) = unisono.flatten_(parameter.grad for parameter in model.parameters())
         unisono.all_reduce(flat, "avg")
 
-    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory. Raises
-    ArgumentError for other tensors, and OutOfMemory.
+    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory. Where
+    shared memory is full the flat tensors are private, and calls on them are staged. Raises ArgumentError for other
+    tensors.
     """
     group, tensors = group_or_default(group), list(tensors)
+    group.check_usable()
     for k, tensor in enumerate(tensors):
         check_tensor(f"tensors[{k}]", tensor, written=True)
         if not tensor.is_contiguous():
@@ -36,7 +38,7 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         mine = [tensor for tensor in tensors if tensor.dtype is dtype]
         counts = [tensor.numel() for tensor in mine]
-        flat = group.empty(sum(counts), dtype=dtype)
+        flat = group.buffer(sum(counts), dtype)
         for tensor, piece in zip(mine, torch.split(flat, counts), strict=True):
             tensor.data = piece.copy_(tensor.detach().view(-1)).view(tensor.shape)
         flats.append(flat)

@@ -79,11 +79,12 @@ class _Memory:
         self.pieces: dict[tuple[str, int], torch.Tensor] = {}
 
     def flat(self, group: Group, what: str, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A flat tensor in shared memory. Calls share it by purpose and size, since a group runs one at a time."""
+        """A flat tensor, in shared memory if there is room. Calls share it by purpose and size: a group runs one at a
+        time."""
         nbytes = count * dtype.itemsize
         room = max(4096, 1 << (nbytes - 1).bit_length()) if nbytes else 0
         if (what, room) not in self.pieces:
-            self.pieces[what, room] = group.empty(room, dtype=torch.uint8)
+            self.pieces[what, room] = group.buffer(room, torch.uint8)
         return self.pieces[what, room][:nbytes].view(dtype)
 
 

@@ -42,10 +42,15 @@ class PlanKey(NamedTuple):
     says: CallRecord | None
 
 
-def make_plan(group: Group, request: Request, inp: Tensors, out: Tensors, algorithm: Any) -> Plan:
-    """The plan of a request, with this algorithm, or with the one that `choose` returns. Plans are cached."""
+def make_plan(
+    group: Group, request: Request, inp: Tensors, out: Tensors, algorithm: Any, *, staged: bool = False
+) -> Plan:
+    """The plan of a request, with this algorithm, or with the one that `choose` returns. Plans are cached.
+
+    staged: stage tensors in shared memory, too.
+    """
     like = request.like
-    shared = not request.in_place or inp is out
+    shared = not staged and (not request.in_place or inp is out)
     shared = shared and is_one(inp) and is_one(out) and in_heap(group, inp) and in_heap(group, out)
     nbytes = like.nbytes * (group.size if request.collective in BLOCKED else 1)
     # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.

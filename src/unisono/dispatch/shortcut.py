@@ -13,9 +13,10 @@ from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..errors import MismatchError
 from ..membership import current
 from ..membership.group import Group
-from ..records import only_sizes_differ
+from ..records import only_lowerings_differ, only_sizes_differ
 from ..units import format_bytes, format_seconds
 from ..watch import attend, caller, interrupted
+from .mixed import stage_for_a_while
 from .request import Tensors, is_one
 
 __all__ = ["ShortcutKey", "What", "ask_for_sizes", "in_heap", "keep", "run_plan", "shortcut"]
@@ -42,8 +43,8 @@ class ShortcutKey(NamedTuple):
 def shortcut(group: Group | None, what: What, inp: Any, out: Any, timeout_s: float | None = None) -> bool:
     """Make the call, if one like it has been planned before. False: it must be checked and planned.
 
-    inp, out: tensors, or None for a barrier. Also False if the ranks find that the sizes of their blocks differ, after
-    adding the collective to `group.uneven`.
+    inp, out: tensors, or None for a barrier. Also False if the ranks find that the sizes of their blocks differ, or who
+    has tensors in shared memory, after adding the call to `group.uneven` or `group.mixed`.
     """
     if group is None:
         group = current.default
@@ -78,9 +79,12 @@ def shortcut(group: Group | None, what: What, inp: Any, out: Any, timeout_s: flo
         if status := group.run(plan.address, first, second, group.state):
             attend(group, plan, first, second, status, timeout_s, caller())
     except MismatchError as error:
-        if what[0] not in _BLOCKS or not only_sizes_differ(error.calls, group.size):
+        if only_lowerings_differ(error.calls, group.size):
+            stage_for_a_while(group, plan)
+        elif what[0] in _BLOCKS and only_sizes_differ(error.calls, group.size):
+            ask_for_sizes(group, what[0], what[2])
+        else:
             raise
-        ask_for_sizes(group, what[0], what[2])
         return False
     except BaseException as error:
         interrupted(group, plan, error, caller())

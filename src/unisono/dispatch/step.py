@@ -10,8 +10,11 @@ import torch
 
 from ..engine.tensors import as_bits, make_plain
 from ..engine.written import mark_written, needed_by_autograd
+from ..errors import MismatchError
 from ..membership.group import Group
+from ..records import only_lowerings_differ
 from ..units import seconds
+from .mixed import stage_for_a_while, takes_turn, waits_its_turn
 from .planning import make_plan
 from .request import Request, Tensors, is_one
 from .shortcut import What, keep, run_plan
@@ -36,7 +39,7 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
     group = how.group
     inp, out, copy_back = contiguous(request, group.rank)
     plan = make_plan(group, request, inp, out, how.algorithm)
-    if known_as is not None and inp is request.inp:
+    if known_as is not None and inp is request.inp and not waits_its_turn(group, plan):
         keep(group, plan, known_as, inp, out)
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)
@@ -44,7 +47,17 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
     written = needed_by_autograd(request.written_on(group.rank))
 
     def action(where: str | None) -> Tensors:
-        run_plan(group, plan, inp_address, out_address, timeout_s, where)
+        made = False
+        while not made:
+            staged = takes_turn(group, plan)
+            used = make_plan(group, request, inp, out, how.algorithm, staged=True) if staged else plan
+            try:
+                run_plan(group, used, inp_address, out_address, timeout_s, where)
+                made = True
+            except MismatchError as error:
+                if staged or not only_lowerings_differ(error.calls, group.size):
+                    raise
+                stage_for_a_while(group, plan)
         copy_back()
         mark_written(written)
         _ = kept_inp, kept_out  # alive until here

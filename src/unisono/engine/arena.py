@@ -36,6 +36,8 @@ class Arena(Layout):
         self.fd, self.heap_bytes, self.neighbours = fd, heap, size
         self.heap_stride = whole_pages(heap) + 17 * PAGE
         self.bytes = self.end + size * self.heap_stride
+        self.free_bytes = 0
+        """The memory that was free on the host when this process last reserved some."""
         self._staged = False
 
     @classmethod
@@ -95,7 +97,7 @@ class Arena(Layout):
             self.map = None
 
     def _reserve(self, offset: int, nbytes: int) -> None:
-        free = _available_bytes()
+        self.free_bytes = free = _available_bytes()
         refused: OSError | None = None
         if nbytes <= free:
             try:

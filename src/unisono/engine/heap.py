@@ -1,7 +1,10 @@
 """A first-fit allocator over a rank's heap in the arena, for shared tensors and for the regions of sub-groups.
 
-Peers reach a tensor by its offset, so tensors never move. Allocating reserves memory; freeing a large piece returns its
-pages to the system.
+Peers reach a tensor by its offset, so tensors never move. Allocating reserves memory, which takes far longer than using
+reserved memory again. So freed pieces from `_KEPT_FROM` bytes on are kept, with their pages, for tensors of the same
+size: training frees and allocates the same sizes in every step. A rank keeps at most an eighth of its heap, and all
+ranks together an eighth of the memory that was free on the host when memory was last reserved. What was freed longest
+ago goes first, and its pages go back to the system.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from .layout import PAGE
 __all__ = ["Heap"]
 
 _ALIGN = 128
-_GIVE_BACK = 1 << 20
+_KEPT_FROM, _MOST_KEPT = 16 << 10, 256
+_SHARE = 8
 
 
 class Heap:
@@ -32,7 +36,9 @@ class Heap:
     def __init__(self, arena: Arena, rank: int) -> None:
         self._arena, self._rank = arena, rank
         self._free: list[tuple[int, int]] = [(0, arena.heap_bytes)]  # (offset, bytes), in order, never adjacent
-        self._given: deque[tuple[int, int]] = deque()  # freed, but not yet in _free
+        self._given: deque[tuple[int, int, bool]] = deque()  # freed: (offset, bytes, has it all its pages?)
+        self._kept: list[tuple[int, int]] = []  # (offset, bytes), with their pages, as they were freed
+        self._idle = 0  # the bytes of _kept
         self._lock = threading.Lock()
         self._owner = os.getpid()
 
@@ -46,12 +52,12 @@ class Heap:
         if count == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
         nbytes = count * dtype.itemsize
-        offset = self._take(-(-nbytes // _ALIGN) * _ALIGN)
+        offset = self._tensor(-(-nbytes // _ALIGN) * _ALIGN)
         start = self._arena.heap(self._rank) + offset
         memory = (ctypes.c_char * nbytes).from_address(start)
         # The tensor's storage keeps `memory` alive, and that keeps the mapping. When `memory` dies, its bytes are free.
         memory.mapping = self._arena.map  # type: ignore[attr-defined]
-        weakref.finalize(memory, self._give, offset, -(-nbytes // _ALIGN) * _ALIGN).atexit = False
+        weakref.finalize(memory, self._give, offset, -(-nbytes // _ALIGN) * _ALIGN, True).atexit = False
         return torch.frombuffer(memory, dtype=dtype).view(shape)
 
     def lend(self, nbytes: int, head: int) -> int:
@@ -59,56 +65,112 @@ class Heap:
 
         Its first `head` bytes are reserved, the others when they are first used. Raises OutOfMemory.
         """
-        offset = self._take(nbytes, PAGE, reserve=False)
+        with self._lock:
+            offset = self._take(nbytes, PAGE)
         try:
             if not self._arena.release_heap(self._rank, offset, nbytes):
                 ctypes.memset(self._arena.heap(self._rank) + offset, 0, nbytes)
             self._arena.reserve_heap(self._rank, offset, head)
         except OutOfMemory:
-            self._give(offset, nbytes)
+            self._give(offset, nbytes, False)
             raise
         return self._first + offset
 
     def take_back(self, start: int, nbytes: int) -> None:
         """Free a region that no rank uses any more."""
-        self._give(start - self._first, nbytes)
+        self._give(start - self._first, nbytes, False)
 
     @property
     def _first(self) -> int:
         return self._arena.heap(self._rank) - self._arena.base
 
-    def _take(self, nbytes: int, align: int = _ALIGN, *, reserve: bool = True) -> int:
+    def _tensor(self, nbytes: int) -> int:
+        """Allocate a piece with all its pages; return its offset."""
         with self._lock:
-            self._merge()
+            self._sort()
+            for k in reversed(range(len(self._kept))):
+                if self._kept[k][1] == nbytes:
+                    self._idle -= nbytes
+                    return self._kept.pop(k)[0]
+            offset = self._take(nbytes)
+            try:
+                self._arena.reserve_heap(self._rank, offset, nbytes)
+            except OutOfMemory:
+                self._drop(0)  # perhaps these pages are enough
+                try:
+                    self._arena.reserve_heap(self._rank, offset, nbytes)
+                except OutOfMemory:
+                    self._merge([(offset, nbytes)])
+                    raise
+            return offset
+
+    def _take(self, nbytes: int, align: int = _ALIGN) -> int:
+        """Allocate address space: the first piece that is large enough. Needs the lock."""
+        self._sort()
+        for _ in range(2):
             for k, (offset, size) in enumerate(self._free):
                 start = -(-offset // align) * align
                 rest = offset + size - (start + nbytes)
                 if rest >= 0:
-                    if reserve:
-                        self._arena.reserve_heap(self._rank, start, nbytes)
                     pieces = (offset, start - offset), (start + nbytes, rest)
                     self._free[k : k + 1] = [piece for piece in pieces if piece[1]]
                     return start
+            self._drop(0)
         raise OutOfMemory(
             f"the heap of rank {self._rank} has {format_bytes(self._arena.heap_bytes)} of address space and no room "
             f"for {format_bytes(nbytes)}. Free tensors, or set UNISONO_HEAP_BYTES before the group is made."
         )
 
-    def _give(self, offset: int, nbytes: int) -> None:
-        """Free a piece. Takes no lock, because the garbage collector may call this anywhere, even within `_take`."""
+    def _give(self, offset: int, nbytes: int, paged: bool) -> None:
+        """Free a piece. Never waits for the lock: the garbage collector may call this anywhere, even within `_take`."""
         if os.getpid() != self._owner:
             return  # a forked child drops its copy of the tensor; the parent still has it
-        if nbytes >= _GIVE_BACK:
-            first, end = -(-offset // PAGE) * PAGE, (offset + nbytes) // PAGE * PAGE
-            self._arena.release_heap(self._rank, first, end - first)
-        self._given.append((offset, nbytes))
+        self._given.append((offset, nbytes, paged))
+        if self._lock.acquire(blocking=False):  # else the next call sorts it in
+            try:
+                self._sort()
+            finally:
+                self._lock.release()
 
-    def _merge(self) -> None:
-        spans = list(self._free)
+    def _sort(self) -> None:
+        """Sort in what was freed. Needs the lock."""
+        if not self._given:
+            return
+        pieces = []
         while self._given:
-            spans.append(self._given.popleft())
-        self._free = []
-        for start, size in sorted(spans):
+            offset, nbytes, paged = self._given.popleft()
+            if paged and nbytes >= _KEPT_FROM:
+                self._kept.append((offset, nbytes))
+                self._idle += nbytes
+                continue
+            if not paged:
+                self._release(offset, nbytes)
+            pieces.append((offset, nbytes))
+        self._merge(pieces)
+        arena = self._arena
+        self._drop(min(arena.heap_bytes, arena.free_bytes // arena.neighbours) // _SHARE)
+
+    def _drop(self, most: int) -> None:
+        """Return the pages of kept pieces to the system until at most so many bytes are kept. Needs the lock."""
+        pieces = []
+        while self._kept and (self._idle > most or len(self._kept) > _MOST_KEPT):
+            offset, nbytes = self._kept.pop(0)
+            self._idle -= nbytes
+            self._release(offset, nbytes)
+            pieces.append((offset, nbytes))
+        self._merge(pieces)
+
+    def _release(self, offset: int, nbytes: int) -> None:
+        """Return the pages that lie in a piece to the system."""
+        first, end = -(-offset // PAGE) * PAGE, (offset + nbytes) // PAGE * PAGE
+        self._arena.release_heap(self._rank, first, end - first)
+
+    def _merge(self, pieces: list[tuple[int, int]]) -> None:
+        """Add pieces to the free ones."""
+        if not pieces:
+            return
+        spans, self._free = sorted(self._free + pieces), []
+        for start, size in spans:
             last, length = self._free[-1] if self._free else (-1, 0)
             if last + length == start:
                 self._free[-1] = (last, length + size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -18,8 +19,8 @@ from ..engine.arena import Arena
 from ..engine.host import Host
 from ..engine.plan import Plan
 from ..engine.sub_arena import SubArena
-from ..errors import InternalError, NotInitialized, PeerFailed, UnisonoError, WaitTimeout
-from ..records import DepartureKind
+from ..errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
+from ..records import CallRecord, DepartureKind
 
 __all__ = ["Group", "SupportsClose"]
 
@@ -72,6 +73,9 @@ class Group:
         self.uneven: dict[tuple[str, int], int] = {}
         """Collectives (with their roots) whose blocks have differed in size: how often they may be alike before the
         sizes are asked for no more; see `dispatch.blocks`."""
+        self.mixed: dict[CallRecord, tuple[int, int]] = {}
+        """Calls with tensors in shared memory on some ranks only: how many more of them run staged, and how many after
+        the next disagreement; see `dispatch.mixed`."""
         self.progress_engine: SupportsClose | None = None
         """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
         self.pidfds: dict[int, int] = {}
@@ -139,6 +143,13 @@ class Group:
         """An uninitialised tensor in shared memory, which peers read and write in place. Raises OutOfMemory."""
         self.check_usable()
         return self.host.heap.empty(shape, dtype or torch.get_default_dtype())
+
+    def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised flat tensor for collectives: in shared memory if there is room, otherwise private."""
+        if self.broken is None and not self.closed:
+            with contextlib.suppress(OutOfMemory):
+                return self.host.heap.empty((count,), dtype)
+        return torch.empty(count, dtype=dtype, device="cpu")
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""

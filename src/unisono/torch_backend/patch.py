@@ -1,6 +1,7 @@
 """What torch itself must be told; nothing else changes torch.
 
-`patch_torch`: `monitored_barrier` takes groups of Gloo only, by name, and DDP drops the Python half of a work object.
+`patch_torch`: `monitored_barrier` takes groups of Gloo only, by name; DDP drops the Python half of a work object; the
+buffers of DDP and fully_shard are to lie in shared memory.
 `hide_from_dynamo`: torch.compile must not trace our methods, which C++ code calls while it traces.
 """
 
@@ -10,24 +11,37 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import wraps
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from torch import distributed
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
+from .after_import import after_import
 from .calls import Calls
+from .shared_buffers import share_buckets, share_rebuilt, share_sharded
 
 __all__ = ["hide_from_dynamo", "patch_torch"]
 
 _MARK = "_unisono"
+_FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+"""Takes a second to import, so it is changed when somebody imports it."""
 
 
 def patch_torch() -> None:
     """Make torch's own functions accept our groups and works; with others they do what they did. Idempotent."""
     _change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
     _change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
+    _change(share_buckets, "__init__", c10d.Reducer)
+    _change(share_rebuilt, "_rebuild_buckets", c10d.Reducer)
+    after_import(_FSDP, _patch_fsdp)
+
+
+def _patch_fsdp(module: ModuleType) -> None:
+    kind = getattr(module, "FSDPParamGroup", None)
+    if hasattr(kind, "set_allocate_memory_from_process_group"):  # from torch 2.8 on
+        _change(share_sharded, "__init__", kind)
 
 
 def _change(change: Callable[[Any], Any], name: str, *places: Any) -> None:

@@ -16,6 +16,7 @@ from ..records import DepartureKind
 from .calls import Calls
 from .join import leave
 from .patch import hide_from_dynamo
+from .shared_buffers import make_buffer
 from .works import Finished, TorchWork
 
 if TYPE_CHECKING:
@@ -88,9 +89,13 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
             return super()._get_backend(device)
         return self
 
-    def supports_tensor_alloc(self, _device: torch.device) -> bool:
-        """False: the backend has no allocator of its own."""
-        return False
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Has the group an allocator for the buffers of collectives? fully_shard asks."""
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:  # noqa: ARG002
+        """An uninitialised flat tensor, in shared memory if it is long enough for zero copy."""
+        return make_buffer(self.group, size, dtype)
 
     def shutdown(self) -> None:
         """Wait for the calls in the background, and leave the group."""
