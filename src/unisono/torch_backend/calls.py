@@ -70,16 +70,13 @@ class Calls:
             tensor = one(tensors)
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
-        if opts.asyncOp:
-            work = all_reduce(tensor, _op(opts), self.group, opts.asyncOp, timeout_s=_limit(opts))
-            return self._work(work, tensors)
         # `_op` and `_limit`, unrolled: two calls of functions are a tenth of this one's time.
-        op, timeout = opts.reduceOp, opts.timeout
+        op, timeout, async_op = opts.reduceOp, opts.timeout, opts.asyncOp
         if op == _SUM and timeout == _UNSET:
-            all_reduce(tensor, "sum", self.group)
+            work = all_reduce(tensor, "sum", self.group, async_op)
         else:
-            all_reduce(tensor, _op(opts), self.group, timeout_s=_limit(opts))
-        return DONE
+            work = all_reduce(tensor, _op(opts), self.group, async_op, timeout_s=_limit(opts))
+        return self._work(work, tensors) if async_op else DONE
 
     def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> c10d.Work:
         op, limit_s = _op(opts), _limit(opts)
@@ -297,7 +294,7 @@ class Calls:
         """Return torch's work of a collective. work: None is a call that is over."""
         if work is None:
             return DONE
-        if detail():  # as torch's own wrapper does, raise what is wrong with the call before it returns
+        if not work.is_completed() and detail():  # like torch's wrapper, raise the call's error before it returns
             work.wait()
         return self._made(work, tensors)
 

@@ -23,10 +23,11 @@ class TorchWork(c10d.Work):
     tensors: what the call writes; the value of its future.
     """
 
+    _future: Future[Any] | None = None
+
     def __init__(self, work: Work[Any], tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._work, self._tensors = work, tensors
-        self._future: Future[Any] | None = None
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the call; return True, or raise what it raised.

@@ -1,0 +1,114 @@
+"""Calls in the background: they start on the caller's thread, and go on on the group's worker if peers are late.
+
+To change threads and back costs as much as ten small calls. So while the worker is idle the kernel runs at once, with a
+short limit on each of its waits. If it comes back unfinished, the worker goes on where it stands: the group's lock,
+which is held while a call runs, passes to the worker with the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..engine.interpret import DONE
+from ..engine.plan import Plan
+from ..engine.program import StateWord
+from ..engine.written import mark_written
+from ..errors import MismatchError
+from ..membership.group import Group
+from ..records import only_sizes_differ
+from ..watch import attend, caller, interrupted
+from ..work import FinishedWork, Work, Worker
+from .known import Again, What, as_list, ask_for_sizes
+from .request import Tensors
+
+__all__ = ["begin", "runs_inline"]
+
+_BRIEF_NS = 30_000
+"""How long the kernel waits for a peer on the caller's thread: about what a change of threads and back costs."""
+_INLINE_BYTES = 1 << 20
+"""Where ranks have processors to spare, longer calls run on the worker while the caller computes."""
+
+_LOOK_UP = int(StateWord.LOOK_UP_NS)
+
+
+def runs_inline(group: Group, nbytes: int) -> bool:
+    """Does a call in the background start on the caller's thread? Where no processor is to spare, every call does."""
+    return nbytes <= _INLINE_BYTES or not group.host.processors_to_spare
+
+
+def begin(
+    group: Group,
+    what: What,
+    plan: Plan,
+    places: tuple[int, int, Any],
+    inp: Tensors,
+    out: Tensors,
+    timeout_s: float | None,
+    marked: Sequence[torch.Tensor] = (),
+    again: Again | None = None,
+) -> Work[Any]:
+    """Start a call whose plan is known, and return its work.
+
+    places: input and output for the kernel, and what holds the tables they may point to. marked: those written whose
+    old values autograd may need. again: makes the call in full, where the ranks find that their blocks differ in size.
+    """
+    if group.worker is None:
+        group.worker = Worker(group.name)
+    worker: Worker = group.worker
+    first, second, table = places
+    inline = plan.inline and not worker.busy and group.lock.acquire(blocking=False)
+    passed_on, status = not inline, None
+    try:
+        if inline:
+            usual = group.words[_LOOK_UP]
+            group.words[_LOOK_UP] = _BRIEF_NS
+            try:
+                status = group.run(plan.address, first, second, group.state)
+            finally:
+                group.words[_LOOK_UP] = usual
+            if status == DONE:
+                if marked:
+                    mark_written(marked)
+                return FinishedWork(plan.record, out)
+        where = caller()
+        memory = [tensor.untyped_storage() for tensor in (*as_list(inp), *as_list(out))], table
+
+        def action() -> Tensors:
+            try:
+                _finish(group, plan, first, second, status, timeout_s, where)
+            except MismatchError as error:
+                if again is None or not only_sizes_differ(error.calls, group.size):
+                    raise
+                ask_for_sizes(group, what[0], what[2])
+                again(group, what, inp, out, timeout_s)
+            mark_written(marked)
+            _ = memory  # alive until here
+            return out
+
+        passed_on = True
+        return worker.submit(plan.record, action)
+    except BaseException as error:
+        if inline:
+            interrupted(group, plan, error, caller())
+        raise
+    finally:
+        if not passed_on:
+            group.lock.release()
+
+
+def _finish(
+    group: Group, plan: Plan, inp: int, out: int, status: int | None, timeout_s: float | None, where: str
+) -> None:
+    """Run a call to its end. status: with which it has come back on the caller's thread; None: it has not begun."""
+    if status is None:
+        group.lock.acquire()
+    try:
+        if status is None:
+            status = group.run(plan.address, inp, out, group.state)
+        if status != DONE:
+            attend(group, plan, inp, out, status, timeout_s, where)
+    finally:
+        group.lock.release()
