@@ -118,8 +118,14 @@ class FinishedWork(Work[Result_co]):
     _done, _lock = _Latch(), threading.Lock()
     _done.set()
 
-    def __init__(self, call: object, result: Any) -> None:  # less than the base class does: works are made by the call
-        self._call, self._result = call, result
+    def __init__(self, result: Any) -> None:  # does less than the base class, as each small call makes one
+        self._result = result
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return True."""
+        if timeout is not None:
+            seconds(timeout)
+        return True
 
 
 class Worker:

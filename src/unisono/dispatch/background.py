@@ -57,46 +57,58 @@ def begin(
     """
     if group.worker is None:
         group.worker = Worker(group.name)
-    worker: Worker = group.worker
-    first, second, table = places
-    inline = plan.inline and not worker.busy and group.lock.acquire(blocking=False)
-    passed_on, status = not inline, None
+    if not plan.inline or group.worker.busy or not group.lock.acquire(False):
+        return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, again, None)
+    words = group.words
+    usual = words[_LOOK_UP]
     try:
-        if inline:
-            usual = group.words[_LOOK_UP]
-            group.words[_LOOK_UP] = _BRIEF_NS
-            try:
-                status = group.run(plan.address, first, second, group.state)
-            finally:
-                group.words[_LOOK_UP] = usual
-            if status == DONE:
-                if marked:
-                    mark_written(marked)
-                return FinishedWork(plan.record, out)
-        where = caller()
-        memory = [tensor.untyped_storage() for tensor in (*as_list(inp), *as_list(out))], table
-
-        def action() -> Tensors:
-            try:
-                _finish(group, plan, first, second, status, timeout_s, where)
-            except MismatchError as error:
-                if again is None or not only_sizes_differ(error.calls, group.size):
-                    raise
-                ask_for_sizes(group, what[0], what[2])
-                again(group, what, inp, out, timeout_s)
-            mark_written(marked)
-            _ = memory  # alive until here
-            return out
-
-        passed_on = True
-        return worker.submit(plan.record, action)
+        words[_LOOK_UP] = _BRIEF_NS
+        try:
+            status = group.run(plan.address, places[0], places[1], group.state)
+        finally:
+            words[_LOOK_UP] = usual
+        if status != DONE:
+            return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, again, status)
     except BaseException as error:
-        if inline:
-            interrupted(group, plan, error, caller())
+        interrupted(group, plan, error, caller())
+        group.lock.release()
         raise
-    finally:
-        if not passed_on:
-            group.lock.release()
+    group.lock.release()
+    if marked:
+        mark_written(marked)
+    return FinishedWork(out)
+
+
+def _pass_on(
+    group: Group,
+    what: What,
+    plan: Plan,
+    places: tuple[int, int, Any],
+    inp: Tensors,
+    out: Tensors,
+    timeout_s: float | None,
+    marked: Sequence[torch.Tensor],
+    again: Again | None,
+    status: int | None,
+) -> Work[Any]:
+    """Let the worker make or finish the call; see `begin` and `_finish`."""
+    where = caller()
+    memory = [tensor.untyped_storage() for tensor in (*as_list(inp), *as_list(out))], places
+
+    def action() -> Tensors:
+        try:
+            _finish(group, plan, places[0], places[1], status, timeout_s, where)
+        except MismatchError as error:
+            if again is None or not only_sizes_differ(error.calls, group.size):
+                raise
+            ask_for_sizes(group, what[0], what[2])
+            again(group, what, inp, out, timeout_s)
+        mark_written(marked)
+        _ = memory  # alive until here
+        return out
+
+    work: Work[Any] = group.worker.submit(plan.record, action)
+    return work
 
 
 def _finish(

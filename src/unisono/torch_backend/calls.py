@@ -34,13 +34,13 @@ from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError
 from ..membership import Group
 from ..p2p import irecv, isend
-from ..work import Work
+from ..work import FinishedWork, Work
 from .entry import detail, entry
 from .monitored_barrier import monitored_barrier
 from .name import NAME
 from .sparse import all_reduce_sparse
 from .tensors import one, real, reals
-from .works import DONE, Together, TorchWork
+from .works import DONE, Finished, Together, TorchWork
 
 __all__ = ["Calls"]
 
@@ -294,7 +294,7 @@ class Calls:
         """Return torch's work of a collective. work: None is a call that is over."""
         if work is None:
             return DONE
-        if not work.is_completed() and detail():  # like torch's wrapper, raise the call's error before it returns
+        if work.__class__ is not FinishedWork and detail():  # as torch's wrapper does, raise the call's error here
             work.wait()
         return self._made(work, tensors)
 
@@ -302,7 +302,7 @@ class Calls:
         """Return torch's work of a call in the background."""
         if self._together is not None:
             self._together.append(work)
-        made = TorchWork(work, tensors)
+        made = (Finished if work.__class__ is FinishedWork else TorchWork)(work, tensors)
         if c10d._allow_inflight_collective_as_graph_input():  # noqa: SLF001  then wait_tensor(tensor) waits for it
             for tensor in tensors:
                 c10d._register_work(tensor, made)  # noqa: SLF001
