@@ -1,8 +1,8 @@
 """Times of single calls of torch.distributed, on our backend and on Gloo, in the same two ranks.
 
 A turn is a batch of calls back to back, as a program makes them: its time over their number is the time of a call.
-Before it all ranks make a few calls that do not count, since the first ones after a peer's turn find cold caches and the
-peer's threads, and meet. The slowest rank's time counts. The contenders take turns.
+Before it all ranks make a few calls that do not count, since the first ones after a peer's turn find cold caches and
+the peer's threads, and meet. The slowest rank's time counts. The contenders take turns.
 """
 
 from __future__ import annotations
