@@ -79,12 +79,13 @@ def test_two_groups_in_opposite_order(worlds: Worlds) -> None:
 def test_a_call_like_an_earlier_one_is_not_planned_again(worlds: Worlds) -> None:
     def work() -> list[list[float]]:
         me, size = unisono.get_rank(), unisono.get_world_size()
+        group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
         x, whole, parts = torch.full((2,), 1.0 + me), torch.zeros(2 * size), [torch.zeros(2) for _ in range(size)]
         calls: list[Callable[..., Any]] = [
-            lambda **how: unisono.broadcast(x, 1, **how),
-            lambda **how: unisono.all_gather_single(whole, x, **how),
-            lambda **how: unisono.all_gather(parts, x, **how),
-            lambda **how: unisono.barrier(**how),
+            lambda **how: unisono.broadcast(x, 1, group, **how),
+            lambda **how: unisono.all_gather_single(whole, x, group, **how),
+            lambda **how: unisono.all_gather(parts, x, group, **how),
+            lambda **how: unisono.barrier(group, **how),
         ]
         for call in calls:
             call()

@@ -35,6 +35,7 @@ def unplanned() -> Iterator[None]:
 def test_every_form(worlds: Worlds, size: int, async_op: bool) -> None:
     def work() -> list[list[float]]:
         me = unisono.get_rank()
+        group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
         got: list[list[float]] = []
 
         def lists(base: float) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
@@ -45,15 +46,15 @@ def test_every_form(worlds: Worlds, size: int, async_op: bool) -> None:
             got.clear()
             for root in (0, size - 1):
                 one, inputs, outputs = lists(base + 1)
-                wait(unisono.gather(one, outputs if me == root else None, root, async_op=async_op))
+                wait(unisono.gather(one, outputs if me == root else None, root, group, async_op=async_op))
                 got.append([tensor[1].item() for tensor in outputs])
-                wait(unisono.scatter(one, inputs if me == root else None, root, async_op=async_op))
+                wait(unisono.scatter(one, inputs if me == root else None, root, group, async_op=async_op))
                 got.append(one.tolist())
             one, inputs, outputs = lists(base + 2)
-            wait(unisono.all_gather(outputs, one, async_op=async_op))
-            wait(unisono.reduce_scatter(one, inputs, async_op=async_op))
+            wait(unisono.all_gather(outputs, one, group, async_op=async_op))
+            wait(unisono.reduce_scatter(one, inputs, "sum", group, async_op=async_op))
             got.append([*one.tolist(), *(tensor[0].item() for tensor in outputs)])
-            wait(unisono.all_to_all(outputs, inputs, async_op=async_op))
+            wait(unisono.all_to_all(outputs, inputs, group, async_op=async_op))
             got.append([tensor[0].item() for tensor in outputs])
 
         def wait(pending: Any) -> None:
@@ -80,13 +81,14 @@ def test_every_form(worlds: Worlds, size: int, async_op: bool) -> None:
 def test_a_tensor_with_new_memory_is_written_there(worlds: Worlds) -> None:
     def work() -> None:
         me, size = unisono.get_rank(), unisono.get_world_size()
+        group = unisono.new_group(range(size))
         outputs, mine = [torch.zeros(3) for _ in range(size)], torch.full((3,), 1.0 + me)
-        unisono.all_gather(outputs, mine)
+        unisono.all_gather(outputs, mine, group)
         with unplanned():
             old = outputs[1].data
             outputs[1].data = torch.zeros(3)
             mine.add_(10)
-            unisono.all_gather(outputs, mine)
+            unisono.all_gather(outputs, mine, group)
         assert [tensor.tolist() for tensor in outputs] == [[11.0 + rank] * 3 for rank in range(size)]
         assert old.tolist() == [2.0] * 3
 
