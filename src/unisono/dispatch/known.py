@@ -142,8 +142,8 @@ def _length(tensors: Tensors) -> int:
 def ask_for_sizes(group: Group, collective: str, root: int) -> None:
     """Drop the shortcuts of this collective, so that its calls exchange sizes until blocks have one size again."""
     group.uneven[collective, root] = _ALIKE_AGAIN
-    for key in [key for key in group.shortcuts if key.what[0] == collective]:
-        del group.shortcuts[key]
+    for key in [key for key in list(group.shortcuts) if key.what[0] == collective]:
+        group.shortcuts.pop(key, None)
 
 
 def in_heap(group: Group, tensor: torch.Tensor) -> bool:
