@@ -76,10 +76,11 @@ matrix: $(VENV)/ready
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_large.py
 
 bench: $(VENV)/ready-bench
-	$(BIN)/python -m benchmarks.collectives --output benchmarks/RESULTS.md --plot benchmarks/all_reduce.svg
+	$(BIN)/python -m benchmarks.collectives --output benchmarks/results/{vendor}.md \
+		--plot benchmarks/results/{vendor}_all_reduce.svg
 
 bench-torch: $(VENV)/ready
-	$(BIN)/python -m benchmarks.torch_backend --output benchmarks/TORCH.md
+	$(BIN)/python -m benchmarks.torch_backend --output benchmarks/results/{vendor}_torch.md
 
 bench-busy: $(VENV)/ready
 	$(BIN)/python -m benchmarks.busy --output benchmarks/BUSY.md

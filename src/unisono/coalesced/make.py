@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,13 +68,16 @@ def make(
         group, tensors = made.group, [*call.parts, *call.wholes]
         kind = (call.collective, call.gets, len(call.parts))
         layout = known_layout(group, kind, tensors)
-        table = None if layout is None else _addresses(tensors)
-        if layout is None or table is None or not table.all():
-            _check(group, call, tensors)
-            layout, table = make_layout(group, kind, tensors, len(call.parts)), _addresses(tensors)
-        if both := _apart(group, call, layout, table):
-            first, second = map(call.argument, both)
-            raise ArgumentError(f"{first} and {second} share memory: each needs its own")
+        addresses = None if layout is None else array("q", map(_data_ptr, tensors))
+        if layout is None or addresses is None or addresses.tobytes() != layout.apart:
+            if layout is None or addresses is None or 0 in addresses:
+                _check(group, call, tensors)
+                layout = make_layout(group, kind, tensors, len(call.parts))
+                addresses = array("q", map(_data_ptr, tensors))
+            if both := _overlap(group, call, layout, np.array(addresses)):
+                first, second = map(call.argument, both)
+                raise ArgumentError(f"{first} and {second} share memory: each needs its own")
+            layout.apart = addresses.tobytes()
         steps = layout.steps.get((what, timeout_s))
         if steps is None:
             requests = [_request(group, call, layout, one) for one in layout.passes]
@@ -86,7 +90,7 @@ def make(
     marked = needed_by_autograd(written) if held else []
 
     def action(where: str | None) -> Sequence[torch.Tensor]:
-        _carry(call, layout, tensors, table, lambda k: actions[k](where))
+        _carry(call, layout, tensors, addresses, lambda k: actions[k](where))
         mark_written(marked)
         return written
 
@@ -110,21 +114,15 @@ def _check(group: Group, call: ListCall, tensors: Sequence[torch.Tensor]) -> Non
         check_whole(call.argument(count + k), whole_tensor, call.argument(k), call.parts[k], group)
 
 
-def _apart(group: Group, call: ListCall, layout: ListLayout, table: Table) -> tuple[int, int] | None:
+def _overlap(group: Group, call: ListCall, layout: ListLayout, table: Table) -> tuple[int, int] | None:
     """Two tensors that share memory and must not; None if there are none. A part may be its whole's own block."""
-    seen = table.tobytes()
-    if seen == layout.apart:
-        return None
     written, nbytes, count = np.zeros(len(table), bool), layout.nbytes.copy(), len(call.parts)
     written[call.written()] = True
     if call.wholes:
         own = table[:count] == table[count:] + group.rank * nbytes[:count]
         written[count:] |= written[:count] & own
         nbytes[:count][own] = 0
-    both = first_overlap(table, nbytes, written)
-    if both is None:
-        layout.apart = seen
-    return both
+    return first_overlap(table, nbytes, written)
 
 
 def _request(group: Group, call: ListCall, layout: ListLayout, one: Pass) -> Request:
@@ -136,18 +134,14 @@ def _request(group: Group, call: ListCall, layout: ListLayout, one: Pass) -> Req
     return Request(call.collective, one.flats[PART], inp, out, op, src, in_place=inp is out, words=layout.words)
 
 
-def _addresses(tensors: Sequence[torch.Tensor]) -> Table:
-    return np.fromiter(map(_data_ptr, tensors), np.int64, len(tensors))
-
-
 def _carry(
-    call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor], table: Table, run: Callable[[int], object]
+    call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor], table: array[int], run: Callable[[int], object]
 ) -> None:
-    """Pack, run and unpack each pass in turn."""
+    """Pack, run and unpack each pass in turn. table: the addresses of the tensors."""
     copies = {k: make_plain(tensors[k]).detach() for k in layout.scattered}
     for k, copy in copies.items():
         table[k] = copy.data_ptr()
-    parts = table.ctypes.data
+    parts, _ = table.buffer_info()
     addresses = parts, parts + 8 * len(call.parts)
     move = mover()
     for k, one in enumerate(layout.passes):

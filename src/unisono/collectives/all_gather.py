@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, What, list_shortcut, makes_again, shortcut
 from ..membership.group import Group
 
 __all__ = ["all_gather", "all_gather_single"]
@@ -32,7 +32,10 @@ def all_gather(
     """
     if isinstance(tensor_list, Tensor):
         return all_gather_single(tensor_list, tensor, group, async_op, algorithm=algorithm, timeout_s=timeout_s)
-    with Call(("all_gather", None, 0, algorithm), group, async_op, timeout_s) as call:
+    what = "all_gather", None, 0, algorithm
+    if (made := list_shortcut(group, what, tensor, tensor_list, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
         check_tensor("tensor", tensor)
         sizes = None
         if tensor_list is not None:
@@ -60,8 +63,8 @@ def all_gather_single(
     output.
     """
     what = "all_gather", None, 0, algorithm
-    if not async_op and shortcut(group, what, input, output, timeout_s):
-        return None
+    if (made := shortcut(group, what, input, output, timeout_s, async_op)) is not UNKNOWN:
+        return made
     with Call(what, group, async_op, timeout_s) as call:
         check_tensor("input", input)
         check_tensor("output", output, written=True)
@@ -69,3 +72,8 @@ def all_gather_single(
         check_apart([output], input, 0, call.group.rank * input.numel() * input.element_size())
         call.plan(Request("all_gather", input, input, output))
     return call.run()
+
+
+@makes_again("all_gather")
+def _again(group: Group, what: What, inp: Any, out: Any, timeout_s: float | None) -> None:
+    all_gather(out, inp, group, algorithm=what[3], timeout_s=timeout_s)

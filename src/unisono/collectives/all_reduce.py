@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_tensor
-from ..dispatch import Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, What, makes_again, shortcut
 from ..membership.group import Group
 from ..ops import OpLike, ReduceOp
 
@@ -30,9 +30,14 @@ def all_reduce(
     2 (p-1)/p of its bytes, if it has more than a few KiB.
     """
     what = "all_reduce", op, 0, algorithm
-    if not async_op and shortcut(group, what, tensor, tensor, timeout_s):
-        return None
+    if (made := shortcut(group, what, tensor, tensor, timeout_s, async_op)) is not UNKNOWN:
+        return made
     with Call(what, group, async_op, timeout_s) as call:
         check_tensor("tensor", tensor, written=True)
         call.plan(Request("all_reduce", tensor, tensor, tensor, check_op(op, tensor), in_place=True))
     return call.run()
+
+
+@makes_again("all_reduce")
+def _again(group: Group, what: What, _inp: Any, out: Any, timeout_s: float | None) -> None:
+    all_reduce(out, what[1], group, algorithm=what[3], timeout_s=timeout_s)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_splits, check_tensor, check_tensors, shape_name
-from ..dispatch import Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, What, list_shortcut, makes_again, shortcut
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
 
@@ -30,7 +30,11 @@ def all_to_all(
     Both: one tensor per rank, of one dtype, any size; inputs are read, outputs written. output_tensor_list: None if the
     sizes are not known; the call then returns a list of new tensors.
     """
-    with Call(("all_to_all", None, 0, algorithm), group, async_op, timeout_s) as call:
+    what = "all_to_all", None, 0, algorithm
+    made = list_shortcut(group, what, input_tensor_list, output_tensor_list, timeout_s, async_op)
+    if made is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
         if not isinstance(input_tensor_list, Sequence) or not input_tensor_list:
             raise DTypeError(f"input_tensor_list: expected a list of {call.group.size} tensors")
         sizes = check_tensors("input_tensor_list", input_tensor_list, call.group)
@@ -63,8 +67,11 @@ def all_to_all_single(
     """
     what = "all_to_all", None, 0, algorithm
     splits = output_split_sizes is not None or input_split_sizes is not None
-    if not (async_op or splits or input is output) and shortcut(group, what, input, output, timeout_s):
-        return None
+    made = UNKNOWN
+    if not (splits or input is output):
+        made = shortcut(group, what, input, output, timeout_s, async_op)
+    if made is not UNKNOWN:
+        return made
     with Call(what, group, async_op, timeout_s) as call:
         check_tensor("input", input)
         check_tensor("output", output, written=True)
@@ -83,3 +90,9 @@ def all_to_all_single(
         block = blank(input.numel() // call.group.size, input.dtype)
         call.plan(Request("all_to_all", block, input, output))
     return call.run()
+
+
+@makes_again("all_to_all")
+def _again(group: Group, what: What, inp: Any, out: Any, timeout_s: float | None) -> None:
+    call = all_to_all_single if isinstance(inp, Tensor) else all_to_all
+    call(out, inp, group=group, algorithm=what[3], timeout_s=timeout_s)

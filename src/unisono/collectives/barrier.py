@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..algorithms.catalogue import AlgorithmLike
-from ..dispatch import Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 from ..membership.group import Group
 
 __all__ = ["barrier"]
@@ -24,8 +24,8 @@ def barrier(
 ) -> Any:
     """Return when every rank of the group has called this."""
     what = "barrier", None, 0, algorithm
-    if not async_op and shortcut(group, what, None, None, timeout_s):
-        return None
+    if (made := shortcut(group, what, None, None, timeout_s, async_op)) is not UNKNOWN:
+        return made
     with Call(what, group, async_op, timeout_s) as call:
         call.plan(Request("barrier", _NOTHING, None, None, in_place=True))
     return call.run()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_root, check_tensor
-from ..dispatch import Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, What, makes_again, shortcut
 from ..membership.group import Group
 
 __all__ = ["broadcast"]
@@ -28,10 +28,15 @@ def broadcast(
     tensor: any shape, the same dtype and number of elements on every rank; in place.
     """
     what = "broadcast", None, src, algorithm
-    if not async_op and shortcut(group, what, tensor, tensor, timeout_s):
-        return None
+    if (made := shortcut(group, what, tensor, tensor, timeout_s, async_op)) is not UNKNOWN:
+        return made
     with Call(what, group, async_op, timeout_s) as call:
         root = check_root("src", src, call.group)
         check_tensor("tensor", tensor, written=call.group.rank != root)
         call.plan(Request("broadcast", tensor, tensor, tensor, root=root, in_place=True))
     return call.run()
+
+
+@makes_again("broadcast")
+def _again(group: Group, what: What, _inp: Any, out: Any, timeout_s: float | None) -> None:
+    broadcast(out, what[2], group, algorithm=what[3], timeout_s=timeout_s)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import Call, Request
+from ..dispatch import UNKNOWN, Call, Request, What, list_shortcut, makes_again
 from ..membership.group import Group
 
 __all__ = ["gather"]
@@ -31,7 +31,10 @@ def gather(
     number of elements, written; None on other ranks. None on `dst` if the sizes are not known: the call then returns a
     list of new tensors there.
     """
-    with Call(("gather", None, dst, algorithm), group, async_op, timeout_s) as call:
+    what = "gather", None, dst, algorithm
+    if (made := list_shortcut(group, what, tensor, gather_list, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
         root = check_root("dst", dst, call.group)
         check_tensor("tensor", tensor)
         blocks, is_root = given_list(gather_list), call.group.rank == root
@@ -43,3 +46,8 @@ def gather(
         call.plan(Request("gather", tensor, tensor, blocks, root=root, alike=alike))
         call.returns = is_root and blocks is None
     return call.run()
+
+
+@makes_again("gather")
+def _again(group: Group, what: What, inp: Any, out: Any, timeout_s: float | None) -> None:
+    gather(inp, out, what[2], group, algorithm=what[3], timeout_s=timeout_s)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_root, check_tensor
-from ..dispatch import Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, What, makes_again, shortcut
 from ..membership.group import Group
 from ..ops import OpLike, ReduceOp
 
@@ -30,10 +30,15 @@ def reduce(
     tensor: any shape, the same dtype and number of elements on every rank; in place on `dst`.
     """
     what = "reduce", op, dst, algorithm
-    if not async_op and shortcut(group, what, tensor, tensor, timeout_s):
-        return None
+    if (made := shortcut(group, what, tensor, tensor, timeout_s, async_op)) is not UNKNOWN:
+        return made
     with Call(what, group, async_op, timeout_s) as call:
         root = check_root("dst", dst, call.group)
         check_tensor("tensor", tensor, written=call.group.rank == root)
         call.plan(Request("reduce", tensor, tensor, tensor, check_op(op, tensor), root, in_place=True))
     return call.run()
+
+
+@makes_again("reduce")
+def _again(group: Group, what: What, _inp: Any, out: Any, timeout_s: float | None) -> None:
+    reduce(out, what[2], what[1], group, algorithm=what[3], timeout_s=timeout_s)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_op, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, What, list_shortcut, makes_again, shortcut
 from ..errors import DTypeError
 from ..membership.group import Group
 from ..ops import OpLike, ReduceOp
@@ -33,7 +33,10 @@ def reduce_scatter(
     output: written, with the number of elements of the rank's block; or None: the call then returns a new tensor.
     input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank.
     """
-    with Call(("reduce_scatter", op, 0, algorithm), group, async_op, timeout_s) as call:
+    what = "reduce_scatter", op, 0, algorithm
+    if (made := list_shortcut(group, what, input_list, output, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
         if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], Tensor):
             raise DTypeError(f"input_list: expected a list of {call.group.size} tensors")
         sizes = check_tensors("input_list", input_list, call.group, output.dtype if output is not None else None)
@@ -64,8 +67,8 @@ def reduce_scatter_single(
     Each rank sends and receives (p-1)/p of the input's bytes.
     """
     what = "reduce_scatter", op, 0, algorithm
-    if not async_op and shortcut(group, what, input, output, timeout_s):
-        return None
+    if (made := shortcut(group, what, input, output, timeout_s, async_op)) is not UNKNOWN:
+        return made
     with Call(what, group, async_op, timeout_s) as call:
         check_tensor("input", input)
         check_tensor("output", output, written=True)
@@ -73,3 +76,9 @@ def reduce_scatter_single(
         check_apart([input], output, 0, call.group.rank * output.numel() * output.element_size())
         call.plan(Request("reduce_scatter", output, input, output, check_op(op, output)))
     return call.run()
+
+
+@makes_again("reduce_scatter")
+def _again(group: Group, what: What, inp: Any, out: Any, timeout_s: float | None) -> None:
+    call = reduce_scatter_single if isinstance(inp, Tensor) else reduce_scatter
+    call(out, inp, what[1], group, algorithm=what[3], timeout_s=timeout_s)

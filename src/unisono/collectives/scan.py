@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_tensor
-from ..dispatch import Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 from ..errors import ArgumentError
 from ..membership.group import Group
 from ..ops import OpLike, ReduceOp
@@ -54,8 +54,8 @@ def _scan(
     timeout_s: float | None,
 ) -> Any:  # fmt: skip
     what = collective, op, 0, algorithm
-    if not async_op and shortcut(group, what, tensor, tensor, timeout_s):
-        return None
+    if (made := shortcut(group, what, tensor, tensor, timeout_s, async_op)) is not UNKNOWN:
+        return made
     with Call(what, group, async_op, timeout_s) as call:
         check_tensor("tensor", tensor, written=True)
         name = check_op(op, tensor)
@@ -63,3 +63,9 @@ def _scan(
             raise ArgumentError(f"op: {collective} has no avg; use sum, and divide by the number of ranks combined")
         call.plan(Request(collective, tensor, tensor, tensor, name, in_place=True))
     return call.run()
+
+
+@makes_again("scan")
+@makes_again("exscan")
+def _again(group: Group, what: What, _inp: Any, out: Any, timeout_s: float | None) -> None:
+    _scan(what[0], out, what[1], group, False, what[3], timeout_s)

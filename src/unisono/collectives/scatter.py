@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import Call, Request
+from ..dispatch import UNKNOWN, Call, Request, What, list_shortcut, makes_again
 from ..errors import ArgumentError
 from ..membership.group import Group
 
@@ -32,7 +32,10 @@ def scatter(
     tensor: written, with the number of elements of the rank's block; or None if that is not known: the call then
     returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other ranks.
     """
-    with Call(("scatter", None, src, algorithm), group, async_op, timeout_s) as call:
+    what = "scatter", None, src, algorithm
+    if (made := list_shortcut(group, what, scatter_list, tensor, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
         root = check_root("src", src, call.group)
         if tensor is not None:
             check_tensor("tensor", tensor, written=True)
@@ -49,3 +52,8 @@ def scatter(
         call.plan(Request("scatter", like, blocks, tensor, root=root, alike=alike))
         call.returns = tensor is None
     return call.run()
+
+
+@makes_again("scatter")
+def _again(group: Group, what: What, inp: Any, out: Any, timeout_s: float | None) -> None:
+    scatter(out, inp, what[2], group, algorithm=what[3], timeout_s=timeout_s)

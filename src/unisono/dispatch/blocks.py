@@ -21,8 +21,8 @@ from ..records import only_sizes_differ
 from ..schedule import ROOTED
 from ..watch import caller
 from .checking import checking
+from .known import What, ask_for_sizes
 from .request import Request, Tensors, is_one
-from .shortcut import What, ask_for_sizes
 from .sizes import Sides, sides
 from .step import Action, How, contiguous, plan_step
 

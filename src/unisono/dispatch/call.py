@@ -12,8 +12,8 @@ from ..work import Worker
 from .blocks import plan_blocks
 from .checking import checking
 from .fold import plan_fold, premultiplied, whole_tensors
+from .known import What
 from .request import Request
-from .shortcut import What
 from .step import Action, How, plan_step
 
 __all__ = ["Call"]
@@ -60,7 +60,7 @@ class Call(checking):
             if group.worker is None:
                 group.worker = Worker(group.name)
             where = caller()
-            work = group.worker.submit(str(self.record), lambda: action(where))
+            work = group.worker.submit(self.record, lambda: action(where))
             if self.how.async_op:
                 return work
             result = work.result()

@@ -56,7 +56,7 @@ def refuse(group: Group, collective: str, error: BaseException) -> None:
                 group.host.refuse_call()
 
     if group.worker is not None and group.worker.busy:
-        group.worker.submit(str(record), announce)
+        group.worker.submit(record, announce)
     else:
         announce()
 

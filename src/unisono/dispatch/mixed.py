@@ -23,7 +23,8 @@ def stage_for_a_while(group: Group, plan: Plan) -> None:
     _, turns = group.mixed.get(like, (0, _FIRST_TURNS))
     group.mixed[like] = turns, min(2 * turns, _MOST_TURNS)
     for key, kept in list(group.shortcuts.items()):
-        if _like(kept) == like:
+        plans = [one.plan for one in kept] if isinstance(kept, list) else [kept]
+        if like in map(_like, plans):
             group.shortcuts.pop(key, None)
 
 

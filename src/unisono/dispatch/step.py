@@ -14,10 +14,11 @@ from ..errors import MismatchError
 from ..membership.group import Group
 from ..records import only_lowerings_differ
 from ..units import seconds
+from .known import What, as_list, keep
 from .mixed import stage_for_a_while, takes_turn, waits_its_turn
 from .planning import make_plan
 from .request import Request, Tensors, is_one
-from .shortcut import What, keep, run_plan
+from .shortcut import run_plan
 
 __all__ = ["Action", "How", "contiguous", "plan_step"]
 
@@ -39,7 +40,8 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
     group = how.group
     inp, out, copy_back = contiguous(request, group.rank)
     plan = make_plan(group, request, inp, out, how.algorithm)
-    if known_as is not None and inp is request.inp and not waits_its_turn(group, plan):
+    untouched = _same(inp, request.inp) and (is_one(out) or _same(out, request.out))
+    if known_as is not None and untouched and not waits_its_turn(group, plan):
         keep(group, plan, known_as, inp, out)
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)
@@ -89,6 +91,10 @@ def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[
     out = each(request.out, result)
     inp = out if request.in_place else each(request.inp, make_plain)
     return inp, out, finish
+
+
+def _same(tensors: Tensors, given: Tensors) -> bool:
+    return all(tensor is other for tensor, other in zip(as_list(tensors), as_list(given), strict=True))
 
 
 def _address(tensors: Tensors) -> tuple[int, Any]:

@@ -75,8 +75,9 @@ class Host:
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
-        self.state = state.ctypes.data
+        self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
         processors = len(os.sched_getaffinity(0))
+        self.processors_to_spare = arena.neighbours < processors
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank

@@ -42,7 +42,8 @@ class Blocks(NamedTuple):
 class Plan:
     """What `interpret.run` needs. address: of `words`, which point into the arrays of `kept`.
 
-    record: the call, for messages. writes: does the call write this rank's output? why: the reason for its algorithm.
+    record: the call, for messages. writes: does the call write this rank's output? inline: does it start on the
+    caller's thread if it is asynchronous? why: the reason for its algorithm.
     """
 
     address: int
@@ -52,6 +53,7 @@ class Plan:
     signature: int
     gate_row: int
     writes: bool = True
+    inline: bool = False
     why: str = ""
 
     @property

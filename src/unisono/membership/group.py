@@ -66,8 +66,8 @@ class Group:
         """Held while a call runs: a group runs one call at a time."""
         self.plans: dict[Any, Plan] = {}
         """By `dispatch.planning.PlanKey`; empty once the group is broken or closed."""
-        self.shortcuts: dict[Any, Plan] = {}
-        """The same plans by `dispatch.shortcut.ShortcutKey`, for the fast path."""
+        self.shortcuts: dict[Any, Any] = {}
+        """The same plans by `ShortcutKey` or `ListKey` of `dispatch.known`, for the fast paths."""
         self.worker: Any = None
         """The thread that runs asynchronous calls, after the first of them; see `work`."""
         self.uneven: dict[tuple[str, int], int] = {}
@@ -81,7 +81,7 @@ class Group:
         self.pidfds: dict[int, int] = {}
         # Copies of the host's attributes: the fast path saves one look-up.
         self.run: Callable[..., int] = self.host.run
-        self.state = self.host.state
+        self.state, self.words = self.host.state, self.host.words
         self.heap_first, self.heap_end = self.host.heap_first, self.host.heap_end
         _alive.add(self)
         self._subgroups: weakref.WeakSet[Group] = weakref.WeakSet()

@@ -34,13 +34,13 @@ from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError
 from ..membership import Group
 from ..p2p import irecv, isend
-from ..work import Work
+from ..work import FinishedWork, Work
 from .entry import detail, entry
 from .monitored_barrier import monitored_barrier
 from .name import NAME
 from .sparse import all_reduce_sparse
 from .tensors import one, real, reals
-from .works import DONE, Together, TorchWork
+from .works import DONE, Finished, Together, TorchWork
 
 __all__ = ["Calls"]
 
@@ -70,16 +70,13 @@ class Calls:
             tensor = one(tensors)
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
-        if opts.asyncOp:
-            work = all_reduce(tensor, _op(opts), self.group, opts.asyncOp, timeout_s=_limit(opts))
-            return self._work(work, tensors)
         # `_op` and `_limit`, unrolled: two calls of functions are a tenth of this one's time.
-        op, timeout = opts.reduceOp, opts.timeout
+        op, timeout, async_op = opts.reduceOp, opts.timeout, opts.asyncOp
         if op == _SUM and timeout == _UNSET:
-            all_reduce(tensor, "sum", self.group)
+            work = all_reduce(tensor, "sum", self.group, async_op)
         else:
-            all_reduce(tensor, _op(opts), self.group, timeout_s=_limit(opts))
-        return DONE
+            work = all_reduce(tensor, _op(opts), self.group, async_op, timeout_s=_limit(opts))
+        return self._work(work, tensors) if async_op else DONE
 
     def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> c10d.Work:
         op, limit_s = _op(opts), _limit(opts)
@@ -297,7 +294,7 @@ class Calls:
         """Return torch's work of a collective. work: None is a call that is over."""
         if work is None:
             return DONE
-        if detail():  # as torch's own wrapper does, raise what is wrong with the call before it returns
+        if work.__class__ is not FinishedWork and detail():  # as torch's wrapper does, raise the call's error here
             work.wait()
         return self._made(work, tensors)
 
@@ -305,7 +302,7 @@ class Calls:
         """Return torch's work of a call in the background."""
         if self._together is not None:
             self._together.append(work)
-        made = TorchWork(work, tensors)
+        made = (Finished if work.__class__ is FinishedWork else TorchWork)(work, tensors)
         if c10d._allow_inflight_collective_as_graph_input():  # noqa: SLF001  then wait_tensor(tensor) waits for it
             for tensor in tensors:
                 c10d._register_work(tensor, made)  # noqa: SLF001

@@ -9,7 +9,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 from torch.futures import Future
 
-from ..work import Work
+from ..work import FinishedWork, Work
 from .torch_errors import for_torch
 
 __all__ = ["DONE", "Finished", "Together", "TorchWork"]
@@ -23,10 +23,11 @@ class TorchWork(c10d.Work):
     tensors: what the call writes; the value of its future.
     """
 
+    _future: Future[Any] | None = None
+
     def __init__(self, work: Work[Any], tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._work, self._tensors = work, tensors
-        self._future: Future[Any] | None = None
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the call; return True, or raise what it raised.
@@ -108,15 +109,12 @@ class Together(Work[Any]):
 
 
 class Finished(TorchWork):
-    """The work of a call that was over when it returned. It has no tensors: the caller has them."""
-
-    def __init__(self) -> None:
-        super().__init__(Together([]), [])
+    """The work of a call that was over when it returned."""
 
     def wait(self, _timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Return True at once."""
         return True
 
 
-DONE = Finished()
-"""What every synchronous call returns."""
+DONE = Finished(FinishedWork(None), [])
+"""What every synchronous call returns. It has no tensors: the caller has them."""

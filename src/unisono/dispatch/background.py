@@ -1,0 +1,122 @@
+"""Calls in the background: they start on the caller's thread, and go on on the group's worker if peers are late.
+
+To change threads and back costs as much as ten small calls. So while the worker is idle the kernel runs at once, with a
+short limit on each of its waits. If it comes back unfinished, the worker goes on where it stands: the group's lock,
+which is held while a call runs, passes to the worker with the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..engine.plan import Plan
+from ..engine.program import DONE, StateWord
+from ..engine.written import mark_written
+from ..errors import MismatchError
+from ..membership.group import Group
+from ..watch import attend, caller, interrupted
+from ..work import FinishedWork, Work, Worker
+from .known import What, as_list
+from .learn import learn, make_again
+from .request import Tensors
+
+__all__ = ["begin", "runs_inline"]
+
+_BRIEF_NS = 30_000
+"""How long the kernel waits for a peer on the caller's thread: about what a change of threads and back costs."""
+_INLINE_BYTES = 1 << 20
+"""Where ranks have processors to spare, longer calls run on the worker while the caller computes."""
+
+_LOOK_UP = int(StateWord.LOOK_UP_NS)
+
+
+def runs_inline(group: Group, nbytes: int) -> bool:
+    """Does a call in the background start on the caller's thread? Where no processor is to spare, every call does."""
+    return nbytes <= _INLINE_BYTES or not group.host.processors_to_spare
+
+
+def begin(
+    group: Group,
+    what: What,
+    plan: Plan,
+    places: tuple[int, int, Any],
+    inp: Tensors,
+    out: Tensors,
+    timeout_s: float | None,
+    marked: Sequence[torch.Tensor] = (),
+) -> Work[Any]:
+    """Start a call whose plan is known, and return its work.
+
+    places: input and output for the kernel, and what holds the tables they may point to. marked: those written whose
+    old values autograd may need.
+    """
+    if group.worker is None:
+        group.worker = Worker(group.name)
+    if not plan.inline or group.worker.busy or not group.lock.acquire(False):
+        return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, None)
+    words = group.words
+    usual = words[_LOOK_UP]
+    try:
+        words[_LOOK_UP] = _BRIEF_NS
+        try:
+            status = group.run(plan.address, places[0], places[1], group.state)
+        finally:
+            words[_LOOK_UP] = usual
+        if status != DONE:
+            return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
+    except BaseException as error:
+        interrupted(group, plan, error, caller())
+        group.lock.release()
+        raise
+    group.lock.release()
+    if marked:
+        mark_written(marked)
+    return FinishedWork(out)
+
+
+def _pass_on(
+    group: Group,
+    what: What,
+    plan: Plan,
+    places: tuple[int, int, Any],
+    inp: Tensors,
+    out: Tensors,
+    timeout_s: float | None,
+    marked: Sequence[torch.Tensor],
+    status: int | None,
+) -> Work[Any]:
+    """Let the worker make or finish the call; see `begin` and `_finish`."""
+    where = caller()
+    memory = [tensor.untyped_storage() for tensor in (*as_list(inp), *as_list(out))], places
+
+    def action() -> Tensors:
+        try:
+            _finish(group, plan, places[0], places[1], status, timeout_s, where)
+        except MismatchError as error:
+            if not learn(group, plan, what, error):
+                raise
+            make_again(group, what, inp, out, timeout_s)
+        mark_written(marked)
+        _ = memory  # alive until here
+        return out
+
+    work: Work[Any] = group.worker.submit(plan.record, action)
+    return work
+
+
+def _finish(
+    group: Group, plan: Plan, inp: int, out: int, status: int | None, timeout_s: float | None, where: str
+) -> None:
+    """Run a call to its end. status: with which it has come back on the caller's thread; None: it has not begun."""
+    if status is None:
+        group.lock.acquire()
+    try:
+        if status is None:
+            status = group.run(plan.address, inp, out, group.state)
+        if status != DONE:
+            attend(group, plan, inp, out, status, timeout_s, where)
+    finally:
+        group.lock.release()
