@@ -14,8 +14,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "call_combine", "copy_line", "cycles", "load", "load_acquire", "memcpy", "now_ns", "pause", "prctl", "sched_yield", "store",
-    "store_release", "usleep",
+    "call_combine", "copy_line", "cycles", "load", "load_acquire", "memcpy", "now_ns", "pause", "prctl", "sched_yield",
+    "store", "store_release", "usleep",
 ]  # fmt: skip
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)

@@ -118,6 +118,6 @@ def bind(
     words[PlanWord.GATE_STEP] = program.gate_step
     words[PlanWord.SHARED] = program.lowering.zero_copy
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
-    words[PlanWord.FETCH] = count * item * program.blocks <= 1 << 20
+    words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
     return Plan(words.ctypes.data, record, words, (rows, refs, extents), int(signature), program.gate_row)
