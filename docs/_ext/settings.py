@@ -13,7 +13,7 @@ __all__ = ["page"]
 _PAGE = """# Settings
 
 Every setting is a field of `unisono.config.Config` and an environment variable, which is read when a group is made.
-Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group must agree; of the settings that shape
+Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group must agree; of those that shape
 calls ({shaping}) those of rank 0, or of the process that called `run`, count for all.
 
 `unisono tune` measures in some seconds what else is a default: {measured}. It keeps the figures in the user's cache
