@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from tests.support.torch_ranks import TorchRanks
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whatever `unisono tune` has found here
 
 WHOLE = frozenset({"draw", "ops", "schedule", "testing"})
 """Folders of which all tests are quick: they take seconds together."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from unisono.config import Config
+from unisono.config import SHAPING, Config
+from unisono.measured import LIMITS
 from unisono.units import format_bytes
 
 __all__ = ["page"]
@@ -12,7 +13,13 @@ __all__ = ["page"]
 _PAGE = """# Settings
 
 Every setting is a field of `unisono.config.Config` and an environment variable, which is read when a group is made.
-All ranks of a group must agree. Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`.
+Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group must agree; of those that shape
+calls ({shaping}) those of rank 0, or of the process that called `run`, count for all.
+
+`unisono tune` measures in some seconds what else is a default: {measured}. It keeps the figures in the user's cache
+directory, in a file for this processor model, number of processors and version. Groups that are made from then on use
+them, unless the environment or the program says otherwise, and `unisono explain` says which figure decided.
+`UNISONO_MEASURED` names another file; empty, it means none.
 
 | field | environment variable | default | unit | meaning |
 | --- | --- | --- | --- | --- |
@@ -32,4 +39,5 @@ def page() -> str:
         env, unit, meaning = (knob.metadata[key] for key in ("env", "unit", "why"))
         default = format_bytes(knob.default) if unit == "bytes" and knob.default else knob.default
         rows.append(f"| `{knob.name}` | `{env}` | {default} | {unit} | {meaning} |")
-    return _PAGE.format(rows="\n".join(rows))
+    shaping, tuned = (", ".join(f"`{name}`" for name in names) for names in (SHAPING, LIMITS))
+    return _PAGE.format(rows="\n".join(rows), shaping=shaping, measured=tuned)

@@ -8,9 +8,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .errors import ArgumentError
+from .measured import measured
 from .units import parse_bytes
 
-__all__ = ["Config"]
+__all__ = ["SHAPING", "Config"]
+
+SHAPING = ("segment_bytes", "one_shot_bytes", "tag_bytes", "zero_copy_bytes", "fetch_bytes")
+"""The settings that shape what a call does. Those of the process that makes a group's memory, rank 0 or the parent of
+the ranks, are in that memory and count on all ranks, so that a group is of one mind whatever files its ranks find.
+"""
 
 _READ: Mapping[str, Callable[[str], float]] = {"seconds": float, "bytes": parse_bytes, "count": int}
 """Unit -> how its text is read."""
@@ -22,9 +28,10 @@ def _setting(default: Any, unit: str, env: str, why: str) -> Any:
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a group. All ranks must have the same; `Config.from_env()` reads them from the environment.
+    """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
 
-    The metadata of each field has its environment variable (`env`), its unit (`unit`) and its meaning (`why`).
+    All ranks must have the same, but for those in SHAPING, where rank 0's count. The metadata of each field has its
+    environment variable (`env`), its unit (`unit`) and its meaning (`why`).
     """
 
     timeout_s: float = _setting(
@@ -41,6 +48,18 @@ class Config:
     )
     one_shot_bytes: int = _setting(
         8 << 10, "bytes", "UNISONO_ONE_SHOT_BYTES", "the longest vector for which two ranks use a one_shot algorithm"
+    )
+    zero_copy_bytes: int = _setting(
+        8 << 10,
+        "bytes",
+        "UNISONO_ZERO_COPY_BYTES",
+        "the longest vector in shared memory that two ranks stage all the same, signature and payload in one line",
+    )
+    fetch_bytes: int = _setting(
+        1 << 20,
+        "bytes",
+        "UNISONO_FETCH_BYTES",
+        "the longest output into which a peer's bytes are copied from four pages in turn; half a second-level cache",
     )
     tag_bytes: int = _setting(
         32 << 10,
@@ -73,8 +92,12 @@ class Config:
 
     @classmethod
     def from_env(cls) -> Config:
-        """The defaults, overridden by the environment. Raises ArgumentError for values that are no numbers."""
-        values: dict[str, Any] = {}
+        """The defaults, overridden by what was measured on this machine, and that by the environment.
+
+        Raises ArgumentError for values that are no numbers.
+        """
+        found = measured()
+        values: dict[str, Any] = dict(found.figures) if found else {}
         for knob in fields(cls):
             env = knob.metadata["env"]
             if env not in os.environ:
@@ -87,3 +110,11 @@ class Config:
                     f"{env}={os.environ[env]!r} is no number of {unit} ({why}): unset or correct it"
                 ) from error
         return cls(**values)
+
+    def origin(self, name: str) -> str:
+        """Where the figure of a setting comes from, in words."""
+        value, found = getattr(self, name), measured()
+        if found and found.figures.get(name) == value:
+            return f"measured on this machine on {found.on}"
+        default = next(knob.default for knob in fields(self) if knob.name == name)
+        return "the default" if value == default else "as set"

@@ -20,7 +20,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 FLOORS = [
     {"garbage", "records"},
     {"errors"},
-    {"units"},
+    {"measured", "units"},
     {"config", "channel"},
     {"schedule"},
     {"algorithms", "draw"},
@@ -39,7 +39,9 @@ FLOORS = [
 ]
 """From the ground up; a room imports from the floors below it only. The package itself only names what it exports."""
 
-TORCH_FREE = {"garbage", "records", "errors", "units", "config", "schedule", "algorithms", "draw", "choose"}
+TORCH_FREE = {
+    "garbage", "records", "errors", "measured", "units", "config", "schedule", "algorithms", "draw", "choose",
+}  # fmt: skip
 
 CONSTRUCTORS = {f"torch.{name}" for name in ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros")}
 

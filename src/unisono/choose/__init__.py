@@ -15,7 +15,7 @@ from ..config import Config
 from ..errors import ArgumentError
 from ..units import format_bytes
 
-__all__ = ["Choice", "choose", "one_shot_limit"]
+__all__ = ["Choice", "choose", "one_shot_limit", "zero_copy_limit"]
 
 
 class Choice(NamedTuple):
@@ -41,19 +41,28 @@ _DIRECT = {
 
 def one_shot_limit(ranks: int, config: Config | None = None) -> int:
     """The largest all_reduce, in bytes, that one-shot serves; L·B is `one_shot_bytes` of the configuration."""
-    product = (config or Config.from_env()).one_shot_bytes
+    return _limit((config or Config.from_env()).one_shot_bytes, ranks)
+
+
+def zero_copy_limit(ranks: int, config: Config | None = None) -> int:
+    """The largest call on tensors in shared memory, in bytes, that is staged: signature and payload share a line."""
+    return _limit((config or Config.from_env()).zero_copy_bytes, ranks)
+
+
+def _limit(product: int, ranks: int) -> int:
     return int(product / max(1.0, ranks - 2 + 2 / ranks))
 
 
 def choose(collective: str, nbytes: int, ranks: int, config: Config | None = None) -> Choice:
     """The algorithm for a collective on vectors of `nbytes`. Raises ArgumentError for an unknown collective."""
     if collective == "all_reduce":
-        limit = one_shot_limit(ranks, config)
+        config = config or Config.from_env()
+        limit, origin = one_shot_limit(ranks, config), config.origin("one_shot_bytes")
         if nbytes <= limit:
             why = f"up to {format_bytes(limit)} among {ranks} ranks one step over whole vectors beats two over slices"
-            return Choice(find(collective, "one_shot"), why)
+            return Choice(find(collective, "one_shot"), f"{why} (L·B: {origin})")
         why = f"above {format_bytes(limit)} among {ranks} ranks each rank should combine its slice only"
-        return Choice(find(collective, "two_shot"), why)
+        return Choice(find(collective, "two_shot"), f"{why} (L·B: {origin})")
     if collective not in _DIRECT:
         raise ArgumentError(f"{collective!r} is no collective; there are: all_reduce, {', '.join(_DIRECT)}")
     name, why = _DIRECT[collective]

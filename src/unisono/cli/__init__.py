@@ -15,7 +15,7 @@ __all__ = ["app", "main"]
 
 _COMMANDS = {
     "explain": "explain", "draw": "draw", "compare": "compare", "list": "listing", "demo": "demo", "bench": "bench",
-    "run": "run",
+    "run": "run", "tune": "tune",
 }  # fmt: skip
 """Command -> the module of this package that has it, as a function of the module's name."""
 

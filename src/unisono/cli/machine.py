@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import datetime
 import os
-import platform
-from pathlib import Path
+
+from ..measured import processor
 
 __all__ = ["date", "processor", "processors"]
-
-
-def processor() -> str:
-    """The model of the processor, or at least its architecture."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def processors() -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_tensor
-from ..dispatch import UNKNOWN, Call, Request, shortcut
+from ..dispatch import UNKNOWN, Call, Request, What, makes_again, shortcut
 from ..errors import ArgumentError
 from ..membership.group import Group
 from ..ops import OpLike, ReduceOp

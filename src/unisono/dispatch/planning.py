@@ -10,7 +10,7 @@ import torch
 
 from ..algorithms.catalogue import find
 from ..arguments import dtype_name, scale_name
-from ..choose import choose, one_shot_limit
+from ..choose import choose, zero_copy_limit
 from ..engine.plan import Blocks, Plan
 from ..engine.program import Lowering
 from ..errors import AlgorithmError, ArgumentError
@@ -55,7 +55,7 @@ def make_plan(
     shared = shared and is_one(inp) and is_one(out) and in_heap(group, inp) and in_heap(group, out)
     nbytes = like.nbytes * (group.size if request.collective in BLOCKED else 1)
     # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
-    shared = shared and request.extents is None and nbytes > one_shot_limit(group.size, group.host.config)
+    shared = shared and request.extents is None and nbytes > zero_copy_limit(group.size, group.host.config)
     lists = (inp is not None and not is_one(inp)), (out is not None and not is_one(out))
     blocks = Blocks(like.numel(), like.element_size(), request.extents, *lists)
     lowering, scale = Lowering(shared, request.in_place), scale_name(like) if like.is_quantized else ""

@@ -12,9 +12,10 @@ import ctypes
 import mmap
 import os
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..config import Config
+from ..config import SHAPING, Config
 from ..errors import ArgumentError, OutOfMemory
 from ..units import format_bytes
 from .board import MAX_RANKS
@@ -23,16 +24,17 @@ from .layout import PAGE, Layout, whole_pages
 __all__ = ["Arena"]
 
 _MAGIC = 0x6F6E6F73696E75
-_HEADER = struct.Struct("<QQQQ")
+_HEADER = struct.Struct(f"<4Q{len(SHAPING)}Q")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h
 
 
 class Arena(Layout):
-    """The mapped shared memory of `size` ranks."""
+    """The mapped shared memory of `size` ranks. shape: the settings in SHAPING, which it has for all of them."""
 
-    def __init__(self, fd: int, size: int, half: int, heap: int) -> None:
+    def __init__(self, fd: int, size: int, half: int, heap: int, shape: Sequence[int]) -> None:
         super().__init__(size, half, PAGE)
+        self.shape: Mapping[str, int] = dict(zip(SHAPING, shape, strict=True))
         self.fd, self.heap_bytes, self.neighbours = fd, heap, size
         self.heap_stride = whole_pages(heap) + 17 * PAGE
         self.bytes = self.end + size * self.heap_stride
@@ -50,20 +52,21 @@ class Arena(Layout):
         config = config or Config.from_env()
         heap = config.heap_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         # Two segments of every rank's largest staging need, and a page for ragged ends.
-        arena = cls(os.memfd_create("unisono", os.MFD_CLOEXEC), size, 4 * config.segment_bytes, heap)
+        shape = [getattr(config, name) for name in SHAPING]
+        arena = cls(os.memfd_create("unisono", os.MFD_CLOEXEC), size, 4 * config.segment_bytes, heap, shape)
         os.ftruncate(arena.fd, arena.bytes)
         arena._reserve(0, arena.start + arena.head)
-        os.pwrite(arena.fd, _HEADER.pack(_MAGIC, size, arena.half, heap), 0)
+        os.pwrite(arena.fd, _HEADER.pack(_MAGIC, size, arena.half, heap, *shape), 0)
         arena._map()
         return arena
 
     @classmethod
     def attach(cls, fd: int) -> Arena:
         """Map the arena that another process has created."""
-        magic, size, half, heap = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
+        magic, size, half, heap, *shape = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
         if magic != _MAGIC:
             raise ArgumentError(f"file descriptor {fd} is no arena")
-        arena = cls(fd, size, half, heap)
+        arena = cls(fd, size, half, heap, shape)
         arena._map()
         return arena
 

@@ -33,6 +33,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
                 if source.where == STAGE and source.rank != move.rank:
                     readers[source.rank].add(move.rank)
     one_post = not any(step > gate for _, step in waited) and not lowering.zero_copy
+    one_way = any(readers) and not all(readers)
     programs, table = [], digest(schedule.root, schedule.rows.tobytes())
     for rank in range(ranks):
         rows, refs = _encode(rank, before[rank], after[rank], gate, waited)
@@ -45,6 +46,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             Program(
                 schedule.name, table, lowering, ranks, rows, refs, frozenset(readers[rank]), max(placed.slots), gate,
                 versions.contract.blocks, versions.contract.per_block, one_post,
+                one_way,
             )
         )  # fmt: skip
     return programs

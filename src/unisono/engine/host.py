@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -61,7 +62,7 @@ class Host:
     """One rank of a group whose ranks share an arena."""
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
-        self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config
+        self.arena, self.rank, self.size, self.config = arena, rank, arena.size, replace(config, **arena.shape)
         self.run = interpreter()
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):

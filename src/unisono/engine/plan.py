@@ -22,6 +22,10 @@ __all__ = ["Blocks", "Plan", "bind"]
 
 _LINE = 64
 _SMALLEST_SLOT = 4096
+_SEGMENTS, _SHORT_SEGMENT = 8, 128 << 10
+"""Where some ranks stage what others read, a call has so many segments, if they are not shorter: the readers idle while
+the first is staged. Two are worth it in any case: neither waits for a staging half to be read.
+"""
 
 
 class Blocks(NamedTuple):
@@ -87,7 +91,11 @@ def bind(
             raise AlgorithmError(
                 f"{record}: {program.slots} staging slots do not fit into {half} bytes: use larger segments"
             )
-        most = min(room, max(_SMALLEST_SLOT, config.segment_bytes // program.slots // 128 * 128)) // item
+        segment = config.segment_bytes
+        staged = count * item * program.slots // program.per_block
+        if program.one_way and staged > config.tag_bytes:
+            segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, _SHORT_SEGMENT)))
+        most = min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128)) // item
         segments = max(1, -(-count // (most // align * align * program.per_block)))
         chunk = -(-count // (segments * program.per_block))
     chunk = -(-max(1, chunk) // align) * align
@@ -112,5 +120,6 @@ def bind(
     words[PlanWord.GATE_STEP] = program.gate_step
     words[PlanWord.SHARED] = program.lowering.zero_copy
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
+    words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
     return Plan(words.ctypes.data, record, words, (rows, refs, extents), int(signature), program.gate_row)

@@ -98,7 +98,8 @@ class PlanWord(IntEnum):
     IN_LIST = 17  # 1: the input argument is a table of block addresses
     OUT_LIST = 18
     EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
-    WORDS = 20
+    FETCH = 20  # 1: the output is short enough to lie in the cache
+    WORDS = 21
 
 
 class LineWord(IntEnum):
@@ -160,7 +161,8 @@ class Program:
 
     name, table: the name of the schedule, and a digest of its rows. readers: the ranks that read this rank's staging
     area. slots: the staging slots of the rank that needs most. one_post: ranks wait for no step after the gate, so
-    signature and payload can share a cache line.
+    signature and payload can share a cache line. one_way: some ranks only stage, others only read, such as the ranks of
+    a broadcast.
     """
 
     name: str
@@ -175,6 +177,7 @@ class Program:
     blocks: int
     per_block: int
     one_post: bool
+    one_way: bool
 
     @cached_property
     def reader_flags(self) -> npt.NDArray[np.int64]:

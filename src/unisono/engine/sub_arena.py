@@ -31,6 +31,7 @@ class SubArena(Layout):
         super().__init__(len(members), arena.half, start)
         self.map, self.base, self.heap_bytes, self.neighbours = arena.map, arena.base, arena.heap_bytes, arena.size
         self.heaps = [arena.heap(member) for member in members]
+        self.shape = arena.shape
         self.lender, self.members, self.rank = lender, tuple(members), rank
         self._kept: object = None
 

@@ -14,8 +14,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "call_combine", "cycles", "load", "load_acquire", "memcpy", "now_ns", "pause", "prctl", "sched_yield", "store",
-    "store_release", "usleep",
+    "call_combine", "copy_line", "cycles", "load", "load_acquire", "memcpy", "now_ns", "pause", "prctl", "sched_yield",
+    "store", "store_release", "usleep",
 ]  # fmt: skip
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -68,6 +68,20 @@ def store_release(typing: Any, address: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.intp, types.int64), generate
+
+
+@intrinsic
+def copy_line(typing: Any, to: Any, source: Any) -> Any:
+    """Copy the 128 bytes at an address, through vector registers."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        line = ir.VectorType(_I64, 16).as_pointer()
+        words = builder.load(builder.inttoptr(args[1], line))
+        words.align = 1
+        builder.store(words, builder.inttoptr(args[0], line)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
 
 
 @intrinsic

@@ -23,14 +23,14 @@ from ..program import (
     StateWord,
     TagWord,
 )  # fmt: skip
-from .atomics import call_combine, load, load_acquire, memcpy, store, store_release
+from .atomics import call_combine, copy_line, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
 from .waiting import wait
 
 __all__ = ["get", "put", "run"]
 
 _LINE = 128  # see layout
-_ROW, _REF = 64, 32
+_ROW, _REF, _PAGE = 64, 32, 4096
 
 
 @compiled
@@ -104,6 +104,18 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _fetch(to, source, nbytes):  # type: ignore[no-untyped-def]
+    """Copy bytes of a peer into a cached tensor, from four pages in turn: the processor prefetches each of them."""
+    done = 0
+    while done + 4 * _PAGE <= nbytes:
+        for at in range(done, done + _PAGE, 128):
+            for page in range(4):
+                copy_line(to + at + page * _PAGE, source + at + page * _PAGE)
+        done += 4 * _PAGE
+    memcpy(to + done, source + done, nbytes - done)
+
+
+@compiled
 def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: ignore[no-untyped-def]
     """Copy or combine n elements from the addresses at ins to those at outs."""
     nin, nout, nbytes = get(row, RowWord.NIN), get(row, RowWord.NOUT), n * item
@@ -135,7 +147,11 @@ def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: 
             store(load(outs + 8 * k), word)
     elif nout == 1:
         if load(outs) != load(ins):
-            memcpy(load(outs), load(ins), nbytes)
+            to = refs + _REF * (get(row, RowWord.FIRST) + 1)
+            if get(plan, PlanWord.FETCH) and get(to, RefWord.WHERE) != STAGE:
+                _fetch(load(outs), load(ins), nbytes)
+            else:
+                memcpy(load(outs), load(ins), nbytes)
     else:
         done = 0
         while done < nbytes:

@@ -1,0 +1,139 @@
+"""`unisono tune`: in some seconds, measure on this machine what else would be a default."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import typer
+
+import unisono
+
+from ..config import Config
+from ..errors import ArgumentError
+from ..measured import Measured, save
+from ..units import format_bytes
+from .machine import date, processor, processors
+from .paint import console, plain_table
+from .progress import progress
+from .tune_calls import Trial, measure
+
+__all__ = ["Question", "cut", "pick", "tune"]
+
+_KI, _MI = 1 << 10, 1 << 20
+
+_TURNS = 7
+"""How many turns each alternative has."""
+
+_ENOUGH = 0.05
+"""A default gives way to what is faster by this share, on the mean of the calls tried."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which figure of a setting is best?
+
+    calls: to be timed: collective, bytes, whether on tensors in shared memory. alternatives: settings, and an algorithm
+    or None. limit: the first of two alternatives is better up to some length, which is the figure; otherwise each
+    alternative has a figure.
+    """
+
+    setting: str
+    calls: Sequence[tuple[str, int, bool]]
+    alternatives: Sequence[tuple[Mapping[str, int], str | None]]
+    limit: bool
+
+
+def _questions() -> Iterator[Question]:
+    few = [_KI << k for k in range(1, 8)]
+    both: Sequence[tuple[Mapping[str, int], str | None]] = (({}, "one_shot"), ({}, "two_shot"))
+    yield Question("one_shot_bytes", [("all_reduce", size, False) for size in few], both, limit=True)
+    staged = ({"zero_copy_bytes": _MI}, None), ({"zero_copy_bytes": 0}, None)
+    yield Question("zero_copy_bytes", [("all_reduce", size, True) for size in few], staged, limit=True)
+    pages = ({"fetch_bytes": 64 * _MI}, None), ({"fetch_bytes": 0}, None)
+    yield Question("fetch_bytes", [("broadcast", 64 * _KI << k, False) for k in range(8)], pages, limit=True)
+    segments = [({"segment_bytes": size * _KI}, None) for size in (512, 256, 1024)]
+    long = [(kind, size * _MI, False) for kind in ("all_reduce", "all_to_all") for size in (1, 4, 16)]
+    yield Question("segment_bytes", long, segments, limit=False)
+
+
+def tune(
+    *,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
+) -> None:
+    """Measure on this machine what else is a default, and keep the figures for programs that start from now on.
+
+    Other programs that run meanwhile spoil the figures.
+    """
+    if processors() < 2:
+        raise ArgumentError("tune needs two processors, one for each of two ranks; this process may use one only")
+    default, found = Config(), dict[str, int]()
+    questions = list(_questions())
+    share_s = seconds / sum(len(question.calls) for question in questions)
+    with (
+        progress("tune, 2 ranks", sum(len(question.calls) for question in questions)) as show,
+        unisono.world(2, timeout_s=120, config=Config(segment_bytes=_MI)) as world,
+    ):
+        done = 0
+        for question in questions:
+            times = []
+            for kind, nbytes, shared in question.calls:
+                show(done, question.setting)
+                trials = [
+                    Trial(kind, nbytes, shared, {**_shape(default), **found, **figures}, algorithm)
+                    for figures, algorithm in question.alternatives
+                ]
+                ranks = world.run(measure, trials, _TURNS, share_s)
+                # Of the quietest turn, as other programs may run, too; of its slowest rank.
+                times.append([min(map(max, *of_trial)) for of_trial in zip(*ranks, strict=True)])
+                done += 1
+            found[question.setting] = _answer(question, times, getattr(default, question.setting))
+        show(done, "")
+    today = date()
+    path = save(Measured(today.split()[0], found))
+    out = console()
+    out.print(f"{processor()}, {processors()} processors · unisono {unisono.__version__} · {today}\n")
+    table = plain_table()
+    for column in ("setting", "default", "measured", "what it is"):
+        table.add_column(column)
+    for knob in fields(Config):
+        if knob.name in found:
+            figures = (format_bytes(getattr(config, knob.name)) for config in (default, Config(**found)))
+            table.add_row(knob.name, *figures, knob.metadata["why"])
+    out.print(table)
+    out.print(
+        f"\nKept in {path} for programs that start from now on. Remove the file for the defaults.", soft_wrap=True
+    )
+
+
+def _shape(default: Config) -> dict[str, int]:
+    return {question.setting: getattr(default, question.setting) for question in _questions()}
+
+
+def _answer(question: Question, times: Sequence[Sequence[float]], default: int) -> int:
+    """The best figure of the setting. times: seconds, per call and alternative."""
+    if question.limit:
+        return cut([nbytes for _, nbytes, _ in question.calls], times, default)
+    figures = [figures[question.setting] for figures, _ in question.alternatives]
+    return pick(figures, times, default)
+
+
+def cut(sizes: Sequence[int], times: Sequence[Sequence[float]], default: int) -> int:
+    """Up to which size the first of two alternatives is faster; 0: at none. times: seconds, per size and alternative.
+
+    Of all limits, it is the one with which the calls are fastest on the geometric mean, so one odd time counts little.
+    """
+    gains = [math.log(second / first) for first, second in times]
+    limits = [0, *sizes]
+    scores = {limit: sum(gain for size, gain in zip(sizes, gains, strict=True) if size <= limit) for limit in limits}
+    best = max(limits, key=scores.__getitem__)
+    return best if scores[best] - scores.get(default, -math.inf) > _ENOUGH * len(sizes) else default
+
+
+def pick(figures: Sequence[int], times: Sequence[Sequence[float]], default: int) -> int:
+    """The figure with which calls are fastest on the geometric mean. times: seconds, per call and figure."""
+    scores = {figure: -sum(math.log(of_call[k]) for of_call in times) for k, figure in enumerate(figures)}
+    best = max(figures, key=scores.__getitem__)
+    return best if scores[best] - scores[default] > _ENOUGH * len(times) else default

@@ -1,0 +1,75 @@
+"""What each rank does for `unisono tune`: time the same call with other figures, in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+import unisono
+
+__all__ = ["Trial", "measure"]
+
+_WARM_UP, _MOST = 3, 100
+"""Calls of a turn that are not timed, and that are, at most."""
+
+
+class Trial(NamedTuple):
+    """A call of `nbytes`, on tensors in shared memory or private ones, with these settings."""
+
+    collective: str
+    nbytes: int
+    shared: bool
+    figures: Mapping[str, int]
+    algorithm: str | None
+
+
+def measure(trials: Sequence[Trial], turns: int, seconds: float) -> list[list[float]]:
+    """Per trial the median seconds of a call in each turn on this rank. They take turns for about `seconds`.
+
+    Before each call a rank rewrites its tensors, so that they are in its own processor's cache, and the ranks meet.
+    """
+    torch.set_num_threads(1)
+    group = unisono.init()
+    calls = [_call(trial) for trial in trials]
+    times: list[list[float]] = [[] for _ in trials]
+    share_s = seconds / turns / len(trials)
+    count = torch.zeros(1, dtype=torch.int64)
+    for _ in range(turns):
+        for trial, call, of_trial in zip(trials, calls, times, strict=True):
+            group.host.config = replace(group.host.config, **trial.figures)
+            group.plans.clear()
+            group.shortcuts.clear()
+            begin = time.perf_counter()
+            for _ in range(_WARM_UP):
+                call()
+            per_call_s = (time.perf_counter() - begin) / _WARM_UP
+            count[0] = max(1, min(_MOST, int(share_s / per_call_s)))
+            unisono.broadcast(count, src=0)  # all ranks must make as many
+            of_trial.append(median(call() for _ in range(int(count))))
+    return times
+
+
+def _call(trial: Trial) -> Callable[[], float]:
+    """A function that makes the call once, and returns its seconds."""
+    length = trial.nbytes // 4
+    inp, out = (unisono.empty(length) if trial.shared else torch.empty(length) for _ in range(2))
+    make: Callable[[], object] = {
+        "all_reduce": lambda: unisono.all_reduce(inp, algorithm=trial.algorithm),
+        "broadcast": lambda: unisono.broadcast(inp, src=0),
+        "all_to_all": lambda: unisono.all_to_all_single(out, inp),
+    }[trial.collective]
+
+    def timed() -> float:
+        inp.fill_(unisono.get_rank())
+        out.fill_(0)
+        unisono.barrier()
+        begin = time.perf_counter()
+        make()
+        return time.perf_counter() - begin
+
+    return timed

@@ -1,0 +1,111 @@
+"""What `unisono tune` has measured on this machine: figures that `Config` takes in place of its defaults.
+
+They are in a file of the user's cache directory, one for each processor model, number of processors and version of
+unisono, so that machines may share a home directory. UNISONO_MEASURED names another file; empty, it means none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["LIMITS", "Measured", "file", "measured", "processor", "save"]
+
+LIMITS: Mapping[str, tuple[int, int]] = {
+    "segment_bytes": (64 << 10, 64 << 20),
+    "one_shot_bytes": (0, 1 << 20),
+    "zero_copy_bytes": (0, 1 << 20),
+    "fetch_bytes": (0, 64 << 20),
+}
+"""The settings that are measured -> the least and the greatest figure that makes sense."""
+
+
+class Measured(NamedTuple):
+    """on: the day of the measurement. figures: setting -> bytes."""
+
+    on: str
+    figures: Mapping[str, int]
+
+
+def processor() -> str:
+    """The model of the processor, or at least its architecture."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def file() -> Path | None:
+    """Where the figures of this machine are kept, or would be; None where the environment says nowhere."""
+    named = os.environ.get("UNISONO_MEASURED")
+    if named is not None:
+        return Path(named) if named else None
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    key = blake2b("\n".join(map(str, _key().values())).encode(), digest_size=6).hexdigest()
+    return Path(folder, "unisono", f"measured-{key}.json")
+
+
+def measured() -> Measured | None:
+    """The figures of this machine; None where there are none. Read once per process.
+
+    A file that cannot be read, or is damaged, is as good as none; a warning says so.
+    """
+    try:
+        path = file()
+    except RuntimeError:  # there is no home directory
+        return None
+    return _read(path) if path else None
+
+
+def save(found: Measured) -> Path:
+    """Keep these figures for processes that start from now on. Returns the file. Raises OSError."""
+    path = file()
+    if path is None:
+        raise OSError("UNISONO_MEASURED is empty, so there is no file for figures: unset it, or name one")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_text(json.dumps({**_key(), "on": found.on, "figures": dict(found.figures)}, indent=2) + "\n")
+    part.replace(path)  # who reads meanwhile sees the old file or the new one
+    _read.cache_clear()
+    return path
+
+
+def _key() -> dict[str, str | int]:
+    version = import_module("unisono").__version__
+    return {"processor": processor(), "processors": os.cpu_count() or 1, "unisono": version}
+
+
+@cache
+def _read(path: Path) -> Measured | None:
+    try:
+        return _checked(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"{path} is ignored, and the defaults are used ({reason}): run `unisono tune` again, or remove the file",
+            stacklevel=2,
+        )
+        return None
+
+
+def _checked(found: Mapping[str, Any]) -> Measured:
+    """The content of a file. Raises ValueError, KeyError or TypeError for what `save` has not written here."""
+    if {name: found[name] for name in _key()} != _key():
+        raise ValueError("it is of another machine or version")
+    figures = {name: found["figures"][name] for name in LIMITS}
+    for name, (least, most) in LIMITS.items():
+        if type(figures[name]) is not int or not least <= figures[name] <= most:
+            raise ValueError(f"{name} is {figures[name]!r}, not a number from {least} to {most}")
+    return Measured(str(found["on"]), figures)
