@@ -31,7 +31,8 @@ _NAMES = {
     ],
     "errors": [
         "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
-        "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed",
+        "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable",
+        "ProgramError", "RankFailed",
         "UnisonoError", "UsageError", "WaitTimeout",
     ],
     "ops": ["ReduceOp", "make_op", "premul_sum"],

@@ -13,7 +13,7 @@ from .units import parse_bytes
 
 __all__ = ["SHAPING", "Config"]
 
-SHAPING = ("segment_bytes", "one_shot_bytes", "tag_bytes", "zero_copy_bytes", "fetch_bytes")
+SHAPING = ("segment_bytes", "one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes", "fetch_bytes")
 """The settings that shape what a call does. Those of the process that makes a group's memory, rank 0 or the parent of
 the ranks, are in that memory and count on all ranks, so that a group is of one mind whatever files its ranks find.
 """
@@ -54,6 +54,13 @@ class Config:
         "bytes",
         "UNISONO_ZERO_COPY_BYTES",
         "the longest vector in shared memory that two ranks stage all the same, signature and payload in one line",
+    )
+    cross_memory_bytes: int = _setting(
+        256 << 10,
+        "bytes",
+        "UNISONO_CROSS_MEMORY_BYTES",
+        "the shortest private vector that is copied from process to process by system calls, where that is faster than "
+        "to stage it; 0: none",
     )
     fetch_bytes: int = _setting(
         1 << 20,

@@ -12,6 +12,7 @@
     ├── PeerError                   a peer is the reason
     │   ├── PeerGone                a process died, or left without making this call
     │   ├── PeerFailed              a peer gave this call up, and says why
+    │   ├── PeerUnreachable         the system refused access to a peer's tensors
     │   └── RankFailed              a function started by run() raised; carries that rank's traceback
     ├── WaitTimeout                 (also a TimeoutError) it took longer than timeout_s; names who is missing
     ├── OutOfMemory                 (also a MemoryError)  the shared memory cannot grow
@@ -22,7 +23,9 @@ Each error has its data in fields, and makes its message from them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from errno import errorcode
 from inspect import signature
 from traceback import StackSummary, walk_tb
 from types import FunctionType
@@ -32,8 +35,8 @@ from .records import CallRecord, Departure
 
 __all__ = [
     "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
-    "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "ProgramError", "RankFailed",
-    "UnisonoError", "UsageError", "WaitTimeout",
+    "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
+    "RankFailed", "UnisonoError", "UsageError", "WaitTimeout",
 ]  # fmt: skip
 
 
@@ -204,6 +207,27 @@ class PeerFailed(PeerError):
         self.world_ranks = tuple(world_ranks)
         super().__init__(
             f"{_rank(rank, world_ranks)} gave up {call}, in which {_rank(waiting, world_ranks)} waited for it: {reason}"
+        )
+
+
+class PeerUnreachable(PeerError):
+    """The system refused access to the private tensors of a peer during a call, though it had allowed it before.
+
+    rank, pid: the peer and its process. number: the errno. waiting: the rank that was refused.
+
+    What to do: if the peer has changed its user, or what may be done with its memory, set
+    `UNISONO_CROSS_MEMORY_BYTES=0`, so that private tensors are staged.
+    """
+
+    def __init__(
+        self, rank: int, pid: int, number: int, waiting: int, call: str, world_ranks: Sequence[int] = ()
+    ) -> None:
+        self.rank, self.pid, self.number, self.waiting, self.call = rank, pid, number, waiting, call
+        self.world_ranks = tuple(world_ranks)
+        super().__init__(
+            f"{_rank(waiting, world_ranks)} could not access the tensors of {_rank(rank, world_ranks, f'pid {pid}')} "
+            f"in {call}: {os.strerror(number)} ({errorcode.get(number, number)}). This group cannot be used any more. "
+            "With UNISONO_CROSS_MEMORY_BYTES=0 private tensors are staged, which needs no such access."
         )
 
 

@@ -15,7 +15,7 @@ from ..config import Config
 from ..errors import ArgumentError
 from ..units import format_bytes
 
-__all__ = ["Choice", "choose", "one_shot_limit", "zero_copy_limit"]
+__all__ = ["Choice", "choose", "crosses_memory", "one_shot_limit", "zero_copy_limit"]
 
 
 class Choice(NamedTuple):
@@ -39,6 +39,10 @@ _DIRECT = {
 }
 
 
+_CROSSING = {"all_gather", "all_reduce", "all_to_all", "reduce_scatter"}
+"""Collectives in which all ranks read. If all but one read what that one stages once, its copy stays in the cache."""
+
+
 def one_shot_limit(ranks: int, config: Config | None = None) -> int:
     """The largest all_reduce, in bytes, that one-shot serves; L·B is `one_shot_bytes` of the configuration."""
     return _limit((config or Config.from_env()).one_shot_bytes, ranks)
@@ -47,6 +51,11 @@ def one_shot_limit(ranks: int, config: Config | None = None) -> int:
 def zero_copy_limit(ranks: int, config: Config | None = None) -> int:
     """The largest call on tensors in shared memory, in bytes, that is staged: signature and payload share a line."""
     return _limit((config or Config.from_env()).zero_copy_bytes, ranks)
+
+
+def crosses_memory(collective: str, nbytes: int, config: Config) -> bool:
+    """Is it faster to copy private vectors from process to process by system calls than to stage them?"""
+    return 0 < config.cross_memory_bytes <= nbytes and collective in _CROSSING
 
 
 def _limit(product: int, ranks: int) -> int:

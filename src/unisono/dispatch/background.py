@@ -20,7 +20,7 @@ from ..membership.group import Group
 from ..watch import attend, caller, interrupted
 from ..work import FinishedWork, Work, Worker
 from .known import What, as_list
-from .learn import learn, make_again
+from .learn import learn, make_again, stage_private
 from .request import Tensors
 
 __all__ = ["begin", "runs_inline"]
@@ -69,6 +69,7 @@ def begin(
             return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
     except BaseException as error:
         interrupted(group, plan, error, caller())
+        group.hold(plan, *as_list(inp), *as_list(out))
         group.lock.release()
         raise
     group.lock.release()
@@ -94,10 +95,17 @@ def _pass_on(
 
     def action() -> Tensors:
         try:
-            _finish(group, plan, places[0], places[1], status, timeout_s, where)
+            made = _finish(group, plan, places[0], places[1], status, timeout_s, where)
+            if not made:
+                stage_private(group)
         except MismatchError as error:
             if not learn(group, plan, what, error):
                 raise
+            made = False
+        except BaseException:
+            group.hold(plan, memory)
+            raise
+        if not made:
             make_again(group, what, inp, out, timeout_s)
         mark_written(marked)
         _ = memory  # alive until here
@@ -109,14 +117,16 @@ def _pass_on(
 
 def _finish(
     group: Group, plan: Plan, inp: int, out: int, status: int | None, timeout_s: float | None, where: str
-) -> None:
-    """Run a call to its end. status: with which it has come back on the caller's thread; None: it has not begun."""
+) -> bool:
+    """Run a call to its end. status: with which it has come back on the caller's thread; None: it has not begun.
+
+    False: see `attend`.
+    """
     if status is None:
         group.lock.acquire()
     try:
         if status is None:
             status = group.run(plan.address, inp, out, group.state)
-        if status != DONE:
-            attend(group, plan, inp, out, status, timeout_s, where)
+        return status == DONE or attend(group, plan, inp, out, status, timeout_s, where)
     finally:
         group.lock.release()

@@ -13,7 +13,7 @@ from ..schedule import BLOCKED
 from .known import What, ask_for_sizes
 from .mixed import stage_for_a_while
 
-__all__ = ["Again", "learn", "make_again", "makes_again"]
+__all__ = ["Again", "learn", "make_again", "makes_again", "stage_private"]
 
 Again = Callable[[Group, What, Any, Any, "float | None"], object]
 """Makes a call: group, call, input, output, seconds."""
@@ -30,6 +30,12 @@ def learn(group: Group, plan: Plan, what: What, error: MismatchError) -> bool:
         ask_for_sizes(group, what[0], what[2])
         return True
     return False
+
+
+def stage_private(group: Group) -> None:
+    """Forget the plans that copy private tensors by system calls: these do not reach all tensors of this rank."""
+    group.plans.clear()
+    group.shortcuts.clear()
 
 
 def makes_again(collective: str) -> Callable[[Again], Again]:

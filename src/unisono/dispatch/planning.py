@@ -10,7 +10,7 @@ import torch
 
 from ..algorithms.catalogue import find
 from ..arguments import dtype_name, scale_name
-from ..choose import choose, zero_copy_limit
+from ..choose import choose, crosses_memory, zero_copy_limit
 from ..engine.plan import Blocks, Plan
 from ..engine.program import Lowering
 from ..errors import AlgorithmError, ArgumentError
@@ -52,13 +52,18 @@ def make_plan(
     """
     like = request.like
     shared = not staged and (not request.in_place or inp is out)
-    shared = shared and is_one(inp) and is_one(out) and in_heap(group, inp) and in_heap(group, out)
-    nbytes = like.nbytes * (group.size if request.collective in BLOCKED else 1)
-    # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
-    shared = shared and request.extents is None and nbytes > zero_copy_limit(group.size, group.host.config)
+    nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.host.config
+    crossed = False
+    if shared and is_one(inp) and is_one(out) and request.extents is None:
+        mapped = in_heap(group, inp) and in_heap(group, out)
+        crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.host.crosses_memory
+        # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
+        shared = crossed or (mapped and nbytes > zero_copy_limit(group.size, config))
+    else:
+        shared = False
     lists = (inp is not None and not is_one(inp)), (out is not None and not is_one(out))
     blocks = Blocks(like.numel(), like.element_size(), request.extents, *lists)
-    lowering, scale = Lowering(shared, request.in_place), scale_name(like) if like.is_quantized else ""
+    lowering, scale = Lowering(shared, request.in_place, crossed), scale_name(like) if like.is_quantized else ""
     key = PlanKey(
         request.collective, request.op, request.root, like.dtype, algorithm, lowering, blocks, request.words, scale,
         request.says,

@@ -15,7 +15,7 @@ from ..units import format_bytes, format_seconds
 from ..watch import attend, caller, interrupted
 from .background import begin
 from .known import UNKNOWN, What
-from .learn import learn
+from .learn import learn, stage_private
 
 __all__ = ["run_plan", "shortcut"]
 
@@ -63,14 +63,17 @@ def shortcut(
         return UNKNOWN
     group.lock.acquire()
     try:
-        if status := group.run(plan.address, first, second, group.state):
-            attend(group, plan, first, second, status, timeout_s, caller())
+        status = group.run(plan.address, first, second, group.state)
+        if status and not attend(group, plan, first, second, status, timeout_s, caller()):
+            stage_private(group)
+            return UNKNOWN
     except MismatchError as error:
         if not learn(group, plan, what, error):
             raise
         return UNKNOWN
     except BaseException as error:
         interrupted(group, plan, error, caller())
+        group.hold(plan, inp, out)
         raise
     finally:
         group.lock.release()
@@ -79,13 +82,14 @@ def shortcut(
     return None
 
 
-def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> None:
-    """Run a plan on the tensors at these addresses. where: the user's line, if it is known."""
+def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> bool:
+    """Run a plan on the tensors at these addresses. where: the user's line, if it is known. False: see `attend`."""
     began = time.perf_counter()
     with group.lock:
         try:
-            if status := group.run(plan.address, inp, out, group.state):
-                attend(group, plan, inp, out, status, timeout_s, where or caller())
+            status = group.run(plan.address, inp, out, group.state)
+            if status and not attend(group, plan, inp, out, status, timeout_s, where or caller()):
+                return False
         except BaseException as error:
             interrupted(group, plan, error, where or caller())
             raise
@@ -93,3 +97,4 @@ def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | No
         took = format_seconds(time.perf_counter() - began)
         call = f"[rank {group.rank}] {plan.record.text}: {format_bytes(plan.nbytes)} in {took}; {plan.why}"
         sys.stderr.write(f"{call}\n")
+    return True

@@ -15,6 +15,7 @@ from ..membership.group import Group
 from ..records import only_lowerings_differ
 from ..units import seconds
 from .known import What, as_list, keep
+from .learn import stage_private
 from .mixed import stage_for_a_while, takes_turn, waits_its_turn
 from .planning import make_plan
 from .request import Request, Tensors, is_one
@@ -49,17 +50,23 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
     written = needed_by_autograd(request.written_on(group.rank))
 
     def action(where: str | None) -> Tensors:
+        nonlocal plan
         made = False
         while not made:
             staged = takes_turn(group, plan)
             used = make_plan(group, request, inp, out, how.algorithm, staged=True) if staged else plan
             try:
-                run_plan(group, used, inp_address, out_address, timeout_s, where)
-                made = True
+                made = run_plan(group, used, inp_address, out_address, timeout_s, where)
+                if not made:
+                    stage_private(group)
+                    plan = make_plan(group, request, inp, out, how.algorithm)
             except MismatchError as error:
                 if staged or not only_lowerings_differ(error.calls, group.size):
                     raise
                 stage_for_a_while(group, plan)
+            except BaseException:
+                group.hold(used, kept_inp, kept_out)
+                raise
         copy_back()
         mark_written(written)
         _ = kept_inp, kept_out  # alive until here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -18,12 +19,13 @@ from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from .arena import Arena
 from .compile import compile_schedule
+from .cross_memory import read_word
 from .heap import Heap
 from .kernels import kernel, unit
 from .layout import LINE
 from .plan import Blocks, Plan, bind
 from .process import start_ticks
-from .program import BLOCK, STEP_BITS, LineWord, Lowering, Program, StateWord, TagWord
+from .program import ROOM, STEP_BITS, LineWord, Lowering, Program, StateWord, TagWord
 from .program_proof import prove_programs
 from .reducers import CustomOp, combine_address
 from .slow_yield import slow_yield_cycles
@@ -72,7 +74,7 @@ class Host:
         else:
             self.heap, self.lender = arena.lender.heap, arena.lender
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
-        self._scratch = np.zeros(BLOCK + 64, np.uint8)
+        self._scratch = np.zeros(ROOM + 8 * self.size + 320, np.uint8)
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
         self._addresses[3 * self.size : 4 * self.size] = [arena.heap(q) for q in range(self.size)]
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
@@ -94,7 +96,32 @@ class Host:
             [_words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
         ]
         self._programs = _programs.setdefault((self.size, rank), {})
+        self._witness = np.array([secrets.randbits(62) | 1], np.int64)
+        self._crosses: bool | None = None
+        line = self._lines[rank]
+        line[LineWord.WITNESS], line[LineWord.CONTENT] = self._witness.ctypes.data, self._witness[0]
+        line[LineWord.STAGES], line[LineWord.PID] = 0, os.getpid()
         arena.board(rank).set_process(os.getpid(), start_ticks(os.getpid()))
+
+    @property
+    def crosses_memory(self) -> bool:
+        """Do system calls reach the private tensors of all ranks, as far as is known by now?
+
+        Each rank tries it once, when all have joined, on a word of each peer. Who fails tells the others.
+        """
+        if self._crosses is None and all(line[LineWord.PID] for line in self._lines):
+            self._crosses = True
+            for rank, line in enumerate(self._lines):
+                content = line[LineWord.CONTENT]
+                if rank != self.rank and read_word(int(line[LineWord.PID]), int(line[LineWord.WITNESS])) != content:
+                    self.cross_no_more()
+                    break
+        return bool(self._crosses) and not any(line[LineWord.STAGES] for line in self._lines)
+
+    def cross_no_more(self) -> None:
+        """Stage private tensors from now on, and tell the other ranks."""
+        self._crosses = False
+        self._lines[self.rank][LineWord.STAGES] = 1
 
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
         """This rank's program for a schedule. At first use the table is proved and compiled, and the result proved."""
@@ -161,6 +188,10 @@ class Host:
         seen = [(line[LineWord.NUMBER + odd], line[LineWord.SIGNATURE + odd]) for odd in (0, 1)]
         seen += [(tag[TagWord.NUMBER], tag[TagWord.SIGNATURE]) for tag in self._tags[rank]]
         return [(int(number), int(signature)) for number, signature in seen]
+
+    def begin_again(self) -> None:
+        """Go back to the beginning of a call whose gate this rank has not entered."""
+        self._state[StateWord.PC] = -1
 
     def skip_call(self) -> None:
         """Leave a call in which no data has moved; the next call can follow."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..config import Config
 from ..errors import AlgorithmError
 from ..records import CallRecord, digest
-from .program import PlanWord, Program, TagWord
+from .program import CROSSED, MAPPED, PlanWord, Program, TagWord
 
 __all__ = ["Blocks", "Plan", "bind"]
 
@@ -64,6 +64,11 @@ class Plan:
     def nbytes(self) -> int:
         """The bytes of a block; of the largest if they differ."""
         return int(self.words[PlanWord.TOTAL] * self.words[PlanWord.ITEM])
+
+    @property
+    def shared(self) -> bool:
+        """Do peers access this rank's tensors?"""
+        return bool(self.words[PlanWord.SHARED])
 
     @property
     def tag(self) -> bool:
@@ -118,7 +123,8 @@ def bind(
     words[PlanWord.READERS] = program.reader_flags.ctypes.data if program.readers else 0
     words[PlanWord.SIGNATURE] = signature = np.uint64(digest(*agreed) or 1).astype(np.int64)
     words[PlanWord.GATE_STEP] = program.gate_step
-    words[PlanWord.SHARED] = program.lowering.zero_copy
+    if program.lowering.zero_copy:
+        words[PlanWord.SHARED] = CROSSED if program.lowering.cross_memory else MAPPED
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
     words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data

@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "BLOCK", "DISAGREE", "DONE", "IN", "LEARNED_WORDS", "OUT", "ROW_WORDS", "STAGE", "STEP_BITS", "WAITING", "LineWord",
-    "Lowering", "Op", "PlanWord", "Program", "RefWord", "RowWord", "StateWord", "TagWord",
+    "BLOCK", "CROSSED", "DISAGREE", "DONE", "FAILED", "IN", "LEARNED_WORDS", "MAPPED", "OUT", "ROOM", "ROW_WORDS",
+    "STAGE", "STEP_BITS", "WAITING", "LineWord", "Lowering", "Op", "PlanWord", "Program", "RefWord", "RowWord", "StateWord",
+    "TagWord",
 ]  # fmt: skip
 
 IN, OUT, STAGE = 0, 1, 2
@@ -33,11 +34,19 @@ STEP_BITS = 12
 
 ROW_WORDS = 8
 
-DONE, WAITING, DISAGREE = 0, 1, 2
-"""What the kernel returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call."""
+DONE, WAITING, DISAGREE, FAILED = 0, 1, 2, 3
+"""What the kernel returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call;
+FAILED | rank << 8 | errno << 32: the system has refused an access to that rank's tensors.
+"""
+
+MAPPED, CROSSED = 1, 2
+"""How peers reach a rank's tensors: by addresses in memory that all have mapped, or by system calls."""
 
 BLOCK = 16 << 10
 """Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
+
+ROOM = 512 << 10
+"""Bytes for what system calls bring from peers to be combined: a part of the second-level cache."""
 
 LEARNED_WORDS = 3
 """What a waiting loop remembers: the present number of spins, slow yields in a row, and until which cycle to nap."""
@@ -94,7 +103,7 @@ class PlanWord(IntEnum):
     READERS = 13  # address of the flags, one per rank: reads my staging area
     SIGNATURE = 14  # 64 bits that all ranks must agree on, never 0
     GATE_STEP = 15
-    SHARED = 16  # 1: peers reach my tensors directly
+    SHARED = 16  # how peers reach my tensors: MAPPED or CROSSED; 0: not at all
     IN_LIST = 17  # 1: the input argument is a table of block addresses
     OUT_LIST = 18
     EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
@@ -108,8 +117,12 @@ class LineWord(IntEnum):
     PROGRESS = 0  # segment << STEP_BITS | step: written by its rank only, never decreasing
     NUMBER = 1  # of the call that the rank has entered (next: odd)
     SIGNATURE = 3  # of that call; 0: the rank has refused or withdrawn it (next: odd)
-    IN_OFFSET = 5  # where its input lies in its heap (next: odd)
-    OUT_OFFSET = 7  # where its output lies in its heap (next: odd)
+    IN_OFFSET = 5  # where its input lies in its heap, or its address (next: odd)
+    OUT_OFFSET = 7  # where its output lies in its heap, or its address (next: odd)
+    PID = 9  # of its process; this and the words below are written when it joins
+    WITNESS = 10  # address of a word of its private memory
+    CONTENT = 11  # of that word
+    STAGES = 12  # 1: it has found that system calls do not reach all tensors
 
 
 class TagWord(IntEnum):
@@ -146,13 +159,19 @@ class StateWord(IntEnum):
 
 
 class Lowering(NamedTuple):
-    """How a table becomes programs. zero_copy: peers reach the tensors; in_place: input and output are one."""
+    """How a table becomes programs.
+
+    zero_copy: peers reach the tensors. in_place: input and output are one. cross_memory: they reach them by system
+    calls, as the tensors are private.
+    """
 
     zero_copy: bool = False
     in_place: bool = False
+    cross_memory: bool = False
 
     def __str__(self) -> str:
-        return ("zero copy" if self.zero_copy else "staged") + (", in place" if self.in_place else "")
+        how = "cross memory" if self.cross_memory else "zero copy" if self.zero_copy else "staged"
+        return how + (", in place" if self.in_place else "")
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,13 @@ class Group:
                 return self.host.heap.empty((count,), dtype)
         return torch.empty(count, dtype=dtype, device="cpu")
 
+    def hold(self, plan: Plan, *tensors: object) -> None:
+        """Keep the memory of tensors for good if the group broke in a call in which peers access them: who is late may
+        still do so.
+        """
+        if self.broken is not None and plan.shared:
+            _held.extend(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
+
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -216,6 +223,8 @@ class Group:
         state = ", closed" if self.closed else ", broken" if self.broken else ""
         return f"Group({self.name!r}, rank {self.rank} of {self.size}{state})"
 
+
+_held: list[object] = []
 
 _alive: weakref.WeakSet[Group] = weakref.WeakSet()
 

@@ -6,17 +6,20 @@ Ctrl-C, looks at every peer, and `judge` decides.
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from typing import NoReturn
 
 import torch
 
 from ..engine.plan import Plan
-from ..engine.program import DONE
-from ..errors import MismatchError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
+from ..engine.program import DONE, FAILED
+from ..errors import MismatchError, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
 from ..membership.group import Group
 from ..records import CallRecord, GivenUp
 from ..units import seconds
@@ -32,6 +35,8 @@ _INSIDE = (
 """Frames of these folders are not the user's: this package, and torch, which may call it."""
 _LOOKS = 20
 """A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
+_ENDING_S = 10.0
+"""How long a process that is ending may take to return its memory, before it counts as gone."""
 _COLLECT_S = 1.0
 """How long a rank waits for the other ranks' calls before it raises a MismatchError without them."""
 
@@ -44,11 +49,13 @@ def caller() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> None:
+def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:
     """Finish a run of a plan on these addresses that stopped with this status.
 
-    Raises MismatchError, PeerGone, PeerFailed or WaitTimeout. All but MismatchError break the group, because the ranks
-    may be at different points of the call.
+    False: it has not begun, because system calls do not reach these tensors. Stage them: then it is another plan.
+
+    Raises MismatchError, PeerGone, PeerFailed, PeerUnreachable or WaitTimeout. All but MismatchError break the group,
+    because the ranks may be at different points of the call.
     """
     looked_at, waited_s = time.monotonic(), 0.0
     allowed = seconds(group.timeout_s if timeout_s is None else timeout_s)
@@ -56,9 +63,16 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
     watch = _Watch(group, plan, where)
     try:
         while status != DONE:
+            rank, number = status >> 8 & 0xFFFF, status >> 32
+            if status & 0xFF == FAILED:
+                if rank == group.rank:
+                    group.host.begin_again()
+                    group.host.cross_no_more()
+                    return False
+                watch.unreachable(rank, number)
             now = time.monotonic()
             waited_s, looked_at = waited_s + min(now - looked_at, longest), now
-            watch.look(status >> 8, waited_s, allowed)
+            watch.look(rank, waited_s, allowed)
             status = group.run(plan.address, inp, out, group.state)
     except MismatchError:
         group.host.skip_call()
@@ -66,6 +80,7 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
     except BaseException as error:
         watch.give_up(error)
         raise
+    return True
 
 
 def interrupted(group: Group, plan: Plan, error: BaseException, where: str) -> None:
@@ -109,6 +124,17 @@ class _Watch:
         if isinstance(verdict, Late):
             details = self.last_calls(verdict.missing)
             raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, details, self.world_ranks)
+
+    def unreachable(self, rank: int, number: int) -> NoReturn:
+        """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
+        until = time.monotonic() + (_ENDING_S if number == errno.ESRCH else 0.0)
+        while True:
+            for _ in range(2):  # who has gone is seen twice
+                self.look(rank, 0.0, math.inf)
+            if time.monotonic() > until:
+                pid = self.host.arena.board(rank).pid
+                raise PeerUnreachable(rank, pid, number, self.group.rank, self.call, self.world_ranks)
+            time.sleep(0.002)
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""

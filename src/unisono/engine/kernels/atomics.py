@@ -14,8 +14,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "call_combine", "copy_line", "cycles", "load", "load_acquire", "memcpy", "now_ns", "pause", "prctl", "sched_yield",
-    "store", "store_release", "usleep",
+    "call_combine", "copy_line", "cycles", "errno", "load", "load_acquire", "memcpy", "now_ns", "pause", "prctl",
+    "process_vm_readv", "process_vm_writev", "sched_yield", "store", "store_release", "usleep",
 ]  # fmt: skip
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -24,6 +24,8 @@ _CLOCK_MONOTONIC = 1
 memcpy = types.ExternalFunction("memcpy", types.voidptr(types.intp, types.intp, types.intp))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 prctl = types.ExternalFunction("prctl", types.int32(types.int32, *[types.intp] * 4))
+process_vm_readv = types.ExternalFunction("process_vm_readv", types.intp(types.int32, *[types.intp] * 5))
+process_vm_writev = types.ExternalFunction("process_vm_writev", types.intp(types.int32, *[types.intp] * 5))
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
@@ -109,6 +111,18 @@ def cycles(typing: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         none = ir.FunctionType(_I64, [])
         return builder.call(cgutils.get_or_insert_function(builder.module, none, "llvm.readcyclecounter"), [])
+
+    return types.int64(), generate
+
+
+@intrinsic
+def errno(typing: Any) -> Any:
+    """Why the last system call of this thread has failed."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_I32.as_pointer(), [])
+        place = builder.call(cgutils.get_or_insert_function(builder.module, kind, "__errno_location"), [])
+        return builder.sext(builder.load(place), _I64)
 
     return types.int64(), generate
 

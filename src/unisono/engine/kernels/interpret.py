@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from ..program import (
     BLOCK,
+    CROSSED,
     DISAGREE,
     DONE,
+    FAILED,
+    MAPPED,
     OUT,
     STAGE,
     STEP_BITS,
@@ -25,6 +28,7 @@ from ..program import (
 )  # fmt: skip
 from .atomics import call_combine, copy_line, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
+from .cross_memory import is_far, move_far, within_reach
 from .waiting import wait
 
 __all__ = ["get", "put", "run"]
@@ -67,9 +71,10 @@ def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
-    """Enter the call, and wait until every rank has entered it with the same signature. DONE, WAITING or DISAGREE.
+    """Enter the call, and wait until every rank has entered it with the same signature.
 
-    Number and signature are in the control line, or in the tag in front of the payload in the staging half.
+    Number and signature are in the control line, or in the tag in front of the payload in the staging half. Returns
+    DONE, WAITING, DISAGREE, or FAILED with this rank: it has not entered, as peers would not reach its tensors.
     """
     ranks, me, number = get(state, StateWord.RANKS), get(state, StateWord.ME), get(state, StateWord.CALL)
     control, odd = get(state, StateWord.CONTROL), 8 * (number & 1)
@@ -83,8 +88,14 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     shared = get(plan, PlanWord.SHARED)
     if shared:
         line = control + _LINE * me + odd
-        put(line, LineWord.IN_OFFSET, inp - load(heaps + 8 * me))
-        put(line, LineWord.OUT_OFFSET, out - load(heaps + 8 * me))
+        heap = load(heaps + 8 * me) if shared == MAPPED else 0
+        if shared == CROSSED and load(numbers + stride * me) < number:
+            pid = load(control + _LINE * me + 8 * LineWord.PID)
+            error = within_reach(pid, inp, out, get(state, StateWord.SCRATCH))
+            if error:
+                return FAILED | me << 8 | error << 32
+        put(line, LineWord.IN_OFFSET, inp - heap)
+        put(line, LineWord.OUT_OFFSET, out - heap)
     store(numbers + stride * me + to_signature, mine)
     store_release(numbers + stride * me, number)
     for k in range(1, ranks):
@@ -98,8 +109,20 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
             return DISAGREE | rank << 8
         if shared:
             line = control + _LINE * rank + odd
-            store(addresses + 16 * rank, load(heaps + 8 * rank) + get(line, LineWord.IN_OFFSET))
-            store(addresses + 16 * rank + 8, load(heaps + 8 * rank) + get(line, LineWord.OUT_OFFSET))
+            heap = load(heaps + 8 * rank) if shared == MAPPED else 0
+            store(addresses + 16 * rank, heap + get(line, LineWord.IN_OFFSET))
+            store(addresses + 16 * rank + 8, heap + get(line, LineWord.OUT_OFFSET))
+    return DONE
+
+
+@compiled
+def _nobody_has_left(control, number, signature, ranks):  # type: ignore[no-untyped-def]
+    """Has no rank given the call up? What was read from its tensors would be worth nothing. DONE or WAITING."""
+    odd = 8 * (number & 1)
+    for rank in range(ranks):
+        line = control + _LINE * rank + odd
+        if load_acquire(line + 8 * LineWord.NUMBER) == number and get(line, LineWord.SIGNATURE) != signature:
+            return WAITING | rank << 8
     return DONE
 
 
@@ -192,6 +215,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     store(tensors + 16 * me + 8, out)
     posted = control + _LINE * me + 8 * LineWord.PROGRESS
     block = BLOCK // item * item
+    shared, scratch = get(plan, PlanWord.SHARED), get(state, StateWord.SCRATCH)
     status = DONE
     while True:
         half = staging + (segment & 1) * half_bytes
@@ -226,6 +250,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                         most = min(span, load(extents + 8 * get(row, RowWord.EXTENT)) - offset)
                     n = max(0, min(cut, most - get(row, RowWord.SUB) * cut))
                     nin, nout = get(row, RowWord.NIN), get(row, RowWord.NOUT)
+                    far = False
                     if n > 0 and nin > 0:
                         for k in range(nin + nout):
                             ref = refs + _REF * (get(row, RowWord.FIRST) + k)
@@ -234,6 +259,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                                 get(ref, RefWord.RANK),
                                 get(ref, RefWord.BLOCK),
                             )
+                            far = far or (shared == CROSSED and is_far(ref, me))
                             if where == STAGE:
                                 address = half + rank * stride + base + index * slot
                             else:
@@ -244,10 +270,21 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                                 else:
                                     address += (index * total + done) * item
                             store(ins + 8 * k if k < nin else outs + 8 * (k - nin), address)
-                        _move(plan, row, refs, n, item, ins, outs, block, get(state, StateWord.SCRATCH), ranks)
+                        if far:
+                            first = refs + _REF * get(row, RowWord.FIRST)
+                            function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
+                            status = move_far(
+                                function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control
+                            )
+                            if status != DONE:
+                                break
+                        else:
+                            _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks)
                 if get(row, RowWord.POST):
                     store_release(posted, (segment << STEP_BITS) + get(row, RowWord.POST))
             pc += 1
+        if status == DONE and shared and offset + span >= total:
+            status = _nobody_has_left(control, get(state, StateWord.CALL), get(plan, PlanWord.SIGNATURE), ranks)
         if status != DONE:
             break
         offset += span

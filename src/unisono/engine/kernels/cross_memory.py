@@ -1,0 +1,109 @@
+"""Moves from process to process by system calls, which copy between private tensors ("CMA", cross memory attach).
+
+Every byte is copied once, where staging copies it twice. A call for few bytes costs more than it saves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..program import DONE, FAILED, ROOM, STAGE, LineWord, RefWord
+from .atomics import call_combine, errno, load, memcpy, process_vm_readv, process_vm_writev, store
+from .compiled import compiled
+
+__all__ = ["is_far", "move_far", "within_reach"]
+
+_LINE, _REF = 128, 32
+_EIO = 5
+_VECTORS = 64
+"""Bytes of a call's two pairs (address, length), at the beginning of the scratch memory."""
+
+
+@compiled
+def is_far(ref, me):  # type: ignore[no-untyped-def]
+    """Is this a private tensor of a peer?"""
+    return load(ref + 8 * RefWord.WHERE) != STAGE and load(ref + 8 * RefWord.RANK) != me
+
+
+@compiled
+def _transfer(write, pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
+    """Copy from the memory of another process, or to it: 0, or the errno. The system may copy a part only."""
+    done = 0
+    while done < nbytes:
+        store(vectors, here + done)
+        store(vectors + 8, nbytes - done)
+        store(vectors + 16, there + done)
+        store(vectors + 24, nbytes - done)
+        if write:
+            copied = process_vm_writev(np.int32(pid), vectors, 1, vectors + 16, 1, 0)
+        else:
+            copied = process_vm_readv(np.int32(pid), vectors, 1, vectors + 16, 1, 0)
+        if copied < 0:
+            return errno()
+        if copied == 0:
+            return _EIO
+        done += copied
+    return 0
+
+
+@compiled
+def within_reach(pid, inp, out, scratch):  # type: ignore[no-untyped-def]
+    """Can system calls read these tensors of this process? Not if they lie in the memory of a device: 0 or an errno."""
+    here = scratch + _VECTORS
+    error = _transfer(False, pid, here, inp, 1, scratch)
+    return error if error else _transfer(False, pid, here, out, 1, scratch)
+
+
+@compiled
+def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control):  # type: ignore[no-untyped-def]
+    """Copy or combine n elements from the addresses at ins to those at outs, some of which are of peers' tensors.
+
+    first: the first ref. Returns DONE, or FAILED with rank and errno; then outputs may be half written.
+    """
+    nbytes = n * item
+    far, near = 0, -1  # inputs to fetch; an output of this rank
+    for k in range(nin):
+        far += 1 if is_far(first + _REF * k, me) else 0
+    for k in range(nout):
+        near = near if is_far(first + _REF * (nin + k), me) else k
+    table = scratch + _VECTORS  # addresses of a block's inputs, then of its result
+    fetched = table + 8 * (ranks + 16) // 64 * 64
+    size = nbytes
+    if nin > 1 or (far > 0 and near < 0):
+        size = ROOM // (far + 1) // 128 * 128
+    done = 0
+    while done < nbytes:
+        count = min(size, nbytes - done)
+        result = load(outs + 8 * near) + done if near >= 0 else fetched + far * size
+        free = fetched
+        for k in range(nin):
+            source = load(ins + 8 * k) + done
+            ref = first + _REF * k
+            if is_far(ref, me):
+                rank = load(ref + 8 * RefWord.RANK)
+                to = result if nin == 1 else free
+                free += size
+                pid = load(control + _LINE * rank + 8 * LineWord.PID)
+                error = _transfer(False, pid, to, source, count, scratch)
+                if error:
+                    return FAILED | rank << 8 | error << 32
+                source = to
+            store(table + 8 * k, source)
+        if nin > 1:
+            store(table + 8 * nin, result)
+            call_combine(function, table + 8 * nin, 1, table, nin, count // item, ranks)
+        else:
+            result = load(table)
+        for k in range(nout):
+            to = load(outs + 8 * k) + done
+            ref = first + _REF * (nin + k)
+            if is_far(ref, me):
+                rank = load(ref + 8 * RefWord.RANK)
+                pid = load(control + _LINE * rank + 8 * LineWord.PID)
+                error = _transfer(True, pid, result, to, count, scratch)
+                if error:
+                    return FAILED | rank << 8 | error << 32
+            elif to != result:
+                memcpy(to, result, count)
+        done += count
+    return DONE
