@@ -6,6 +6,7 @@ It may where both belong to one user, unless Yama, a filter for system calls or 
 from __future__ import annotations
 
 import ctypes
+import errno
 
 __all__ = ["read_word"]
 
@@ -19,10 +20,17 @@ class _Vector(ctypes.Structure):
 
 
 def read_word(pid: int, address: int) -> int | None:
-    """The 64-bit word at an address in the memory of a process; None if this process may not, or cannot, read it."""
+    """The 64-bit word at an address in the memory of a process; None if this process may not, or cannot, read it.
+
+    Raises ProcessLookupError if there is no such process, or it is ending.
+    """
     if not hasattr(_LIBC, "process_vm_readv"):
         return None
     word = ctypes.c_int64()
     here, there = _Vector(ctypes.addressof(word), 8), _Vector(address, 8)
     args = ctypes.byref(here), ctypes.c_ulong(1), ctypes.byref(there), ctypes.c_ulong(1), ctypes.c_ulong(0)
-    return word.value if _LIBC.process_vm_readv(pid, *args) == 8 else None
+    if _LIBC.process_vm_readv(pid, *args) == 8:
+        return word.value
+    if ctypes.get_errno() == errno.ESRCH:
+        raise ProcessLookupError
+    return None

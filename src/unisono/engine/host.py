@@ -110,13 +110,20 @@ class Host:
         Each rank tries it once, when all have joined, on a word of each peer. Who fails tells the others.
         """
         if self._crosses is None and all(line[LineWord.PID] for line in self._lines):
-            self._crosses = True
-            for rank, line in enumerate(self._lines):
-                content = line[LineWord.CONTENT]
-                if rank != self.rank and read_word(int(line[LineWord.PID]), int(line[LineWord.WITNESS])) != content:
-                    self.cross_no_more()
-                    break
+            peers = [rank for rank in range(self.size) if rank != self.rank]
+            if all(map(self._reaches, peers)):
+                self._crosses = True
+            else:
+                self.cross_no_more()
         return bool(self._crosses) and not any(line[LineWord.STAGES] for line in self._lines)
+
+    def _reaches(self, rank: int) -> bool:
+        """May this process read the memory of a peer? Where the peer has died, the call finds that out."""
+        line = self._lines[rank]
+        try:
+            return read_word(int(line[LineWord.PID]), int(line[LineWord.WITNESS])) == line[LineWord.CONTENT]
+        except ProcessLookupError:
+            return True
 
     def cross_no_more(self) -> None:
         """Stage private tensors from now on, and tell the other ranks."""

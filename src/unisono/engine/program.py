@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "BLOCK", "CROSSED", "DISAGREE", "DONE", "FAILED", "IN", "LEARNED_WORDS", "MAPPED", "OUT", "ROOM", "ROW_WORDS",
-    "STAGE", "STEP_BITS", "WAITING", "LineWord", "Lowering", "Op", "PlanWord", "Program", "RefWord", "RowWord", "StateWord",
-    "TagWord",
+    "BLOCK", "CROSSED", "DISAGREE", "DONE", "FAILED", "IN", "LEARNED_WORDS", "MAPPED", "OUT", "ROOM",
+    "ROW_WORDS", "STAGE", "STEP_BITS", "WAITING", "LineWord", "Lowering", "Op", "PlanWord", "Program",
+    "RefWord", "RowWord", "StateWord", "TagWord",
 ]  # fmt: skip
 
 IN, OUT, STAGE = 0, 1, 2

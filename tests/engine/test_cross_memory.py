@@ -1,0 +1,353 @@
+"""Private tensors that are copied from process to process by system calls: right values, or staged, or an error."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from unisono import PeerFailed, PeerGone, PeerUnreachable, RankFailed
+from unisono.algorithms.catalogue import CATALOGUE
+from unisono.config import Config
+from unisono.engine import host
+from unisono.engine.compile import compile_schedule
+from unisono.engine.cross_memory import read_word
+from unisono.engine.process import start_ticks
+from unisono.engine.program import STEP_BITS, LineWord, Lowering
+from unisono.membership import group as group_module
+from unisono.records import GivenUp
+
+ALL = Config(cross_memory_bytes=1, look_up_s=0.005)
+SIZES = (1, 2, 3, 7, 64, 1000, 4097, 100_003, 500_001)
+
+
+@pytest.fixture(scope="module")
+def crossing() -> Iterator[Callable[[int], unisono.World]]:
+    """A world of so many ranks in which every private tensor crosses."""
+    with ExitStack() as stack:
+        made: dict[int, unisono.World] = {}
+
+        def of(size: int) -> unisono.World:
+            if size not in made:
+                made[size] = stack.enter_context(unisono.World(size, timeout_s=60, config=ALL))
+            return made[size]
+
+        yield of
+
+
+def values(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return ((torch.arange(count) + 5 * rank) % 7 + 1).to(dtype)
+
+
+def lowerings() -> set[str]:
+    """The lowerings of the calls planned since the last look."""
+    group = unisono.init()
+    found = {plan.record.lowering for plan in group.plans.values() if plan.record.collective != "barrier"}
+    group.plans.clear()
+    group.shortcuts.clear()
+    return found
+
+
+def reduced(dtype: torch.dtype, op: str) -> None:
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    unisono.barrier()
+    lowerings()
+    for count in SIZES:
+        given = torch.stack([values(peer, count, dtype) for peer in range(size)])
+        right = given.sum(0, dtype=dtype) if op == "sum" else given.amax(0)
+        for _ in range(2):  # planned, then from the shortcut
+            tensor = given[rank].clone()
+            unisono.all_reduce(tensor, op)
+            assert torch.equal(tensor, right), count
+        blocks = torch.stack([values(peer, size * count, dtype) for peer in range(size)])
+        right = (blocks.sum(0, dtype=dtype) if op == "sum" else blocks.amax(0)).view(size, count)[rank]
+        output, source = torch.zeros(count, dtype=dtype), blocks[rank].clone()
+        unisono.reduce_scatter_single(output, source, op)
+        assert torch.equal(output, right), count
+        assert torch.equal(source, blocks[rank]), count
+    assert lowerings() == {"cross memory, in place", "cross memory"}
+
+
+@pytest.mark.parametrize("op", ["sum", "max"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.int64], ids=str)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_reductions_are_exact(
+    crossing: Callable[[int], unisono.World], ranks: int, dtype: torch.dtype, op: str
+) -> None:
+    crossing(ranks).run(reduced, dtype, op)
+
+
+def moved() -> None:
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    unisono.barrier()
+    lowerings()
+    for count in SIZES:
+        for how in ({}, {"async_op": True}):
+            output, source = torch.zeros(size * count), values(rank, count)
+            work = unisono.all_gather_single(output, source, **how)
+            if work is not None:
+                work.wait()
+            assert torch.equal(output, torch.cat([values(peer, count) for peer in range(size)])), count
+            output, source = torch.zeros(size * count), values(rank, size * count)
+            work = unisono.all_to_all_single(output, source, **how)
+            if work is not None:
+                work.wait()
+            blocks = [values(peer, size * count).view(size, -1)[rank] for peer in range(size)]
+            assert torch.equal(output, torch.cat(blocks)), count
+    assert lowerings() == {"cross memory"}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_blocks_arrive(crossing: Callable[[int], unisono.World], ranks: int) -> None:
+    crossing(ranks).run(moved)
+
+
+def every_algorithm() -> None:
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    for algorithm in CATALOGUE.values():
+        name = algorithm.name
+        if algorithm.collective == "all_reduce" and algorithm.allows(size):
+            for count in (5, 100_003):
+                tensor = values(rank, count)
+                unisono.all_reduce(tensor, algorithm=name)
+                assert torch.equal(tensor, sum(values(peer, count) for peer in range(size))), name
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_every_algorithm_of_all_reduce(crossing: Callable[[int], unisono.World], ranks: int) -> None:
+    crossing(ranks).run(every_algorithm)
+
+
+def in_part() -> list[set[str]]:
+    """What stays staged; and a sub-group."""
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    unisono.barrier()
+    lowerings()
+    tensor = values(rank, 1000)
+    unisono.broadcast(tensor, 1)
+    assert torch.equal(tensor, values(1, 1000))
+    outputs = [torch.zeros(1000) for _ in range(size)]
+    unisono.all_gather(outputs, values(rank, 1000))
+    assert all(torch.equal(output, values(peer, 1000)) for peer, output in enumerate(outputs))
+    seen = [lowerings()]
+    group = unisono.new_group([2, 0])
+    if rank in (0, 2):
+        unisono.barrier(group=group)
+        tensor = values(rank, 1000)
+        unisono.all_reduce(tensor, group=group)
+        assert torch.equal(tensor, values(0, 1000) + values(2, 1000))
+        seen.append({plan.record.lowering for plan in group.plans.values() if plan.record.collective == "all_reduce"})
+    return seen
+
+
+def test_sub_groups_cross_and_broadcasts_and_lists_do_not(crossing: Callable[[int], unisono.World]) -> None:
+    crosses = [{"staged", "staged, in place"}, {"cross memory, in place"}]
+    assert crossing(3).run(in_part) == [crosses, crosses[:1], crosses]
+
+
+def refused() -> list[set[str]]:
+    """Rank 1 may not read its peers; the others may."""
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    seen = []
+    if rank == 1:
+        host.read_word = lambda *_: None
+    unisono.barrier()
+    lowerings()
+    for count in (1000, 2000):
+        for how in ({}, {"async_op": True}):
+            for _ in range(3):
+                tensor = values(rank, count)
+                work = unisono.all_reduce(tensor, **how)
+                if work is not None:
+                    work.wait()
+                assert torch.equal(tensor, sum(values(peer, count) for peer in range(size)))
+        seen.append(lowerings())
+    return seen
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_where_one_rank_may_not_all_stage(ranks: int) -> None:
+    """The others learn it from the first call, and know it in the next."""
+    with unisono.World(ranks, timeout_s=60, config=ALL) as world:
+        for rank, (first, second) in enumerate(world.run(refused)):
+            assert first - {"cross memory, in place"} == {"staged, in place"}, rank
+            assert second == {"staged, in place"}, rank
+
+
+def hidden(where: str) -> set[str]:
+    """Rank 0's tensor lies where no system call reaches it, as memory of a device does."""
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    group = unisono.init()
+    unisono.barrier()
+    make = {"foreground": {}, "background": {"async_op": True}, "checked": {"timeout_s": 30}}[where]
+    for turn in range(6):
+        tensor = values(rank, 1000)
+        if rank == 0 and turn == 3:
+            # It stands in for such memory: its own process is not found any more, either.
+            group.host._lines[0][LineWord.PID] = (1 << 31) - 1
+        work = unisono.all_reduce(tensor, **make)
+        if work is not None:
+            work.wait()
+        assert torch.equal(tensor, sum(values(peer, 1000) for peer in range(size))), turn
+    return lowerings()
+
+
+@pytest.mark.parametrize("where", ["foreground", "background", "checked"])
+def test_tensors_out_of_reach_are_staged(where: str) -> None:
+    with unisono.World(3, timeout_s=60, config=ALL) as world:
+        for found in world.run(hidden, where):
+            assert "staged, in place" in found
+
+
+def cut_off(folder: Path) -> None:
+    """Rank 0's tensor begins where it can be read, and ends in a page that cannot."""
+    rank = unisono.get_rank()
+    unisono.barrier()
+    pages = mmap.mmap(-1, 1 << 20)
+    tensor = torch.frombuffer(pages, dtype=torch.float32)
+    unisono.all_reduce(tensor)
+    assert lowerings() == {"cross memory, in place"}
+    unisono.barrier()
+    if rank == 0:  # PROT_NONE, all but the first page: rank 0 itself accesses the first half only
+        start = tensor.data_ptr() + (1 << 19)
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start), ctypes.c_size_t(1 << 19), 0) == 0
+    expected = PeerFailed if rank == 0 else PeerUnreachable
+    with pytest.raises(expected) as caught:
+        unisono.all_reduce(tensor)
+    if rank:
+        error = caught.value
+        assert (error.rank, error.number, error.waiting) == (0, errno.EFAULT, 1)
+        assert "EFAULT" in str(error)
+        assert "UNISONO_CROSS_MEMORY_BYTES=0" in str(error)
+    else:
+        assert "PeerUnreachable" in str(caught.value)
+    with pytest.raises(expected):
+        unisono.barrier()
+    (folder / str(rank)).touch()
+
+
+def test_a_refused_transfer_is_an_error_that_names_peer_and_reason(tmp_path: Path) -> None:
+    with unisono.World(2, timeout_s=60, config=ALL) as world:
+        world.run(cut_off, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def enter_only(tensor: torch.Tensor, output: torch.Tensor) -> None:
+    """Pass the gate of the latest call, made once more on these tensors, as the kernel would, and do no more."""
+    group = unisono.init()
+    plan = [plan for plan in group.plans.values() if plan.record.collective != "barrier"][-1]
+    number, line = group.host.call_number, group.host._lines[group.rank]
+    odd = number & 1
+    line[LineWord.IN_OFFSET + odd], line[LineWord.OUT_OFFSET + odd] = tensor.data_ptr(), output.data_ptr()
+    line[LineWord.SIGNATURE + odd] = plan.signature
+    line[LineWord.NUMBER + odd] = number
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that will happen, if the test does not fail."""
+    while not condition():
+        os.sched_yield()
+
+
+def dies(folder: Path, anew: bool) -> None:
+    """Rank 1 dies behind the gate."""
+    rank = unisono.get_rank()
+    unisono.barrier()
+    tensor = values(rank, 100_000)
+    unisono.all_reduce(tensor)
+    if rank == 1:
+        enter_only(tensor, tensor)
+        os.kill(os.getpid(), signal.SIGKILL)
+    pid = unisono.init().host.arena.board(1).pid
+    until(lambda: start_ticks(pid) == 0)
+    if anew:  # as if this were the first call in which tensors cross
+        unisono.init().host._crosses = None
+        lowerings()
+    with pytest.raises(PeerGone) as caught:
+        unisono.all_reduce(tensor)
+    assert caught.value.rank == 1
+    (folder / str(rank)).touch()
+
+
+@pytest.mark.parametrize(("ranks", "anew"), [(2, False), (3, True)])
+def test_a_peer_that_dies_in_the_call(tmp_path: Path, ranks: int, anew: bool) -> None:
+    with unisono.World(ranks, timeout_s=60, config=ALL) as world, pytest.raises(RankFailed):
+        world.run(dies, tmp_path, anew)
+    assert len(list(tmp_path.iterdir())) == ranks - 1
+
+
+def gives_up() -> None:
+    """Rank 1 gives the call up behind the gate, when rank 0 has copied from its tensor and waits for its leave."""
+    rank, group = unisono.get_rank(), unisono.init()
+    unisono.barrier()
+    tensor, output = values(rank, 1000), torch.zeros(2000)
+    unisono.all_gather_single(output, tensor)
+    if rank == 0:
+        with pytest.raises(PeerFailed, match="rank 1 gave up .*: it is a test"):
+            unisono.all_gather_single(output, tensor)
+        return
+    before = group.host._lines[0][LineWord.PROGRESS]
+    enter_only(tensor, output)
+    until(lambda: bool(group.host._lines[0][LineWord.PROGRESS] > before))
+    number = group.host.call_number
+    group.host.arena.board(1).set_gave_up(GivenUp(number, reason="it is a test"))
+    group.host._sign_off(tag=False, line=True)
+    group.host._lines[1][LineWord.PROGRESS] += 1 << STEP_BITS
+
+
+def test_what_a_rank_that_gives_up_has_sent_is_worth_nothing() -> None:
+    with unisono.World(2, timeout_s=60, config=Config(cross_memory_bytes=1, look_up_s=20)) as world:
+        world.run(gives_up)
+
+
+def times_out(folder: Path) -> bool:
+    rank = unisono.get_rank()
+    unisono.barrier()
+    tensor, output = values(rank, 1000), torch.zeros(2000)
+    unisono.all_gather_single(output, tensor)
+    if rank == 0:
+        enter_only(tensor, output)
+        until((folder / "1").exists)
+        return True
+    with pytest.raises(unisono.WaitTimeout):
+        unisono.all_gather_single(output, tensor, timeout_s=0.2)
+    (folder / "1").touch()
+    kept = {memory.data_ptr() for memory in group_module._held if isinstance(memory, torch.UntypedStorage)}
+    return {tensor.data_ptr(), output.data_ptr()} <= kept
+
+
+def test_memory_that_a_late_peer_may_still_write_is_not_freed(tmp_path: Path) -> None:
+    with unisono.World(2, timeout_s=60, config=ALL) as world:
+        assert world.run(times_out, tmp_path) == [True, True]
+
+
+def test_the_probe_reads_this_process_and_no_closed_one() -> None:
+    word = ctypes.c_int64(123456789)
+    assert read_word(os.getpid(), ctypes.addressof(word)) == 123456789
+    assert read_word(os.getpid(), 8) is None
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        read_word(pid, ctypes.addressof(word))
+
+
+def test_programs_are_those_of_zero_copy() -> None:
+    """So they wait for the same steps: a rank returns when no peer uses its tensors any more."""
+    for algorithm in CATALOGUE.values():
+        if algorithm.collective in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+            schedule = algorithm.schedule(4, 0)
+            mapped, crossed = (compile_schedule(schedule, Lowering(True, False, far)) for far in (False, True))
+            for one, other in zip(mapped, crossed, strict=True):
+                assert (one.rows == other.rows).all()
+                assert (one.refs == other.refs).all()
+                assert str(one.lowering) != str(other.lowering)
