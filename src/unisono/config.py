@@ -56,7 +56,7 @@ class Config:
         "the longest vector in shared memory that two ranks stage all the same, signature and payload in one line",
     )
     cross_memory_bytes: int = _setting(
-        256 << 10,
+        1 << 20,
         "bytes",
         "UNISONO_CROSS_MEMORY_BYTES",
         "the shortest private vector that is copied from process to process by system calls, where that is faster than "

@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -69,19 +68,13 @@ def reduced(dtype: torch.dtype, op: str) -> None:
             tensor = given[rank].clone()
             unisono.all_reduce(tensor, op)
             assert torch.equal(tensor, right), count
-        blocks = torch.stack([values(peer, size * count, dtype) for peer in range(size)])
-        right = (blocks.sum(0, dtype=dtype) if op == "sum" else blocks.amax(0)).view(size, count)[rank]
-        output, source = torch.zeros(count, dtype=dtype), blocks[rank].clone()
-        unisono.reduce_scatter_single(output, source, op)
-        assert torch.equal(output, right), count
-        assert torch.equal(source, blocks[rank]), count
-    assert lowerings() == {"cross memory, in place", "cross memory"}
+    assert lowerings() == {"cross memory, in place"}
 
 
 @pytest.mark.parametrize("op", ["sum", "max"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.int64], ids=str)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_reductions_are_exact(
+def test_sums_are_exact(
     crossing: Callable[[int], unisono.World], ranks: int, dtype: torch.dtype, op: str
 ) -> None:
     crossing(ranks).run(reduced, dtype, op)
@@ -293,7 +286,7 @@ def gives_up() -> None:
     tensor, output = values(rank, 1000), torch.zeros(2000)
     unisono.all_gather_single(output, tensor)
     if rank == 0:
-        with pytest.raises(PeerFailed, match="rank 1 gave up .*: it is a test"):
+        with pytest.raises(PeerFailed, match=r"rank 1 gave up .*: it is a test"):
             unisono.all_gather_single(output, tensor)
         return
     before = group.host._lines[0][LineWord.PROGRESS]

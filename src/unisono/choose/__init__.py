@@ -39,8 +39,10 @@ _DIRECT = {
 }
 
 
-_CROSSING = {"all_gather", "all_reduce", "all_to_all", "reduce_scatter"}
-"""Collectives in which all ranks read. If all but one read what that one stages once, its copy stays in the cache."""
+_CROSSING = {"all_gather", "all_reduce", "all_to_all"}
+"""Collectives in which every rank moves as much as any other; in these a copy saved is time saved. A broadcast is
+slower: what the root stages once stays in the cache for all readers. A reduce_scatter is as fast either way.
+"""
 
 
 def one_shot_limit(ranks: int, config: Config | None = None) -> int:

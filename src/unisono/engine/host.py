@@ -121,7 +121,7 @@ class Host:
         """May this process read the memory of a peer? Where the peer has died, the call finds that out."""
         line = self._lines[rank]
         try:
-            return read_word(int(line[LineWord.PID]), int(line[LineWord.WITNESS])) == line[LineWord.CONTENT]
+            return read_word(int(line[LineWord.PID]), int(line[LineWord.WITNESS])) == int(line[LineWord.CONTENT])
         except ProcessLookupError:
             return True
 
