@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -38,7 +39,8 @@ class Extras:
 
     proof_s: the slowest proof of the catalogue's schedules, which `proof_name` names. ring_s: the proof of the ring
     all_reduce at 65,536 ranks. first_call_s: two processes from their start to their end, with one all_reduce and
-    nothing compiled yet. later_s: the same afterwards, less two processes that only import torch.
+    nothing compiled yet. later_s: processor time of one of them afterwards, less that of a process that only imports
+    torch. run_ratio: how long a program takes whose `run` starts four ranks, in times of one that imports torch.
     """
 
     proof_s: float | None = None
@@ -46,6 +48,7 @@ class Extras:
     ring_s: float | None = None
     first_call_s: float | None = None
     later_s: float | None = None
+    run_ratio: float | None = None
 
 
 def measure_extras(parts: Collection[str]) -> Extras:
@@ -63,17 +66,31 @@ def _start() -> dict[str, float | str]:
     with tempfile.TemporaryDirectory() as cache:
         first = _seconds(lambda: _two_processes(_FIRST_CALL, cache))
         later, torch = (
-            min(_seconds(lambda: _two_processes(program, cache)) for _ in range(3))  # noqa: B023  called at once
+            min(_processor_seconds(lambda: _two_processes(program, cache)) / 2 for _ in range(3))  # noqa: B023
             for program in (_FIRST_CALL, "import torch")
         )
-    return {"first_call_s": first, "later_s": later - torch}
+        run, alone = (
+            min(_seconds(lambda: _process(program, cache)) for _ in range(3))  # noqa: B023  called at once
+            for program in ("import unisono; unisono.run(int, ranks=4)", "import torch")
+        )
+    return {"first_call_s": first, "later_s": later - torch, "run_ratio": run / alone}
+
+
+def _environ(cache: str) -> dict[str, str]:
+    """Python keeps bytecode, as it does for users, even if this process was told not to."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**environ, "UNISONO_CACHE_DIR": cache}
+
+
+def _process(program: str, cache: str) -> None:
+    subprocess.run([sys.executable, "-c", program], env=_environ(cache), check=True, timeout=60, capture_output=True)
 
 
 def _two_processes(program: str, cache: str, timeout_s: float = 60.0) -> None:
     """Run a program as ranks 0 and 1."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    common = dict(os.environ, NUMBA_CACHE_DIR=cache, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    common = {**_environ(cache), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-c", program]
     processes = [subprocess.Popen(command, env={**common, "RANK": rank}, stderr=subprocess.PIPE) for rank in "01"]
     try:
@@ -109,3 +126,11 @@ def _seconds(action: Callable[[], object]) -> float:
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
+
+
+def _processor_seconds(action: Callable[[], object]) -> float:
+    """Of the processes that the action starts and waits for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    action()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
