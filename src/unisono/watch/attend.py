@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -35,7 +35,10 @@ _LOOKS = 20
 """A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
 _PAUSE_S = 0.002
 _COLLECT_S = 1.0
-"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them."""
+"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them.
+
+Where the calls that are known could be made again in another way, it waits for all.
+"""
 
 
 def caller() -> str:
@@ -88,6 +91,7 @@ class _Watch:
         self.board = self.host.arena.board(group.rank)
         self.told = False
         self.seen_gone: set[int] = set()
+        self.disagree_since: float | None = None
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Look at all peers once; raise if the call cannot succeed."""
@@ -108,9 +112,7 @@ class _Watch:
         if isinstance(verdict, Failed):
             raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
         if isinstance(verdict, Disagree):
-            calls = self.known_calls()
-            late = [peer for peer in peers if peer.rank not in calls]
-            if late and not me.overdue and not any(peer.gone for peer in late) and _can_be_cured(calls):
+            if not me.overdue and self.may_hear_more(peers):
                 time.sleep(_PAUSE_S)
                 return
             raise self.mismatch()
@@ -130,11 +132,20 @@ class _Watch:
         told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
         return {rank: call for rank, call in told.items() if call}
 
+    def may_hear_more(self, peers: Sequence[PeerView]) -> bool:
+        """Are there ranks to be waited for, before a disagreement is told?"""
+        if self.disagree_since is None:
+            self.disagree_since = time.monotonic()
+        calls = self.known_calls()
+        silent = [peer for peer in peers if peer.rank not in calls]
+        if not silent or any(peer.gone for peer in silent):
+            return False
+        late = any(peer.number < self.number for peer in silent)
+        return (late and _can_be_cured(calls)) or time.monotonic() - self.disagree_since < _COLLECT_S
+
     def mismatch(self) -> MismatchError:
-        """The error with every rank's call. Waits a little for ranks that have not written theirs."""
-        until = time.monotonic() + _COLLECT_S
-        while len(calls := self.known_calls()) < self.group.size and time.monotonic() < until:
-            time.sleep(_PAUSE_S)
+        """The error with every rank's call, as far as they are known."""
+        calls = self.known_calls()
         if len({call.text for call in calls.values()}) == 1:  # but tables or settings differ
             for rank, call in calls.items():
                 mine = rank == self.group.rank
