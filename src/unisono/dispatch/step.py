@@ -57,7 +57,7 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
                 run_plan(group, used, inp_address, out_address, timeout_s, where)
                 made = True
             except MismatchError as error:
-                if staged or not only_lowerings_differ(error.calls, group.size):
+                if not only_lowerings_differ(error.calls, group.size):
                     raise
                 stage_for_a_while(group, plan)
         copy_back()
