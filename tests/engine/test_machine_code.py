@@ -82,6 +82,21 @@ def test_functions_take_as_many_integers_as_they_have_arguments() -> None:
         poll(0, "no number", 0)
 
 
+def test_a_function_that_was_compiled_for_another_is_compiled_for_all_integers(tmp_path: Path) -> None:
+    """The interpreter waits for a word alone; messages wait for pairs of words, too."""
+    program = """
+import numpy as np
+from unisono.engine.kernels import kernel
+kernel("interpret.run")
+words = np.zeros(8, np.int64)
+first = words.ctypes.data
+words[0], words[1] = first + 16, first + 24  # a pair of addresses, of words 2 and 3
+words[2] = 1
+print(kernel("waiting.wait")(first + 32, 1, first, 1, 0, 1 << 40, first + 40, 0, 1_000_000))
+"""
+    assert run(program, tmp_path) == "1\n"
+
+
 def imports(path: Path) -> set[str]:
     """The modules that a file imports, and for relative imports the files of this package, with a dot in front."""
     found = set()
