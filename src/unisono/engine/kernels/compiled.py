@@ -52,7 +52,7 @@ def object_file(name: str, function: Any) -> bytes:
 def _entry(name: str, target: str, count: int) -> ir.Module:
     """A function for CPython that unpacks integers, releases the GIL, and calls the target with them.
 
-    It saves two thirds of what Numba's own wrapper takes, and needs nothing of Numba.
+    Unlike the wrapper that Numba makes, it needs nothing of Numba.
     """
     module = ir.Module(name)
 
