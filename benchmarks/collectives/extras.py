@@ -23,13 +23,16 @@ _MOST_RANKS = 16
 """Up to here a schedule is proved exactly before its first run, so the proof must not be felt."""
 
 _FIRST_CALL = """
-import torch, unisono
+import time, torch
+began = time.process_time()
+import unisono
 tensor = torch.ones(1000)
 unisono.all_reduce(tensor)
 if tensor[0] != 2:
     raise SystemExit("wrong")
+print(time.process_time() - began)
 """
-"""What each of two processes runs, as torchrun would start it."""
+"""What each of two processes runs, as torchrun would start it: prints its processor time after importing torch."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Extras:
 
     proof_s: the slowest proof of the catalogue's schedules, which `proof_name` names. ring_s: the proof of the ring
     all_reduce at 65,536 ranks. first_call_s: two processes from their start to their end, with one all_reduce and
-    nothing compiled yet. later_s: the same afterwards, less two processes that only import torch.
+    nothing compiled yet. later_s: processor time of the slower of them afterwards, from when torch is imported.
+    run_ratio: how long a program takes whose `run` starts four ranks, in times of one that imports torch.
     """
 
     proof_s: float | None = None
@@ -46,6 +50,7 @@ class Extras:
     ring_s: float | None = None
     first_call_s: float | None = None
     later_s: float | None = None
+    run_ratio: float | None = None
 
 
 def measure_extras(parts: Collection[str]) -> Extras:
@@ -62,31 +67,48 @@ def _start() -> dict[str, float | str]:
     """The best of three, but for the first call, of which there is one. Compiled code goes to an empty folder."""
     with tempfile.TemporaryDirectory() as cache:
         first = _seconds(lambda: _two_processes(_FIRST_CALL, cache))
-        later, torch = (
-            min(_seconds(lambda: _two_processes(program, cache)) for _ in range(3))  # noqa: B023  called at once
-            for program in (_FIRST_CALL, "import torch")
+        later = min(max(map(float, _two_processes(_FIRST_CALL, cache))) for _ in range(3))
+        run, alone = (
+            min(_seconds(lambda: _process(program, cache)) for _ in range(3))  # noqa: B023  called at once
+            for program in ("import unisono; unisono.run(int, ranks=4)", "import torch")
         )
-    return {"first_call_s": first, "later_s": later - torch}
+    return {"first_call_s": first, "later_s": later, "run_ratio": run / alone}
 
 
-def _two_processes(program: str, cache: str, timeout_s: float = 60.0) -> None:
-    """Run a program as ranks 0 and 1."""
+def _environ(cache: str) -> dict[str, str]:
+    """Python keeps bytecode, as it does for users, even if this process was told not to."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**environ, "UNISONO_CACHE_DIR": cache}
+
+
+def _process(program: str, cache: str) -> None:
+    subprocess.run([sys.executable, "-c", program], env=_environ(cache), check=True, timeout=60, capture_output=True)
+
+
+def _two_processes(program: str, cache: str, timeout_s: float = 60.0) -> list[str]:
+    """Run a program as ranks 0 and 1; return what each has printed."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    common = dict(os.environ, NUMBA_CACHE_DIR=cache, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    common = {**_environ(cache), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-c", program]
-    processes = [subprocess.Popen(command, env={**common, "RANK": rank}, stderr=subprocess.PIPE) for rank in "01"]
+    pipe = subprocess.PIPE
+    processes = [
+        subprocess.Popen(command, env={**common, "RANK": rank}, stdout=pipe, stderr=pipe, text=True) for rank in "01"
+    ]
+    printed = []
     try:
         for process in processes:
-            _, said = process.communicate(timeout=timeout_s)
+            out, said = process.communicate(timeout=timeout_s)
+            printed.append(out)
             if process.returncode:
-                raise PeerFailed(processes.index(process), said.decode(errors="replace"), 0, "a program's start")
+                raise PeerFailed(processes.index(process), said, 0, "a program's start")
     except subprocess.TimeoutExpired as error:
         late = [rank for rank, process in enumerate(processes) if process.poll() is None]
         raise WaitTimeout("a program's start", timeout_s, late, 0) from error
     finally:
         for process in processes:
             process.kill()
+    return printed
 
 
 def _proofs() -> dict[str, float | str]:

@@ -21,6 +21,9 @@ directory, in a file for this processor model, number of processors and version.
 them, unless the environment or the program says otherwise, and `unisono explain` says which figure decided.
 `UNISONO_MEASURED` names another file; empty, it means none.
 
+Machine code is compiled once per installation and kept beside the package, or in the user's cache directory where that
+cannot be written. `UNISONO_CACHE_DIR` names another folder, such as one that a container's image brings along.
+
 | field | environment variable | default | unit | meaning |
 | --- | --- | --- | --- | --- |
 {rows}

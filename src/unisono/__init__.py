@@ -16,8 +16,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .garbage import no_collections
-
 __version__ = "0.1.0"
 
 _NAMES = {
@@ -67,6 +65,8 @@ __all__ = [*_HOME, *_ROOMS]  # noqa: PLE0604  the keys are names
 def __getattr__(name: str) -> Any:
     if name not in _ROOMS and name not in _HOME:
         raise AttributeError(f"module 'unisono' has no attribute {name!r}")
+    from .garbage import no_collections
+
     with no_collections():
         module = import_module(f".{_HOME.get(name, name)}", __name__)
     if name in _ROOMS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -133,3 +135,24 @@ def test_a_list_on_one_rank_and_one_tensor_on_another(worlds: Worlds) -> None:
             assert torch.equal(output, total(size * COUNT).view(size, -1)[rank])
 
     worlds(2).run(work)
+
+
+def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds) -> None:
+    def work() -> bool:
+        attend = import_module("unisono.watch.attend")
+        usual, attend._COLLECT_S = attend._COLLECT_S, 0.05
+        try:
+            group = unisono.new_group(range(3))
+            if group.rank == 2:
+                boards, number = [group.host.arena.board(rank) for rank in (0, 1)], group.host.call_number
+                while not all(board.call(number) for board in boards):  # they know that they disagree
+                    time.sleep(0)
+                told = time.monotonic()
+                while time.monotonic() < told + 0.5:  # longer than they wait for calls that cannot be cured
+                    time.sleep(0)
+            _, right = all_reduce(unisono.empty if group.rank == 0 else torch.empty, group=group)
+            return bool(right())
+        finally:
+            attend._COLLECT_S = usual
+
+    assert all(worlds(3).run(work))

@@ -74,9 +74,7 @@ def reduced(dtype: torch.dtype, op: str) -> None:
 @pytest.mark.parametrize("op", ["sum", "max"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.int64], ids=str)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_sums_are_exact(
-    crossing: Callable[[int], unisono.World], ranks: int, dtype: torch.dtype, op: str
-) -> None:
+def test_sums_are_exact(crossing: Callable[[int], unisono.World], ranks: int, dtype: torch.dtype, op: str) -> None:
     crossing(ranks).run(reduced, dtype, op)
 
 

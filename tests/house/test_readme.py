@@ -112,14 +112,18 @@ def test_the_disagreement_shown_is_what_ranks_raise(tmp_path: Path) -> None:
     assert all(line in said for line in message[1].splitlines()[1:]), done.stderr
 
 
-def test_the_figures_are_those_of_the_report() -> None:
-    report = (ROOT / "benchmarks" / "results" / "amd.md").read_text()
+@pytest.mark.parametrize("vendor", ["AMD", "Intel"])
+def test_the_figures_are_those_of_the_report(vendor: str) -> None:
+    report = (ROOT / "benchmarks" / "results" / f"{vendor.lower()}.md").read_text()
     speed = part("speed")
     date = re.search(r"- date: (.*)", report)
     assert date
     assert date[1] in speed
     medians = report.split("### all_reduce, float32, 2 ranks")[1].split("\n### ")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in speed.splitlines() if line.startswith("| ")]
+    table = speed.split(f"| {vendor}, µs |")[1].split("\n\n")[0]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in f"| µs |{table}".splitlines() if line[1] == " "
+    ]
     assert len(rows) == 7
     for size, *values in rows[1:]:
         for contender, value in zip(rows[0][1:-1], values[:-1], strict=True):

@@ -15,7 +15,7 @@ SOURCE = Path(unisono.__file__).parent
 TEXT = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
 STATIONS = re.findall(r"^\| (\d+) \| `([\w/]+\.py)` `(\w+)` \|", TEXT, re.MULTILINE)
 
-TOOLS = ("arguments", "membership", "ops", "overlap", "records", "units")
+TOOLS = ("arguments", "config", "measured", "membership", "ops", "overlap", "records", "units")
 """Rooms without a station of their own, of which stations use a function here and there."""
 
 

@@ -21,7 +21,7 @@ def job(monkeypatch):
     """A job's name; stores of this process meet although they count as one process's first, second, ... meeting."""
     monkeypatch.setattr(socket_store, "_meetings", iter(lambda: 1, 0))
     mine = Identity.mine
-    own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident()))
+    own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "mine", own)
     return f"test {secrets.token_hex(8)}"
 

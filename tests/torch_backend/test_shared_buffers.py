@@ -141,14 +141,14 @@ def test_a_full_heap_on_one_rank_means_staging(ranks: TorchRanks) -> None:
         def refuse(*_: object) -> None:
             raise OutOfMemory("full")
 
-        whole, empty = layers(), Heap.empty
+        whole, empty = layers(), Heap.flat
         if full:
-            Heap.empty = refuse  # type: ignore[method-assign,assignment]
+            Heap.flat = refuse  # type: ignore[method-assign,assignment]
         try:
             wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, gradient_as_bucket_view=True)
             losses = train(wrapped, list(whole.parameters()), 30)
         finally:
-            Heap.empty = empty  # type: ignore[method-assign]
+            Heap.flat = empty  # type: ignore[method-assign]
         assert len({shared(parameter.grad) for parameter in whole.parameters() if parameter.grad is not None}) == 1
         assert shared(whole[0].weight.grad) != full  # type: ignore[arg-type]
         return losses

@@ -3,6 +3,10 @@
 To change threads and back costs as much as ten small calls. So while the worker is idle the kernel runs at once, with a
 short limit on each of its waits. If it comes back unfinished, the worker goes on where it stands: the group's lock,
 which is held while a call runs, passes to the worker with the call.
+
+The limit is what passing on costs, so at worst a call costs twice as much as with the better of both. Where no
+processor is to spare, the worker takes that of the caller, and both drive each other's data out of its caches: then
+passing on costs about as much as the call itself.
 """
 
 from __future__ import annotations
@@ -23,19 +27,23 @@ from .known import What, as_list
 from .learn import learn, make_again, stage_private
 from .request import Tensors
 
-__all__ = ["begin", "runs_inline"]
+__all__ = ["begin", "patience_ns"]
 
 _BRIEF_NS = 30_000
-"""How long the kernel waits for a peer on the caller's thread: about what a change of threads and back costs."""
+"""About what a change of threads and back costs."""
+_BYTES_PER_NS = 4
+"""About what a call moves."""
 _INLINE_BYTES = 1 << 20
 """Where ranks have processors to spare, longer calls run on the worker while the caller computes."""
 
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
 
 
-def runs_inline(group: Group, nbytes: int) -> bool:
-    """Does a call in the background start on the caller's thread? Where no processor is to spare, every call does."""
-    return nbytes <= _INLINE_BYTES or not group.host.processors_to_spare
+def patience_ns(group: Group, nbytes: int) -> int:
+    """How long a call in the background may wait for a peer on the caller's thread; 0: it starts on the worker."""
+    if not group.host.processors_to_spare:
+        return max(_BRIEF_NS, nbytes // _BYTES_PER_NS)
+    return _BRIEF_NS if nbytes <= _INLINE_BYTES else 0
 
 
 def begin(
@@ -55,12 +63,12 @@ def begin(
     """
     if group.worker is None:
         group.worker = Worker(group.name)
-    if not plan.inline or group.worker.busy or not group.lock.acquire(False):
+    if not plan.patience_ns or group.worker.busy or not group.lock.acquire(False):
         return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, None)
     words = group.words
     usual = words[_LOOK_UP]
     try:
-        words[_LOOK_UP] = _BRIEF_NS
+        words[_LOOK_UP] = plan.patience_ns
         try:
             status = group.run(plan.address, places[0], places[1], group.state)
         finally:

@@ -18,7 +18,7 @@ from ..membership.group import Group
 from ..ops import CustomOp
 from ..records import CallRecord
 from ..schedule import ADD, BLOCKED, OP, ROUND, Schedule, prove
-from .background import runs_inline
+from .background import patience_ns
 from .known import in_heap
 from .request import Request, Tensors, is_one
 
@@ -78,8 +78,8 @@ def make_plan(
         _check_order(request, schedule)
         op = request.op if isinstance(request.op, str | CustomOp) else None
         plan = group.host.plan(schedule, lowering, request.record, dtype_name(like.dtype), blocks, op)
-        writes, inline = bool(request.written_on(group.rank)), runs_inline(group, nbytes)
-        plan = replace(plan, writes=writes, inline=inline, why=why)
+        writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
+        plan = replace(plan, writes=writes, patience_ns=patience, why=why)
         if len(group.plans) >= _MOST_PLANS:
             for old in list(group.plans)[: _MOST_PLANS // 2]:
                 group.plans.pop(old, None)

@@ -19,6 +19,9 @@ from .learn import learn, stage_private
 
 __all__ = ["run_plan", "shortcut"]
 
+_OWN_BLOCK = "all_gather", "reduce_scatter"
+"""The collectives whose smaller tensor may be this rank's block of the larger one."""
+
 
 def shortcut(
     group: Group | None, what: What, inp: Any, out: Any, timeout_s: float | None = None, async_op: bool = False
@@ -42,7 +45,11 @@ def shortcut(
             count = count_out = inp.numel()
             if out is not inp:
                 second, count_out = out.data_ptr(), out.numel()
-                if (first < second + out.nbytes and second < first + inp.nbytes) or out.dtype is not inp.dtype:
+                size, size_out = inp.nbytes, out.nbytes
+                apart = second + size_out <= first or first + size <= second
+                if not apart and (what[0] not in _OWN_BLOCK or abs(first - second) != group.rank * min(size, size_out)):
+                    return UNKNOWN
+                if out.dtype is not inp.dtype:
                     return UNKNOWN
                 if not (second and out.is_contiguous() and out.is_cpu) or (count_out == 1 and out.is_neg()):
                     return UNKNOWN

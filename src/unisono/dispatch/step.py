@@ -61,7 +61,7 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
                     stage_private(group)
                     plan = make_plan(group, request, inp, out, how.algorithm)
             except MismatchError as error:
-                if staged or not only_lowerings_differ(error.calls, group.size):
+                if not only_lowerings_differ(error.calls, group.size):
                     raise
                 stage_for_a_while(group, plan)
             except BaseException:

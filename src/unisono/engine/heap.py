@@ -12,9 +12,12 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -35,6 +38,8 @@ class Heap:
 
     def __init__(self, arena: Arena, rank: int) -> None:
         self._arena, self._rank = arena, rank
+        self._first = arena.heap(rank) - arena.base
+        self._lives: dict[int, weakref.ref[memoryview]] = {}  # by offset: the memory of tensors
         self._free: list[tuple[int, int]] = [(0, arena.heap_bytes)]  # (offset, bytes), in order, never adjacent
         self._given: deque[tuple[int, int, bool]] = deque()  # freed: (offset, bytes, has it all its pages?)
         self._kept: list[tuple[int, int]] = []  # (offset, bytes), with their pages, as they were freed
@@ -49,16 +54,18 @@ class Heap:
         if str(dtype).startswith(("torch.qint", "torch.quint")):
             raise DTypeError(f"there is no {dtype} tensor in shared memory; use an integer dtype for its bits")
         count = math.prod(shape)
-        if count == 0:
-            return torch.empty(shape, dtype=dtype, device="cpu")
+        return self.flat(count, dtype).view(shape) if count else torch.empty(shape, dtype=dtype, device="cpu")
+
+    def flat(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Allocate an uninitialised flat tensor, not an empty one, as `empty` does. Raises OutOfMemory."""
         nbytes = count * dtype.itemsize
-        offset = self._tensor(-(-nbytes // _ALIGN) * _ALIGN)
-        start = self._arena.heap(self._rank) + offset
-        memory = (ctypes.c_char * nbytes).from_address(start)
+        whole = -(-nbytes // _ALIGN) * _ALIGN
+        offset = self._tensor(whole)
+        start = self._first + offset
         # The tensor's storage keeps `memory` alive, and that keeps the mapping. When `memory` dies, its bytes are free.
-        memory.mapping = self._arena.map  # type: ignore[attr-defined]
-        weakref.finalize(memory, self._give, offset, -(-nbytes // _ALIGN) * _ALIGN, True).atexit = False
-        return torch.frombuffer(memory, dtype=dtype).view(shape)
+        memory = memoryview(self._arena.map)[start : start + nbytes]  # type: ignore[arg-type]  # it is open
+        self._lives[offset] = weakref.ref(memory, partial(self._died, offset, whole))
+        return torch.frombuffer(memory, dtype=dtype)
 
     def lend(self, nbytes: int, head: int) -> int:
         """Allocate a region of zeroed pages for a sub-group; return its offset in the arena's mapping.
@@ -79,10 +86,6 @@ class Heap:
     def take_back(self, start: int, nbytes: int) -> None:
         """Free a region that no rank uses any more."""
         self._give(start - self._first, nbytes, False)
-
-    @property
-    def _first(self) -> int:
-        return self._arena.heap(self._rank) - self._arena.base
 
     def _tensor(self, nbytes: int) -> int:
         """Allocate a piece with all its pages; return its offset."""
@@ -120,6 +123,12 @@ class Heap:
             f"the heap of rank {self._rank} has {format_bytes(self._arena.heap_bytes)} of address space and no room "
             f"for {format_bytes(nbytes)}. Free tensors, or set UNISONO_HEAP_BYTES before the group is made."
         )
+
+    def _died(self, offset: int, nbytes: int, _: object, *, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Free the piece of a tensor. At the end of the program all is free soon, and modules may be gone."""
+        if not at_exit():
+            self._lives.pop(offset, None)
+            self._give(offset, nbytes, True)
 
     def _give(self, offset: int, nbytes: int, paged: bool) -> None:
         """Free a piece. Never waits for the lock: the garbage collector may call this anywhere, even within `_take`."""

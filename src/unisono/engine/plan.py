@@ -46,8 +46,8 @@ class Blocks(NamedTuple):
 class Plan:
     """What `interpret.run` needs. address: of `words`, which point into the arrays of `kept`.
 
-    record: the call, for messages. writes: does the call write this rank's output? inline: does it start on the
-    caller's thread if it is asynchronous? why: the reason for its algorithm.
+    record: the call, for messages. writes: does the call write this rank's output? patience_ns: how long
+    it waits for a peer on the caller's thread if it is asynchronous. why: the reason for its algorithm.
     """
 
     address: int
@@ -57,7 +57,7 @@ class Plan:
     signature: int
     gate_row: int
     writes: bool = True
-    inline: bool = False
+    patience_ns: int = 0
     why: str = ""
 
     @property

@@ -27,6 +27,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+import unisono
+
 from ..channel import Channel
 from ..garbage import no_collections
 
@@ -45,14 +47,16 @@ def main(fd: int, parent_pid: int) -> None:
         with no_collections():
             from ..engine.host import warm_up
             from .rank_process import serve_parent
-        warm_up()
+
+            for name in unisono.__all__:
+                getattr(unisono, name)  # loads the module that has it, so no rank has to
+            warm_up()
+            gc.freeze()  # collections in the ranks then leave the shared pages alone
     except Exception:  # noqa: BLE001  whatever it is, the parent shows it
         parent.send(("failed", traceback.format_exc()))
         return
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]  # noqa: SLF001
         finalizer.atexit = False  # ranks do not clean up what was imported here
-    gc.collect()
-    gc.freeze()  # collections in the ranks then leave the shared pages alone
     parent.send(("ready", os.getpid()))
     channel = _ForkServer(parent, parent_watch).serve()
     if channel is not None:

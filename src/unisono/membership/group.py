@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -146,9 +145,11 @@ class Group:
 
     def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised flat tensor for collectives: in shared memory if there is room, otherwise private."""
-        if self.broken is None and not self.closed:
-            with contextlib.suppress(OutOfMemory):
-                return self.host.heap.empty((count,), dtype)
+        if count and self.broken is None and not self.closed:
+            try:
+                return self.host.heap.flat(count, dtype)
+            except OutOfMemory:
+                pass
         return torch.empty(count, dtype=dtype, device="cpu")
 
     def hold(self, plan: Plan, *tensors: object) -> None:

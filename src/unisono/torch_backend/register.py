@@ -6,7 +6,6 @@ import logging
 import os
 from typing import Any
 
-from ..garbage import no_collections
 from .name import NAME
 
 __all__ = ["register"]
@@ -43,6 +42,8 @@ def _register() -> None:
 
 def _create(options: Any, pg_options: Any) -> Any:
     """torch calls this on every member of a new group."""
+    from ..garbage import no_collections
+
     with no_collections():
         from .create import create
 

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import torch
@@ -21,7 +21,8 @@ from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
 from ..errors import MismatchError, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
 from ..membership.group import Group
-from ..records import CallRecord, GivenUp
+from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
+from ..schedule import BLOCKED
 from ..units import seconds
 from .gone import gone
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
@@ -37,8 +38,12 @@ _LOOKS = 20
 """A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
 _ENDING_S = 10.0
 """How long a process that is ending may take to return its memory, before it counts as gone."""
+_PAUSE_S = 0.002
 _COLLECT_S = 1.0
-"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them."""
+"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them.
+
+Where the calls that are known could be made again in another way, it waits for all.
+"""
 
 
 def caller() -> str:
@@ -101,6 +106,7 @@ class _Watch:
         self.board = self.host.arena.board(group.rank)
         self.told = False
         self.seen_gone: set[int] = set()
+        self.disagree_since: float | None = None
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Look at all peers once; raise if the call cannot succeed."""
@@ -110,7 +116,8 @@ class _Watch:
         me = Situation(
             self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan), waited_s > allowed_s
         )
-        verdict = judge(me, [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank])
+        peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
+        verdict = judge(me, peers)
         if isinstance(verdict, Gone):
             if verdict.rank not in self.seen_gone:
                 self.seen_gone.add(verdict.rank)
@@ -120,6 +127,9 @@ class _Watch:
         if isinstance(verdict, Failed):
             raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
         if isinstance(verdict, Disagree):
+            if not me.overdue and self.may_hear_more(peers):
+                time.sleep(_PAUSE_S)
+                return
             raise self.mismatch()
         if isinstance(verdict, Late):
             details = self.last_calls(verdict.missing)
@@ -143,15 +153,25 @@ class _Watch:
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
         return PeerView(rank, entered, signature, gone(self.group, rank), gave_up)
 
+    def known_calls(self) -> dict[int, CallRecord]:
+        """The ranks' calls of this number, as far as they have written them."""
+        told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
+        return {rank: call for rank, call in told.items() if call}
+
+    def may_hear_more(self, peers: Sequence[PeerView]) -> bool:
+        """Are there ranks to be waited for, before a disagreement is told?"""
+        if self.disagree_since is None:
+            self.disagree_since = time.monotonic()
+        calls = self.known_calls()
+        silent = [peer for peer in peers if peer.rank not in calls]
+        if not silent or any(peer.gone for peer in silent):
+            return False
+        late = any(peer.number < self.number for peer in silent)
+        return (late and _can_be_cured(calls)) or time.monotonic() - self.disagree_since < _COLLECT_S
+
     def mismatch(self) -> MismatchError:
-        """The error with every rank's call. Waits a little for ranks that have not written theirs."""
-        until = time.monotonic() + _COLLECT_S
-        while True:
-            told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
-            calls = {rank: call for rank, call in told.items() if call}
-            if len(calls) == self.group.size or time.monotonic() > until:
-                break
-            time.sleep(0.002)
+        """The error with every rank's call, as far as they are known."""
+        calls = self.known_calls()
         if len({call.text for call in calls.values()}) == 1:  # but tables or settings differ
             for rank, call in calls.items():
                 mine = rank == self.group.rank
@@ -185,6 +205,12 @@ class _Watch:
             how = f"interrupted by {type(error).__name__}"
             error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)
         self.group.break_off(error)
+
+
+def _can_be_cured(calls: Mapping[int, CallRecord]) -> bool:
+    """Will the ranks make this call again in another way, if the others agree? See `dispatch.learn`."""
+    blocked = all(call.collective in BLOCKED for call in calls.values())
+    return only_lowerings_differ(calls, len(calls)) or (blocked and only_sizes_differ(calls, len(calls)))
 
 
 def odd_ones(calls: Mapping[int, CallRecord]) -> list[int]:

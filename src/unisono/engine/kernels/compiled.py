@@ -9,15 +9,23 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import njit
 
+from ...errors import InternalError
 from ..machine_code import object_code, symbol
 
 __all__ = ["compiled", "object_file"]
+
+_LITERAL = "Literal_5bint"
+"""In the names that Numba gives to functions for arguments that are literals."""
 
 _I32, _I64, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Decorator: a function that Numba compiles, for functions of these files to call. Divisions raise nothing."""
+    """Decorator: a function that Numba compiles, for functions of these files to call. Divisions raise nothing.
+
+    Do not pass it a literal, but `np.int64(0)`: Numba would make a version for that number, and later take it for the
+    version for all integers.
+    """
     return njit(error_model="numpy")(function)
 
 
@@ -26,7 +34,10 @@ def object_file(name: str, function: Any) -> bytes:
     count = function.py_func.__code__.co_argcount
     function.compile(f"int64({', '.join(['int64'] * count)})")
     made = next(iter(function.overloads.values()))
-    module = llvm.parse_assembly(made.library.get_llvm_str())
+    code = made.library.get_llvm_str()
+    if _LITERAL in code:
+        raise InternalError(f"{name}: a compiled function is called with a literal; see `compiled`")
+    module = llvm.parse_assembly(code)
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration:
             value.linkage = "internal"  # what nobody calls goes: wrappers, and what they need of Numba
@@ -41,7 +52,7 @@ def object_file(name: str, function: Any) -> bytes:
 def _entry(name: str, target: str, count: int) -> ir.Module:
     """A function for CPython that unpacks integers, releases the GIL, and calls the target with them.
 
-    It saves two thirds of what Numba's own wrapper takes, and needs nothing of Numba.
+    Unlike the wrapper that Numba makes, it needs nothing of Numba.
     """
     module = ir.Module(name)
 

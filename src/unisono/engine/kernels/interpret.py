@@ -7,6 +7,8 @@ same arguments, it continues where it stopped. Of its peers it reads the control
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..program import (
     BLOCK,
     CROSSED,
@@ -53,7 +55,8 @@ def put(base, word, value):  # type: ignore[no-untyped-def]
 def _wait(address, goal, state):  # type: ignore[no-untyped-def]
     """Wait for a peer's word: 1 when it has reached the goal, 0 when it is time to return to Python."""
     most, slow, limit_ns = get(state, StateWord.SPINS), get(state, StateWord.QUICK), get(state, StateWord.LOOK_UP_NS)
-    return wait(address, goal, 0, 0, most, slow, state + 8 * StateWord.LEARNED, 0, limit_ns)
+    none = np.int64(0)
+    return wait(address, goal, none, none, most, slow, state + 8 * StateWord.LEARNED, none, limit_ns)
 
 
 @compiled
