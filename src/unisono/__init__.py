@@ -28,7 +28,7 @@ _NAMES = {
         "reduce_scatter_tensor", "scan", "scatter",
     ],
     "errors": [
-        "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
+        "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
         "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable",
         "ProgramError", "RankFailed",
         "UnisonoError", "UsageError", "WaitTimeout",

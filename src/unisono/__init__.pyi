@@ -15,6 +15,7 @@ from .errors import (
     ArgumentError,
     DTypeError,
     InternalError,
+    LeftOut,
     MessageMismatch,
     MismatchError,
     NotInitialized,

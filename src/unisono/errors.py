@@ -13,6 +13,7 @@
     │   ├── PeerGone                a process died, or left without making this call
     │   ├── PeerFailed              a peer gave this call up, and says why
     │   ├── PeerUnreachable         the system refused access to a peer's tensors
+    │   ├── LeftOut                 the other ranks have gone on without this one
     │   └── RankFailed              a function started by run() raised; carries that rank's traceback
     ├── WaitTimeout                 (also a TimeoutError) it took longer than timeout_s; names who is missing
     ├── OutOfMemory                 (also a MemoryError)  the shared memory cannot grow
@@ -34,7 +35,7 @@ from typing import Any
 from .records import CallRecord, Departure
 
 __all__ = [
-    "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
+    "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
     "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
     "RankFailed", "UnisonoError", "UsageError", "WaitTimeout",
 ]  # fmt: skip
@@ -163,31 +164,36 @@ class ProgramError(AlgorithmError):
 class PeerError(UnisonoError):
     """A call cannot continue because of a peer.
 
+    failed: the ranks of the group that had failed by then, in order: the same on all survivors; empty if none had.
+
     What to do: look at the peer that the message names; its own error or output says why.
     """
+
+    failed: tuple[int, ...] = ()
 
 
 class PeerGone(PeerError):
     """A peer died, or left without making this call.
 
     rank, pid: the peer and its process. how: a `Departure`. waiting: the rank that waited. others: can the group's
-    other ranks still send each other messages?
+    other ranks still send each other messages? In a collective, all survivors name the lowest rank in `failed`.
 
-    What to do: read the output of that rank, and start the remaining work on a new group.
+    What to do: read the output of that rank. `group.shrink()` makes a group of the survivors, to go on with.
     """
 
     def __init__(
         self, rank: int, pid: int, how: Departure, waiting: int, call: str, world_ranks: Sequence[int] = (),
-        others: bool = False,
+        others: bool = False, failed: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.rank, self.pid, self.how, self.waiting, self.call = rank, pid, how, waiting, call
-        self.world_ranks, self.others = tuple(world_ranks), others
+        self.world_ranks, self.others, self.failed = tuple(world_ranks), others, tuple(failed) or (rank,)
         move = "Messages between other ranks go on." if others else (
-            "This group cannot be used any more: start the remaining work on a new group."
+            "This group cannot be used any more: make one of the survivors with its shrink()."
         )  # fmt: skip
+        more = ", ".join(_rank(other, world_ranks) for other in self.failed if other != rank)
         super().__init__(
             f"{_rank(rank, world_ranks, f'pid {pid}')} {how} while {_rank(waiting, world_ranks)} waited for it in "
-            f"{call}. {move}"
+            f"{call}. {f'So has {more}. ' if more else ''}{move}"
         )
 
     @property
@@ -228,6 +234,22 @@ class PeerUnreachable(PeerError):
             f"{_rank(waiting, world_ranks)} could not access the tensors of {_rank(rank, world_ranks, f'pid {pid}')} "
             f"in {call}: {os.strerror(number)} ({errorcode.get(number, number)}). This group cannot be used any more. "
             "With UNISONO_CROSS_MEMORY_BYTES=0 private tensors are staged, which needs no such access."
+        )
+
+
+class LeftOut(PeerError):
+    """The other ranks of a group have gone on in a smaller one without this rank.
+
+    rank: this one. failed: the ranks that are not in the smaller group. group: the name of the old one.
+
+    What to do: end this process, and start another one, if the others shall have its help again.
+    """
+
+    def __init__(self, rank: int, failed: Sequence[int], group: str, world_ranks: Sequence[int] = ()) -> None:
+        self.rank, self.failed, self.group, self.world_ranks = rank, tuple(failed), group, tuple(world_ranks)
+        super().__init__(
+            f"the other ranks of group {group!r} have gone on without {_rank(rank, world_ranks)}: they had waited for "
+            "it, or believed that it had failed. End this process."
         )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "Departure",
     "DepartureKind",
     "GivenUp",
+    "Proposal",
     "digest",
     "only_lowerings_differ",
     "only_sizes_differ",
@@ -144,3 +145,10 @@ class GivenUp(NamedTuple):
     late: bool = False
     blames: frozenset[int] = frozenset()
     reason: str = ""
+
+
+class Proposal(NamedTuple):
+    """What one rank tells while the survivors of a group agree on which ranks have failed; see `agreement`."""
+
+    failed: frozenset[int] = frozenset()
+    decided: bool = False

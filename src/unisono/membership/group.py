@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from ..engine.plan import Plan
 from ..engine.sub_arena import SubArena
 from ..errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
 from ..records import CallRecord, DepartureKind
+from .presence import Presence
 
 __all__ = ["Group", "SupportsClose"]
 
@@ -75,9 +76,10 @@ class Group:
         self.mixed: dict[CallRecord, tuple[int, int]] = {}
         """Calls with tensors in shared memory on some ranks only: how many more of them run staged, and how many after
         the next disagreement; see `dispatch.mixed`."""
+        self._shrunk: Group | None = None
         self.progress_engine: SupportsClose | None = None
         """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
-        self.pidfds: dict[int, int] = {}
+        self.presence = Presence(arena, parent.world.presence if parent else None, self.world_ranks)
         # Copies of the host's attributes: the fast path saves one look-up.
         self.run: Callable[..., int] = self.host.run
         self.state, self.words = self.host.state, self.host.words
@@ -121,6 +123,27 @@ class Group:
             self.host.arena.board(self.rank).set_gone(how, words)
             if self.broken is None:
                 self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
+
+    def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
+        """A group of those who are left, after ranks of this one have failed. All of them make this call.
+
+        They agree on who has failed, rank 0 or not, and more may do so meanwhile; no store and no launcher takes part.
+        The new group has the others in their order, and is the default group if this one was. This group, broken or
+        not, is used no more on these ranks; sub-groups without a failed rank go on, others can be shrunk as well.
+
+        without: ranks to leave out though they are there, such as the `missing` of a WaitTimeout; one rank's wish
+        counts for all. timeout_s: how long to wait for the survivors; None: as long as calls of this group.
+
+        Raises WaitTimeout, naming who is there but does not shrink the group; the call may then be made again. Raises
+        LeftOut on a rank that the others have left out; ArgumentError for ranks that there are not; OutOfMemory.
+        """
+        from .survivors import shrink  # it makes groups
+
+        if self.closed:
+            self.check_usable()
+        if self._shrunk is None:
+            self._shrunk = shrink(self, without, timeout_s)
+        return self._shrunk
 
     def leave_to_parent(self) -> None:
         """In a forked child of this rank: close the group here without touching the parent's memory."""
@@ -193,9 +216,7 @@ class Group:
             group.close()
         if self.worker is not None:
             self.worker.close()
-        for fd in self.pidfds.values():
-            os.close(fd)
-        self.pidfds.clear()
+        self.presence.close()
         self.closed = True
         self._stop()
         if self.progress_engine is not None:

@@ -21,6 +21,7 @@ from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
 from ..errors import MismatchError, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
 from ..membership.group import Group
+from ..membership.survivors import agree_on_failed
 from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
 from ..schedule import BLOCKED
 from ..units import seconds
@@ -122,8 +123,7 @@ class _Watch:
             if verdict.rank not in self.seen_gone:
                 self.seen_gone.add(verdict.rank)
                 return  # it may have finished its part before it went: let the kernel look once more
-            board = self.host.arena.board(verdict.rank)
-            raise PeerGone(verdict.rank, board.pid, verdict.how, self.group.rank, self.call, self.world_ranks)
+            raise self.gone(verdict, allowed_s)
         if isinstance(verdict, Failed):
             raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
         if isinstance(verdict, Disagree):
@@ -145,6 +145,14 @@ class _Watch:
                 pid = self.host.arena.board(rank).pid
                 raise PeerUnreachable(rank, pid, number, self.group.rank, self.call, self.world_ranks)
             time.sleep(0.002)
+
+    def gone(self, verdict: Gone, allowed_s: float) -> PeerGone:
+        """The error that all survivors raise, once they agree on who has failed."""
+        failed = agree_on_failed(self.group, allowed_s) or {verdict.rank}
+        rank = min(failed)
+        pid, how = self.host.arena.board(rank).pid, self.group.presence.gone(rank) or verdict.how
+        call, me = self.call, self.group.rank
+        return PeerGone(rank, pid, how, me, call, self.world_ranks, failed=sorted(failed))
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""
