@@ -49,8 +49,8 @@ _HOW = f"""\
 Two processes, float32. A hog is a process that computes all the time, in the session of the ranks. `all_reduce` is
 `dist.all_reduce` of so many bytes, in batches back to back. The other rows are training steps, without an optimizer:
 {_LAYERS} linear layers of {_WIDTH}, {_LAYERS * _WIDTH * _WIDTH * 4 >> 20} MiB of gradients, {_BATCH} rows per rank;
-DistributedDataParallel with buckets of {_BUCKET_MIB} MiB, fully_shard with each layer for itself. A cell is ours / Gloo,
-and how many times as long Gloo takes."""
+DistributedDataParallel with buckets of {_BUCKET_MIB} MiB, fully_shard with each layer for itself. A cell is ours /
+Gloo, and how many times as long Gloo takes."""
 
 
 @contextlib.contextmanager
