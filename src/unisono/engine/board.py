@@ -28,6 +28,7 @@ _TOPIC_BYTES = 512
 _PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
 _SET_WORDS = MAX_RANKS // 64
 _WORD = (1 << 64) - 1
+_FENCE = threading.Lock()
 
 
 class Topic(IntEnum):
@@ -125,7 +126,7 @@ class Board:
             words[at + 1 + k] = bits >> 64 * k & _WORD
         words[at] = proposal.decided
         words[0] += 1
-        with threading.Lock():  # a locked instruction: what follows is read after the above has been written
+        with _FENCE:  # a locked instruction: what follows is read after the above has been written
             pass
 
     def proposal(self, topic: Topic) -> Proposal | None:

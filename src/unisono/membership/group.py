@@ -79,7 +79,7 @@ class Group:
         self._shrunk: Group | None = None
         self.progress_engine: SupportsClose | None = None
         """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
-        self.presence = Presence(arena, parent.world.presence if parent else None, self.world_ranks)
+        self.presence: Presence = Presence(arena, parent.world.presence if parent else None, self.world_ranks)
         # Copies of the host's attributes: the fast path saves one look-up.
         self.run: Callable[..., int] = self.host.run
         self.state, self.words = self.host.state, self.host.words

@@ -13,7 +13,7 @@ from .agreement import next_proposal
 from .current import get_default, set_default
 from .group import Group
 
-__all__ = ["agree_on_failed", "shrink"]
+__all__ = ["agree_on_failed", "check_left_out", "shrink"]
 
 _ASK_S = 0.0002
 _NO_ROOM = 1
@@ -42,8 +42,7 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     if missing:
         waited_s = time.monotonic() - began
         raise WaitTimeout("shrink()", waited_s, sorted(missing), group.rank, "", _named(group))
-    if group.rank in failed:
-        raise LeftOut(group.rank, sorted(failed), group.name, _named(group))
+    check_left_out(group)
     members = [rank for rank in range(group.size) if rank not in failed]
     world_ranks = [group.world_ranks[rank] for rank in members]
     arena = _region(group, members, world_ranks)
@@ -55,6 +54,14 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     if get_default() is group:
         set_default(smaller)
     return smaller
+
+
+def check_left_out(group: Group) -> None:
+    """Raise LeftOut if the others have gone on without this rank."""
+    for rank in range(group.size):
+        decision = group.host.arena.board(rank).proposal(Topic.SHRINK)
+        if decision is not None and decision.decided and group.rank in decision.failed:
+            raise LeftOut(group.rank, sorted(decision.failed), group.name, _named(group))
 
 
 def _named(group: Group) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
 from ..errors import MismatchError, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
 from ..membership.group import Group
-from ..membership.survivors import agree_on_failed
+from ..membership.survivors import agree_on_failed, check_left_out
 from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
 from ..schedule import BLOCKED
 from ..units import seconds
@@ -131,6 +131,7 @@ class _Watch:
                 time.sleep(_PAUSE_S)
                 return
             raise self.mismatch()
+        check_left_out(self.group)
         if isinstance(verdict, Late):
             details = self.last_calls(verdict.missing)
             raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, details, self.world_ranks)
