@@ -41,6 +41,7 @@ _NAMES = {
         "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing", "flatten_",
         "reduce_scatter_coalesced",
     ],
+    "recovery": ["retry"],
     "modules": ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"],
     "p2p": [
         "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",

@@ -38,6 +38,7 @@ from .objects import all_gather_object, broadcast_object_list, gather_object, sc
 from .ops import OpLike, ReduceOp, make_op, premul_sum
 from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
 from .records import CallRecord, Departure
+from .recovery import retry
 from .schedule import Schedule, prove, trace
 from .work import Work
 
@@ -180,6 +181,6 @@ __all__ = [
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
     "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
-    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send",
+    "reduce_scatter_single", "reduce_scatter_tensor", "retry", "run", "scan", "scatter", "scatter_object_list", "send",
     "send_object_list", "sendrecv", "share_", "shutdown", "split", "trace", "world",
 ]

@@ -93,6 +93,12 @@ class Config:
         "pauses before a waiting rank first yields, where every rank has its own processor",
     )
 
+    keep_inputs: int = _setting(
+        0,
+        "count",
+        "UNISONO_KEEP_INPUTS",
+        "1: calls in place work on a copy, so that a tensor is as it was if its call fails; costs two copies of it",
+    )
     debug: int = _setting(
         0, "count", "UNISONO_DEBUG", "1: each call, its algorithm and why, its bytes and time, on standard error"
     )

@@ -120,8 +120,9 @@ class Host:
     def _reaches(self, rank: int) -> bool:
         """May this process read the memory of a peer? Where the peer has died, the call finds that out."""
         line = self._lines[rank]
+        pid = int(line[LineWord.PID])
         try:
-            return read_word(int(line[LineWord.PID]), int(line[LineWord.WITNESS])) == int(line[LineWord.CONTENT])
+            return read_word(pid, int(line[LineWord.WITNESS])) == int(line[LineWord.CONTENT]) or not start_ticks(pid)
         except ProcessLookupError:
             return True
 

@@ -130,7 +130,7 @@ class _Watch:
             if not me.overdue and self.may_hear_more(peers):
                 time.sleep(_PAUSE_S)
                 return
-            raise self.mismatch()
+            raise self.never_to_be_cured(peers, allowed_s) or self.mismatch()
         check_left_out(self.group)
         if isinstance(verdict, Late):
             details = self.last_calls(verdict.missing)
@@ -177,6 +177,14 @@ class _Watch:
             return False
         late = any(peer.number < self.number for peer in silent)
         return (late and _can_be_cured(calls)) or time.monotonic() - self.disagree_since < _COLLECT_S
+
+    def never_to_be_cured(self, peers: Sequence[PeerView], allowed_s: float) -> PeerGone | None:
+        """The error where the others would make the call in another way, but for one that has gone before it told."""
+        calls = self.known_calls()
+        lost = next((peer for peer in peers if peer.gone and peer.rank not in calls), None)
+        if lost is None or lost.gone is None or not _can_be_cured(calls):
+            return None
+        return self.gone(Gone(lost.rank, lost.gone), allowed_s)
 
     def mismatch(self) -> MismatchError:
         """The error with every rank's call, as far as they are known."""
