@@ -6,14 +6,15 @@ import os
 import time
 
 from ..engine.board import Board
-from ..engine.process import has_ended, watch_process
+from ..engine.process import ending_in_words, exit_status, has_ended, watch_process
 from ..membership.group import Group
 from ..records import Departure, DepartureKind
 
 __all__ = ["gone"]
 
 _WORDS_S = 0.1
-"""How long to wait, after a process has died, for its parent to write the cause, such as a signal, on the board."""
+"""How long to wait, after a process has died, for its parent to write the cause, such as a signal, on the board, where
+the system does not tell it."""
 
 
 def gone(group: Group, rank: int) -> Departure | None:
@@ -25,10 +26,11 @@ def gone(group: Group, rank: int) -> Departure | None:
         return board.gone
     if not _has_died(group, rank, board):
         return None
+    status = exit_status(board.pid, board.ticks, group.pidfds.get(rank))
     until = time.monotonic() + _WORDS_S
-    while board.has_herald and not board.gone and time.monotonic() < until:
+    while status is None and board.has_herald and not board.gone and time.monotonic() < until:
         time.sleep(0.002)
-    return board.gone or Departure(DepartureKind.DIED, "died")
+    return board.gone or Departure(DepartureKind.DIED, "died" if status is None else ending_in_words(status))
 
 
 def _has_died(group: Group, rank: int, board: Board) -> bool:
