@@ -23,7 +23,7 @@ def run_script(
     timeout_s: float | None = None,
     prefix: bool = True,
     return_exceptions: bool = False,
-) -> list[RankFailed | None]:
+) -> Sequence[RankFailed | None]:
     """Run a script as `__main__` on `ranks` new processes of this host.
 
     unisono.init() returns the group of all ranks. RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar
 
 from ..config import Config
 from ..errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
@@ -21,16 +21,6 @@ Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 
-@overload
-def run(
-    fn: Callable[..., Result], ranks: int = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ...,
-    timeout_s: float | None = ..., *, prefix: bool = ..., return_exceptions: Literal[False] = ...,
-) -> list[Result]: ...  # fmt: skip
-@overload
-def run(
-    fn: Callable[..., Result], ranks: int = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ...,
-    timeout_s: float | None = ..., *, prefix: bool = ..., return_exceptions: bool,
-) -> list[Result | RankFailed]: ...  # fmt: skip
 def run(
     fn: Callable[..., Result],
     ranks: int = 4,
