@@ -1,7 +1,10 @@
-"""The public names for type checkers and editors, with what `async_op` makes of results. A test holds it against the code."""
+"""The public names for type checkers and editors, with what `async_op` and `return_exceptions` make of results.
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, overload
+A test holds it against the code.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
 
 from torch import Tensor
 
@@ -31,7 +34,7 @@ from .errors import (
     WaitTimeout,
 )
 from .groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
-from .local_world import World, run, world
+from .local_world import World, world
 from .membership import Group, NonMember, empty, get_rank, get_world_size, init, is_initialized, share_, shutdown
 from .modules import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
 from .objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
@@ -48,7 +51,12 @@ _Members = Group | NonMember | None
 _Tensors = Sequence[Tensor]
 _Sizes = Sequence[int] | None
 _Way = AlgorithmLike | None
+_Result = TypeVar("_Result")
 
+@overload
+def run(fn: Callable[..., _Result], ranks: int = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, prefix: bool = ..., return_exceptions: Literal[False] = ...) -> list[_Result]: ...
+@overload
+def run(fn: Callable[..., _Result], ranks: int = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, prefix: bool = ..., return_exceptions: bool) -> list[_Result | RankFailed]: ...
 @overload
 def all_reduce(tensor: Tensor, op: OpLike = ..., group: _Members = ..., async_op: Literal[False] = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> None: ...
 @overload

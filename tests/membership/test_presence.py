@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from unisono.engine.arena import Arena
-from unisono.engine.process import has_ended, start_ticks, watch_process
+from unisono.engine.process import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
 from unisono.membership.presence import Presence
 from unisono.records import DepartureKind
 
@@ -40,6 +40,35 @@ def test_who_lives_is_there_and_who_was_killed_has_died(group: Any) -> None:
     how = group.presence.gone(1)
     assert how is not None
     assert how.how == DepartureKind.DIED
+
+
+def test_the_system_tells_how_a_process_has_ended_that_its_parent_has_not_asked_about(group: Any) -> None:
+    assert group.presence.gone(1) is None
+    group.child.kill()
+    os.waitid(os.P_PID, group.child.pid, os.WEXITED | os.WNOWAIT)
+    assert str(group.presence.gone(1)) == "was killed by signal 9 (SIGKILL)"
+    assert exit_status(group.child.pid, MINE - 1, None) is None, "another process has this number"
+
+
+def test_the_system_tells_how_a_process_has_ended_whose_parent_has_asked(group: Any) -> None:
+    assert group.presence.gone(1) is None  # from now on it is watched
+    assert not is_ending(group.child.pid)
+    group.child.communicate(b"\n")
+    assert is_ending(group.child.pid)
+    assert str(group.presence.gone(1)) in ("exited with code 0", "died")  # Linux tells since 6.15
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3 << 8, "exited with code 3"),
+        (9, "was killed by signal 9 (SIGKILL)"),
+        (11 | 0x80, "was killed by signal 11 (SIGSEGV)"),
+        (35, "was killed by signal 35 (real-time)"),
+    ],
+)
+def test_a_wait_status_in_words(status: int, words: str) -> None:
+    assert ending_in_words(status) == words
 
 
 def test_a_number_that_belongs_to_another_process_by_now_is_no_life(group: Any) -> None:

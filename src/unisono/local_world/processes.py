@@ -45,6 +45,8 @@ class RankProcesses:
             self.arena.board(rank).set_herald()  # `Collector` keeps the promise
         weakref.finalize(self, self.arena.close)
         self.pids: list[int] = []
+        self._idle = set(range(size))
+        """The ranks that leave when they are told to."""
         self._channels: list[Channel] = []
         end, start = os.pipe()
         self._stacks_end, stacks_start = Descriptor(end), Descriptor(start)
@@ -76,13 +78,18 @@ class RankProcesses:
             raise InternalError(f"{size} ranks could not be started: {error}") from error
 
     def run(
-        self, payload: bytes, outputs: Sequence[tuple[RankOutput, RankOutput]], timeout_s: float | None
+        self,
+        payload: bytes,
+        outputs: Sequence[tuple[RankOutput, RankOutput]],
+        timeout_s: float | None,
+        *,
+        survive: bool = False,
     ) -> dict[int, tuple[Report, bytes]]:
         """Give every rank the task; return each one's report with its payload.
 
         outputs: each rank's stdout and stderr. Ranks whose function has not begun after START_S are reported as
         `starting`; those that have not reported timeout_s after it has begun on all ranks, or GRACE_S after the first
-        failure, as `stuck`; both with their stacks.
+        failure, as `stuck`; both with their stacks. survive: a failure ends nothing for the others.
         """
         for rank in range(len(self.pids)):
             self.arena.board(rank).set_back()  # it has returned from the last run's function
@@ -96,7 +103,8 @@ class RankProcesses:
                 channel.send(task, payload, [output.hand_out() for output in pair], start_deadline)
         distinct = list({output for pair in outputs for output in pair})
         collector = Collector(self._channels, self._fork_server, self.pids, self.arena, distinct)
-        collector.wait(start_deadline, timeout_s, GRACE_S)
+        collector.wait(start_deadline, timeout_s, None if survive else GRACE_S)
+        self._idle = collector.idle
         late = [rank for rank in range(len(self.pids)) if rank not in collector.reports]
         for rank, stack in self._stacks(late).items():
             kind = "starting" if rank in collector.starting else "stuck"
@@ -104,16 +112,18 @@ class RankProcesses:
         return collector.reports
 
     def close(self) -> None:
-        """Let idle ranks end like any Python process; kill those that do not."""
+        """Let idle ranks end like any Python process; kill the others, and those that do not."""
         for channel in self._channels:
             channel.hang_up()
-        deadline, alive = time.monotonic() + GRACE_S, len(self.pids)
+        deadline = time.monotonic() + GRACE_S
         try:
-            while alive:
-                alive -= self._fork_server.receive(deadline).value[0] == "ended"
+            while self._idle:
+                _, rank, _ = self._fork_server.receive(deadline).value
+                self._idle.discard(rank)
         except (EOFError, TimeoutError):
             pass
-        self.kill()
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """End the ranks now, whatever they do, and wait until they are gone."""

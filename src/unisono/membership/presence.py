@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from ..engine.board import Board
 from ..engine.layout import Layout
-from ..engine.process import has_ended, watch_process
+from ..engine.process import ending_in_words, exit_status, has_ended, watch_process
 from ..records import Departure, DepartureKind
 
 __all__ = ["Presence"]
 
 _WORDS_S = 0.1
-"""How long to wait, after a process has died, for its parent to write the cause, such as a signal, on the board."""
+"""How long to wait, after a process has died, for its parent to write the cause, such as a signal, on the board, where
+the system does not tell it."""
 
 
 class Presence:
@@ -37,10 +38,12 @@ class Presence:
             return board.gone
         if not self._has_died(rank, board):
             return None
+        status = exit_status(board.pid, board.ticks, self._pidfds.get(rank))
         until = time.monotonic() + _WORDS_S
-        while board.has_herald and not board.gone and time.monotonic() < until:
+        while status is None and board.has_herald and not board.gone and time.monotonic() < until:
             time.sleep(0.002)
-        return board.gone or Departure(DepartureKind.DIED, "died")
+        words = "died" if status is None else ending_in_words(status)
+        return board.gone or Departure(DepartureKind.DIED, words)
 
     def close(self) -> None:
         """Close the descriptors of processes."""

@@ -119,6 +119,8 @@ class _Watch:
         )
         peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
         verdict = judge(me, peers)
+        if not isinstance(verdict, Disagree):
+            check_left_out(self.group)
         if isinstance(verdict, Gone):
             if verdict.rank not in self.seen_gone:
                 self.seen_gone.add(verdict.rank)
@@ -131,7 +133,6 @@ class _Watch:
                 time.sleep(_PAUSE_S)
                 return
             raise self.never_to_be_cured(peers, allowed_s) or self.mismatch()
-        check_left_out(self.group)
         if isinstance(verdict, Late):
             details = self.last_calls(verdict.missing)
             raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, details, self.world_ranks)
