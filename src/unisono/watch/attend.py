@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import errno
 import math
-import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
-
-import torch
 
 from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
@@ -25,15 +21,11 @@ from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_dif
 from ..schedule import BLOCKED
 from ..units import seconds
 from .gone import gone
+from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
-__all__ = ["attend", "caller", "interrupted", "odd_ones"]
+__all__ = ["attend", "interrupted", "odd_ones"]
 
-_INSIDE = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    os.path.dirname(torch.__file__) + os.sep,
-)
-"""Frames of these folders are not the user's: this package, and torch, which may call it."""
 _LOOKS = 20
 """A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
 _ENDING_S = 10.0
@@ -44,14 +36,6 @@ _COLLECT_S = 1.0
 
 Where the calls that are known could be made again in another way, it waits for all.
 """
-
-
-def caller() -> str:
-    """The line outside this package and torch that made the current call, as file:line."""
-    frame = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:
@@ -85,6 +69,8 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
     except BaseException as error:
         watch.give_up(error)
         raise
+    finally:
+        watch.stall.end()
     return True
 
 
@@ -104,6 +90,7 @@ class _Watch:
         self.record = plan.record._replace(where=where)
         self.call = f"{self.record} #{self.number}{of} ({where})"
         self.board = self.host.arena.board(group.rank)
+        self.stall = Stall(group, self.call, background=group.worker is not None and group.worker.is_this_thread)
         self.told = False
         self.seen_gone: set[int] = set()
         self.disagree_since: float | None = None
@@ -132,8 +119,9 @@ class _Watch:
                 return
             raise self.mismatch()
         if isinstance(verdict, Late):
-            details = self.last_calls(verdict.missing)
-            raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, details, self.world_ranks)
+            raise self.stall.late(verdict.missing, waited_s)
+        absent = tuple(peer.rank for peer in peers if peer.number < self.number)
+        self.stall.look(absent or (waiting_for,), waited_s)
 
     def unreachable(self, rank: int, number: int) -> NoReturn:
         """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
@@ -179,16 +167,6 @@ class _Watch:
                 calls[rank] = call._replace(hash=f"{signature & (1 << 64) - 1:016x}")
         calls = {rank: calls.get(rank, CallRecord("")) for rank in range(self.group.size)}
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
-
-    def last_calls(self, missing: tuple[int, ...]) -> str:
-        """The latest calls of the missing ranks, as text."""
-        said = []
-        for rank in missing:
-            number = self.host.entered(rank)
-            board = self.host.arena.board(rank)
-            at = "has made no call yet" if not number else f"has last made call #{number} of this group"
-            said.append(f" Rank {rank} (pid {board.pid or 'unknown'}) {at}.")
-        return "".join(said)
 
     def give_up(self, error: BaseException) -> None:
         """Tell the other ranks that this one gives the call up, and break the group."""
