@@ -116,11 +116,9 @@ def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
         assert first
         assert second
         first.timeout_s = second.timeout_s = 3.0
+        rank = unisono.get_rank()
         with pytest.raises(WaitTimeout) as caught:
-            if unisono.get_rank() == 0:
-                unisono.all_reduce(torch.ones(3), group=first)
-            else:
-                unisono.barrier(second)
+            _ = unisono.all_reduce(torch.ones(3), group=first) if rank == 0 else unisono.barrier(second)
         return str(caught.value)
 
     with unisono.World(2, timeout_s=DEADLINE_S, config=STEADY) as world:

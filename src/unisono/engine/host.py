@@ -72,8 +72,7 @@ class Host:
             self.heap = Heap(arena, rank)
             self.lender = Lender(arena, self.heap)
             arena.reserve_staging(rank)
-            if arena.size > 1:
-                arena.whereabouts(rank).set_stacks(answer_with_stacks())
+            arena.whereabouts(rank).set_stacks(answer_with_stacks())
         else:
             self.heap, self.lender = arena.lender.heap, arena.lender
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes

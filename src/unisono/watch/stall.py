@@ -6,6 +6,7 @@ so, once per call. A rank that has waited twice as long does not rely on it any 
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -33,6 +34,16 @@ _MOST_NAMED = 4
 _present: dict[Stall, tuple[Group, Wait]] = {}
 """The calls in which threads of this process wait, with their worlds. The oldest is what the others can read."""
 _lock = threading.RLock()
+
+
+def _in_child() -> None:
+    """In a forked child, no other thread holds the lock or waits."""
+    global _lock  # noqa: PLW0603  as with all that belongs to a process
+    _lock = threading.RLock()
+    _present.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def tell(text: str) -> None:
