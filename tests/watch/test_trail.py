@@ -8,6 +8,7 @@ import torch
 
 import unisono
 from unisono.engine.arena import Arena
+from unisono.engine.stacks import Answer
 from unisono.records import Sighting, Wait
 from unisono.watch.frames import shown
 from unisono.watch.trail import trail
@@ -104,13 +105,13 @@ SHOWN = f"""\
 
 
 def test_the_last_answer_is_shown_from_the_user_s_line_on() -> None:
-    assert shown(ANSWERS) == ("/home/me/my model.py:88", SHOWN)
+    assert shown(Answer.of(ANSWERS).threads) == ("/home/me/my model.py:88", SHOWN)
 
 
 def test_without_a_user_s_frame_something_is_shown_all_the_same() -> None:
     text = f'Current thread 0x1 (most recent call first):\n  File "{STDLIB}/queue.py", line 1 in get\n'
-    assert shown(text) == ("", f'  File "{STDLIB}/queue.py", line 1 in get')
-    assert shown("") == ("", "")
+    assert shown(Answer.of(text).threads) == ("", f'  File "{STDLIB}/queue.py", line 1 in get')
+    assert shown(()) == ("", "")
 
 
 def test_what_a_rank_does_in_words() -> None:

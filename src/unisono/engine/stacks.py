@@ -13,6 +13,7 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -32,10 +33,29 @@ _number = 0
 
 
 class Answer(NamedTuple):
-    """Stacks as `faulthandler` writes them; the last of several answers counts. Empty: `silent` says why."""
+    """The frames of each thread as `faulthandler` writes them, a line each; first the thread that has answered, mostly
+    the main one. Empty: `silent` says why.
+    """
 
-    text: str = ""
+    threads: Sequence[Sequence[str]] = ()
     silent: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Answer:
+        """What is written; the last of several answers."""
+        found: dict[str, list[str]] = {}
+        first = ""
+        for line in text.splitlines():
+            if line.startswith(("Thread 0x", "Current thread 0x")):
+                thread = line[line.index("0x") :].split()[0]
+                if thread in found:
+                    found = {}
+                found[thread] = []
+                first = thread if line.startswith("C") else first
+            elif line.startswith("  ") and found:
+                next(reversed(found.values())).append(line)
+        threads = [found[thread] for thread in sorted(found, key=lambda thread: thread != first)]
+        return cls(threads, "" if threads else "its process has not answered")
 
 
 def answer_with_stacks() -> int:
@@ -68,6 +88,8 @@ os.register_at_fork(after_in_child=_in_child)
 
 def ask_for_stacks(pid: int, ticks: int, number: int) -> Answer:
     """Where all threads of a process are. ticks: when it has started; number: what `answer_with_stacks` returned."""
+    if not number:
+        return Answer(silent="its process does not tell it")
     try:
         process = watch_process(pid, ticks)
         if process is None:
@@ -82,20 +104,19 @@ def ask_for_stacks(pid: int, ticks: int, number: int) -> Answer:
 
 def _ask(process: int, pid: int, number: int) -> Answer:
     place = f"/proc/{pid}/fd/{number}"
-    if number <= 2 or not os.readlink(place).startswith(f"/memfd:{_NAME}"):
+    if not os.readlink(place).startswith(f"/memfd:{_NAME}"):
         return Answer(silent="its process does not tell it")
     file = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         seen = os.fstat(file)
         if seen.st_size and 0 <= time.time() - seen.st_mtime < _FRESH_S:
-            return Answer(_read(pid, file, 0))
+            return Answer.of(_read(pid, file, 0))
         if not process_status(pid).takes(SIGNAL):
             return Answer(silent="its process takes no signals now")
         signal.pidfd_send_signal(process, SIGNAL)
-        text = _read(pid, file, seen.st_size)
+        return Answer.of(_read(pid, file, seen.st_size))
     finally:
         os.close(file)
-    return Answer(text, "" if text else "its process has not answered")
 
 
 def _read(pid: int, file: int, start: int) -> str:

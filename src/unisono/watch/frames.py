@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -28,37 +29,21 @@ def caller() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def shown(text: str) -> tuple[str, str]:
-    """The user's line, as file:line, and the stacks to show, of what `faulthandler` has written of all threads.
+def shown(threads: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """The user's line, as file:line, and the stacks to show, of the threads of an `Answer`.
 
     Threads without a user's frame are left out, if any has one; so are frames of this package, and those of torch on
     top of a stack.
     """
-    stacks = [stack for stack in map(_outside, _threads(text)) if stack]
+    stacks = [stack for stack in map(_outside, threads) if stack]
     lines = [next(filter(None, map(_user_line, stack)), "") for stack in stacks]
     theirs = [stack for stack, line in zip(stacks, lines, strict=True) if line] or stacks[:1]
     said = "\n  in another thread\n".join("\n".join(stack) for stack in theirs)
     return next(filter(None, lines), ""), said
 
 
-def _threads(text: str) -> list[list[str]]:
-    """The frames of each thread, the thread that answered first. The text may have several answers: of the last one."""
-    found: dict[str, list[str]] = {}
-    current = ""
-    for line in text.splitlines():
-        if line.startswith(("Thread 0x", "Current thread 0x")):
-            thread = line[line.index("0x") :].split()[0]
-            if thread in found:
-                found = {}
-            found[thread] = []
-            current = thread if line.startswith("C") else current
-        elif line.startswith("  ") and found:
-            next(reversed(found.values())).append(line)
-    return [found[thread] for thread in sorted(found, key=lambda thread: thread != current)]
-
-
-def _outside(stack: list[str]) -> list[str]:
-    stack = [line for line in stack if not line.startswith((f'  File "{_PACKAGE}', '  File "<'))]
+def _outside(thread: Sequence[str]) -> list[str]:
+    stack = [line for line in thread if not line.startswith((f'  File "{_PACKAGE}', '  File "<'))]
     while stack and stack[0].startswith(f'  File "{_TORCH}'):
         del stack[0]
     return stack

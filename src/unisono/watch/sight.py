@@ -48,4 +48,4 @@ def _see(group: Group, rank: int, *, with_stack: bool) -> Sighting:
     wait, answer = page.wait, Answer()
     if with_stack:
         answer = ask_for_stacks(pid, ticks, page.stacks)
-    return Sighting(rank, pid, last_call, status.state, status.tracer, wait, *shown(answer.text), answer.silent)
+    return Sighting(rank, pid, last_call, status.state, status.tracer, wait, *shown(answer.threads), answer.silent)
