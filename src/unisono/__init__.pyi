@@ -22,6 +22,7 @@ from .errors import (
     PeerError,
     PeerFailed,
     PeerGone,
+    PeerUnreachable,
     ProgramError,
     RankFailed,
     UnisonoError,

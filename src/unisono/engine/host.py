@@ -217,7 +217,11 @@ class Host:
         self.skip_call()
 
     def sign_off(self, plan: Plan) -> None:
-        """Withdraw the signature of the current call, so that ranks that come later do not go on with this one."""
+        """Withdraw the signature of the current call, so that ranks that come later do not go on with this one.
+
+        Nor shall they access the memory of this process by its number: another process may have it by then.
+        """
+        self._lines[self.rank][LineWord.PID] = 0
         self._sign_off(tag=plan.tag, line=not plan.tag)
 
     def _sign_off(self, *, tag: bool, line: bool) -> None:

@@ -119,7 +119,7 @@ class LineWord(IntEnum):
     SIGNATURE = 3  # of that call; 0: the rank has refused or withdrawn it (next: odd)
     IN_OFFSET = 5  # where its input lies in its heap, or its address (next: odd)
     OUT_OFFSET = 7  # where its output lies in its heap, or its address (next: odd)
-    PID = 9  # of its process; this and the words below are written when it joins
+    PID = 9  # of its process, 0 once it has given the group up; this and the words below are written when it joins
     WITNESS = 10  # address of a word of its private memory
     CONTENT = 11  # of that word
     STAGES = 12  # 1: it has found that system calls do not reach all tensors

@@ -26,7 +26,7 @@ def is_far(ref, me):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _transfer(write, pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
+def _transfer(writes, pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
     """Copy from the memory of another process, or to it: 0, or the errno. The system may copy a part only."""
     done = 0
     while done < nbytes:
@@ -34,7 +34,7 @@ def _transfer(write, pid, here, there, nbytes, vectors):  # type: ignore[no-unty
         store(vectors + 8, nbytes - done)
         store(vectors + 16, there + done)
         store(vectors + 24, nbytes - done)
-        if write:
+        if writes:
             copied = process_vm_writev(np.int32(pid), vectors, 1, vectors + 16, 1, 0)
         else:
             copied = process_vm_readv(np.int32(pid), vectors, 1, vectors + 16, 1, 0)
@@ -47,11 +47,23 @@ def _transfer(write, pid, here, there, nbytes, vectors):  # type: ignore[no-unty
 
 
 @compiled
+def _read(pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
+    """Copy from the memory of another process: 0, or the errno."""
+    return _transfer(np.int64(0), pid, here, there, nbytes, vectors)
+
+
+@compiled
+def _write(pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
+    """Copy to the memory of another process: 0, or the errno."""
+    return _transfer(np.int64(1), pid, here, there, nbytes, vectors)
+
+
+@compiled
 def within_reach(pid, inp, out, scratch):  # type: ignore[no-untyped-def]
     """Can system calls read these tensors of this process? Not if they lie in the memory of a device: 0 or an errno."""
-    here = scratch + _VECTORS
-    error = _transfer(False, pid, here, inp, 1, scratch)
-    return error if error else _transfer(False, pid, here, out, 1, scratch)
+    here, one = scratch + _VECTORS, np.int64(1)
+    error = _read(pid, here, inp, one, scratch)
+    return error if error else _read(pid, here, out, one, scratch)
 
 
 @compiled
@@ -84,7 +96,7 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
                 to = result if nin == 1 else free
                 free += size
                 pid = load(control + _LINE * rank + 8 * LineWord.PID)
-                error = _transfer(False, pid, to, source, count, scratch)
+                error = _read(pid, to, source, count, scratch)
                 if error:
                     return FAILED | rank << 8 | error << 32
                 source = to
@@ -100,7 +112,7 @@ def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me,
             if is_far(ref, me):
                 rank = load(ref + 8 * RefWord.RANK)
                 pid = load(control + _LINE * rank + 8 * LineWord.PID)
-                error = _transfer(True, pid, result, to, count, scratch)
+                error = _write(pid, result, to, count, scratch)
                 if error:
                     return FAILED | rank << 8 | error << 32
             elif to != result:
