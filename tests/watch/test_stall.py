@@ -280,6 +280,7 @@ group, over = unisono.init(), Path(sys.argv[1])
 if group.rank == 1:
     away(over)
 else:
+    group.timeout_s = 3.0
     try:
         unisono.all_reduce(torch.ones(3))
     except unisono.WaitTimeout as error:
@@ -290,7 +291,7 @@ else:
 
 def test_under_torchrun_as_well(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.lstrip())
     launcher = subprocess.Popen(
         [
             sys.executable,
@@ -304,7 +305,7 @@ def test_under_torchrun_as_well(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "UNISONO_STALL_WARNING_S": "1", "UNISONO_TIMEOUT_S": "4"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "UNISONO_STALL_WARNING_S": "1"},
     )
     try:
         out, err = launcher.communicate(timeout=100)
@@ -315,5 +316,6 @@ def test_under_torchrun_as_well(tmp_path: Path) -> None:
     assert err.count("unisono: rank 0 has waited ") == 1
     for said in (out, err):
         assert f" at {script}:" in said
-        assert f'File "{script}", line 7 in away' in said
+        assert f'File "{script}", line ' in said
+        assert " in away\n" in said
         assert f'File "{script}", line 11 in <module>' in said

@@ -174,7 +174,8 @@ class _Watch:
         blames = error.missing if isinstance(error, WaitTimeout) else ()
         if isinstance(error, PeerGone):
             blames = (error.rank,)
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        said = str(error).partition("\n")[0] if late else str(error)  # who was late needs no stack of its own
+        reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
         if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was abandoned from outside
             reason = error.reason
         self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
