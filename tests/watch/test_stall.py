@@ -69,6 +69,7 @@ def compute_until_told(folder: Path) -> None:
 def test_one_rank_says_who_is_missing_and_where_it_is(tmp_path: Path, away: Callable[[Path], None]) -> None:
     def late() -> tuple[int, float]:
         overhear(tmp_path)
+        unisono.init().timeout_s = float("inf")
         tensor = torch.full((3,), unisono.get_rank() + 1.0)
         if unisono.get_rank() == 2:
             away(tmp_path)
@@ -99,6 +100,9 @@ def test_a_stopped_rank_is_told_as_such(tmp_path: Path) -> None:
             overhear(tmp_path, lambda: os.kill(pid, signal.SIGCONT))
             os.kill(pid, signal.SIGSTOP)
             until(lambda: process_status(pid).state == "T")
+            (tmp_path / "stopped").touch()
+        else:
+            until((tmp_path / "stopped").exists)
         unisono.all_reduce(tensor)
         return tensor[0].item()
 
@@ -158,6 +162,7 @@ def test_a_chain_is_told_to_its_end(tmp_path: Path) -> None:
 def test_who_waits_for_a_message_says_so(tmp_path: Path, any_source: bool) -> None:
     def messages() -> float:
         overhear(tmp_path)
+        unisono.init().timeout_s = float("inf")
         if unisono.get_rank() == 0:
             return float(p2p.recv(src=None if any_source else 1)[0])
         if unisono.get_rank() == 1:
@@ -229,13 +234,24 @@ def test_zero_means_never_and_a_call_that_ends_is_not_present_any_more(tmp_path:
     assert told(tmp_path) == []
 
 
-def test_a_time_out_says_the_same_as_data(tmp_path: Path) -> None:
+CALLS: dict[str, Callable[[], object]] = {
+    "barrier": lambda: unisono.barrier(timeout_s=0.2),
+    "in the background": lambda: unisono.all_reduce(torch.ones(3), async_op=True, timeout_s=0.2).wait(),  # type: ignore[union-attr]
+    "recv": lambda: p2p.recv(torch.ones(3), 1, timeout_s=0.2),
+    "recv from any": lambda: p2p.recv(torch.ones(3), timeout_s=0.2),
+    "irecv": lambda: p2p.irecv(torch.ones(3), 1, timeout_s=0.2).wait(),
+    "send": lambda: p2p.send(torch.ones(2_000_000), 1, timeout_s=0.2),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_time_out_says_the_same_as_data(tmp_path: Path, name: str) -> None:
     def late() -> Any:
         if unisono.get_rank() == 1:
             until((tmp_path / "over").exists)
             return os.getpid()
         with pytest.raises(WaitTimeout) as caught:
-            unisono.barrier(timeout_s=0.2)
+            CALLS[name]()
         (tmp_path / "over").touch()
         return caught.value
 
@@ -250,14 +266,16 @@ def test_a_time_out_says_the_same_as_data(tmp_path: Path) -> None:
     assert f"Rank 1 was here:\n{seen.stack}\n" in str(error)
 
 
-def test_torch_s_time_out_says_the_same(ranks: TorchRanks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("monitored", [False, True])
+def test_torch_s_time_out_says_the_same(ranks: TorchRanks, tmp_path: Path, monitored: bool) -> None:
     def late() -> Any:
-        group = dist.new_group(timeout=timedelta(seconds=0.3))
+        limit = timedelta(seconds=0.3)
+        group = dist.new_group(timeout=limit)
         if dist.get_rank() == 1:
             until((tmp_path / "over").exists)
             return None
         with pytest.raises(dist.DistBackendError) as caught:
-            dist.all_reduce(torch.ones(4), group=group)
+            dist.monitored_barrier(group, limit) if monitored else dist.all_reduce(torch.ones(4), group=group)
         (tmp_path / "over").touch()
         return caught.value.seen, str(caught.value)  # type: ignore[attr-defined]
 

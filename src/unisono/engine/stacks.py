@@ -22,7 +22,7 @@ from .process_status import process_status
 
 __all__ = ["SIGNAL", "Answer", "answer_with_stacks", "ask_for_stacks"]
 
-SIGNAL = signal.SIGRTMIN + 7
+SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # other systems than Linux import this file, too
 _NAME = "unisono-stacks"
 _FIRST_LINE_S, _WHOLE_S, _PAUSE_S = 0.5, 2.0, 0.001
 _FRESH_S = 1.0
