@@ -1,6 +1,5 @@
 """What a rank does while a call does not end: look at its peers, then wait on or raise."""
 
-from .attend import attend, interrupted, odd_ones
-from .frames import caller
+from .attend import attend, caller, interrupted, odd_ones
 
 __all__ = ["attend", "caller", "interrupted", "odd_ones"]

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import errno
 import math
+import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
+
+import torch
 
 from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
@@ -24,8 +28,13 @@ from .gone import gone
 from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
-__all__ = ["attend", "interrupted", "odd_ones"]
+__all__ = ["attend", "caller", "interrupted", "odd_ones"]
 
+_INSIDE = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    os.path.dirname(torch.__file__) + os.sep,
+)
+"""Frames of these folders are not the user's: this package, and torch, which may call it."""
 _LOOKS = 20
 """A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
 _ENDING_S = 10.0
@@ -36,6 +45,14 @@ _COLLECT_S = 1.0
 
 Where the calls that are known could be made again in another way, it waits for all.
 """
+
+
+def caller() -> str:
+    """The line outside this package and torch that made the current call, as file:line."""
+    frame = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:

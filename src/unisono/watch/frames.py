@@ -1,32 +1,20 @@
-"""Whose frames are whose: the user's line among one's own callers, and in the stacks of another rank."""
+"""What of the stacks of another rank is the user's, and worth to be shown."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 
 import torch
 
-__all__ = ["INSIDE", "caller", "shown"]
+__all__ = ["shown"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 
-INSIDE = (_PACKAGE, _TORCH)
-"""Frames of these folders are not the user's: this package, and torch, which may call it."""
-
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?+) in ')
-
-
-def caller() -> str:
-    """The line outside this package and torch that made the current call, as file:line."""
-    frame = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def shown(threads: Sequence[Sequence[str]]) -> tuple[str, str]:
@@ -52,7 +40,7 @@ def _outside(thread: Sequence[str]) -> list[str]:
 def _user_line(line: str) -> str:
     """The file:line of a frame that is the user's; otherwise empty."""
     frame = _FRAME.match(line)
-    if frame is None or frame["file"].startswith(INSIDE):
+    if frame is None or frame["file"].startswith((_PACKAGE, _TORCH)):
         return ""
     if frame["file"].startswith(_PYTHON) and "-packages" not in frame["file"]:
         return ""
