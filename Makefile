@@ -19,7 +19,7 @@ help:
 	@echo "make test-torch   the tests of torch.distributed on our backend, also against Gloo"
 	@echo "make bench   the table of speeds (adds mpi4py, Open MPI and MPICH to the environment)"
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
-	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: three minutes"
+	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: some minutes"
 	@echo "make calls   docs/calls.md: what we, Gloo and MPI do with every call, dtype and op"
 
 # The CPU build of torch comes first: what the package index has is the CUDA build, some gigabytes.
@@ -83,7 +83,7 @@ bench-torch: $(VENV)/ready
 	$(BIN)/python -m benchmarks.torch_backend --output benchmarks/results/{vendor}_torch.md
 
 bench-busy: $(VENV)/ready
-	$(BIN)/python -m benchmarks.busy --output benchmarks/BUSY.md
+	$(BIN)/python -m benchmarks.busy --output benchmarks/results/{vendor}_busy.md
 
 calls: $(VENV)/ready-bench
 	$(BIN)/python -m benchmarks.supported_calls --output docs/calls.md

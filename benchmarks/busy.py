@@ -29,14 +29,14 @@ from torch import nn
 import unisono
 from unisono.units import format_bytes, parse_bytes
 
-from .machine import describe
+from .machine import describe, vendor_path
 from .names import GLOO, OURS
 from .torch_backend.groups import Groups
 
-__all__ = ["STEP", "bench_busy", "busy_markdown", "hogs", "measure"]
+__all__ = ["STEPS", "bench_busy", "busy_markdown", "hogs", "measure"]
 
-STEP = "training step"
-"""The name of the case of a training step. The other cases are bytes of an `all_reduce`."""
+STEPS = ("DistributedDataParallel", "fully_shard")
+"""The cases that are training steps. The other cases are bytes of an `all_reduce`."""
 
 Times = dict[str, list[float]]
 """Contender -> seconds per call, or step, one figure per turn."""
@@ -47,10 +47,10 @@ _HOG = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 _HOW = f"""\
 Two processes, float32. A hog is a process that computes all the time, in the session of the ranks. `all_reduce` is
-`dist.all_reduce` of so many bytes, in batches back to back; a training step is one of DistributedDataParallel:
-{_LAYERS} linear layers of {_WIDTH},
-{_LAYERS * _WIDTH * _WIDTH * 4 >> 20} MiB of gradients in buckets of {_BUCKET_MIB} MiB,
-{_BATCH} rows per rank. A cell is ours / Gloo, and how many times as long Gloo takes."""
+`dist.all_reduce` of so many bytes, in batches back to back. The other rows are training steps, without an optimizer:
+{_LAYERS} linear layers of {_WIDTH}, {_LAYERS * _WIDTH * _WIDTH * 4 >> 20} MiB of gradients, {_BATCH} rows per rank;
+DistributedDataParallel with buckets of {_BUCKET_MIB} MiB, fully_shard with each layer for itself. A cell is ours /
+Gloo, and how many times as long Gloo takes."""
 
 
 @contextlib.contextmanager
@@ -66,14 +66,14 @@ def hogs(count: int) -> Iterator[None]:
 
 
 def measure(folder: str, case: int | str, neighbours: int, turns: int) -> Times:
-    """Seconds per call on this rank, beside hogs. case: bytes of an all_reduce, or STEP."""
+    """Seconds per call on this rank, beside hogs. case: bytes of an all_reduce, or one of STEPS."""
     groups = Groups.get(folder)
     with hogs(neighbours if unisono.get_rank() == 0 else 0):
         return _measure(groups, case, turns)
 
 
 def _measure(groups: Groups, case: int | str, turns: int) -> Times:
-    make: Callable[[Any], Callable[[], object]] = _stepper if isinstance(case, str) else _reducer(case)
+    make: Callable[[Any], Callable[[], object]] = _stepper(case) if isinstance(case, str) else _reducer(case)
     made = {}
     for contender, group in groups.contenders.items():
         call = make(group)
@@ -99,19 +99,31 @@ def _reducer(nbytes: int) -> Callable[[Any], Callable[[], object]]:
     return lambda group: lambda: dist.all_reduce(x, group=group)
 
 
-def _stepper(group: Any) -> Callable[[], object]:
-    """A model of its own for each group; its next step of training."""
-    layers = (nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_LAYERS))
-    model = nn.parallel.DistributedDataParallel(
-        nn.Sequential(*layers), process_group=group, bucket_cap_mb=_BUCKET_MIB, gradient_as_bucket_view=True
-    )
-    rows = torch.randn(_BATCH, _WIDTH)
+def _stepper(kind: str) -> Callable[[Any], Callable[[], object]]:
+    """Makes, for a group, the next step of training of a model of its own."""
 
-    def step() -> None:
-        model.zero_grad()
-        model(rows).square().mean().backward()
+    def make(group: Any) -> Callable[[], object]:
+        model: nn.Module = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_LAYERS)))
+        if kind == "fully_shard":
+            from torch.distributed.device_mesh import DeviceMesh
+            from torch.distributed.fsdp import fully_shard
 
-    return step
+            mesh = DeviceMesh.from_group(group, "cpu")
+            for part in (*model.children(), model):
+                fully_shard(part, mesh=mesh)
+        else:
+            model = nn.parallel.DistributedDataParallel(
+                model, process_group=group, bucket_cap_mb=_BUCKET_MIB, gradient_as_bucket_view=True
+            )
+        rows = torch.randn(_BATCH, _WIDTH)
+
+        def step() -> None:
+            model.zero_grad()
+            model(rows).square().mean().backward()
+
+        return step
+
+    return make
 
 
 def busy_markdown(machine: dict[str, str], results: dict[tuple[int | str, int], Times]) -> str:
@@ -146,10 +158,10 @@ def bench_busy(
     neighbours: Annotated[str, typer.Option(help="Numbers of hogs.")] = "0,1,2,4",
     sizes: Annotated[str, typer.Option(help="Bytes of the all_reduce.")] = "8,64KiB,4MiB",
     turns: Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")] = 25,
-    output: Annotated[Path | None, typer.Option(help="Write Markdown here.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write Markdown here; {vendor} stands for amd, intel ...")] = None,
 ) -> None:
     """Measure all_reduce and a training step on two ranks, beside Gloo, with and without processes that compute."""
-    cases: list[int | str] = [*map(parse_bytes, sizes.split(",")), STEP]
+    cases: list[int | str] = [*map(parse_bytes, sizes.split(",")), *STEPS]
     machine = {**describe(), "load average of the minute before": f"{os.getloadavg()[0]:.1f}"}
     results: dict[tuple[int | str, int], Times] = {}
     with tempfile.TemporaryDirectory() as folder, unisono.world(2, timeout_s=600) as world:
@@ -161,7 +173,7 @@ def bench_busy(
                 }
     report = busy_markdown(machine, results)
     if output:
-        output.write_text(report)
+        vendor_path(output).write_text(report)
     else:
         print(report)
 

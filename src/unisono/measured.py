@@ -24,6 +24,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "segment_bytes": (64 << 10, 64 << 20),
     "one_shot_bytes": (0, 1 << 20),
     "zero_copy_bytes": (0, 1 << 20),
+    "cross_memory_bytes": (0, 1 << 30),
     "fetch_bytes": (0, 64 << 20),
 }
 """The settings that are measured -> the least and the greatest figure that makes sense."""

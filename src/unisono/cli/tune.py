@@ -55,6 +55,10 @@ def _questions() -> Iterator[Question]:
     pages = ({"fetch_bytes": 64 * _MI}, None), ({"fetch_bytes": 0}, None)
     yield Question("fetch_bytes", [("broadcast", 64 * _KI << k, False) for k in range(8)], pages, limit=True)
     segments = [({"segment_bytes": size * _KI}, None) for size in (512, 256, 1024)]
+    crossing = [({"cross_memory_bytes": size * _KI}, None) for size in (1024, 256, 4096, 0)]
+    yield Question(
+        "cross_memory_bytes", [("all_reduce", 256 * _KI << k, False) for k in range(6)], crossing, limit=False
+    )
     long = [(kind, size * _MI, False) for kind in ("all_reduce", "all_to_all") for size in (1, 4, 16)]
     yield Question("segment_bytes", long, segments, limit=False)
 
