@@ -123,6 +123,8 @@ def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
         rank = unisono.get_rank()
         with pytest.raises(WaitTimeout) as caught:
             _ = unisono.all_reduce(torch.ones(3), group=first) if rank == 0 else unisono.barrier(second)
+        (tmp_path / f"{rank} is over").touch()
+        until((tmp_path / f"{1 - rank} is over").exists)  # who returns first leaves both groups
         return str(caught.value)
 
     with unisono.World(2, timeout_s=DEADLINE_S, config=STEADY) as world:
