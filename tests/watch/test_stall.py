@@ -70,6 +70,7 @@ def test_one_rank_says_who_is_missing_and_where_it_is(tmp_path: Path, away: Call
     def late() -> tuple[int, float]:
         overhear(tmp_path)
         unisono.init().timeout_s = float("inf")
+        unisono.barrier()  # imports take their time
         tensor = torch.full((3,), unisono.get_rank() + 1.0)
         if unisono.get_rank() == 2:
             away(tmp_path)
@@ -82,7 +83,7 @@ def test_one_rank_says_who_is_missing_and_where_it_is(tmp_path: Path, away: Call
     (text,) = told(tmp_path)
     line, *stack = text.splitlines()
     assert line.startswith("unisono: rank 0 has waited ")
-    assert f" s in all_reduce(float32[3], sum) #1 ({__file__}:" in line
+    assert f" s in all_reduce(float32[3], sum) #2 ({__file__}:" in line
     assert f" for rank 2: rank 2 (pid {results[2][0]}) " in line
     assert f" at {__file__}:" in line
     assert any(f'"{__file__}", line' in frame and f" in {away.__name__}" in frame for frame in stack)
@@ -165,6 +166,7 @@ def test_who_waits_for_a_message_says_so(tmp_path: Path, any_source: bool) -> No
     def messages() -> float:
         overhear(tmp_path)
         unisono.init().timeout_s = float("inf")
+        unisono.barrier()
         if unisono.get_rank() == 0:
             return float(p2p.recv(src=None if any_source else 1)[0])
         if unisono.get_rank() == 1:
@@ -250,8 +252,10 @@ CALLS: dict[str, Callable[[], object]] = {
 def test_a_time_out_says_the_same_as_data(tmp_path: Path, name: str) -> None:
     def late() -> Any:
         if unisono.get_rank() == 1:
+            (tmp_path / "here").touch()
             until((tmp_path / "over").exists)
             return os.getpid()
+        until((tmp_path / "here").exists)  # imports take their time
         with pytest.raises(WaitTimeout) as caught:
             CALLS[name]()
         (tmp_path / "over").touch()

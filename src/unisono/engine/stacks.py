@@ -121,10 +121,11 @@ def _ask(process: int, pid: int, number: int) -> Answer:
 
 def _read(pid: int, file: int, start: int) -> str:
     """What the file has from a byte on, once there is some and the handler has ended."""
-    began = time.monotonic()
+    began, last = time.monotonic(), start
     while True:
-        busy = process_status(pid).busy(SIGNAL)
         size, waited_s = os.fstat(file).st_size, time.monotonic() - began
-        if (size > start and not busy) or waited_s > (_WHOLE_S if size > start else _FIRST_LINE_S):
+        busy = process_status(pid).busy(SIGNAL)  # after the size: who has begun to write is busy until it has ended
+        if (size == last > start and not busy) or waited_s > (_WHOLE_S if size > start else _FIRST_LINE_S):
             return os.pread(file, size - start, start).decode(errors="replace")
+        last = size
         time.sleep(_PAUSE_S)
