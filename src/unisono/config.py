@@ -38,7 +38,13 @@ class Config:
         300.0,
         "seconds",
         "UNISONO_TIMEOUT_S",
-        "a call raises WaitTimeout after this long; the default allows slow data loaders",
+        "a call raises WaitTimeout after this long; the default allows slow data loaders; inf: never",
+    )
+    stall_warning_s: float = _setting(
+        5.0,
+        "seconds",
+        "UNISONO_STALL_WARNING_S",
+        "a call that has waited this long says on standard error for whom, and where that rank is; 0: never",
     )
     segment_bytes: int = _setting(
         512 << 10,

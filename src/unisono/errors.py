@@ -32,7 +32,7 @@ from traceback import StackSummary, walk_tb
 from types import FunctionType
 from typing import Any
 
-from .records import CallRecord, Departure
+from .records import CallRecord, Departure, Sighting
 
 __all__ = [
     "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
@@ -283,9 +283,11 @@ class WaitTimeout(UnisonoError, TimeoutError):
     """A call took longer than `timeout_s` seconds.
 
     missing: the ranks that had not made the call, or not finished it; empty if they are not known. waiting: the rank
-    that waited; None if it was a process that is no rank.
+    that waited; None if it was a process that is no rank. seen: what the missing ranks were doing, or the first of
+    many, each a `Sighting`; the very first with its stack.
 
-    What to do: look at what the missing ranks are doing (their stacks, under `run`), or set a longer `timeout_s`.
+    What to do: look at what the missing ranks are doing, or set a longer `timeout_s`; with `float("inf")` calls wait
+    without end.
     """
 
     def __init__(
@@ -296,9 +298,10 @@ class WaitTimeout(UnisonoError, TimeoutError):
         waiting: int | None = None,
         details: str = "",
         world_ranks: Sequence[int] = (),
+        seen: Sequence[Sighting] = (),
     ) -> None:
         self.call, self.waited_s, self.missing = call, waited_s, tuple(missing)
-        self.waiting, self.details, self.world_ranks = waiting, details, tuple(world_ranks)
+        self.waiting, self.details, self.world_ranks, self.seen = waiting, details, tuple(world_ranks), tuple(seen)
         names = ", ".join(_rank(rank, self.world_ranks).removeprefix("rank ") for rank in self.missing)
         ranks = f"rank{'s' * (len(self.missing) > 1)} {names}"
         if waiting is None:
@@ -306,7 +309,15 @@ class WaitTimeout(UnisonoError, TimeoutError):
         else:
             who = _rank(waiting, self.world_ranks)
             text = f"{who} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
-        super().__init__(f"{text}.{details}\nLook at what is missing, or give it a longer timeout.")
+        text = f"{text}.{details}" + "".join(f" {self._account(one)}." for one in self.seen)
+        text += "".join(f"\nRank {one.rank} was here:\n{one.stack}" for one in self.seen if one.stack)
+        super().__init__(f"{text}\nLook at what is missing, or give it a longer timeout.")
+
+    def _account(self, seen: Sighting) -> str:
+        who = _rank(seen.rank, self.world_ranks, f"pid {seen.pid or 'unknown'}")
+        made = f"has last made call #{seen.last_call} of this group" if seen.last_call else "has made no call yet"
+        silent = f"; it has no stack to show, as {seen.silent}" if seen.silent else ""
+        return f"{who.capitalize()} {made}, and {seen}{silent}"
 
 
 class OutOfMemory(UnisonoError, MemoryError):

@@ -26,6 +26,7 @@ from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_dif
 from ..schedule import BLOCKED
 from ..units import seconds
 from .gone import gone
+from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
 __all__ = ["attend", "caller", "interrupted", "odd_ones"]
@@ -86,6 +87,8 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
     except BaseException as error:
         watch.give_up(error)
         raise
+    finally:
+        watch.stall.end()
     return True
 
 
@@ -105,6 +108,7 @@ class _Watch:
         self.record = plan.record._replace(where=where)
         self.call = f"{self.record} #{self.number}{of} ({where})"
         self.board = self.host.arena.board(group.rank)
+        self.stall = Stall(group, self.call, background=group.worker is not None and group.worker.is_this_thread)
         self.told = False
         self.seen_gone: set[int] = set()
         self.disagree_since: float | None = None
@@ -134,8 +138,9 @@ class _Watch:
                 return
             raise self.never_to_be_cured(peers, allowed_s) or self.mismatch()
         if isinstance(verdict, Late):
-            details = self.last_calls(verdict.missing)
-            raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, details, self.world_ranks)
+            raise self.stall.late(verdict.missing, waited_s)
+        absent = tuple(peer.rank for peer in peers if peer.number < self.number)
+        self.stall.look(absent or (waiting_for,), waited_s)
 
     def unreachable(self, rank: int, number: int) -> NoReturn:
         """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
@@ -198,23 +203,14 @@ class _Watch:
         calls = {rank: calls.get(rank, CallRecord("")) for rank in range(self.group.size)}
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
 
-    def last_calls(self, missing: tuple[int, ...]) -> str:
-        """The latest calls of the missing ranks, as text."""
-        said = []
-        for rank in missing:
-            number = self.host.entered(rank)
-            board = self.host.arena.board(rank)
-            at = "has made no call yet" if not number else f"has last made call #{number} of this group"
-            said.append(f" Rank {rank} (pid {board.pid or 'unknown'}) {at}.")
-        return "".join(said)
-
     def give_up(self, error: BaseException) -> None:
         """Tell the other ranks that this one gives the call up, and break the group."""
         late = isinstance(error, WaitTimeout)
         blames = error.missing if isinstance(error, WaitTimeout) else ()
         if isinstance(error, PeerGone):
             blames = (error.rank,)
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        said = str(error).partition("\n")[0] if late else str(error)  # who was late needs no stack of its own
+        reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
         if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was abandoned from outside
             reason = error.reason
         self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
