@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-import torch
-
+from ..engine.nested import user_line
 from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
 from ..errors import MismatchError, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
@@ -24,16 +22,12 @@ from ..membership.group import Group
 from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
 from ..schedule import BLOCKED
 from ..units import seconds
+from .abort import check_abort
 from .gone import gone
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
 __all__ = ["attend", "caller", "interrupted", "odd_ones"]
 
-_INSIDE = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    os.path.dirname(torch.__file__) + os.sep,
-)
-"""Frames of these folders are not the user's: this package, and torch, which may call it."""
 _LOOKS = 20
 """A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
 _ENDING_S = 10.0
@@ -48,10 +42,7 @@ Where the calls that are known could be made again in another way, it waits for 
 
 def caller() -> str:
     """The line outside this package and torch that made the current call, as file:line."""
-    frame = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
 
 
 def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:
@@ -117,6 +108,8 @@ class _Watch:
             self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan), waited_s > allowed_s
         )
         peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
+        check_abort(self.group, lambda: self.call)  # after the views: who hears of it earlier gives up, too
+        self.group.check_usable()  # another thread of this rank may have given up
         verdict = judge(me, peers)
         if isinstance(verdict, Gone):
             if verdict.rank not in self.seen_gone:
