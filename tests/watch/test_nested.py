@@ -277,6 +277,29 @@ def test_a_signal_while_a_rank_waits_for_a_late_peer(tmp_path: Path, outer: str)
     assert values == [3.0] * 3 + [10.0 if outer == "all_reduce" else 21.0] * 5
 
 
+def test_an_error_that_a_handler_lets_pass_ends_the_group(tmp_path: Path) -> None:
+    flag = tmp_path / "ended"
+
+    def work() -> str:
+        group = unisono.init()
+        if group.rank == 0:
+            signal.signal(signal.SIGUSR2, lambda *_: unisono.barrier())
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGUSR2))
+            with pytest.raises(NestedCall):
+                unisono.barrier()
+            flag.touch()
+        else:
+            until(flag.exists)
+        with pytest.raises(unisono.PeerFailed) as caught:
+            unisono.barrier()
+        return caught.value.reason
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        own, other = world.run(work)
+    assert own == "interrupted by NestedCall"
+    assert other.startswith("NestedCall: ")
+
+
 def test_a_timer_that_makes_calls_all_the_time(worlds: Worlds) -> None:
     """Wherever the signal comes, the handler's call is made or raises."""
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 from ..engine.nested import user_line
 from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
-from ..errors import MismatchError, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
+from ..errors import MismatchError, NestedCall, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
 from ..membership.group import Group
 from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
 from ..schedule import BLOCKED
@@ -194,7 +194,7 @@ class _Watch:
             reason = error.reason
         self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
         self.host.sign_off(self.plan)
-        if not isinstance(error, UnisonoError):
+        if not isinstance(error, UnisonoError) or isinstance(error, NestedCall):  # from a signal handler
             how = f"interrupted by {type(error).__name__}"
             error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)
         self.group.break_off(error)
