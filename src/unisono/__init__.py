@@ -29,7 +29,7 @@ _NAMES = {
     ],
     "errors": [
         "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
-        "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable",
+        "NestedCall", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable",
         "ProgramError", "RankFailed",
         "UnisonoError", "UsageError", "WaitTimeout",
     ],

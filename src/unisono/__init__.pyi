@@ -21,6 +21,7 @@ from .errors import (
     LeftOut,
     MessageMismatch,
     MismatchError,
+    NestedCall,
     NotInitialized,
     OutOfMemory,
     PeerError,
@@ -179,8 +180,9 @@ reduce_scatter_tensor = reduce_scatter_single
 
 __all__ = [
     "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Coalescing", "Config", "DTypeError",
-    "Departure", "Group", "InternalError", "LeftOut", "MessageMismatch", "MismatchError", "NonMember", "NotInitialized",
-    "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError", "RankFailed", "ReduceOp",
+    "Departure", "Group", "InternalError", "LeftOut", "MessageMismatch", "MismatchError", "NestedCall", "NonMember",
+    "NotInitialized", "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
+    "RankFailed", "ReduceOp",
     "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "all_gather",
     "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
     "all_reduce_coalesced", "all_to_all", "all_to_all_single", "autograd", "average_gradients",

@@ -6,7 +6,8 @@
     │   ├── DTypeError              (also a TypeError)    wrong type, or an op that this dtype does not have
     │   ├── MismatchError           the ranks made different calls; every rank raises the same table
     │   │   └── MessageMismatch     a message does not fit the tensor it is for; the receiver raises it
-    │   └── NotInitialized          no group yet, or a closed one
+    │   ├── NotInitialized          no group yet, or a closed one
+    │   └── NestedCall              (also a RuntimeError)  a signal handler made it inside another call of the group
     ├── AlgorithmError              a table of transfers does not do what its collective promises
     │   └── ProgramError            a compiled program has a race, a deadlock or a wrong value
     ├── PeerError                   a peer is the reason
@@ -36,8 +37,8 @@ from .records import CallRecord, Departure, Sighting
 
 __all__ = [
     "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
-    "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
-    "RankFailed", "UnisonoError", "UsageError", "WaitTimeout",
+    "NestedCall", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable",
+    "ProgramError", "RankFailed", "UnisonoError", "UsageError", "WaitTimeout",
 ]  # fmt: skip
 
 
@@ -98,6 +99,25 @@ class NotInitialized(UsageError):
 
     What to do: call `unisono.init()` first, or make a new group after `shutdown`.
     """
+
+
+class NestedCall(UsageError, RuntimeError):
+    """A call was made inside another one, by the same thread: by a signal handler, a `__del__` or a weakref callback.
+
+    what: what both calls use, such as a group. inner, outer: the lines of the two calls, as file:line. The outer call
+    goes on, unless the handler lets this error pass.
+
+    What to do: let the handler set a flag, and make the call where the program sees the flag. To end the outer call, a
+    handler may call `group.abort()`.
+    """
+
+    def __init__(self, what: str, inner: str, outer: str) -> None:
+        self.what, self.inner, self.outer = what, inner, outer
+        super().__init__(
+            f"{inner} uses {what} inside a call that uses it already, made by the same thread at {outer}: a signal "
+            "handler, or what the garbage collector runs, cannot wait for the call that it interrupts. Set a flag "
+            "there, and make the call later; group.abort() is allowed, and ends the call that waits."
+        )
 
 
 class MismatchError(UsageError):
@@ -203,17 +223,27 @@ class PeerGone(PeerError):
 
 
 class PeerFailed(PeerError):
-    """A peer gave this call up. rank: the peer. reason: its exception as text.
+    """A peer gave this call up, or the whole group. rank: the peer; this rank, if it did so itself.
+
+    reason: its exception as text. whole: it gave up the group, and `reason` says how: it has aborted the group (then
+    the ranks are those of the group that it has aborted), or failed in another call. waiting: the rank that waited.
 
     What to do: correct what `reason` says on that rank.
     """
 
-    def __init__(self, rank: int, reason: str, waiting: int, call: str, world_ranks: Sequence[int] = ()) -> None:
+    def __init__(
+        self, rank: int, reason: str, waiting: int, call: str, world_ranks: Sequence[int] = (), whole: bool = False
+    ) -> None:
         self.rank, self.reason, self.waiting, self.call = rank, reason, waiting, call
-        self.world_ranks = tuple(world_ranks)
-        super().__init__(
-            f"{_rank(rank, world_ranks)} gave up {call}, in which {_rank(waiting, world_ranks)} waited for it: {reason}"
-        )
+        self.world_ranks, self.whole = tuple(world_ranks), whole
+        who, waiter = _rank(rank, world_ranks), _rank(waiting, world_ranks)
+        if whole:
+            text = f"{waiter} waited in {call}, but {who} {reason}" if call else f"{who} {reason}"
+        elif rank == waiting:
+            text = f"{who} gave up {call}: {reason}"
+        else:
+            text = f"{who} gave up {call}, in which {waiter} waited for it: {reason}"
+        super().__init__(text)
 
 
 class PeerUnreachable(PeerError):

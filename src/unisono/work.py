@@ -2,76 +2,101 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
+import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import torch
 
+from .engine.nested import check_nested
 from .errors import WaitTimeout
+from .membership.group import Group
 from .units import seconds
+from .watch import give_up
 from .watch.stall import AWAITED
 
 __all__ = ["FinishedWork", "Work", "Worker"]
 
 Result_co = TypeVar("Result_co", covariant=True)
 
+_LOOK_UP_S = 0.05
+"""How long a thread waits at a time: a signal that comes just before it begins to wait does not wake it."""
+
 
 class _Latch:
-    """An event that is set once. Creates a threading.Event, which is slow to make, only if a thread has to wait."""
+    """An event that is set once. Takes no lock: a signal handler that waits may have interrupted whoever holds it."""
 
-    __slots__ = ("_event", "_lock", "_set")
+    __slots__ = ("_set", "_waiting")
 
     def __init__(self) -> None:
-        self._set, self._lock = False, threading.Lock()
-        self._event: threading.Event | None = None
+        self._set = False
+        self._waiting: list[threading.Lock] = []  # one for each thread that waits, which is released once
 
     def set(self) -> None:
-        with self._lock:
-            self._set, event = True, self._event
-        if event is not None:
-            event.set()
+        self._set = True
+        while self._waiting:
+            with suppress(IndexError):  # that thread has just run out of time
+                self._waiting.pop().release()
 
     def is_set(self) -> bool:
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:
-        if self.is_set():
-            return True
-        with self._lock:
-            event = self._event = self._event or threading.Event()
-            if self.is_set():
-                event.set()
-        return event.wait(timeout)
+        if not self._set:
+            until = math.inf if timeout is None else time.monotonic() + timeout
+            lock = threading.Lock()
+            lock.acquire()
+            self._waiting.append(lock)
+            while not self._set and (left_s := until - time.monotonic()) > 0.0:
+                lock.acquire(timeout=min(left_s, _LOOK_UP_S))
+            with suppress(ValueError):  # `set` has taken it
+                self._waiting.remove(lock)
+        return self._set
 
 
 class Work(Generic[Result_co]):
     """A call in the background. Its tensors must not be read or written until `wait` has returned."""
 
-    def __init__(self, call: object) -> None:
+    _future: torch.futures.Future[Any] | None = None
+    _group: weakref.ref[Group] | None = None
+
+    def __init__(self, call: object, group: Group | None = None) -> None:
         self._call = call
+        if group is not None:
+            self._group = weakref.ref(group)
         self._done = _Latch()
         self._exception: BaseException | None = None
         self._result: Any = None
-        self._future: torch.futures.Future[Any] | None = None
-        self._lock = threading.Lock()
+        self._completes = threading.Lock()
+        """Acquired, for good, by who completes the future."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the call has ended. Returns True, or raises the call's error.
 
         timeout: seconds to wait; then raises WaitTimeout, and the call goes on. None: no limit but the call's own.
+        Ctrl-C gives the group up, as in a call that is not asynchronous: its other ranks raise PeerFailed.
         """
         timeout = None if timeout is None else seconds(timeout)
-        if not self._wait(timeout):
-            raise WaitTimeout(str(self._call), timeout or 0.0, (), details=" It goes on in the background.")
+        if not self._done.is_set():
+            self._check_nested()
+            try:
+                done = self._wait(timeout)
+            except BaseException as error:
+                if not self._done.is_set():
+                    self._interrupted(error)
+                raise
+            if not done:
+                raise WaitTimeout(str(self._call), timeout or 0.0, (), details=" It goes on in the background.")
         if self._exception is not None:
             raise self._exception
         return True
 
     def _wait(self, timeout: float | None) -> bool:
-        if self._done.is_set():
-            return True
         AWAITED.append(None)
         try:
             return self._done.wait(timeout)
@@ -98,34 +123,45 @@ class Work(Generic[Result_co]):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future that completes when the call ends, with its result or its error."""
-        with self._lock:
-            if self._future is None:
-                self._future = torch.futures.Future()
-                if self._done.is_set():
-                    self._complete(self._future)
-            return self._future
+        future: torch.futures.Future[Any] | None = self._future
+        if future is None:
+            future = vars(self).setdefault("_future", torch.futures.Future())
+            if self._done.is_set():
+                self._complete(future)
+        return future
 
     def _finish(self, exception: BaseException | None, result: Any = None) -> None:
-        with self._lock:
-            self._exception, self._result = exception, result
-            self._done.set()
-            future = self._future
-        if future is not None:  # without the lock: its callbacks may call methods of this work
-            self._complete(future)
+        self._exception, self._result = exception, result
+        self._done.set()
+        if self._future is not None:
+            self._complete(self._future)
 
     def _complete(self, future: torch.futures.Future[Any]) -> None:
+        if not self._completes.acquire(blocking=False):
+            return
         if self._exception is None:
             future.set_result(self._result)
         else:
             future.set_exception(self._exception)
+
+    def _check_nested(self) -> None:
+        """Raise NestedCall if this call can only end after another one, in which this very thread is."""
+        group = None if self._group is None else self._group()
+        if group is not None:
+            check_nested(group, str(group))
+
+    def _interrupted(self, error: BaseException) -> None:
+        """An exception, such as Ctrl-C, has ended a wait for this call."""
+        group = None if self._group is None else self._group()
+        if group is not None:
+            give_up(group, f"interrupted by {type(error).__name__}", str(self._call))
 
 
 class FinishedWork(Work[Result_co]):
     """A call that was over when it returned."""
 
     _exception: BaseException | None = None
-    _future: torch.futures.Future[Any] | None = None
-    _done, _lock = _Latch(), threading.Lock()
+    _done = _Latch()
     _done.set()
 
     def __init__(self, result: Any) -> None:  # does less than the base class, as each small call makes one
@@ -137,6 +173,14 @@ class FinishedWork(Work[Result_co]):
             seconds(timeout)
         return True
 
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that is complete."""
+        if self._future is None:
+            future: torch.futures.Future[Any] = torch.futures.Future()
+            future.set_result(self._result)
+            self._future = future
+        return self._future
+
 
 class Worker:
     """The thread of a group that runs its asynchronous calls in order, and the callbacks of their futures.
@@ -146,11 +190,12 @@ class Worker:
     is added before the next call is made.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, group: Group) -> None:
+        self._group = weakref.ref(group)
         self._queue: queue.SimpleQueue[tuple[Work[Any], Callable[[], Any], _Latch] | None] = queue.SimpleQueue()
         self._last = _Latch()  # set when the latest call and its callbacks have ended
         self._last.set()
-        self._thread = threading.Thread(target=self._loop, name=f"unisono {name}", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name=f"unisono {group.name}", daemon=True)
         self._thread.start()
 
     @property
@@ -165,7 +210,7 @@ class Worker:
 
     def submit(self, call: object, action: Callable[[], Any]) -> Work[Any]:
         """Run the action after all earlier ones; on this thread (from a callback), at once."""
-        work: Work[Any] = Work(call)
+        work: Work[Any] = Work(call, self._group())
         if self.is_this_thread:
             _perform(work, action)
         else:

@@ -115,6 +115,44 @@ def test_others_go_on_after_a_death(tmp_path: Path) -> None:
     assert [notes(tmp_path)[rank]["right"] for rank in (0, 1)] == [True, True]
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str) -> None:
+    """Rank 1 runs out of time in a collective, and lives on. What it has sent is received; ranks 0 and 2 go on."""
+    waits, done = tmp_path / "waits", tmp_path / "done"
+
+    def work() -> str:
+        me = unisono.get_rank()
+        if me == 1:
+            p2p.send(torch.full((3,), 1.5), 0, tag=9)
+            until(waits.exists)
+            with pytest.raises(WaitTimeout):
+                unisono.barrier(timeout_s=0.01)
+            with pytest.raises(WaitTimeout):  # that of the barrier, told again
+                p2p.send(torch.zeros(1), 0)
+            until(done.exists)
+            return ""
+        said = ""
+        if me == 0:
+            once_waiting(waits.touch)
+            with pytest.raises(PeerFailed) as caught:
+                CALLS[name](1)
+            assert (caught.value.rank, caught.value.waiting) == (1, 0)
+            said = str(caught.value)
+            assert p2p.recv(None, 1, tag=9).tolist() == [1.5] * 3
+            with pytest.raises(PeerFailed):
+                p2p.recv(None, 1, tag=9)
+        tensor = torch.empty(LONG)
+        p2p.sendrecv(torch.full((LONG,), float(me)), 2 - me, tensor, 2 - me, tag=4)
+        assert (tensor == 2 - me).all()
+        done.touch()
+        return said
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        said = world.run(work)[0]
+    assert said.startswith(f"rank 0 waited in {name.split(maxsplit=1)[0]}(")
+    assert ", but rank 1 gave up group 'world': WaitTimeout: rank 1 waited 0.0" in said
+
+
 @pytest.mark.parametrize("how", ["returned", "killed"])
 def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str) -> None:
     def last_words() -> None:
@@ -252,7 +290,35 @@ def test_ctrl_c_ends_a_wait_and_the_group_goes_on(worlds: Worlds, name: str) -> 
             with pytest.raises(KeyboardInterrupt):
                 CALLS[name](1)
         unisono.barrier()
-        go_on(name)
+        go_on(name.removeprefix("i"))
+
+    worlds(2).run(interrupted)
+
+
+@pytest.mark.parametrize("kind", ["irecv", "isend"])
+def test_ctrl_c_cancels_an_asynchronous_call(worlds: Worlds, kind: str) -> None:
+    """As it does with one that is not: a message goes to the next receive; a send that has begun goes on."""
+
+    def interrupted() -> None:
+        me = unisono.get_rank()
+        sent, target = torch.arange(float(LONG)), torch.full((LONG,), -1.0)
+        unisono.barrier()
+        if me == 0:
+            work = p2p.irecv(target, 1) if kind == "irecv" else p2p.isend(sent, 1)
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                work.wait()
+            assert work.is_completed()
+            with pytest.raises(PeerFailed, match=rf"rank 0 gave up {kind}.*: interrupted by KeyboardInterrupt"):
+                work.wait()
+            sent.fill_(-2.0)
+        unisono.barrier()
+        if (me == 0) == (kind == "irecv"):
+            assert torch.equal(p2p.recv(None, 1 - me), torch.arange(float(LONG)))
+        else:
+            p2p.send(sent, 0) if kind == "irecv" else None
+        assert (target == -1.0).all()
+        unisono.barrier()
 
     worlds(2).run(interrupted)
 
@@ -275,6 +341,7 @@ def test_a_step_that_is_interrupted_ends_the_group() -> None:
         for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):
             with pytest.raises(PeerFailed, match=f"rank {me} .*: stopped moving messages .KeyboardInterrupt"):
                 call()
+        assert group.host.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
         until(work.is_completed)  # the thread has told it
         assert isinstance(work.exception(), PeerFailed)
 

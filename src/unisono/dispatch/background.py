@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..engine.nested import check_nested, holds
 from ..engine.plan import Plan
 from ..engine.program import DONE, StateWord
 from ..engine.written import mark_written
@@ -46,6 +47,7 @@ def patience_ns(group: Group, nbytes: int) -> int:
     return _BRIEF_NS if nbytes <= _INLINE_BYTES else 0
 
 
+@holds("group")
 def begin(
     group: Group,
     what: What,
@@ -62,7 +64,7 @@ def begin(
     old values autograd may need.
     """
     if group.worker is None:
-        group.worker = Worker(group.name)
+        group.worker = Worker(group)
     if not plan.patience_ns or group.worker.busy or not group.lock.acquire(False):
         return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, None)
     words = group.words
@@ -123,6 +125,7 @@ def _pass_on(
     return work
 
 
+@holds("group")
 def _finish(
     group: Group, plan: Plan, inp: int, out: int, status: int | None, timeout_s: float | None, where: str
 ) -> bool:
@@ -131,6 +134,8 @@ def _finish(
     False: see `attend`.
     """
     if status is None:
+        if group.lock.locked():
+            check_nested(group, str(group))
         group.lock.acquire()
     try:
         if status is None:

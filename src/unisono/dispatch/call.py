@@ -58,7 +58,7 @@ class Call(checking):
         group, action = self.group, self.action
         if self.how.async_op or (group.worker is not None and group.worker.busy):
             if group.worker is None:
-                group.worker = Worker(group.name)
+                group.worker = Worker(group)
             where = caller()
             work = group.worker.submit(self.record, lambda: action(where))
             if self.how.async_op:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ..errors import DTypeError, MismatchError, NotInitialized, PeerError, WaitTimeout
+from ..engine.nested import check_nested, holds
+from ..errors import DTypeError, MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
 from ..membership import NonMember, group_or_default
 from ..membership.group import Group
 from ..records import CallRecord
-from ..watch import caller
+from ..watch import aborted, caller
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["checking", "refuse"]
 
 _PATIENCE_S = 1.0
-_NO_REFUSALS = (MismatchError, NotInitialized, PeerError, WaitTimeout)
+_NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
 """Errors that are no refusal: the other ranks raise them, too, or there is no group to tell."""
 
 
@@ -48,17 +49,20 @@ def refuse(group: Group, collective: str, error: BaseException) -> None:
         return
     reason = " ".join(str(error).split()) or type(error).__name__
     record = CallRecord(collective, refused=reason, where=caller())
-
-    def announce() -> None:
-        with group.lock:
-            if _all_have_followed(group):
-                group.host.arena.board(group.rank).set_call(group.host.call_number, record)
-                group.host.refuse_call()
-
     if group.worker is not None and group.worker.busy:
-        group.worker.submit(record, announce)
+        group.worker.submit(record, lambda: _announce(group, record))
     else:
-        announce()
+        _announce(group, record)
+
+
+@holds("group")
+def _announce(group: Group, record: CallRecord) -> None:
+    if group.lock.locked():
+        check_nested(group, str(group))
+    with group.lock:
+        if _all_have_followed(group):
+            group.host.arena.board(group.rank).set_call(group.host.call_number, record)
+            group.host.refuse_call()
 
 
 def _all_have_followed(group: Group) -> bool:
@@ -68,7 +72,7 @@ def _all_have_followed(group: Group) -> bool:
     """
     until = time.monotonic() + _PATIENCE_S
     while not group.host.all_have_ended():
-        if time.monotonic() > until:
+        if time.monotonic() > until or group.broken is not None or aborted(group):
             return False
         time.sleep(0.0005)
     return True

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any
 
+from ..engine.nested import check_nested, holds
 from ..engine.plan import Plan
 from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..errors import MismatchError
@@ -23,6 +24,7 @@ _OWN_BLOCK = "all_gather", "reduce_scatter"
 """The collectives whose smaller tensor may be this rank's block of the larger one."""
 
 
+@holds("group")
 def shortcut(
     group: Group | None, what: What, inp: Any, out: Any, timeout_s: float | None = None, async_op: bool = False
 ) -> Any:
@@ -68,7 +70,10 @@ def shortcut(
         return begin(group, what, plan, (first, second, None), inp, out, timeout_s, marked)
     if group.worker is not None and group.worker.busy:  # calls in the background come first
         return UNKNOWN
-    group.lock.acquire()
+    lock = group.lock
+    if lock.locked():
+        check_nested(group, str(group))
+    lock.acquire()
     try:
         status = group.run(plan.address, first, second, group.state)
         if status and not attend(group, plan, first, second, status, timeout_s, caller()):
@@ -83,15 +88,18 @@ def shortcut(
         group.hold(plan, inp, out)
         raise
     finally:
-        group.lock.release()
+        lock.release()
     if plan.writes and (out.requires_grad or use_count(out) > 1):
         mark_written(needed_by_autograd((out,)))
     return None
 
 
+@holds("group")
 def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> bool:
     """Run a plan on the tensors at these addresses. where: the user's line, if it is known. False: see `attend`."""
     began = time.perf_counter()
+    if group.lock.locked():
+        check_nested(group, str(group))
     with group.lock:
         try:
             status = group.run(plan.address, inp, out, group.state)

@@ -25,6 +25,7 @@ from ..errors import ArgumentError, DTypeError, OutOfMemory
 from ..units import format_bytes
 from .arena import Arena
 from .layout import PAGE
+from .nested import check_nested, holds
 
 __all__ = ["Heap"]
 
@@ -67,11 +68,13 @@ class Heap:
         self._lives[offset] = weakref.ref(memory, partial(self._died, offset, whole))
         return torch.frombuffer(memory, dtype=dtype)
 
+    @holds("self")
     def lend(self, nbytes: int, head: int) -> int:
         """Allocate a region of zeroed pages for a sub-group; return its offset in the arena's mapping.
 
         Its first `head` bytes are reserved, the others when they are first used. Raises OutOfMemory.
         """
+        self._check_nested()
         with self._lock:
             offset = self._take(nbytes, PAGE)
         try:
@@ -87,8 +90,14 @@ class Heap:
         """Free a region that no rank uses any more."""
         self._give(start - self._first, nbytes, False)
 
+    def _check_nested(self) -> None:
+        if self._lock.locked():
+            check_nested(self, f"the heap of rank {self._rank}")
+
+    @holds("self")
     def _tensor(self, nbytes: int) -> int:
         """Allocate a piece with all its pages; return its offset."""
+        self._check_nested()
         with self._lock:
             self._sort()
             for k in reversed(range(len(self._kept))):

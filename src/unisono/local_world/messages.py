@@ -45,8 +45,8 @@ class Report:
 
     kind: `returned`, `raised`, `waited` (it raised because a peer did not come), `died`, `stuck`, or `starting` (it has
     not begun the function); the parent writes the last three. how: the end of the sentence "rank 2 ...". text: the
-    traceback or the stack. at_ns: the time on the host's monotonic clock. closed: the function has closed the group of
-    all ranks.
+    traceback or the stack. at_ns: the time on the host's monotonic clock. closed: the group of all ranks is closed or
+    broken now.
     """
 
     rank: int

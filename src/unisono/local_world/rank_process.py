@@ -80,7 +80,13 @@ class _Rank:
                 os._exit(0)
             self._group.finish()  # peers still need the calls that the function has left in the background
             self._arena.board(rank).set_gone(DepartureKind.RETURNED, "returned from the function")
-            report = Report(rank, "returned", "returned", at_ns=time.monotonic_ns(), closed=self._group.closed)
+            report = Report(
+                rank,
+                "returned",
+                "returned",
+                at_ns=time.monotonic_ns(),
+                closed=self._group.closed or self._group.broken is not None,
+            )
             return report, _pack_result(rank, result)
         except BaseException as error:  # noqa: BLE001  SystemExit too: the parent raises it again, the rank lives on
             if os.getpid() != process:

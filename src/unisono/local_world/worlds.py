@@ -63,8 +63,8 @@ def world(
 class World:
     """Ranks of this host that keep their processes, imports and group from one run to the next.
 
-    They are forked at the first run. A run in which a rank fails, or that closes their group, ends its ranks, and the
-    next one starts on new ones. timeout_s, prefix and return_exceptions: for each run, as in `run`.
+    They are forked at the first run. A run in which a rank fails, or that closes or breaks their group, ends its ranks,
+    and the next one starts on new ones. timeout_s, prefix and return_exceptions: for each run, as in `run`.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -99,7 +100,9 @@ class Group:
     @property
     def all_of_it(self) -> list[Group]:
         """This group's sub-groups, if it is the world, and the group itself."""
-        return [*self._subgroups, self]
+        while True:
+            with suppress(RuntimeError):  # another thread has just made one
+                return [*self._subgroups, self]
 
     def check_usable(self) -> None:
         """Raise the exception that broke the group, or NotInitialized if it has been closed."""
@@ -113,16 +116,36 @@ class Group:
             )
 
     def break_off(self, error: UnisonoError) -> None:
-        """Refuse all further calls with this error: ranks may be at different points of a call."""
-        self.broken = error
+        """Refuse all further calls with this error: ranks may be at different points of a call. The first stays."""
+        if self.broken is None:
+            self.broken = error
         self._stop()
 
     def abandon(self, how: DepartureKind, words: str) -> None:
         """End this rank's calls, and let peers that wait for it fail with `words`. Idempotent."""
         if not self.closed:
             self.host.arena.board(self.rank).set_gone(how, words)
-            if self.broken is None:
-                self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
+            self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
+
+    def abort(self, reason: str = "") -> None:
+        """End every wait in this group, and in the groups that were made of it, on all their ranks. Idempotent.
+
+        Calls that wait, and all later ones, raise PeerFailed, which names this rank and the reason: here at once, on
+        the other ranks within a tenth of a second of waiting. May be called from any thread, also while another one is
+        in a call, and from a signal handler. Tensors of calls that it has ended may have been written in part.
+        """
+        if self.closed:
+            return
+        words = f"aborted group {self.name!r}" + (f": {reason}" if reason else "")
+        self.host.arena.board(self.rank).set_gone(DepartureKind.ABANDONED, words)
+        error = PeerFailed(self.rank, words, self.rank, "", self.world_ranks if self.parent else (), whole=True)
+        for group in self.world.all_of_it:
+            if group.is_made_of(self):
+                group.break_off(error)
+
+    def is_made_of(self, other: Group) -> bool:
+        """Is this the other group, or a sub-group of it, or one of those?"""
+        return self is other or (self.parent is not None and self.parent.is_made_of(other))
 
     def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
         """A group of those who are left, after ranks of this one have failed. All of them make this call.

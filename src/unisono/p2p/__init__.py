@@ -8,8 +8,9 @@ place in the order of the group's collectives, and several threads may make them
 A send returns when its tensor may change again, which may be before the message is received: short messages wait in
 shared memory, so that a rank may end after its last send. Two ranks that both send first always go on, since a waiting
 rank takes in what it is sent. A dead peer raises PeerGone, a late one WaitTimeout after `timeout_s` seconds (the
-group's default: 300). Neither these errors nor Ctrl-C in a waiting call end the group: the message of a cancelled
-receive goes to the next one, and a cancelled send that had begun goes on in the background.
+group's default: 300), and one that has failed in a collective of the group, so that it refuses all calls, PeerFailed.
+Neither these errors nor Ctrl-C in a waiting call end the group: the message of a cancelled receive goes to the next
+one, and a cancelled send that had begun goes on in the background. `group.abort()` ends all calls, and the group.
 
 A call passes these files: `calls` → `requests` (checks) → `progress_engine` (waiting; the thread for `isend` and
 `irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..engine.mailbox import ANY_SOURCE, Mailbox, MessageRequest, Receive, Send
-from ..errors import NotInitialized, OutOfMemory, PeerFailed, PeerGone
+from ..engine.nested import check_nested, holds
+from ..errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGone
 from ..membership.group import Group
-from ..records import Departure
+from ..records import Departure, GivenUp
+from ..watch import check_abort, give_up
 from ..watch.gone import gone
 from ..watch.stall import Stall
 
@@ -59,6 +61,10 @@ class ProgressLoop:
         """Take a request out, unless it is done; see `Mailbox.cancel` for what is returned."""
         return self._locked(self._mailbox.cancel, request)
 
+    def fail(self, request: MessageRequest, error: PeerError) -> Send | None:
+        """End a request with an error, unless it is done; see `Mailbox.cancel` for what is returned."""
+        return self._locked(lambda request: self._mailbox.fail(request, error), request)
+
     def wait(self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None) -> None:
         """Return when a request is done. Raises WaitTimeout after timeout_s (None: the group's) and lets it go on."""
         began = changed_at = time.monotonic()
@@ -90,21 +96,36 @@ class ProgressLoop:
                 stall.end()
 
     def check_peers(self, request: MessageRequest, call: Callable[[], str]) -> bool:
-        """Fail a request with PeerGone if no rank that it needs can serve it any more; True if it is done."""
+        """Fail a request with a PeerError if no rank that it needs can serve it any more; True if it is done.
+
+        Raises PeerFailed if the group has been aborted.
+        """
         group = self.group
+        check_abort(group, call)
         group.check_usable()
         lost = self._lost(request, group)
         if lost is None or self.advance(request):  # what a rank sent before it went can still be received
             return request.done
-        rank, how = lost
-        pid = group.host.arena.board(rank).pid
-        error = PeerGone(rank, pid, how, group.rank, call(), self._world_ranks, others=True)
-        self._locked(lambda request: self._mailbox.fail(request, error), request)
+        self.fail(request, self._error(*lost, call()))
         return True
 
     def _locked(self, action: Callable[[MessageRequest], Result], request: MessageRequest) -> Result:
         """Use the mailbox, then call `on_done` of the requests that have finished meanwhile."""
+        result, finished = self._use(action, request)
+        for done in finished:
+            if done.on_done is not None:
+                on_done, done.on_done = done.on_done, None
+                on_done()
+        return result
+
+    @holds("self")
+    def _use(
+        self, action: Callable[[MessageRequest], Result], request: MessageRequest
+    ) -> tuple[Result, list[MessageRequest]]:
+        """Use the mailbox. Returns the requests that have finished meanwhile, too."""
         group = self.group
+        if self._mailbox_lock.locked():
+            check_nested(self, f"the messages of {group}")
         with self._mailbox_lock:
             group.check_usable()
             try:
@@ -113,16 +134,10 @@ class ProgressLoop:
                 raise  # before anything has moved
             except BaseException as error:
                 # Such as Ctrl-C within a step: the mailbox and its rings may disagree about a message.
-                how = f"stopped moving messages ({type(error).__name__})"
-                call = "a point-to-point call"
-                group.break_off(PeerFailed(group.rank, how, group.rank, call, self._world_ranks))
+                give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
                 raise
             finished, self._mailbox.finished = self._mailbox.finished, []
-        for done in finished:
-            if done.on_done is not None:
-                on_done, done.on_done = done.on_done, None
-                on_done()
-        return result
+        return result, finished
 
     def _advance(self, request: MessageRequest) -> bool:
         while not request.done and self._mailbox.progress():
@@ -137,15 +152,18 @@ class ProgressLoop:
         ranks = range(group.size) if request.peer == ANY_SOURCE else [request.peer]
         return [rank for rank in ranks if rank != group.rank]
 
-    def _lost(self, request: MessageRequest, group: Group) -> tuple[int, Departure] | None:
-        """The rank that keeps a request from being served, and how it is gone; None if there is none.
+    def _lost(self, request: MessageRequest, group: Group) -> tuple[int, Departure | GivenUp] | None:
+        """The rank that keeps a request from being served, and how it is gone or has failed; None if there is none.
 
         Of several that could serve it, one that died or failed is enough; otherwise all of them must be gone.
         """
-        ranks = self._needed(request, group)
-        went = [(rank, how) for rank in ranks if (how := gone(group, rank)) is not None]
+        ranks, went = self._needed(request, group), []
+        for rank in ranks:
+            how: Departure | GivenUp = gone(group, rank) or group.host.arena.board(rank).gave_up
+            if isinstance(how, Departure) or how.number:  # who gave a call up refuses all later ones
+                went.append((rank, how))
         for rank, how in went:
-            if len(went) == len(ranks) or not how.in_order:
+            if len(went) == len(ranks) or isinstance(how, GivenUp) or not how.in_order:
                 return rank, how
         return None
 
@@ -156,3 +174,11 @@ class ProgressLoop:
         tags = self._locked(lambda _: {rank: self._mailbox.unexpected_tags(rank) for rank in ranks}, request)
         sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
         return "".join(sent)
+
+    def _error(self, rank: int, how: Departure | GivenUp, call: str) -> PeerError:
+        group = self.group
+        if isinstance(how, GivenUp):
+            words = f"gave up group {group.name!r}: {how.reason}"
+            return PeerFailed(rank, words, group.rank, call, self._world_ranks, whole=True)
+        pid = group.host.arena.board(rank).pid
+        return PeerGone(rank, pid, how, group.rank, call, self._world_ranks, others=True)

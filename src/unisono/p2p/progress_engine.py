@@ -7,13 +7,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
 
-from ..engine.mailbox import MessageRequest
-from ..errors import WaitTimeout
+from ..engine.mailbox import MessageRequest, Send
+from ..errors import PeerFailed, WaitTimeout
 from ..membership.group import Group
+from ..watch import check_abort
 from .progress import ProgressLoop
 
 __all__ = ["ProgressEngine", "progress_engine"]
@@ -35,8 +37,10 @@ class ProgressEngine(ProgressLoop):
         super().__init__(group)
         # Requests that nobody may be waiting for, with their calls, and the group, which lives as long as they do.
         self._pending: dict[MessageRequest, tuple[Callable[[], str], Group]] = {}
-        self._pending_lock = threading.Lock()
-        self._any_pending = threading.Event()
+        self._pending_lock = threading.RLock()  # a signal handler may interrupt who holds it, and make a call
+        self._no_news = threading.Lock()
+        """Held while there is nothing new for the thread. (An Event hangs if a signal handler sets it within `set`.)"""
+        self._no_news.acquire()
         self._thread: threading.Thread | None = None
         self._stopped = False
         _engines.add(self)
@@ -69,7 +73,7 @@ class ProgressEngine(ProgressLoop):
                 return
             group = self.group
             self._pending[request] = call, group
-            self._any_pending.set()
+            self._wake()
             if self._thread is None:
                 name = f"unisono messages of {group.name}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -92,34 +96,48 @@ class ProgressEngine(ProgressLoop):
         self._stopped = True
         thread = self._thread
         if thread is not None and thread.is_alive():  # it is not in a forked child
-            self._any_pending.set()
+            self._wake()
             thread.join(_IDLE_S)
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # it has been released already
+            self._no_news.release()
+
+    def interrupted(self, request: MessageRequest, call: str, error: BaseException) -> None:
+        """Cancel a request whose wait an exception has ended, such as Ctrl-C."""
+        group = self.group
+        if group.broken is None and not group.closed:
+            how = f"interrupted by {type(error).__name__}"
+            rest = self.fail(request, PeerFailed(group.rank, how, group.rank, call, self._world_ranks))
+            self._finish_rest(rest, call)
 
     def _cancel_all(self, requests: Sequence[MessageRequest], call: str) -> None:
         group = self.group
         if group.broken is None and not group.closed:
             for request in requests:
-                rest = self.cancel(request)
-                if rest is not None:
-                    rest.on_done = partial(self.discard, rest)
-                    self.finish_in_background(rest, call.__str__)
+                self._finish_rest(self.cancel(request), call)
+
+    def _finish_rest(self, rest: Send | None, call: str) -> None:
+        """Let the thread finish a send that was cancelled after it had begun."""
+        if rest is not None:
+            rest.on_done = partial(self.discard, rest)
+            self.finish_in_background(rest, call.__str__)
 
     def _run(self) -> None:
         torch.set_grad_enabled(False)
         while not self._stopped:
-            if self._any_pending.wait(_IDLE_S):
+            news = self._no_news.acquire(timeout=_IDLE_S)
+            if news:
                 time.sleep(_GRACE_S)
                 self._finish_pending()
             with self._pending_lock:
-                if not self._pending:
-                    if not self._any_pending.is_set():
-                        self._thread = None
-                        return
-                    self._any_pending.clear()
+                if not self._pending and not news:
+                    self._thread = None
+                    return
 
     def _finish_pending(self) -> None:
         """Run the progress loop until no request is pending."""
-        changed_at = check_at = time.monotonic()
+        changed_at = look_at = check_at = time.monotonic()
         try:
             while (pending := self._all_pending()) and not self._stopped:
                 wakeups = self._poller.wakeups
@@ -128,6 +146,9 @@ class ProgressEngine(ProgressLoop):
                 now = time.monotonic()
                 if self._poller.wait(wakeups, now - changed_at + _WAITED_S, self._look_up_s):
                     changed_at = now
+                if now > look_at:
+                    look_at = now + self._look_up_s
+                    check_abort(self.group, str)
                 if now > check_at:
                     check_at = now + _CHECK_PEERS_S
                     for request, (call, _) in pending.items():
@@ -152,11 +173,14 @@ def progress_engine(group: Group) -> ProgressEngine:
             group.check_usable()
             engine = group.progress_engine
             if not isinstance(engine, ProgressEngine):
-                engine = group.progress_engine = ProgressEngine(group)
+                made = ProgressEngine(group)
+                engine = group.progress_engine
+                if not isinstance(engine, ProgressEngine):  # no signal handler has made one meanwhile
+                    engine = group.progress_engine = made
     return engine
 
 
-_making = threading.Lock()
+_making = threading.RLock()
 _engines: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()
 
 

@@ -36,10 +36,17 @@ class Transfer(Work[torch.Tensor]):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the tensor may change (isend) or has been written (irecv). Returns True, or raises the error.
 
-        timeout: seconds from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on.
+        timeout: seconds from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on. Ctrl-C
+        cancels the call, as it does with `send` and `recv`.
         """
         if not self._done.is_set():
-            self._engine.wait(self._request, self._call_text, self._timeout_s if timeout is None else timeout)
+            try:
+                self._engine.wait(self._request, self._call_text, self._timeout_s if timeout is None else timeout)
+            except UnisonoError:
+                raise
+            except BaseException as error:
+                self._interrupted(error)
+                raise
         return super().wait()
 
     def is_completed(self) -> bool:
@@ -56,6 +63,9 @@ class Transfer(Work[torch.Tensor]):
         self.wait()
         request = self._request
         return request.source if isinstance(request, Receive) else self._rank
+
+    def _interrupted(self, error: BaseException) -> None:
+        self._engine.interrupted(self._request, self._call_text(), error)
 
     def _call_text(self) -> str:
         return f"{self._text()} ({self._where})"

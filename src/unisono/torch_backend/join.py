@@ -20,6 +20,7 @@ from ..errors import OutOfMemory, PeerGone, WaitTimeout
 from ..membership import Group, get_default, set_default
 from ..membership.rendezvous import meet, meeting_number
 from ..records import Departure, DepartureKind
+from ..watch import check_abort
 from ..watch.gone import gone
 
 if TYPE_CHECKING:
@@ -63,9 +64,11 @@ def join(
     group = Group(_arena(own, rank, size, name, config), rank, name=name, config=config)
     _alive.add(group)
     if world:
-        _world = group
-        if get_default() is None:
+        if get_default() in (None, _world):
             set_default(group)
+        if _world is not None:  # torch has aborted it, and forgotten it
+            _world.close()
+        _world = group
     return group
 
 
@@ -156,7 +159,7 @@ def _sub_group(world: Group, store: Store, rank: int, world_ranks: Sequence[int]
         if len(members) > 1:
             store.set("region", json.dumps({"start": arena.start}))
     else:
-        said = json.loads(_await(store, "region", name, rank, timeout_s))
+        said = json.loads(_await(store, "region", name, rank, timeout_s, world))
         if store.add("read", 1) == len(members) - 1:
             store.delete_key("region")
             store.delete_key("read")
@@ -168,13 +171,14 @@ def _sub_group(world: Group, store: Store, rank: int, world_ranks: Sequence[int]
     return group
 
 
-def _await(store: Store, key: str, name: str, rank: int, timeout_s: float) -> bytes:
-    """Return what rank 0 of the group has stored. Polls, because the store's `wait` cannot be interrupted by Ctrl-C."""
+def _await(store: Store, key: str, name: str, rank: int, timeout_s: float, world: Group) -> bytes:
+    """Return what rank 0 of the group has stored. Polls, because the store's `wait` cannot be interrupted."""
     began, pause_s = time.monotonic(), _ASK_S
     while not store.check([key]):
         waited_s = time.monotonic() - began
         if waited_s > timeout_s:
             raise WaitTimeout(_call(name), waited_s, (0,), rank)
+        check_abort(world, lambda: _call(name))
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _ASK_SELDOM_S)
     return store.get(key)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import torch
 
-from ..errors import PeerGone, WaitTimeout
+from ..errors import PeerFailed, PeerGone, WaitTimeout
 from ..membership.group import Group
 from ..p2p import recv, send
 from ..records import Sighting
@@ -44,15 +44,17 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
             left_s = max(0.0, began + timeout_s - time.monotonic())
             try:
                 recv(torch.empty(1, dtype=torch.int64, device="cpu"), rank, group, tag, timeout_s=left_s)
-            except (PeerGone, WaitTimeout) as error:
+            except (PeerFailed, PeerGone, WaitTimeout) as error:
+                group.check_usable()  # it has not been aborted
                 absent[rank] = 1
                 seen += error.seen if isinstance(error, WaitTimeout) else ()
-                why += f" {error}" if isinstance(error, PeerGone) else ""
+                why += "" if isinstance(error, WaitTimeout) else f" {error}"
                 if not wait_all_ranks:
                     break
         for rank in range(1, group.size):  # who comes later hears at once that it is over
-            with suppress(PeerGone):
+            with suppress(PeerFailed, PeerGone):
                 send(absent, rank, group, tag)
+        group.check_usable()
     if absent.any():
         missing = absent.nonzero().flatten().tolist()
         late = WaitTimeout(call, time.monotonic() - began, missing, group.rank, why, seen=seen)

@@ -12,7 +12,6 @@ import torch
 import torch._C._distributed_c10d as c10d
 from torch import distributed
 
-from ..records import DepartureKind
 from .calls import Calls
 from .join import go_on, leave
 from .patch import hide_from_dynamo
@@ -119,7 +118,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 
     def abort(self) -> None:
         """Leave the group at once; calls in progress raise an error, here and on the other ranks."""
-        self.group.abandon(DepartureKind.ABANDONED, "aborted the group")
+        self.group.abort()
 
 
 class UnisonoBackend(Calls, c10d.Backend):

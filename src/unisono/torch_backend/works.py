@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -93,7 +94,7 @@ class Together(Work[Any]):
 
     def __init__(self, works: list[Work[Any]]) -> None:
         super().__init__(f"{len(works)} calls")
-        self._works, self._left = works, len(works)
+        self._works, self._left, self._lock = works, len(works), threading.Lock()
         for work in works:
             work.get_future().add_done_callback(self._one_over)
         if not works:
@@ -106,6 +107,15 @@ class Together(Work[Any]):
         if over:
             errors = [error for work in self._works if (error := work.exception()) is not None]
             self._finish(errors[0] if errors else None)
+
+    def _check_nested(self) -> None:
+        for work in self._works:
+            work._check_nested()  # noqa: SLF001  as it is a Work, too
+
+    def _interrupted(self, error: BaseException) -> None:
+        for work in self._works:
+            if not work.is_completed():
+                work._interrupted(error)  # noqa: SLF001
 
 
 class Finished(TorchWork):

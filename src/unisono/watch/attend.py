@@ -8,34 +8,28 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-import torch
-
+from ..engine.nested import user_line
 from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
-from ..errors import MismatchError, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
+from ..errors import MismatchError, NestedCall, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
 from ..membership.group import Group
 from ..membership.survivors import agree_on_failed, check_left_out
 from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
 from ..schedule import BLOCKED
 from ..units import seconds
+from .abort import check_abort
 from .gone import gone
 from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
 __all__ = ["attend", "caller", "interrupted", "odd_ones"]
 
-_INSIDE = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    os.path.dirname(torch.__file__) + os.sep,
-)
-"""Frames of these folders are not the user's: this package, and torch, which may call it."""
 _LOOKS = 20
 """A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
 _ENDING_S = 10.0
@@ -50,10 +44,7 @@ Where the calls that are known could be made again in another way, it waits for 
 
 def caller() -> str:
     """The line outside this package and torch that made the current call, as file:line."""
-    frame = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
 
 
 def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:
@@ -122,6 +113,8 @@ class _Watch:
             self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan), waited_s > allowed_s
         )
         peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
+        check_abort(self.group, lambda: self.call)  # after the views: who hears of it earlier gives up, too
+        self.group.check_usable()  # another thread of this rank may have given up
         verdict = judge(me, peers)
         if not isinstance(verdict, Disagree):
             check_left_out(self.group)
@@ -215,7 +208,7 @@ class _Watch:
             reason = error.reason
         self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
         self.host.sign_off(self.plan)
-        if not isinstance(error, UnisonoError):
+        if not isinstance(error, UnisonoError) or isinstance(error, NestedCall):  # from a signal handler
             how = f"interrupted by {type(error).__name__}"
             error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)
         self.group.break_off(error)

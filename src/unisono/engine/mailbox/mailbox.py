@@ -100,12 +100,14 @@ class Mailbox:
             channel.queue.remove(request)
         return None
 
-    def fail(self, request: MessageRequest, error: Exception) -> None:
-        """End a request with an error, unless it is done."""
+    def fail(self, request: MessageRequest, error: Exception) -> Send | None:
+        """End a request with an error, unless it is done. Returns what `cancel` does."""
+        rest = None
         if not request.done:
-            self.cancel(request)
+            rest = self.cancel(request)
             request.error = error
             self._finish(request)
+        return rest
 
     def unexpected_tags(self, source: int) -> list[int]:
         """The tags of the messages from a rank that no receive has taken."""

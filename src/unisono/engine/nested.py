@@ -1,0 +1,69 @@
+"""Calls made inside another call of the same thread: by a signal handler, or by what the garbage collector runs.
+
+Such code runs between any two steps of whatever its thread does, also while that holds a lock; the lock would never
+become free. So who finds a lock taken looks whether its own thread holds it, in a function further up the stack.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+import torch
+
+from ..errors import NestedCall
+
+__all__ = ["check_nested", "holds", "user_line"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_INSIDE = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    os.path.dirname(torch.__file__) + os.sep,
+)
+"""Frames of these folders are not the user's: this package, and torch, which may call it."""
+
+_holders: dict[CodeType, str] = {}
+"""The functions that hold a lock, with the name of the local variable whose lock it is."""
+
+
+def holds(name: str) -> Callable[[Function], Function]:
+    """Decorator: this function holds the lock of its local variable of this name, for a part of its time."""
+
+    def register(function: Function) -> Function:
+        _holders[function.__code__] = name
+        return function
+
+    return register
+
+
+def check_nested(owner: object, what: str) -> None:
+    """Raise NestedCall if the code that makes the current call has interrupted a holder of the owner's lock.
+
+    what: the owner in words.
+    """
+    user = _user(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
+    frame = user.f_back
+    while frame is not None:
+        name = _holders.get(frame.f_code)
+        if name is not None and frame.f_locals.get(name) is owner:
+            raise NestedCall(what, _line(user), _line(_user(frame)))
+        frame = frame.f_back
+
+
+def user_line(frame: FrameType) -> str:
+    """The line outside this package and torch from which this frame was called, as file:line."""
+    return _line(_user(frame))
+
+
+def _user(frame: FrameType) -> FrameType:
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        frame = frame.f_back
+    return frame
+
+
+def _line(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
