@@ -22,7 +22,6 @@ from .errors import (
     PeerError,
     PeerFailed,
     PeerGone,
-    PeerUnreachable,
     ProgramError,
     RankFailed,
     UnisonoError,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["has_ended", "start_ticks", "watch_process"]
+
+_NONE = {errno.ESRCH, errno.ENOENT, errno.EINVAL}
+"""There is no such process; the last two, by the version of Linux: its number is that of a thread by now."""
 
 
 def start_ticks(pid: int) -> int:
@@ -23,8 +27,10 @@ def watch_process(pid: int, ticks: int) -> int | None:
     """A file descriptor for `has_ended`; None if that process has ended. Raises OSError where none is free."""
     try:
         fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+    except OSError as error:
+        if error.errno in _NONE:
+            return None
+        raise
     if start_ticks(pid) != ticks:
         os.close(fd)
         return None

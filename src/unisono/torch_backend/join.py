@@ -1,9 +1,8 @@
-"""Join a group through torch's store, and leave it."""
+"""Join a group through torch's store, or in the memory of the world, and leave it."""
 
 from __future__ import annotations
 
 import atexit
-import json
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,19 +14,19 @@ from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr
 
 from ..config import Config
 from ..engine.arena import Arena
-from ..engine.sub_arena import SubArena
-from ..errors import OutOfMemory, WaitTimeout
+from ..errors import WaitTimeout
 from ..membership import Group, get_default, set_default
 from ..membership.rendezvous import meet, meeting_number
 from ..records import DepartureKind
 from ..watch.gone import gone
+from .sub_group import make_sub_group
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 __all__ = ["join", "leave"]
 
-_ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
+_ASK_S = 0.0002
 _FOLLOW_S = 1.0
 """How long a rank that leaves waits for rank 0 to leave."""
 
@@ -56,9 +55,9 @@ def join(
     world = not global_ranks
     if world:
         _meeting = meeting_number(store, rank)
-    own = PrefixStore(f"unisono {_meeting}", store)
     if not world and _world is not None and not _world.closed:
-        return _sub_group(_world, own, rank, global_ranks, name, timeout_s)
+        return make_sub_group(_world, rank, global_ranks, name, timeout_s)
+    own = PrefixStore(f"unisono {_meeting}", store)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
     group = Group(_arena(own, rank, size, name, config), rank, name=name, config=config)
     _alive.add(group)
@@ -121,43 +120,6 @@ def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Are
         for key in [*(f"rank {r}" for r in range(size)), "verdict"]:
             store.delete_key(key)
     return arena
-
-
-def _sub_group(world: Group, store: Store, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:
-    """Make a group in memory that its first member lends; the others learn its place through the store."""
-    lender, members = world.host.lender, tuple(world_ranks)
-    lender.collect()
-    if rank == 0:
-        try:
-            arena = lender.lend(members)
-        except OutOfMemory as error:
-            store.set("region", json.dumps({"reason": str(error)}))
-            raise
-        if len(members) > 1:
-            store.set("region", json.dumps({"start": arena.start}))
-    else:
-        said = json.loads(_await(store, "region", name, rank, timeout_s))
-        if store.add("read", 1) == len(members) - 1:
-            store.delete_key("region")
-            store.delete_key("read")
-        if "reason" in said:
-            raise OutOfMemory(said["reason"])
-        arena = SubArena(lender, said["start"], members, rank)
-    group = Group(arena, rank, name=name, config=world.host.config, parent=world)
-    group.timeout_s = timeout_s
-    return group
-
-
-def _await(store: Store, key: str, name: str, rank: int, timeout_s: float) -> bytes:
-    """Return what rank 0 of the group has stored. Polls, because the store's `wait` cannot be interrupted by Ctrl-C."""
-    began, pause_s = time.monotonic(), _ASK_S
-    while not store.check([key]):
-        waited_s = time.monotonic() - began
-        if waited_s > timeout_s:
-            raise WaitTimeout(_call(name), waited_s, (0,), rank)
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _ASK_SELDOM_S)
-    return store.get(key)
 
 
 def _call(name: str) -> str:
