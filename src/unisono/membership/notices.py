@@ -53,7 +53,9 @@ class MeetingVerdict:
             and sum(map(bool, told.values())) == 1
             and (not told["name"] or _NAME.fullmatch(told["name"]))
         ):
-            return cls(**{key: tuple(value) if key in lists else value for key, value in told.items()})
+            for key in lists:
+                told[key] = tuple(told[key])
+            return cls(**told)
         raise _refusal(0, said, "no verdict")
 
 
