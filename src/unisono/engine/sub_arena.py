@@ -49,7 +49,7 @@ class SubArena(Layout):
     def complete(self) -> bool:
         """Does every living member use this memory, so that nobody looks for it any more?"""
         return all(
-            ctypes.c_int64.from_address(self.control(rank) + 8 * LineWord.PID).value
+            ctypes.c_int64.from_address(self.control(rank) + 8 * LineWord.WITNESS).value
             or not _exists(self.board(rank).pid)
             for rank in range(self.size)
         )
