@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import resource
 import socket
 import struct
 import tracemalloc
@@ -108,4 +109,18 @@ def test_the_kernel_says_who_is_there() -> None:
     channel, raw = PlainChannel.pair()
     raw.close()
     assert channel.peer == (os.getpid(), os.getuid())
+    channel.close()
+
+
+def test_a_descriptor_for_which_there_is_no_number_is_an_error() -> None:
+    channel, raw = PlainChannel.pair()
+    with raw:
+        socket.send_fds(raw, [framed(b"1", fds=1)], [raw.fileno()])
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(OSError, match=r"[Tt]oo many open files"):
+                channel.poll()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     channel.close()

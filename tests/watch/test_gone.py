@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,21 @@ def test_who_lives_is_there_and_who_was_killed_has_died(group: Any) -> None:
     group.child.kill()
     group.child.wait()
     how = gone(group, 1)
+    assert how is not None
+    assert how.how == DepartureKind.DIED
+
+
+def test_a_number_that_belongs_to_a_thread_by_now_is_no_life(group: Any) -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        group.host.arena.board(1).set_process(thread.native_id, MINE)
+        how = gone(group, 1)
+    finally:
+        end.set()
+        thread.join()
     assert how is not None
     assert how.how == DepartureKind.DIED
 
