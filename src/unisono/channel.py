@@ -1,12 +1,16 @@
 """Messages with file descriptors between two processes of one host, over a Unix stream socket.
 
-A message is a value (a small object, pickled), a payload (bytes of any length) and file descriptors. On the wire: a
-header with the two lengths and the number of descriptors, the value, the payload; the descriptors travel with the first
-byte. Both ends belong to one user, who may do anything to either process anyway: so unpickling is no risk.
+A message is a value (a small object), a payload (bytes of any length) and file descriptors. On the wire: a header with
+the two lengths and the number of descriptors, the value, the payload; the descriptors travel with the first byte.
+
+Values are pickled, between a program and the ranks that it has started. Processes that have only met speak by a
+`PlainChannel`: what comes there runs no code, and takes little memory.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import pickle
 import select
@@ -17,9 +21,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-__all__ = ["LONGEST_S", "Channel", "Descriptor", "Packet", "remaining"]
+__all__ = ["LONGEST_S", "Channel", "Descriptor", "Packet", "PeerProcess", "PlainChannel", "remaining"]
 
 _HEADER = struct.Struct("<IQB")
+_CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 18
 _MAX_FDS = 16
 
@@ -33,6 +38,13 @@ class Packet(NamedTuple):
     value: Any
     payload: bytes
     fds: list[int]
+
+
+class PeerProcess(NamedTuple):
+    """The process at the other end of a connection, by the kernel's account: it made this end, or listened there."""
+
+    pid: int
+    user: int
 
 
 class Descriptor:
@@ -65,6 +77,9 @@ class _Socket(socket.socket):
 class Channel:
     """One end of a connection; takes the socket over. Not for several threads at once."""
 
+    _most_bytes = 1 << 62
+    """Of a message."""
+
     def __init__(self, sock: socket.socket) -> None:
         self._socket = _Socket(fileno=sock.detach())
         self._bytes = bytearray()
@@ -80,10 +95,16 @@ class Channel:
         """The file descriptor, for a selector."""
         return self._socket.fileno()
 
+    @property
+    def peer(self) -> PeerProcess:
+        """Who is at the other end."""
+        packed = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return PeerProcess(*_CREDENTIALS.unpack(packed)[:2])
+
     def send(self, value: object, payload: bytes = b"", fds: Sequence[int] = (), deadline: float | None = None) -> None:
         """Send one message. Raises TimeoutError at the deadline, and another OSError where the peer has gone."""
-        pickled = pickle.dumps(value)
-        head = _HEADER.pack(len(pickled), len(payload), len(fds)) + pickled
+        packed = self._pack(value)
+        head = _HEADER.pack(len(packed), len(payload), len(fds)) + packed
         self._socket.settimeout(remaining(deadline))
         try:
             sent = socket.send_fds(self._socket, [head], fds)
@@ -94,7 +115,7 @@ class Channel:
             self._socket.settimeout(None)
 
     def receive(self, deadline: float | None = None) -> Packet:
-        """The next message. Raises EOFError where the peer has gone, TimeoutError at the deadline."""
+        """The next message. Raises as `poll` does, and TimeoutError at the deadline."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         while (message := self.poll()) is None:
@@ -104,11 +125,15 @@ class Channel:
         return message
 
     def poll(self) -> Packet | None:
-        """The next message if it has arrived as a whole, without waiting. Raises EOFError where the peer has gone."""
+        """The next message if it has arrived as a whole, without waiting.
+
+        Raises EOFError where the peer has gone, or what it sends is no message; another OSError where no file
+        descriptor is free for one that came.
+        """
         while (message := self._take()) is None:
             try:
                 # Not socket.recv_fds, which drops its flags.
-                data, beside, _, _ = self._socket.recvmsg(
+                data, beside, flags, _ = self._socket.recvmsg(
                     _CHUNK, socket.CMSG_LEN(_MAX_FDS * 4), socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
@@ -119,7 +144,9 @@ class Channel:
                 raise EOFError("the peer has closed the channel")
             self._bytes += data
             for _, _, numbers in beside:
-                self._fds += memoryview(numbers).cast("i").tolist()
+                self._fds += memoryview(numbers[: len(numbers) // 4 * 4]).cast("i").tolist()
+            if flags & socket.MSG_CTRUNC:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return message
 
     def _take(self) -> Packet | None:
@@ -127,12 +154,20 @@ class Channel:
             return None
         value, payload, count = _HEADER.unpack_from(self._bytes)
         middle, end = _HEADER.size + value, _HEADER.size + value + payload
+        if end > self._most_bytes or not count <= len(self._fds) <= count + _MAX_FDS:
+            raise EOFError(f"the peer has sent what is no message (of {end} bytes with {count} descriptors)")
         if len(self._bytes) < end:
             return None
         with memoryview(self._bytes) as view:
-            message = Packet(pickle.loads(view[_HEADER.size : middle]), bytes(view[middle:end]), self._fds[:count])  # noqa: S301  the module's docstring says why
+            message = Packet(self._unpack(view[_HEADER.size : middle]), bytes(view[middle:end]), self._fds[:count])
         del self._bytes[:end], self._fds[:count]
         return message
+
+    def _pack(self, value: object) -> bytes:
+        return pickle.dumps(value)
+
+    def _unpack(self, packed: memoryview) -> Any:
+        return pickle.loads(packed)  # noqa: S301  the module's docstring says why
 
     def hang_up(self) -> None:
         """End the connection, also for processes that have inherited a copy of this end, and close it."""
@@ -154,6 +189,21 @@ class Channel:
 
     def __del__(self) -> None:
         self.close()
+
+
+class PlainChannel(Channel):
+    """A channel for short messages, whose values are what JSON knows. Nothing that comes in is believed."""
+
+    _most_bytes = 64 << 10
+
+    def _pack(self, value: object) -> bytes:
+        return json.dumps(value).encode()
+
+    def _unpack(self, packed: memoryview) -> Any:
+        try:
+            return json.loads(bytes(packed))
+        except (ValueError, RecursionError) as error:
+            raise EOFError("the peer has sent what is no message") from error
 
 
 def remaining(deadline: float | None) -> float | None:

@@ -21,7 +21,7 @@ import torch
 
 from .collectives import all_gather_single
 from .engine.sub_arena import SubArena
-from .errors import ArgumentError, DTypeError, MismatchError, OutOfMemory
+from .errors import ArgumentError, DTypeError, InternalError, MismatchError, OutOfMemory
 from .membership import Group, NonMember, group_or_default, shutdown
 from .membership.current import get_default
 from .records import CallRecord, digest
@@ -174,10 +174,17 @@ def _agree(
     number = parent.host.call_number - 1
     if refused is not None:
         raise refused
-    calls = {rank: CallRecord.unpack(packed.rstrip(b"\0")) for rank, (_, _, packed) in enumerate(told)}
+    calls = {rank: _record(rank, packed.rstrip(b"\0")) for rank, (_, _, packed) in enumerate(told)}
     if odd := odd_ones(calls):
         raise MismatchError(number, calls, odd, parent.world_ranks if parent.parent else ())
     return [(color, key) for color, key, _ in told]
+
+
+def _record(rank: int, packed: bytes) -> CallRecord:
+    try:
+        return CallRecord.unpack(packed)
+    except ValueError as error:
+        raise InternalError(f"rank {rank} has sent {error}: do all ranks run the same version?") from error
 
 
 def _make(
@@ -209,7 +216,7 @@ def _make(
     if not joins:
         return NonMember(name, parent.world_ranks[parent.rank], world_ranks)
     rank = members.index(parent.rank)
-    arena = lent or SubArena(parent.host.lender, starts[members[0]], world_ranks, rank)
+    arena = lent or parent.host.lender.borrow(starts[members[0]], world_ranks, rank)
     group = Group(arena, rank, name=name, config=parent.host.config, parent=parent)
     group.timeout_s = parent.timeout_s if timeout_s is None else timeout_s
     return group

@@ -86,9 +86,17 @@ class CallRecord(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> CallRecord:
-        """The record of bytes that `pack` has made."""
-        fields = json.loads(data)
-        return cls(*fields)._replace(counts=None if fields[2] is None else tuple(fields[2]))
+        """The record of bytes that `pack` has made. Raises ValueError for others."""
+        try:
+            said = json.loads(data)
+            record = cls(*said)._replace(counts=None if said[2] is None else tuple(said[2]))
+        except (LookupError, RecursionError, TypeError, ValueError) as error:
+            raise ValueError(f"no record of a call: {error}") from error
+        kinds = {"counts": tuple | None, "root": int}
+        whole = all(type(count) is int for count in record.counts or ())
+        if not whole or not all(isinstance(v, kinds.get(k, str)) for k, v in record._asdict().items()):
+            raise ValueError(f"no record of a call: {record!r:.200}")
+        return record
 
 
 def only_sizes_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:

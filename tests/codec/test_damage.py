@@ -17,6 +17,8 @@ import msgpack
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from unisono import ArgumentError, UnisonoError
 from unisono.codec import decode, encode
@@ -49,6 +51,14 @@ class Hooked:
 
     def __setstate__(self, state: Any) -> None:
         ran.append("setstate")
+
+
+@dataclasses.dataclass
+class Ending:
+    x: int
+
+    def __del__(self) -> None:
+        ran.append("del")
 
 
 def explode() -> None:
@@ -128,6 +138,11 @@ def test_random_trees_raise_or_give_some_object() -> None:
     assert done > 100
 
 
+def alike(count: int) -> list[msgpack.ExtType]:
+    """Integers with one hash, which a dict compares with each other: for hours, if there are many."""
+    return [msgpack.ExtType(0, (k * (2**61 - 1)).to_bytes(10, "little")) for k in range(count)]
+
+
 FORGED: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "0 bytes"),
     "another codec": (b"\x00\x01", "another version"),
@@ -160,12 +175,23 @@ FORGED: dict[str, tuple[bytes, str]] = {
     "a huge array": (forged(array("<f8", [2**61]), bytes(8)), "only 8 have come"),
     "an array of objects": (forged(array("|O", [1]), bytes(8)), "an array of |O"),
     "an array of structures": (forged(array("i4,f8", [1]), bytes(12)), "an array of i4,f8"),
+    "much to say of a tensor": (forged(msgpack.ExtType(TENSOR, b"\xdd\x00\x10\x00\x00" * 1000)), "dtype and shape"),
+    "keys that are all alike": (forged([DICT, *alike(4000)]), "hash of another"),
+    "members that are all alike": (forged([SET, *alike(4000)]), "hash of another"),
+    "a class that runs code at its end": (forged([RECORD, __name__, "Ending", "x", 1]), "a __del__"),
     "no class": (forged([RECORD, "no_such_module", "Thing", "x", 1]), "no class no_such_module.Thing .* import"),
     "a class within a function": (forged([RECORD, __name__, "forged.x"]), "no class"),
     "no dataclass": (forged([RECORD, __name__, "Bomb"]), "no dataclass"),
     "other fields": (forged([RECORD, __name__, "Plain", "x", 1, "z", 2]), "the fields .* same version"),
     "fewer fields": (forged([RECORD, __name__, "Plain", "x", 1]), "the fields .* same version"),
 }
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=100).map(lambda it: forged(it, bytes(16))))
+@settings(max_examples=500, deadline=None)
+def test_any_bytes_are_an_object_or_an_error(data: bytes) -> None:
+    with contextlib.suppress(ArgumentError):
+        decode(data)
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -181,6 +207,7 @@ def test_the_forger_can_also_make_what_is_right() -> None:
     assert decode(forged(array("|b1", [2]), b"\1\0")).tolist() == [True, False]
     assert decode(forged([RECORD, __name__, "Plain", "x", 1, "y", 2])) == Plain(1, 2)
     assert decode(forged(b"\x92\x00" * 101 + b"\x01"))
+    assert len(decode(forged([SET, *alike(500), *range(5000)]))) == 5499
 
 
 def test_lists_that_claim_to_be_long_take_no_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from unisono.engine.arena import Arena
 from unisono.engine.heap import Heap
 from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, requests
 from unisono.engine.mailbox import mailbox as module
-from unisono.errors import ArgumentError, MessageMismatch
+from unisono.errors import ArgumentError, InternalError, MessageMismatch
 
 RING = 4096
 Boxes = list[Mailbox]
@@ -358,3 +359,13 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
         for k, request in zip(seeds, got[key], strict=False):
             assert request.done
             assert torch.equal(request.tensor, values(len(request.tensor), k))
+
+
+@pytest.mark.parametrize("offset", [-128, -(1 << 40), 4, (1 << 20) - 64, 1 << 45, 4096])
+def test_a_ring_that_lies_elsewhere_is_refused(boxes: Callable[[int], Boxes], offset: int) -> None:
+    """Out of the sender's heap, out of line, or where no ring is."""
+    _, b = boxes(2)
+    ctypes.c_int64.from_address(b._arena.mail(0, 1)).value = offset + 1
+    receive(b, None, 0)
+    with pytest.raises(InternalError, match=f"rank 0 says that its messages lie at byte {offset} of its heap"):
+        b.progress()

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from unisono.errors import ArgumentError, MismatchError, PeerGone, RankFailed, UsageError, WaitTimeout
+from unisono.errors import ArgumentError, MismatchError, OutOfMemory, PeerGone, RankFailed, UsageError, WaitTimeout
 from unisono.local_world.messages import Report
 from unisono.local_world.outcome import outcomes, rank_failed, results
 from unisono.local_world.pickling import pack, unpack
@@ -88,6 +88,7 @@ def test_all_the_same_is_said_once():
         gone(3, 1),
         RankFailed(2, "inner"),
         rank_failed(2, "inner", {}, ArgumentError("deep")),
+        OutOfMemory("full"),
         ValueError("not ours"),
         None,
     ],
@@ -98,6 +99,7 @@ def test_the_error_is_both_and_survives_pickling(cause):
         assert isinstance(twin, RankFailed)
         assert isinstance(twin, ArgumentError) == isinstance(cause, ArgumentError)
         assert isinstance(twin, WaitTimeout) == isinstance(cause, WaitTimeout)
+        assert isinstance(twin, MemoryError) == isinstance(cause, MemoryError)
         assert (twin.rank, twin.traceback, twin.waiting) == (1, "Traceback", {0: "waited"})
         assert str(twin) == "rank 1 failed:\nTraceback\n\nrank 0 failed after it:\nwaited"
         assert repr(type(twin)) == "<class 'unisono.errors.RankFailed'>"

@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,6 +70,21 @@ def test_the_system_tells_how_a_process_has_ended_whose_parent_has_asked(group: 
 )
 def test_a_wait_status_in_words(status: int, words: str) -> None:
     assert ending_in_words(status) == words
+
+
+def test_a_number_that_belongs_to_a_thread_by_now_is_no_life(group: Any) -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        group.arena.board(1).set_process(thread.native_id, MINE)
+        how = group.presence.gone(1)
+    finally:
+        end.set()
+        thread.join()
+    assert how is not None
+    assert how.how == DepartureKind.DIED
 
 
 def test_a_number_that_belongs_to_another_process_by_now_is_no_life(group: Any) -> None:

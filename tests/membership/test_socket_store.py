@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from unisono.channel import PeerProcess, PlainChannel
 from unisono.errors import ArgumentError, WaitTimeout
 from unisono.membership import rendezvous, socket_store
 from unisono.membership.identity import Identity
+from unisono.membership.notices import write_identity
 from unisono.membership.socket_store import SocketStore
 from unisono.records import DepartureKind
 
@@ -23,6 +25,7 @@ def job(monkeypatch):
     mine = Identity.mine
     own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "mine", own)
+    monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
     return f"test {secrets.token_hex(8)}"
 
 
@@ -83,7 +86,7 @@ def test_two_processes_that_claim_one_rank_are_told(job):
         assert "is rank 0 of the job" in str(meet(job, 0, 2))
         first, second = SocketStore(job, 1, 60), SocketStore(job, 1, 60)
         for store in (first, second):
-            store.set("rank 1", "{}")
+            store.set("rank 1", write_identity(Identity.mine()))
             assert host.check(["rank 1"])
         deadline = time.monotonic() + 30
         while not second.check(["verdict"]):
@@ -102,10 +105,10 @@ def test_two_processes_that_claim_one_rank_are_told(job):
 def test_another_user_s_socket_is_not_spoken_to(job, monkeypatch):
     host = SocketStore(job, 0, 60)
     try:
-        monkeypatch.setattr(socket_store, "_user_of", lambda _sock: os.getuid() + 1)
+        monkeypatch.setattr(PlainChannel, "peer", PeerProcess(1, os.getuid() + 1))
         with pytest.raises(ArgumentError, match="belongs to user"):
             SocketStore(job, 1, 60)
         assert not host.check(["rank 1"])  # nor is another user's connection
-        assert not host._peers
+        assert not host._peers + host._silent
     finally:
         host.close()

@@ -15,8 +15,8 @@ import torch
 from ..engine.tensors import ALL_DTYPES, dtype_name
 
 __all__ = [
-    "ARRAY", "ATOMS", "CONTAINERS", "DTYPES", "LEAVES", "MOST_LEVELS", "NUMBER", "NUMPY_DTYPES", "RECORD",
-    "SURROGATES", "TENSOR", "Leaf",
+    "ARRAY", "ATOMS", "CONTAINERS", "DTYPES", "HASHED", "LEAVES", "MOST_LEVELS", "NUMBER", "NUMPY_DTYPES", "RECORD",
+    "SEGMENTED", "SURROGATES", "TENSOR", "Leaf",
 ]  # fmt: skip
 
 ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
@@ -24,6 +24,9 @@ ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
 
 CONTAINERS: tuple[type, ...] = (list, tuple, set, frozenset, torch.Size, dict)
 """Types that become a msgpack list: their index here, then their items; of a dict, keys and values in turn."""
+
+HASHED = frozenset({dict, set, frozenset})
+"""The containers whose keys or members are looked for by their hash."""
 
 RECORD = len(CONTAINERS)
 """In place of that index, for a dataclass: then its module, its name, and its fields' names and values in turn."""
@@ -66,3 +69,6 @@ LEAVES = (
 
 TENSOR, ARRAY, NUMBER = range(len(LEAVES), len(LEAVES) + 3)
 """Extension codes of torch tensors, of numpy arrays, and of numpy's other scalars."""
+
+SEGMENTED = frozenset({TENSOR, ARRAY, NUMBER})
+"""Those whose bytes follow the tree."""

@@ -15,6 +15,10 @@ from . import kinds, records
 __all__ = ["read"]
 
 _MOST_DIMENSIONS = 64
+_MOST_DETAILS = 1024
+"""Bytes that say dtype and shape of a tensor or an array."""
+_MOST_ALIKE = 1000
+"""Keys, or members of a set, with the hash of another one: each is compared with all that came before."""
 
 
 def read(header: memoryview, segments: memoryview) -> Any:
@@ -51,6 +55,10 @@ class _Reader:
             return self.record(items, level)
         items = self.inside(items, level)
         kind = kinds.CONTAINERS[tag]
+        if kind in kinds.HASHED:
+            hashed = items[::2] if kind is dict else items
+            if len(hashed) > _MOST_ALIKE and len(hashed) - len(set(map(hash, hashed))) > _MOST_ALIKE:
+                raise ArgumentError(f"more than {_MOST_ALIKE} keys or members have the hash of another: it is forged")
         return dict(zip(items[::2], items[1::2], strict=True)) if kind is dict else kind(items)
 
     def inside(self, items: list[Any], level: int) -> list[Any]:
@@ -73,6 +81,8 @@ class _Reader:
         return records.rebuild(cls, names, self.inside(items[1::2], level))
 
     def leaf(self, code: int, data: bytes) -> Any:
+        if code in kinds.SEGMENTED and len(data) > _MOST_DETAILS:
+            raise ArgumentError(f"{len(data)} bytes of dtype and shape: the object is damaged")
         if code == kinds.TENSOR:
             return self.tensor(*msgpack.unpackb(data))
         if code in {kinds.ARRAY, kinds.NUMBER}:

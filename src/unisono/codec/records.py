@@ -38,6 +38,8 @@ def unfit(cls: type) -> str:
     """Why instances of this class are more than their fields; "" if they are not."""
     if _in_class(cls, "__dataclass_fields__") is None:
         return "it is no dataclass"
+    if _in_class(cls, "__del__") is not None:
+        return "it has a __del__, whose code would run at its end"
     for base in cls.__mro__[:-1]:
         if not base.__flags__ & _HEAP_TYPE:
             return f"it inherits from {base.__name__}, which is more than fields"

@@ -1,31 +1,42 @@
 """The shared memory of a world: one memfd, which every rank maps. It has no name in a file system.
 
-    header | whereabouts of rank 0, 1, ... | what `layout` says | heap of rank 0, 1, ...
+    header | region tables | whereabouts | what `layout` says | heap of rank 0, 1, ...
 
-The heaps hold the tensors of `unisono.empty` and the memory of sub-groups (`sub_arena`). A page takes memory when it is
-reserved; that raises OutOfMemory if there is too little. The memory is free again when the last process has ended.
+A region table says where a rank has lent memory to sub-groups. The heaps hold the tensors of `unisono.empty` and the
+memory of sub-groups (`sub_arena`). A page takes memory when it is reserved; that raises OutOfMemory if there is too
+little. The memory is free again when the last process has ended. Its size is sealed, and whoever attaches it checks the
+header: so no process can take pages from under another.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..config import SHAPING, Config
 from ..errors import ArgumentError, OutOfMemory
+from ..records import digest
 from ..units import format_bytes
-from .board import MAX_RANKS
-from .layout import PAGE, Layout, whole_pages
+from .board import BOARD_BYTES, MAX_RANKS
+from .layout import LINE, PAGE, Layout, whole_pages
+from .region_table import RegionTable
 from .whereabouts import WHEREABOUTS_BYTES, Whereabouts
 
 __all__ = ["Arena"]
 
 _MAGIC = 0x6F6E6F73696E75
-_HEADER = struct.Struct(f"<4Q{len(SHAPING)}Q")
+_VERSION = digest(1, LINE, PAGE, BOARD_BYTES, MAX_RANKS, SHAPING)
+"""What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
+_HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
+_MOST = 1 << 62
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h
 
@@ -34,7 +45,7 @@ class Arena(Layout):
     """The mapped shared memory of `size` ranks. shape: the settings in SHAPING, which it has for all of them."""
 
     def __init__(self, fd: int, size: int, half: int, heap: int, shape: Sequence[int]) -> None:
-        super().__init__(size, half, PAGE + size * WHEREABOUTS_BYTES)
+        super().__init__(size, half, PAGE + size * (PAGE + WHEREABOUTS_BYTES))
         self.shape: Mapping[str, int] = dict(zip(SHAPING, shape, strict=True))
         self.fd, self.heap_bytes, self.neighbours = fd, heap, size
         self.heap_stride = whole_pages(heap) + 17 * PAGE
@@ -54,25 +65,59 @@ class Arena(Layout):
         heap = config.heap_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         # Two segments of every rank's largest staging need, and a page for ragged ends.
         shape = [getattr(config, name) for name in SHAPING]
-        arena = cls(os.memfd_create("unisono", os.MFD_CLOEXEC), size, 4 * config.segment_bytes, heap, shape)
-        os.ftruncate(arena.fd, arena.bytes)
-        arena._reserve(0, arena.start + arena.head)
-        os.pwrite(arena.fd, _HEADER.pack(_MAGIC, size, arena.half, heap, *shape), 0)
-        arena._map()
+        fd = os.memfd_create("unisono", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            arena = cls(fd, size, 4 * config.segment_bytes, heap, shape)
+            os.ftruncate(fd, arena.bytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            arena._reserve(0, arena.start + arena.head)
+            os.pwrite(fd, _HEADER.pack(_MAGIC, _VERSION, size, arena.half, heap, *shape), 0)
+            arena._map()
+        except BaseException:
+            os.close(fd)
+            raise
         return arena
 
     @classmethod
     def attach(cls, fd: int) -> Arena:
-        """Map the arena that another process has created."""
-        magic, size, half, heap, *shape = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
-        if magic != _MAGIC:
-            raise ArgumentError(f"file descriptor {fd} is no arena")
+        """Map the arena that another process has created. Raises ArgumentError for any other file, OutOfMemory."""
+        try:
+            seals, header = fcntl.fcntl(fd, fcntl.F_GET_SEALS), os.pread(fd, _HEADER.size, 0)
+        except OSError:  # no memfd
+            seals, header = 0, b""
+        if seals & _SEALS != _SEALS or len(header) < _HEADER.size:
+            raise ArgumentError(f"file descriptor {fd} is no arena: its size is not sealed, or it has no header")
+        magic, version, size, half, heap, *shape = _HEADER.unpack(header)
+        if magic != _MAGIC or version != _VERSION:
+            raise ArgumentError(f"file descriptor {fd} is no arena of this version: install one unisono on all ranks")
+        said = f"{size} ranks, staging halves of {half} bytes, heaps of {heap} bytes, settings {shape}"
+        if not (1 <= size <= MAX_RANKS and 0 < half < _MOST and 0 < heap < _MOST and max(shape) < _MOST):
+            raise ArgumentError(f"file descriptor {fd} is no arena: its header says {said}")
         arena = cls(fd, size, half, heap, shape)
+        if os.fstat(fd).st_size != arena.bytes:
+            raise ArgumentError(f"file descriptor {fd} is no arena of its size: its header says {said}")
         arena._map()
         return arena
 
+    def region_table(self, rank: int) -> RegionTable:
+        """The table in which a rank says where it has lent memory to sub-groups."""
+        if self.map is None:
+            raise ArgumentError("this arena has been closed")
+        return RegionTable(memoryview(self.map)[PAGE * (1 + rank) :][:PAGE])
+
     def _map(self) -> None:
-        self.map = mmap.mmap(self.fd, self.bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000))
+        try:
+            self.map = mmap.mmap(self.fd, self.bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000))
+        except (OSError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
+            limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+            most = "" if limit == resource.RLIM_INFINITY else f" of {format_bytes(limit)} (ulimit -v)"
+            raise OutOfMemory(
+                f"{format_bytes(self.bytes)} of shared memory for {self.size} ranks do not fit into the address space"
+                f"{most}: set UNISONO_HEAP_BYTES to less than the {format_bytes(self.heap_bytes)} of each rank, or "
+                "raise the limit"
+            ) from error
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
 
@@ -80,7 +125,7 @@ class Arena(Layout):
         """Where a rank is now, as far as it has said so."""
         if self.map is None:
             raise ArgumentError("this arena has been closed")
-        at = PAGE + rank * WHEREABOUTS_BYTES
+        at = PAGE * (1 + self.size) + rank * WHEREABOUTS_BYTES
         return Whereabouts(memoryview(self.map)[at : at + WHEREABOUTS_BYTES])
 
     def reserve_staging(self, rank: int) -> None:

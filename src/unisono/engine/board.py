@@ -2,7 +2,8 @@
 
 Only slow paths use boards. A field is a number, a length, and a record as bytes. The number is written last, so a
 reader that sees the number sees the bytes. A proposal changes: it has two places, which take turns, and a number that
-says which one counts.
+says which one counts. What is no record counts as
+not written.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _PID, _LET_GO, _TICKS, _HERALD, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 64, (108
 _HEAD = struct.Struct("<QI")
 _ROOM = _PAGE - _GAVE_UP - _HEAD.size
 _RANKS = MAX_RANKS // 8
+_MOST_PID = (1 << 31) - 1
 _TOPIC_BYTES = 512
 _PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
 _SET_WORDS = MAX_RANKS // 64
@@ -47,7 +49,8 @@ class Board:
     @property
     def pid(self) -> int:
         """The process id of the rank; 0 before the rank has joined."""
-        return int(struct.unpack_from("<Q", self._page, _PID)[0])
+        pid = int(struct.unpack_from("<Q", self._page, _PID)[0])
+        return pid if pid <= _MOST_PID else 0
 
     @property
     def ticks(self) -> int:
@@ -90,7 +93,9 @@ class Board:
     def gone(self) -> Departure | None:
         """How the rank has gone; None if it has not."""
         data = self._read(_GONE, 1)
-        return Departure(DepartureKind(data[0]), data[1:].decode(errors="replace")) if data else None
+        if not data or data[0] not in DepartureKind.__members__.values():
+            return None
+        return Departure(DepartureKind(data[0]), data[1:].decode(errors="replace"))
 
     def set_call(self, number: int, record: CallRecord) -> None:
         """Write the rank's call of this number. It is kept until two calls later."""
@@ -99,7 +104,10 @@ class Board:
     def call(self, number: int) -> CallRecord | None:
         """The call of this number; None if the board does not have it."""
         data = self._read(_CALLS[number & 1], number)
-        return CallRecord.unpack(data) if data else None
+        try:
+            return CallRecord.unpack(data) if data else None
+        except ValueError:
+            return None
 
     def set_gave_up(self, given_up: GivenUp) -> None:
         """Say that the rank gave up a call."""
@@ -111,7 +119,7 @@ class Board:
         """The call that the rank gave up; its number is 0 if there is none."""
         number = int(_HEAD.unpack_from(self._page, _GAVE_UP)[0])
         data = self._read(_GAVE_UP, number)
-        if not data:
+        if len(data) <= _RANKS:
             return GivenUp()
         bits = int.from_bytes(data[1 : 1 + _RANKS], "little")
         blames = frozenset(rank for rank in range(MAX_RANKS) if bits >> rank & 1)
@@ -161,6 +169,6 @@ class Board:
 
     def _read(self, at: int, number: int) -> bytes:
         seen, length = _HEAD.unpack_from(self._page, at)
-        if seen != number or not number:
+        if seen != number or not number or length > _ROOM:
             return b""
         return bytes(self._page[at + _HEAD.size : at + _HEAD.size + length])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -17,6 +18,9 @@ _EXITING = 0x4
 _GET_INFO, _INFO_EXIT = 0xC040FF0B, 1 << 3
 _INFO = struct.Struct("<Q52xi")
 
+_NONE = {errno.ESRCH, errno.ENOENT, errno.EINVAL}
+"""There is no such process; the last two, by the version of Linux: its number is that of a thread by now."""
+
 
 def start_ticks(pid: int) -> int:
     """When a process has started, in clock ticks since the boot; 0 if there is none, or it is a zombie."""
@@ -28,8 +32,10 @@ def watch_process(pid: int, ticks: int) -> int | None:
     """A file descriptor for `has_ended`; None if that process has ended. Raises OSError where none is free."""
     try:
         fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+    except OSError as error:
+        if error.errno in _NONE:
+            return None
+        raise
     if start_ticks(pid) != ticks:
         os.close(fd)
         return None

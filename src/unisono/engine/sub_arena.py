@@ -1,21 +1,29 @@
 """The shared memory of a sub-group: a region of the world's arena, which all ranks have mapped already.
 
-The region comes from the heap of the sub-group's first member, the lender. A member that leaves says so on its board in
-the region and does not wait. When all members have left or died, each drops what it kept for the others, such as
-messages, and says so, too; then the lender frees the region. These steps are made when groups are made and closed.
+The region comes from the heap of the sub-group's first member, the lender. The others learn where it is by a call of
+all ranks, or from the lender's `RegionTable`. A member that leaves says so on its board in the region and does not
+wait. When all members have left or died, each drops what it kept for the others, such as messages, and says so, too;
+then the lender frees the region. These steps are made when groups are made and closed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections import deque
+import threading
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 
+from ..errors import InternalError
 from ..records import DepartureKind
 from .arena import Arena
 from .board import Board
 from .heap import Heap
-from .layout import Layout
+from .layout import PAGE, Layout
+from .program import LineWord
+from .region_table import ENTRIES, KEY_BYTES, NO_ROOM
 
 __all__ = ["Lender", "SubArena"]
 
@@ -33,7 +41,18 @@ class SubArena(Layout):
         self.heaps = [arena.heap(member) for member in members]
         self.shape = arena.shape
         self.lender, self.members, self.rank = lender, tuple(members), rank
+        self.returned = False
+        """Has its lender freed it?"""
         self._kept: object = None
+
+    @property
+    def complete(self) -> bool:
+        """Does every living member use this memory, so that nobody looks for it any more?"""
+        return all(
+            ctypes.c_int64.from_address(self.control(rank) + 8 * LineWord.WITNESS).value
+            or not _exists(self.board(rank).pid)
+            for rank in range(self.size)
+        )
 
     def leave(self, kept: object = None) -> None:
         """Stop using this memory. kept: an object that must live until all members have left.
@@ -67,6 +86,10 @@ class Lender:
     def __init__(self, arena: Arena, heap: Heap) -> None:
         self.arena, self.heap = arena, heap
         self.left: deque[SubArena] = deque()
+        self._announced: list[weakref.ref[SubArena] | int | None] = [None] * ENTRIES
+        """The entries of this rank's table: regions, or NO_ROOM."""
+        self._groups: Counter[bytes] = Counter()
+        self._lock = threading.Lock()
 
     def lend(self, members: Sequence[int]) -> SubArena:
         """Allocate zeroed memory for a group of these ranks, of which this is the first. Raises OutOfMemory."""
@@ -77,8 +100,52 @@ class Lender:
             sub.board(rank).set_process(there.pid, there.ticks)  # it may die before it can say so itself
         return sub
 
+    def key(self, name: str, members: Sequence[int]) -> bytes:
+        """The key of the next group of this name and these ranks: the same on all members that make the same groups."""
+        made = blake2b(repr((name, tuple(members))).encode(), digest_size=KEY_BYTES).digest()
+        with self._lock:
+            self._groups[made] += 1
+            return blake2b(made, digest_size=KEY_BYTES, key=b"%d" % self._groups[made]).digest()
+
+    def announce(self, key: bytes, sub: SubArena | None, rank: int) -> bool:
+        """Tell the other members of a group where this rank, of the world, has lent it memory; None: there is no room.
+
+        False: this rank's table is full of groups that their other members have not joined yet.
+        """
+        table = self.arena.region_table(rank)
+        with self._lock:
+            entry = self._free_entry()
+            if entry is not None:
+                self._announced[entry] = NO_ROOM if sub is None else weakref.ref(sub)
+                table.write(entry, key, NO_ROOM if sub is None else sub.start)
+        return entry is not None
+
+    def _free_entry(self) -> int | None:
+        """An entry that nobody looks for any more; without one, that of a group for which there was no room."""
+        refused = None
+        for entry, of in enumerate(self._announced):
+            if of == NO_ROOM:
+                refused = entry
+                continue
+            sub = of() if isinstance(of, weakref.ref) else None
+            if sub is None or sub.returned or sub.complete:
+                return entry
+        return refused
+
+    def borrow(self, start: int, members: Sequence[int], rank: int) -> SubArena:
+        """The region that the first of these ranks has lent. Raises InternalError if it is not in that rank's heap."""
+        lender, needs = members[0], Layout(len(members), self.arena.half).end
+        first = self.arena.heap(lender) - self.arena.base
+        if start % PAGE or not first <= start <= first + self.arena.heap_bytes - needs:
+            raise InternalError(
+                f"rank {lender} says that the memory of a group of {len(members)} ranks begins at byte {start}, which "
+                "is outside of its heap: a program has overwritten shared memory, or the ranks run different versions"
+            )
+        return SubArena(self, start, members, rank)
+
     def take_back(self, sub: SubArena) -> None:
         """Free a region that no rank uses any more."""
+        sub.returned = True
         self.heap.take_back(sub.start, sub.end - sub.start)
 
     def collect(self) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from ..channel import Channel
+from ..channel import Channel, PlainChannel
 from ..errors import InternalError
 
 __all__ = ["open_world"]
@@ -31,7 +31,7 @@ _BOOT = (
 
 class _ForkClient:
     def __init__(self) -> None:
-        self._channel, theirs = Channel.pair()
+        self._channel, theirs = PlainChannel.pair()
         with theirs:
             fd = theirs.fileno()
             # A session of its own: Ctrl-C reaches the parent only, which then stops the ranks in order.
@@ -62,7 +62,7 @@ class _ForkClient:
             raise InternalError(f"{who} could not start:\n{details}")
 
     def open_world(self) -> Channel:
-        mine, theirs = Channel.pair()
+        mine, theirs = PlainChannel.pair()
         with theirs:
             self._channel.send(None, fds=[theirs.fileno()])
         mine.receive(time.monotonic() + _ANSWER_S)

@@ -4,7 +4,9 @@ One fork server serves one parent process. It has no threads, starts no collecti
 it is safe. Each world has a connection of its own:
 
     parent -> server   the rank number, with the rank's end of its channel to the parent
-    server -> parent   ("opened",) · ("forked", rank, pid) · ("refused", rank, why) · ("ended", rank, wait status)
+    server -> parent   ["opened"] · ["forked", rank, pid] · ["refused", rank, why] · ["ended", rank, wait status]
+
+It speaks by `PlainChannel`: nothing is unpickled here.
 
 When a world's connection ends, the server kills the world's ranks. When the parent ends, it kills all ranks and leaves.
 When the server dies, the kernel kills its ranks. So no process is left behind, whoever is killed. A rank leads a
@@ -31,23 +33,25 @@ from typing import NoReturn
 
 import unisono
 
-from ..channel import Channel
+from ..channel import Channel, PlainChannel
 from ..garbage import no_collections
 
 __all__ = ["main"]
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_MOST_TEXT = 8_000
+"""Characters of a traceback that the parent is told: its end, which is what counts, fits into a plain message."""
 
 
 def main(fd: int, parent_pid: int) -> None:
     """Serve the parent at the other end of this socket; in each forked rank, run that rank's loop instead."""
-    parent = Channel(socket.socket(fileno=fd))
+    parent = PlainChannel(socket.socket(fileno=fd))
     parent_watch = os.pidfd_open(parent_pid)
     # Until it listens, it ends with the parent's thread, which waits for it meanwhile.
     _die_with_parent(signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        return  # the parent has gone already, and its number may be somebody else's
+    if os.getppid() != parent_pid or parent.peer.pid != parent_pid:
+        return  # the parent has gone already, and its number may be somebody else's; or the socket is not the parent's
     try:
         with no_collections():
             from ..engine.host import warm_up
@@ -58,7 +62,7 @@ def main(fd: int, parent_pid: int) -> None:
             warm_up()
             gc.freeze()  # collections in the ranks then leave the shared pages alone
     except Exception:  # noqa: BLE001  whatever it is, the parent shows it
-        parent.send(("failed", traceback.format_exc()))
+        parent.send(("failed", traceback.format_exc()[-_MOST_TEXT:]))
         return
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]  # noqa: SLF001
         finalizer.atexit = False  # ranks do not clean up what was imported here
@@ -123,7 +127,7 @@ class _ForkServer:
     def _on_parent(self, parent: Channel) -> None:
         try:
             while (message := parent.poll()) is not None:
-                self._open(_World(Channel(socket.socket(fileno=message.fds[0]))))
+                self._open(_World(PlainChannel(socket.socket(fileno=message.fds[0]))))
         except EOFError:
             self._leave = True
 

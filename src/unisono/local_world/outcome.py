@@ -118,7 +118,8 @@ def rank_failed(rank: int, traceback: str, waiting: Mapping[int, str], cause: Ba
     if not isinstance(cause, UnisonoError) or type(cause) is RankFailed:
         return plain
     kind = _both(type(cause))  # type: ignore[arg-type]  # a class is hashable
-    mixed: RankFailed = kind.__new__(kind, str(plain))
+    layout: Any = kind.__base__  # its `__new__` is the right one; that of another base, such as MemoryError, refuses
+    mixed: RankFailed = layout.__new__(kind, str(plain))
     mixed.args = plain.args
     vars(mixed).update(vars(cause))
     vars(mixed).update(vars(plain))

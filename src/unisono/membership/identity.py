@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..channel import Channel
 from ..engine.process import start_ticks
 
 __all__ = ["Identity", "why_apart"]
@@ -32,6 +33,10 @@ class Identity:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
         return cls(socket.gethostname(), boot, namespaces, os.getuid(), os.getpid(), start_ticks(os.getpid()))
+
+    def is_at(self, channel: Channel) -> bool:
+        """Is this process, and no later one of the same number, at the other end? Only within one container."""
+        return channel.peer == (self.pid, self.user) and start_ticks(self.pid) == self.ticks
 
 
 def why_apart(identities: Mapping[int, Identity]) -> str:

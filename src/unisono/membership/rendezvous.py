@@ -2,17 +2,17 @@
 
 They meet at a key-value store, where each says who it is: torch's, or where the launcher gives no port a `SocketStore`.
 Rank 0 checks that all ranks can share memory, makes the arena, and publishes the random name of a Unix socket, through
-which it hands the arena's file descriptor to the others: a descriptor arrives only within one host.
+which it hands the arena's file descriptor to the others: a descriptor arrives only within one host. What is read at the
+store (`notices`) is not believed: the kernel says to whom the descriptor goes, and from whom it comes (`handover`).
 """
 
 from __future__ import annotations
 
-import json
 import secrets
+import socket
 import time
-from collections.abc import Iterable
-from contextlib import closing
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,14 @@ from ..channel import LONGEST_S
 from ..config import Config
 from ..engine.arena import Arena
 from ..engine.process import start_ticks
-from ..errors import ArgumentError, PeerGone, WaitTimeout
+from ..errors import ArgumentError, OutOfMemory, PeerGone, WaitTimeout
 from ..records import Departure, DepartureKind
+from .handover import fetch, hand_out
 from .identity import Identity, why_apart
 from .launch import Launch
-from .socket_store import SocketStore, accept, connect, listen
+from .local_sockets import listen
+from .notices import MeetingVerdict, read_identity, write_identity
+from .socket_store import SocketStore
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -81,7 +84,8 @@ def meet(rank: int, size: int, store: Store, timeout_s: float, config: Config | 
     """The arena of the `size` ranks that meet at this store.
 
     Raises WaitTimeout, naming the ranks that did not come; PeerGone for one that died meanwhile; ArgumentError on every
-    rank where they cannot share memory: several hosts, containers or users, or threads of one process.
+    rank where they cannot share memory: several hosts, containers or users, or threads of one process; OutOfMemory on
+    every rank; ArgumentError for what no rank would have written to the store.
     """
     meeting = _Meeting(rank, size, store, timeout_s)
     return meeting.host(config) if rank == 0 else meeting.join()
@@ -94,7 +98,8 @@ class _Meeting:
         self._deadline = self._start + timeout_s
         self._identities = {rank: Identity.mine()}
         self._check_at = 0.0
-        store.set(f"rank {rank}", json.dumps(asdict(self._identities[rank])))
+        with self._at_store():
+            store.set(f"rank {rank}", write_identity(self._identities[rank]))
 
     def host(self, config: Config | None) -> Arena:
         """Rank 0's part: gather the identities, judge them, hand the arena out."""
@@ -102,70 +107,67 @@ class _Meeting:
             for rank in range(1, self._size):
                 self._identities[rank] = self._identity(rank)
                 self._refuse_strangers()
+            arena = Arena.create(self._size, config)
         except WaitTimeout as error:
-            self._tell({"missing": error.missing})
+            self._tell(MeetingVerdict(missing=error.missing))
             raise
         except PeerGone as error:
-            self._tell({"dead": error.rank})
+            self._tell(MeetingVerdict(dead=(error.rank,)))
+            raise
+        except OutOfMemory as error:
+            self._tell(MeetingVerdict(full=str(error)))
             raise
         name = f"unisono-{secrets.token_hex(16)}"
-        arena = Arena.create(self._size, config)
         try:
             with listen(name) as listener:
-                self._tell({"name": name})
-                missing = set(range(1, self._size))
-                while missing:
-                    try:
-                        channel = accept(listener, _CHECK_S)
-                        if channel is None:
-                            continue
-                        with closing(channel):
-                            channel.send(None, fds=[arena.fd], deadline=self._deadline)
-                            missing.discard(channel.receive(self._deadline).value)
-                    except TimeoutError as error:
-                        if time.monotonic() >= self._deadline:
-                            raise self._timeout(sorted(missing)) from error
-                        self._check_peers(missing)
-                    except (EOFError, ConnectionError):
-                        self._check_peers(missing)
-        except BaseException:
+                self._tell(MeetingVerdict(name=name))
+                self._hand_out(arena, listener)
+        except BaseException as error:
+            words = f"gave up init(): {error}"
+            arena.board(0).set_gone(DepartureKind.ABANDONED, words)  # for those that have the arena already
             arena.close()
             raise
         return arena
 
+    def _hand_out(self, arena: Arena, listener: socket.socket) -> None:
+        others = {rank: identity for rank, identity in self._identities.items() if rank}
+        missing = hand_out(arena.fd, listener, others, self._deadline, self._check_peers)
+        if missing:
+            raise self._timeout(missing)
+
     def join(self) -> Arena:
         """Everybody else's part: wait for the verdict, fetch the descriptor."""
         self._identities[0] = self._identity(0)
-        verdict = json.loads(self._get("verdict"))
-        if "reason" in verdict:
-            raise ArgumentError(verdict["reason"])
-        if "missing" in verdict:
-            raise self._timeout(verdict["missing"])
-        if "dead" in verdict:
-            raise self._gone(verdict["dead"], self._identity(verdict["dead"]))
+        verdict = MeetingVerdict.read(self._get("verdict"), self._size)
+        if verdict.reason:
+            raise ArgumentError(verdict.reason)
+        if verdict.full:
+            raise OutOfMemory(f"rank 0: {verdict.full}")
+        if verdict.missing:
+            raise self._timeout(list(verdict.missing))
+        if verdict.dead:
+            raise self._gone(verdict.dead[0], self._identity(verdict.dead[0]))
         try:
-            with closing(connect(verdict["name"], self._deadline)) as channel:
-                arena = Arena.attach(channel.receive(self._deadline).fds[0])
-                channel.send(self._rank, deadline=self._deadline)
+            return fetch(verdict.name, self._identities[0], self._rank, self._deadline)
         except (EOFError, OSError) as error:
             self._check_peers([0])
             raise self._timeout([0]) from error
-        return arena
 
     def _refuse_strangers(self) -> None:
         if reason := why_apart(self._identities):
-            self._tell({"reason": reason})
+            self._tell(MeetingVerdict(reason=reason))
             raise ArgumentError(reason)
 
-    def _tell(self, verdict: dict[str, object]) -> None:
-        self._store.set("verdict", json.dumps(verdict))
+    def _tell(self, verdict: MeetingVerdict) -> None:
+        with self._at_store():
+            self._store.set("verdict", verdict.text())
 
     def _identity(self, rank: int) -> Identity:
-        return Identity(**json.loads(self._get(f"rank {rank}")))
+        return read_identity(rank, self._get(f"rank {rank}"))
 
     def _get(self, key: str) -> bytes:
         """What the store has under a key, once it is there. Polls: the `wait` of torch's stores ignores Ctrl-C."""
-        try:
+        with self._at_store():
             while not self._store.check([key]):
                 now = time.monotonic()
                 if now >= self._deadline:
@@ -175,6 +177,12 @@ class _Meeting:
                     self._check_peers(self._identities)
                 time.sleep(_ASK_S)
             return self._store.get(key)
+
+    @contextmanager
+    def _at_store(self) -> Iterator[None]:
+        """Where the store has gone, say who has died, or wait no longer for rank 0."""
+        try:
+            yield
         except RuntimeError as error:
             self._check_peers(self._identities)
             raise self._timeout([0], f" The store where the ranks meet has gone: {error}.") from error

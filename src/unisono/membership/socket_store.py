@@ -1,57 +1,33 @@
-"""A key-value store without a port, for ranks of one host: every rank holds all pairs, and rank 0 passes them on."""
+"""A key-value store without a port, for ranks of one host: every rank holds all pairs, and rank 0 passes them on.
+
+The name of the socket can be guessed, so any process of this user may connect. Rank 0 hears of each one pair: which
+rank it is, and the identity, which must be that of the process there; nobody else is told anything, or waited for.
+"""
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
+import re
 import socket
-import struct
 import time
 from contextlib import suppress
 from hashlib import sha256
 
-from ..channel import Channel, remaining
+from ..channel import PlainChannel
 from ..errors import ArgumentError, WaitTimeout
+from .identity import Identity
+from .local_sockets import WAITING, accept, connect, listen
+from .notices import MeetingVerdict, read_identity
 
-__all__ = ["SocketStore", "accept", "connect", "listen"]
+__all__ = ["SocketStore"]
 
 _RETRY_S = 0.005
-_CREDENTIALS = struct.Struct("3i")
+_RANK = re.compile(r"rank (0|[1-9]\d{0,3})")
+_MOST_SILENT = 128
+"""Connections that may be open and have not said which rank they are. A rank says it as soon as it is connected."""
 _meetings = itertools.count(1)
 """Numbers this process's stores: all ranks of a job make the same number of them."""
-
-
-def listen(name: str) -> socket.socket:
-    """A socket that listens at a name in this host's abstract namespace: no file, gone with its process."""
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        listener.bind(f"\0{name}")
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def accept(listener: socket.socket, timeout_s: float | None) -> Channel | None:
-    """The next connection; None if another user has made it. Raises TimeoutError, BlockingIOError with timeout_s=0."""
-    listener.settimeout(timeout_s)
-    sock, _ = listener.accept()
-    if _user_of(sock) != os.getuid():
-        sock.close()  # such names are public
-        return None
-    return Channel(sock)
-
-
-def connect(name: str, deadline: float) -> Channel:
-    """A connection to the process of this user that listens at a name. Raises OSError where none does."""
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(remaining(deadline))
-        sock.connect(f"\0{name}")
-        if _user_of(sock) != os.getuid():
-            raise ArgumentError(f"the socket where rank 0 should wait belongs to user {_user_of(sock)}")
-        return Channel(sock)
 
 
 class SocketStore:
@@ -66,7 +42,11 @@ class SocketStore:
         # Hashed, because a name has at most 107 bytes.
         name = "unisono " + sha256(f"{os.getuid()} {job} {next(_meetings)}".encode()).hexdigest()
         self._values: dict[str, str] = {}
-        self._peers: list[Channel] = []
+        self._deadline, self._home = deadline, Identity.mine()
+        self._peers: list[PlainChannel] = []
+        """The ranks that have come; on other ranks, rank 0."""
+        self._silent: list[PlainChannel] = []
+        """Who has connected, and said nothing yet."""
         self._listener: socket.socket | None = None
         if rank == 0:
             try:
@@ -87,7 +67,7 @@ class SocketStore:
         """Tell every rank this pair. A key is set once."""
         self._values[key] = value
         for peer in self._peers:
-            _send(peer, key, value)
+            self._send(peer, key, value)
 
     def check(self, keys: list[str]) -> bool:
         """Are these keys set? Raises RuntimeError, as torch's stores do, where rank 0 has gone."""
@@ -102,46 +82,88 @@ class SocketStore:
         return self._values[key].encode()
 
     def _take_in(self) -> None:
-        """Accept who wants to connect, and read what peers have sent; rank 0 passes it on to the others."""
-        if self._listener is not None:
-            with suppress(BlockingIOError):
-                while True:
-                    peer = accept(self._listener, 0)
-                    if peer is not None:
-                        self._peers.append(peer)
-                        for key, value in self._values.items():
-                            _send(peer, key, value)
-        self._peers = [peer for peer in self._peers if self._read(peer)]
+        """Read what peers have sent; rank 0 first lets them in, and passes on what they say."""
+        if self._listener is None:
+            self._peers = [peer for peer in self._peers if self._read(peer)]
+            return
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            for _ in range(WAITING):
+                if (peer := accept(self._listener)) is not None:
+                    self._silent.append(peer)
+        self._peers = [peer for peer in self._peers if _stays(peer)]
+        self._silent = [peer for peer in self._silent if not self._let_in(peer)]
+        for peer in self._silent[:-_MOST_SILENT]:
+            peer.close()
+        del self._silent[:-_MOST_SILENT]
 
-    def _read(self, peer: Channel) -> bool:
-        """Take in what a peer has sent. False where it has gone."""
+    def _let_in(self, peer: PlainChannel) -> bool:
+        """Hear which rank a process is, which is then a peer, or is sent away. False if it has said nothing yet."""
+        try:
+            message = peer.poll()
+        except EOFError:
+            peer.close()
+            return True
+        if message is None:
+            return False
+        pair = _pair(message.value)
+        if pair is None or pair[0] in ("rank 0", "verdict") or not self._is_of(*pair, peer):
+            peer.close()
+        elif pair[0] in self._values:
+            reason = f"another process of this job has come as {pair[0]} already: {self._values[pair[0]]}"
+            self._send(peer, "verdict", MeetingVerdict(reason=reason).text())
+            peer.close()
+        else:
+            for key, value in self._values.items():
+                self._send(peer, key, value)
+            self.set(*pair)
+            self._peers.append(peer)
+        return True
+
+    def _read(self, peer: PlainChannel) -> bool:
+        """Take in what rank 0 has sent. False where it has gone, or what it says is nothing that rank 0 says."""
         with suppress(EOFError):
             while (message := peer.poll()) is not None:
-                key, value = message.value
-                if self._listener is None:
-                    self._values[key] = value
-                elif key in self._values:
-                    reason = f"another process of this job has come as {key} already: {self._values[key]}"
-                    _send(peer, "verdict", json.dumps({"reason": reason}))
-                else:
-                    self.set(key, value)
+                pair = _pair(message.value)
+                if pair is None or (pair[0] == "rank 0" and not self._is_of(*pair, peer)):
+                    return False
+                self._values[pair[0]] = pair[1]
             return True
         return False
 
+    def _is_of(self, key: str, value: str, peer: PlainChannel) -> bool:
+        """Is the process there the one that it says it is? From another container it is heard, to be named."""
+        try:
+            identity = read_identity(int(key.removeprefix("rank ")), value.encode())
+        except ArgumentError:
+            return False
+        return identity.namespaces != self._home.namespaces or identity.is_at(peer)
+
+    def _send(self, peer: PlainChannel, key: str, value: str) -> None:
+        with suppress(OSError):  # it has died, or been stopped, as the meeting will find
+            peer.send((key, value), deadline=self._deadline)
+
     def close(self) -> None:
         """End the connections; rank 0's name is free again."""
-        for peer in self._peers:
+        for peer in self._peers + self._silent:
             peer.close()
         if self._listener is not None:
             self._listener.close()
 
 
-def _send(peer: Channel, key: str, value: str) -> None:
-    with suppress(OSError):  # it has died, as the meeting will find
-        peer.send((key, value))
+def _pair(said: object) -> tuple[str, str] | None:
+    """A message as a key and a value, if it is that."""
+    match said:
+        case [str(key), str(value)] if key == "verdict" or _RANK.fullmatch(key):
+            return key, value
+    return None
 
 
-def _user_of(sock: socket.socket) -> int:
-    """The user of the process at the other end, by the kernel's account."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1])
+def _stays(peer: PlainChannel) -> bool:
+    """Is a rank still connected, and silent, as it should be?"""
+    try:
+        if peer.poll() is None:
+            return True
+    except EOFError:
+        pass
+    peer.close()
+    return False

@@ -1,9 +1,8 @@
-"""Join a group through torch's store, and leave it."""
+"""Join a group through torch's store, or in the memory of the world, and leave it."""
 
 from __future__ import annotations
 
 import atexit
-import json
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,20 +14,19 @@ from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr
 
 from ..config import Config
 from ..engine.arena import Arena
-from ..engine.sub_arena import SubArena
-from ..errors import OutOfMemory, PeerGone, WaitTimeout
+from ..errors import PeerGone, WaitTimeout
 from ..membership import Group, get_default, set_default
 from ..membership.rendezvous import meet, meeting_number
 from ..records import Departure, DepartureKind
-from ..watch import check_abort
 from ..watch.gone import gone
+from .sub_group import make_sub_group
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 __all__ = ["go_on", "join", "leave"]
 
-_ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
+_ASK_S = 0.0002
 _FOLLOW_S = 1.0
 """How long a rank that leaves waits for rank 0 to leave."""
 
@@ -57,9 +55,10 @@ def join(
     world = not global_ranks
     if world:
         _meeting = meeting_number(store, rank)
-    own = PrefixStore(f"unisono {_meeting}", store)
     if not world and _world is not None and not _world.closed:
-        return _sub_group(_world, own, rank, global_ranks, name, timeout_s)
+        members = [_world.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
+        return make_sub_group(_world.world, rank, members, name, timeout_s)
+    own = PrefixStore(f"unisono {_meeting}", store)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
     group = Group(_arena(own, rank, size, name, config), rank, name=name, config=config)
     _alive.add(group)
@@ -67,7 +66,7 @@ def join(
         if get_default() in (None, _world):
             set_default(group)
         if _world is not None:  # torch has aborted it, and forgotten it
-            _world.close()
+            _world.world.close()
         _world = group
     return group
 
@@ -144,44 +143,6 @@ def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Are
         for key in [*(f"rank {r}" for r in range(size)), "verdict"]:
             store.delete_key(key)
     return arena
-
-
-def _sub_group(world: Group, store: Store, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:
-    """Make a group in memory that its first member lends; the others learn its place through the store."""
-    lender, members = world.host.lender, tuple(world.world_ranks[rank] for rank in world_ranks)
-    lender.collect()
-    if rank == 0:
-        try:
-            arena = lender.lend(members)
-        except OutOfMemory as error:
-            store.set("region", json.dumps({"reason": str(error)}))
-            raise
-        if len(members) > 1:
-            store.set("region", json.dumps({"start": arena.start}))
-    else:
-        said = json.loads(_await(store, "region", name, rank, timeout_s, world))
-        if store.add("read", 1) == len(members) - 1:
-            store.delete_key("region")
-            store.delete_key("read")
-        if "reason" in said:
-            raise OutOfMemory(said["reason"])
-        arena = SubArena(lender, said["start"], members, rank)
-    group = Group(arena, rank, name=name, config=world.host.config, parent=world)
-    group.timeout_s = timeout_s
-    return group
-
-
-def _await(store: Store, key: str, name: str, rank: int, timeout_s: float, world: Group) -> bytes:
-    """Return what rank 0 of the group has stored. Polls, because the store's `wait` cannot be interrupted."""
-    began, pause_s = time.monotonic(), _ASK_S
-    while not store.check([key]):
-        waited_s = time.monotonic() - began
-        if waited_s > timeout_s:
-            raise WaitTimeout(_call(name), waited_s, (0,), rank)
-        check_abort(world, lambda: _call(name))
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _ASK_SELDOM_S)
-    return store.get(key)
 
 
 def _call(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...errors import MessageMismatch
+from ...errors import InternalError, MessageMismatch
 from ..heap import Heap
 from ..layout import Layout
 from ..tensors import dtype_name
@@ -177,9 +177,16 @@ class Mailbox:
                     self._deliver(message, message.receive)
 
     def _channel_from(self, source: int) -> ReceiveChannel:
-        """The channel from a rank, which has published where its ring is."""
+        """The channel from a rank, which has published where its ring is. Raises InternalError if no ring is there."""
         offset = ctypes.c_int64.from_address(self._arena.mail(source, self._rank)).value - 1
-        channel = self._incoming[source] = ReceiveChannel(self._arena.heap(source) + offset, source)
+        there = self._arena.heap(source) + offset
+        fits = offset >= 0 == offset % 8 and offset + DATA + self._capacity <= self._arena.heap_bytes
+        if not fits or ctypes.c_int64.from_address(there + CAPACITY).value != self._capacity:
+            raise InternalError(
+                f"rank {source} says that its messages lie at byte {offset} of its heap, where they are not: a program "
+                "has overwritten shared memory, or the ranks run different versions"
+            )
+        channel = self._incoming[source] = ReceiveChannel(there, source)
         self.poller.watch(source, channel.ring + WRITTEN, channel.address_of(CursorWord.POSITION))
         return channel
 

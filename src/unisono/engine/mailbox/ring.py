@@ -44,8 +44,8 @@ class HeaderWord(IntEnum):
     SHAPE = 4
 
 
-CURSOR_WORDS = int(CursorWord.HEADER) + int(HeaderWord.SHAPE) + 64
-"""A tensor of torch has up to 64 dimensions."""
+CURSOR_WORDS = int(CursorWord.HEADER) + int(HeaderWord.SHAPE) + 255
+"""A tensor of torch has up to 64 dimensions; a header can claim to have 255."""
 
 
 class Kernels(NamedTuple):

@@ -1,0 +1,206 @@
+"""The arena that others attach: sealed, its header checked, and OutOfMemory where there is no address space for it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unisono.config import Config
+from unisono.engine.arena import _HEADER, _SEALS, Arena
+from unisono.engine.board import BOARD_BYTES, Board
+from unisono.engine.heap import Heap
+from unisono.engine.layout import PAGE
+from unisono.engine.process import watch_process
+from unisono.engine.region_table import ENTRIES, KEY_BYTES, RegionTable
+from unisono.engine.sub_arena import Lender
+from unisono.errors import ArgumentError, InternalError, OutOfMemory
+from unisono.records import CallRecord
+
+SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = Arena.create(3, SMALL)
+    yield arena
+    arena.close()
+
+
+def memfd(header: bytes, size: int, *, seals: int = _SEALS) -> int:
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    os.pwrite(fd, header, 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def test_nobody_can_take_pages_away(arena: Arena) -> None:
+    for size in (0, arena.bytes - PAGE, arena.bytes + PAGE):
+        with pytest.raises(PermissionError):
+            os.ftruncate(arena.fd, size)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(arena.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    heap = Heap(arena, 0)
+    heap.empty((3 * PAGE,), torch.uint8).fill_(7)
+    assert arena.release_heap(0, 0, 2 * PAGE)  # pages still go back
+    assert heap.empty((3 * PAGE,), torch.uint8).fill_(8).sum() == 8 * 3 * PAGE
+
+
+@pytest.mark.parametrize("seals", [0, fcntl.F_SEAL_SHRINK, _SEALS & ~fcntl.F_SEAL_SHRINK])
+def test_memory_that_could_shrink_is_not_attached(arena: Arena, seals: int) -> None:
+    fd = memfd(os.pread(arena.fd, PAGE, 0), arena.bytes, seals=seals)
+    with pytest.raises(ArgumentError, match="no arena"):
+        Arena.attach(fd)
+    os.close(fd)
+
+
+def test_the_copy_of_a_header_is_attached(arena: Arena) -> None:
+    """Else the damaged ones might be refused for another reason."""
+    fd = memfd(os.pread(arena.fd, PAGE, 0), arena.bytes)
+    other = Arena.attach(fd)
+    assert (other.size, other.shape, other.heap_bytes) == (3, arena.shape, 1 << 20)
+    other.close()
+
+
+words = st.integers(0, (1 << 64) - 1) | st.integers(0, 5000)
+
+
+@given(st.dictionaries(st.integers(0, _HEADER.size // 8 - 1), words, max_size=3), st.integers(0, 300) | st.none())
+@settings(max_examples=300, deadline=None)
+def test_any_header_is_an_arena_or_an_error(damage: dict[int, int], pages: int | None) -> None:
+    whole = Arena.create(2, SMALL)
+    header = bytearray(os.pread(whole.fd, _HEADER.size, 0))
+    for word, value in damage.items():
+        struct.pack_into("<Q", header, 8 * word, value)
+    fd = memfd(bytes(header), whole.bytes if pages is None else pages * PAGE)
+    whole.close()
+    try:
+        other = Arena.attach(fd)
+    except (ArgumentError, OutOfMemory):
+        os.close(fd)
+        return
+    assert other.board(other.size - 1).pid == 0
+    assert 0 < other.end <= other.bytes == os.fstat(fd).st_size
+    other.close()
+
+
+LIMITED = """
+import resource
+from pathlib import Path
+from unisono.config import Config
+from unisono.engine.arena import Arena
+from unisono.errors import OutOfMemory
+used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30),) * 2)
+try:
+    Arena.create(2, Config(heap_bytes=1 << 33))
+except OutOfMemory as error:
+    print(error)
+import os
+before = len(os.listdir("/proc/self/fd"))
+try:
+    Arena.create(2, Config(heap_bytes=1 << 33))
+except OutOfMemory as error:
+    assert len(os.listdir("/proc/self/fd")) == before
+small = Arena.create(2, Config(heap_bytes=1 << 20))
+print(small.size)
+"""
+
+
+def test_a_limit_of_the_address_space_is_named_with_the_setting() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=100, env={**os.environ}, check=False
+    )
+    error, size = done.stdout.splitlines() or ("", done.stderr)
+    assert "do not fit into the address space of" in error
+    assert "(ulimit -v): set UNISONO_HEAP_BYTES to less than the 8 GiB of each rank" in error
+    assert size == "2"
+
+
+@given(st.binary(max_size=BOARD_BYTES), st.integers(0, 9))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_on_a_board_are_read(data: bytes, number: int) -> None:
+    page = bytearray(BOARD_BYTES)
+    page[: len(data)] = data
+    board = Board(memoryview(page))
+    assert board.call(number) is None or isinstance(board.call(number), CallRecord)
+    assert board.gone is None or isinstance(str(board.gone), str)
+    assert all(0 <= rank < 1024 for rank in board.gave_up.blames)
+    assert 0 <= board.pid < 1 << 31
+    fd = watch_process(board.pid or 1 << 30, board.ticks)
+    if fd is not None:
+        os.close(fd)
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=12) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(st.binary(max_size=200) | json_like.map(lambda it: json.dumps(it).encode()))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_a_record_or_a_value_error(data: bytes) -> None:
+    try:
+        record = CallRecord.unpack(data)
+    except ValueError:
+        return
+    assert isinstance(hash(record), int)
+    assert isinstance(record.text, str)
+    assert CallRecord.unpack(record.pack(1 << 20)) == record
+
+
+@given(st.binary(max_size=4096), st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES))
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_in_a_region_table_are_nothing(data: bytes, key: bytes) -> None:
+    page = bytearray(4096)
+    page[: len(data)] = data
+    table = RegionTable(memoryview(page))
+    assert table.find(key) is None
+    table.write(ENTRIES - 1, key, 8192)
+    assert table.find(key) == 8192
+
+
+def test_a_region_lies_in_the_heap_of_who_lends_it(arena: Arena) -> None:
+    lender = Lender(arena, Heap(arena, 1))
+    sub = lender.lend((1, 2))
+    other = Lender(arena, Heap(arena, 2))
+    assert other.borrow(sub.start, (1, 2), 1).control(0) == sub.control(0)
+    for start in (1 << 45, -PAGE, 0, sub.start + 1, sub.start + arena.heap_stride, arena.bytes - PAGE):
+        with pytest.raises(InternalError, match="rank 1 says that the memory of a group of 2 ranks begins at byte"):
+            other.borrow(start, (1, 2), 1)
+
+
+def test_groups_of_one_name_have_keys_in_order(arena: Arena) -> None:
+    first, second = (Lender(arena, Heap(arena, rank)) for rank in (0, 1))
+    keys = [[lender.key(name, (0, 1)) for name in ("a", "a", "b", "a")] for lender in (first, second)]
+    assert keys[0] == keys[1]
+    assert len({*keys[0], first.key("a", (0, 2))}) == 5
+
+
+def test_an_entry_is_used_again_when_nobody_looks_for_it(arena: Arena) -> None:
+    lender = Lender(arena, Heap(arena, 0))
+    lent = [lender.lend((0, 1)) for _ in range(2)]
+    table, keys = arena.region_table(0), [lender.key("many", (0, 1)) for _ in range(ENTRIES + 3)]
+    for sub in lent:
+        for rank in (0, 1):
+            sub.board(rank).set_process(os.getpid(), 1)
+    assert all(lender.announce(key, lent[0], 0) for key in keys[:ENTRIES])
+    assert all(table.find(key) == lent[0].start for key in keys[:ENTRIES])
+    assert not lender.announce(keys[-1], lent[1], 0)  # rank 1 has joined none of them
+    lender.take_back(lent[0])
+    assert lender.announce(keys[-1], lent[1], 0)
+    assert table.find(keys[-1]) == lent[1].start
+    assert lender.announce(keys[-2], None, 0)
+    assert table.find(keys[-2]) == 0
