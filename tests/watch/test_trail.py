@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 
+import pytest
 import torch
 
 import unisono
@@ -51,7 +53,7 @@ def test_who_waits_for_any_of_several_may_be_helped_by_others() -> None:
     assert trail(told, 1) == (1,)
 
 
-def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page() -> None:
+def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena.create(2)
     page = arena.whereabouts(1)
     assert page.wait is None
@@ -59,6 +61,11 @@ def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page() -> None:
     page.set_wait(wait)
     assert arena.whereabouts(1).wait == wait
     assert arena.whereabouts(0).wait is None
+    now = time.monotonic_ns()
+    monkeypatch.setattr("time.monotonic_ns", lambda: now + 3_600_000_000_000)
+    assert arena.whereabouts(1).wait is None, "it has not said so for an hour"
+    page.say_again()
+    assert arena.whereabouts(1).wait == wait
     page.set_wait(Wait("ü" * 9000, "x" * 9000 + "(end.py:3)", tuple(range(1000))))
     long = arena.whereabouts(1).wait
     assert long is not None

@@ -65,22 +65,21 @@ class Stall:
         self._world = group.world
         self._limit_s = group.host.config.stall_warning_s
         self._told = False
-        self._circle = ""
+        self._next_s = self._limit_s
 
     def look(self, missing: Sequence[int], waited_s: float) -> None:
         """Let the other ranks know for whom this one waits, ranks of the group; warn if it is time."""
         present = not self._background or bool(AWAITED)
         self._publish(missing if present else ())
-        if not present or self._told or not 0 < self._limit_s <= waited_s:
+        if not present or self._told or not 0 < self._next_s <= waited_s:
             return
+        self._next_s = waited_s + self._limit_s / 8
         waits = waits_of(self._group)
         way = trail(waits, self._world.rank)
-        if way.is_circle:
-            self._circle = way.text(waits)
         others = [rank for rank in waits if rank != way[0] and trail(waits, rank).end == way.end]
         if any(waits[rank].told for rank in others):
-            self._told = True
-        elif waited_s >= 2 * self._limit_s or not others or min(others) > way[0]:
+            return
+        if waited_s >= 2 * self._limit_s or not others or min(others) > way[0]:
             self._told = True
             self._publish(missing)
             tell(self._warning(missing, waited_s, way, waits))
@@ -89,9 +88,8 @@ class Stall:
         """The error for a call whose time is up."""
         waits = waits_of(self._group)
         way = trail(waits, self._world.rank)
-        circle = way.text(waits) if way.is_circle else self._circle
-        if circle:
-            details += f" In the world, {circle}."
+        if way.is_circle:
+            details += f" In the world, {way.text(waits)}."
         group = self._group
         world_ranks = group.world_ranks if group.parent else ()
         return WaitTimeout(self._call, waited_s, missing, group.rank, details, world_ranks, sight(group, missing))
@@ -102,19 +100,22 @@ class Stall:
 
     def _publish(self, missing: Sequence[int]) -> None:
         group, world = self._group, self._world
+        arena: Arena = world.host.arena  # type: ignore[assignment]  # a world's is no region of another one
+        if arena.map is None:  # it has been closed meanwhile
+            _present.pop(self, None)
+            return
+        page = arena.whereabouts(world.rank)
         with _lock:
             if missing:
                 ranks = tuple(group.world_ranks[rank] for rank in missing)
                 wait = Wait(group.name, self._call, ranks, self._any_of, self._told)
                 if _present.get(self) == (world, wait):
+                    page.say_again()
                     return
                 _present[self] = world, wait
             elif _present.pop(self, None) is None:
                 return
-            arena: Arena = world.host.arena  # type: ignore[assignment]  # a world's is no region of another one
-            if arena.map is not None:
-                first = next((wait for where, wait in _present.values() if where is world), None)
-                arena.whereabouts(world.rank).set_wait(first)
+            page.set_wait(next((wait for where, wait in _present.values() if where is world), None))
 
     def _warning(self, missing: Sequence[int], waited_s: float, way: Trail, waits: dict[int, Wait]) -> str:
         """The line, and below it the stack of the rank that all this hangs on."""
