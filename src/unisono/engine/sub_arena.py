@@ -132,9 +132,9 @@ class Lender:
                 return entry
         return refused
 
-    def borrow(self, start: int, members: Sequence[int], rank: int) -> SubArena:
-        """The region that the first of these ranks has lent. Raises InternalError if it is not in that rank's heap."""
-        lender, needs = members[0], Layout(len(members), self.arena.half).end
+    def borrow(self, start: int, members: Sequence[int], rank: int, of: int = 0) -> SubArena:
+        """The region that one of these ranks, number `of`, has lent. Raises InternalError if it is not in its heap."""
+        lender, needs = members[of], Layout(len(members), self.arena.half).end
         first = self.arena.heap(lender) - self.arena.base
         if start % PAGE or not first <= start <= first + self.arena.heap_bytes - needs:
             raise InternalError(

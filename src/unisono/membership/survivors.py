@@ -92,7 +92,7 @@ def _region(group: Group, members: list[int], world_ranks: list[int]) -> SubAren
     lender = group.host.lender
     lender.collect()
     mine = members.index(group.rank)
-    for candidate in members[:mine]:
+    for number, candidate in enumerate(members[:mine]):
         board = group.host.arena.board(candidate)
         while (start := board.region) is None and not group.presence.gone(candidate):
             time.sleep(_ASK_S)
@@ -100,7 +100,7 @@ def _region(group: Group, members: list[int], world_ranks: list[int]) -> SubAren
         if start == _NO_ROOM:
             raise OutOfMemory(f"the shared memory of rank {candidate} has no room for a group: free tensors there")
         if start is not None:
-            return SubArena(lender, start, world_ranks, mine)
+            return lender.borrow(start, world_ranks, mine, number)
     board = group.host.arena.board(group.rank)
     try:
         arena = lender.lend(world_ranks)
