@@ -137,13 +137,16 @@ class Group:
         words = f"aborted group {self.name!r}" + (f": {reason}" if reason else "")
         self.host.arena.board(self.rank).set_gone(DepartureKind.ABANDONED, words)
         error = PeerFailed(self.rank, words, self.rank, "", self.world_ranks if self.parent else (), whole=True)
-        for group in self.world.all_of_it:
-            if group.is_made_of(self):
-                group.break_off(error)
+        self.break_off_all(error)
 
-    def is_made_of(self, other: Group) -> bool:
-        """Is this the other group, or a sub-group of it, or one of those?"""
-        return self is other or (self.parent is not None and self.parent.is_made_of(other))
+    def break_off_all(self, error: UnisonoError) -> None:
+        """Refuse all further calls of this group, and of those that were made of it, with this error."""
+        for group in self.world.all_of_it:
+            above: Group | None = group
+            while above is not None and above is not self:
+                above = above.parent
+            if above is self:
+                group.break_off(error)
 
     def leave_to_parent(self) -> None:
         """In a forked child of this rank: close the group here without touching the parent's memory."""
