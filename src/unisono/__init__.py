@@ -28,7 +28,7 @@ _NAMES = {
         "reduce_scatter_tensor", "scan", "scatter",
     ],
     "errors": [
-        "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
+        "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
         "NestedCall", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable",
         "ProgramError", "RankFailed",
         "UnisonoError", "UsageError", "WaitTimeout",
@@ -41,6 +41,7 @@ _NAMES = {
         "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing", "flatten_",
         "reduce_scatter_coalesced",
     ],
+    "recovery": ["retry"],
     "modules": ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"],
     "p2p": [
         "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",

@@ -1,7 +1,10 @@
-"""The public names for type checkers and editors, with what `async_op` makes of results. A test holds it against the code."""
+"""The public names for type checkers and editors, with what `async_op` and `return_exceptions` make of results.
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, overload
+A test holds it against the code.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
 
 from torch import Tensor
 
@@ -15,6 +18,7 @@ from .errors import (
     ArgumentError,
     DTypeError,
     InternalError,
+    LeftOut,
     MessageMismatch,
     MismatchError,
     NestedCall,
@@ -31,13 +35,14 @@ from .errors import (
     WaitTimeout,
 )
 from .groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
-from .local_world import World, run, world
+from .local_world import World, world
 from .membership import Group, NonMember, empty, get_rank, get_world_size, init, is_initialized, share_, shutdown
 from .modules import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
 from .objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from .ops import OpLike, ReduceOp, make_op, premul_sum
 from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
 from .records import CallRecord, Departure
+from .recovery import retry
 from .schedule import Schedule, prove, trace
 from .work import Work
 
@@ -47,7 +52,12 @@ _Members = Group | NonMember | None
 _Tensors = Sequence[Tensor]
 _Sizes = Sequence[int] | None
 _Way = AlgorithmLike | None
+_Result = TypeVar("_Result")
 
+@overload
+def run(fn: Callable[..., _Result], ranks: int = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, prefix: bool = ..., return_exceptions: Literal[False] = ...) -> list[_Result]: ...
+@overload
+def run(fn: Callable[..., _Result], ranks: int = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, prefix: bool = ..., return_exceptions: bool) -> list[_Result | RankFailed]: ...
 @overload
 def all_reduce(tensor: Tensor, op: OpLike = ..., group: _Members = ..., async_op: Literal[False] = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> None: ...
 @overload
@@ -170,7 +180,7 @@ reduce_scatter_tensor = reduce_scatter_single
 
 __all__ = [
     "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Coalescing", "Config", "DTypeError",
-    "Departure", "Group", "InternalError", "MessageMismatch", "MismatchError", "NestedCall", "NonMember",
+    "Departure", "Group", "InternalError", "LeftOut", "MessageMismatch", "MismatchError", "NestedCall", "NonMember",
     "NotInitialized", "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
     "RankFailed", "ReduceOp",
     "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "all_gather",
@@ -181,6 +191,6 @@ __all__ = [
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
     "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
-    "reduce_scatter_single", "reduce_scatter_tensor", "run", "scan", "scatter", "scatter_object_list", "send",
+    "reduce_scatter_single", "reduce_scatter_tensor", "retry", "run", "scan", "scatter", "scatter_object_list", "send",
     "send_object_list", "sendrecv", "share_", "shutdown", "split", "trace", "world",
 ]

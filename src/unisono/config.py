@@ -38,7 +38,13 @@ class Config:
         300.0,
         "seconds",
         "UNISONO_TIMEOUT_S",
-        "a call raises WaitTimeout after this long; the default allows slow data loaders",
+        "a call raises WaitTimeout after this long; the default allows slow data loaders; inf: never",
+    )
+    stall_warning_s: float = _setting(
+        5.0,
+        "seconds",
+        "UNISONO_STALL_WARNING_S",
+        "a call that has waited this long says on standard error for whom, and where that rank is; 0: never",
     )
     segment_bytes: int = _setting(
         512 << 10,
@@ -93,6 +99,12 @@ class Config:
         "pauses before a waiting rank first yields, where every rank has its own processor",
     )
 
+    keep_inputs: int = _setting(
+        0,
+        "count",
+        "UNISONO_KEEP_INPUTS",
+        "1: calls in place work on a copy, so that a tensor is as it was if its call fails; costs two copies of it",
+    )
     debug: int = _setting(
         0, "count", "UNISONO_DEBUG", "1: each call, its algorithm and why, its bytes and time, on standard error"
     )

@@ -14,6 +14,7 @@
     │   ├── PeerGone                a process died, or left without making this call
     │   ├── PeerFailed              a peer gave this call up, and says why
     │   ├── PeerUnreachable         the system refused access to a peer's tensors
+    │   ├── LeftOut                 the other ranks have gone on without this one
     │   └── RankFailed              a function started by run() raised; carries that rank's traceback
     ├── WaitTimeout                 (also a TimeoutError) it took longer than timeout_s; names who is missing
     ├── OutOfMemory                 (also a MemoryError)  the shared memory cannot grow
@@ -32,10 +33,10 @@ from traceback import StackSummary, walk_tb
 from types import FunctionType
 from typing import Any
 
-from .records import CallRecord, Departure
+from .records import CallRecord, Departure, Sighting
 
 __all__ = [
-    "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "MessageMismatch", "MismatchError",
+    "AlgorithmError", "ArgumentError", "DTypeError", "InternalError", "LeftOut", "MessageMismatch", "MismatchError",
     "NestedCall", "NotInitialized", "OutOfMemory", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable",
     "ProgramError", "RankFailed", "UnisonoError", "UsageError", "WaitTimeout",
 ]  # fmt: skip
@@ -183,31 +184,36 @@ class ProgramError(AlgorithmError):
 class PeerError(UnisonoError):
     """A call cannot continue because of a peer.
 
+    failed: the ranks of the group that had failed by then, in order: the same on all survivors; empty if none had.
+
     What to do: look at the peer that the message names; its own error or output says why.
     """
+
+    failed: tuple[int, ...] = ()
 
 
 class PeerGone(PeerError):
     """A peer died, or left without making this call.
 
     rank, pid: the peer and its process. how: a `Departure`. waiting: the rank that waited. others: can the group's
-    other ranks still send each other messages?
+    other ranks still send each other messages? In a collective, all survivors name the lowest rank in `failed`.
 
-    What to do: read the output of that rank, and start the remaining work on a new group.
+    What to do: read the output of that rank. `group.shrink()` makes a group of the survivors, to go on with.
     """
 
     def __init__(
         self, rank: int, pid: int, how: Departure, waiting: int, call: str, world_ranks: Sequence[int] = (),
-        others: bool = False,
+        others: bool = False, failed: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.rank, self.pid, self.how, self.waiting, self.call = rank, pid, how, waiting, call
-        self.world_ranks, self.others = tuple(world_ranks), others
+        self.world_ranks, self.others, self.failed = tuple(world_ranks), others, tuple(failed) or (rank,)
         move = "Messages between other ranks go on." if others else (
-            "This group cannot be used any more: start the remaining work on a new group."
+            "This group cannot be used any more: make one of the survivors with its shrink()."
         )  # fmt: skip
+        more = ", ".join(_rank(other, world_ranks) for other in self.failed if other != rank)
         super().__init__(
             f"{_rank(rank, world_ranks, f'pid {pid}')} {how} while {_rank(waiting, world_ranks)} waited for it in "
-            f"{call}. {move}"
+            f"{call}. {f'So has {more}. ' if more else ''}{move}"
         )
 
     @property
@@ -261,6 +267,22 @@ class PeerUnreachable(PeerError):
         )
 
 
+class LeftOut(PeerError):
+    """The other ranks of a group have gone on in a smaller one without this rank.
+
+    rank: this one. failed: the ranks that are not in the smaller group. group: the name of the old one.
+
+    What to do: end this process, and start another one, if the others shall have its help again.
+    """
+
+    def __init__(self, rank: int, failed: Sequence[int], group: str, world_ranks: Sequence[int] = ()) -> None:
+        self.rank, self.failed, self.group, self.world_ranks = rank, tuple(failed), group, tuple(world_ranks)
+        super().__init__(
+            f"the other ranks of group {group!r} have gone on without {_rank(rank, world_ranks)}: they had waited for "
+            "it, or believed that it had failed. End this process."
+        )
+
+
 class RankFailed(PeerError):
     """A function that `run` started raised an exception on a rank.
 
@@ -291,9 +313,11 @@ class WaitTimeout(UnisonoError, TimeoutError):
     """A call took longer than `timeout_s` seconds.
 
     missing: the ranks that had not made the call, or not finished it; empty if they are not known. waiting: the rank
-    that waited; None if it was a process that is no rank.
+    that waited; None if it was a process that is no rank. seen: what the missing ranks were doing, or the first of
+    many, each a `Sighting`; the very first with its stack.
 
-    What to do: look at what the missing ranks are doing (their stacks, under `run`), or set a longer `timeout_s`.
+    What to do: look at what the missing ranks are doing, or set a longer `timeout_s`; with `float("inf")` calls wait
+    without end.
     """
 
     def __init__(
@@ -304,9 +328,10 @@ class WaitTimeout(UnisonoError, TimeoutError):
         waiting: int | None = None,
         details: str = "",
         world_ranks: Sequence[int] = (),
+        seen: Sequence[Sighting] = (),
     ) -> None:
         self.call, self.waited_s, self.missing = call, waited_s, tuple(missing)
-        self.waiting, self.details, self.world_ranks = waiting, details, tuple(world_ranks)
+        self.waiting, self.details, self.world_ranks, self.seen = waiting, details, tuple(world_ranks), tuple(seen)
         names = ", ".join(_rank(rank, self.world_ranks).removeprefix("rank ") for rank in self.missing)
         ranks = f"rank{'s' * (len(self.missing) > 1)} {names}"
         if waiting is None:
@@ -314,7 +339,15 @@ class WaitTimeout(UnisonoError, TimeoutError):
         else:
             who = _rank(waiting, self.world_ranks)
             text = f"{who} waited {waited_s:.3g} s in {call}" + (f" for {ranks}" if self.missing else "")
-        super().__init__(f"{text}.{details}\nLook at what is missing, or give it a longer timeout.")
+        text = f"{text}.{details}" + "".join(f" {self._account(one)}." for one in self.seen)
+        text += "".join(f"\nRank {one.rank} was here:\n{one.stack}" for one in self.seen if one.stack)
+        super().__init__(f"{text}\nLook at what is missing, or give it a longer timeout.")
+
+    def _account(self, seen: Sighting) -> str:
+        who = _rank(seen.rank, self.world_ranks, f"pid {seen.pid or 'unknown'}")
+        made = f"has last made call #{seen.last_call} of this group" if seen.last_call else "has made no call yet"
+        silent = f"; it has no stack to show, as {seen.silent}" if seen.silent else ""
+        return f"{who.capitalize()} {made}, and {seen}{silent}"
 
 
 class OutOfMemory(UnisonoError, MemoryError):

@@ -16,6 +16,9 @@ __all__ = [
     "Departure",
     "DepartureKind",
     "GivenUp",
+    "Proposal",
+    "Sighting",
+    "Wait",
     "digest",
     "only_lowerings_differ",
     "only_sizes_differ",
@@ -144,3 +147,87 @@ class GivenUp(NamedTuple):
     late: bool = False
     blames: frozenset[int] = frozenset()
     reason: str = ""
+
+
+class Proposal(NamedTuple):
+    """What one rank tells while the survivors of a group agree on which ranks have failed; see `agreement`."""
+
+    failed: frozenset[int] = frozenset()
+    decided: bool = False
+
+
+_MOST_NAMED = 64
+_STATES = {
+    "R": "is running",
+    "S": "sleeps, or waits for something else",
+    "D": "waits for the system, such as for a disk",
+    "T": "is stopped by a signal, until it gets SIGCONT",
+    "Z": "has ended",
+    "X": "has ended",
+}
+
+
+class Wait(NamedTuple):
+    """A call in which a rank waits, as it tells the others. Ranks are those of the world.
+
+    group: its name. call: in words, with the user's line. missing: the ranks it waits for, or the first of many.
+    any_of: one of them is enough. told: it has said on standard error how long it waits.
+    """
+
+    group: str
+    call: str
+    missing: tuple[int, ...]
+    any_of: bool = False
+    told: bool = False
+
+    @property
+    def needs(self) -> int | None:
+        """A rank without which the call cannot go on; None if it is not known."""
+        return None if not self.missing or (self.any_of and len(self.missing) > 1) else self.missing[0]
+
+    def pack(self, room: int) -> bytes:
+        """The wait as at most `room` bytes. Long texts are cut at the beginning, missing ranks at the end."""
+        for width in (room, 300, 100, 30, 5):
+            clipped = self._replace(
+                group=self.group[-width:], call=self.call[-width:], missing=self.missing[: min(width, _MOST_NAMED)]
+            )
+            data = json.dumps(clipped, ensure_ascii=False).encode(errors="replace")
+            if len(data) <= room:
+                break
+        return data
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Wait:
+        """The wait of bytes that `pack` has made."""
+        group, call, missing, *flags = json.loads(data)
+        return cls(group, call, tuple(missing), *flags)
+
+
+class Sighting(NamedTuple):
+    """What a rank that others wait for does, as one of them sees it.
+
+    rank: in the group of the call. last_call: the number of its latest call of this group. state, tracer: see
+    `engine.process_status`. wait: the call of any group in which it waits itself. line: of the user's code, as
+    file:line. stack: of its threads, without the frames of this package; silent: why there is none.
+    """
+
+    rank: int
+    pid: int
+    last_call: int = 0
+    state: str = ""
+    tracer: int = 0
+    wait: Wait | None = None
+    line: str = ""
+    stack: str = ""
+    silent: str = ""
+
+    def __str__(self) -> str:
+        """What it does: the end of the sentence "rank 2 ..."."""
+        at = f" at {self.line}" if self.line else ""
+        if self.state == "t":
+            return f"is stopped by a debugger (process {self.tracer}){at}"
+        by = f", under a debugger (process {self.tracer})" if self.tracer else ""
+        if self.wait and self.state != "T":
+            ranks = f"rank{'s' * (len(self.wait.missing) > 1)} {', '.join(map(str, self.wait.missing))}"
+            return f"waits itself in {self.wait.call} for {ranks}{by}"
+        return _STATES.get(self.state, "cannot be seen") + at + by

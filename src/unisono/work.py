@@ -18,6 +18,7 @@ from .errors import WaitTimeout
 from .membership.group import Group
 from .units import seconds
 from .watch import give_up
+from .watch.stall import AWAITED
 
 __all__ = ["FinishedWork", "Work", "Worker"]
 
@@ -84,7 +85,7 @@ class Work(Generic[Result_co]):
         if not self._done.is_set():
             self._check_nested()
             try:
-                done = self._done.wait(timeout)
+                done = self._wait(timeout)
             except BaseException as error:
                 if not self._done.is_set():
                     self._interrupted(error)
@@ -94,6 +95,15 @@ class Work(Generic[Result_co]):
         if self._exception is not None:
             raise self._exception
         return True
+
+    def _wait(self, timeout: float | None) -> bool:
+        if self._done.is_set():
+            return True
+        AWAITED.append(None)
+        try:
+            return self._done.wait(timeout)
+        finally:
+            AWAITED.pop()
 
     def result(self, timeout: float | None = None) -> Result_co:
         """Wait, then return the call's output: a tensor, a list of tensors, or None if it has none."""
@@ -193,12 +203,17 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Are there calls or callbacks that have not ended? False on this thread, for calls from callbacks."""
-        return not self._last.is_set() and threading.current_thread() is not self._thread
+        return not self._last.is_set() and not self.is_this_thread
+
+    @property
+    def is_this_thread(self) -> bool:
+        """Does the caller run on this thread?"""
+        return threading.current_thread() is self._thread
 
     def submit(self, call: object, action: Callable[[], Any]) -> Work[Any]:
         """Run the action after all earlier ones; on this thread (from a callback), at once."""
         work: Work[Any] = Work(call, self._group())
-        if threading.current_thread() is self._thread:
+        if self.is_this_thread:
             _perform(work, action)
         else:
             over = self._last = _Latch()
@@ -208,7 +223,7 @@ class Worker:
     def close(self, *, wait: bool = True) -> None:
         """End the thread after its calls. wait: return when it has ended."""
         self._queue.put(None)
-        if wait and threading.current_thread() is not self._thread:
+        if wait and not self.is_this_thread:
             self._thread.join()
 
     def _loop(self) -> None:

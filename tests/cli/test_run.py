@@ -73,6 +73,15 @@ def test_a_rank_that_fails_is_the_command_s_failure(script):
     assert done.stderr.rstrip().endswith("ZeroDivisionError: integer division or modulo by zero")
 
 
+@pytest.mark.parametrize(("fail_from", "code"), [(1, 0), (0, 1)])
+def test_keep_going_lets_the_others_end(script, fail_from, code):
+    text = f"import unisono\nrank = unisono.get_rank()\nif rank >= {fail_from}: raise SystemExit(3)\nprint('well')"
+    done = unisono("run", "--keep-going", script(text), "-n", 2)
+    assert done.returncode == code
+    assert ("[rank 0] well" in done.stdout) == (code == 0)
+    assert [f"rank {rank} failed:" in done.stderr for rank in (0, 1)] == [code == 1, True]
+
+
 def test_an_exit_status_of_a_script_is_a_failure(script):
     done = unisono("run", script("raise SystemExit(3)"), "-n", 2)
     assert done.returncode == 1

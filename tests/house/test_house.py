@@ -33,7 +33,7 @@ FLOORS = [
     {"dispatch"},
     {"collectives", "p2p"},
     {"coalesced", "groups", "objects"},
-    {"autograd", "modules"},
+    {"autograd", "modules", "recovery"},
     {"cli", "testing", "torch_backend"},
     {"__main__"},
 ]

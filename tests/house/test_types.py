@@ -36,6 +36,7 @@ assert_type(unisono.all_gather([tensor], tensor), None)
 assert_type(unisono.scatter(None, [tensor]), torch.Tensor)
 assert_type(unisono.all_reduce_coalesced([tensor]), None)
 assert_type(unisono.run(work, ranks=2, args=(1.0,)), list[list[float]])
+assert_type(unisono.run(work, args=(1.0,), return_exceptions=True), list[list[float] | unisono.RankFailed])
 with unisono.world(2) as world:
     assert_type(world.run(work, 1.0), list[list[float]])
 if group := unisono.split(color=0):
@@ -119,7 +120,7 @@ def test_the_stub_has_the_arguments_of_the_code(node: ast.FunctionDef) -> None:
     given = {argument.arg for argument in optional} | {argument.arg for argument, default in keywords if default}
     required = {parameter.name for parameter in code if parameter.default is parameter.empty}
     assert not given & required
-    assert {*stub} - given - required <= {"async_op"}  # which some results need
+    assert {*stub} - given - required <= {"async_op", "return_exceptions"}  # which some results need
 
 
 def test_the_stub_has_the_names_of_the_code() -> None:

@@ -196,7 +196,7 @@ def test_stuck_ranks_are_killed_and_show_where_they_were(short_grace):
 def test_a_stopped_rank_is_killed_too(short_grace):
     with pytest.raises(RankFailed) as caught:
         run(lambda: boom() if init().rank == 1 else os.kill(os.getpid(), signal.SIGSTOP), 2)
-    assert "did not say where it is" in caught.value.waiting[0]
+    assert "does not say where it is: its process takes no signals now" in caught.value.waiting[0]
 
 
 def test_the_deadline_names_who_is_late_and_where():

@@ -12,35 +12,46 @@ import time
 import pytest
 import torch
 
-from unisono import all_reduce, get_rank, init, run, world
+from unisono import all_reduce, barrier, get_rank, init, new_group, run, sendrecv, world
 from unisono.errors import NotInitialized, RankFailed
 
 PARENT = """
-import os, signal, threading
-from unisono import world
-w = world(3)
+import ctypes, os, signal, threading
+import unisono
+w = unisono.world(3)
 print(os.getpid(), *set(w.run(os.getppid)), *w.run(os.getpid), flush=True)
 {before}
-print("running", flush=True)
-w.run(lambda: threading.Event().wait())
+def stay():
+    print("running", flush=True)
+    {stay}
+w.run(stay)
 """
+
+STAYS = {
+    "waits": "threading.Event().wait()",
+    "computes": "\n    while True: pass",
+    "in C": "ctypes.PyDLL(None).sleep(1000)",
+    "in a call": "unisono.barrier() if unisono.get_rank() else threading.Event().wait()",
+    "ignores it": "signal.signal(signal.SIGINT, signal.SIG_IGN)\n    threading.Event().wait()",
+}
 
 
 class Started:
     """A parent script whose ranks run for ever, and a watch on each of its processes."""
 
-    def __init__(self, before: str = "") -> None:
+    def __init__(self, before: str = "", stay: str = STAYS["waits"], terminal: int = subprocess.PIPE) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PARENT.format(before=before)],
-            stdin=subprocess.PIPE,
+            [sys.executable, "-c", PARENT.format(before=before, stay=stay)],
+            stdin=terminal,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self.pids = [int(word) for word in self.process.stdout.readline().split()]
         assert len(self.pids) == 5, self.process.stderr.read()
         self.watches = [os.pidfd_open(pid) for pid in self.pids[1:]]
-        assert self.process.stdout.readline() == "running\n"
+        assert [self.process.stdout.readline() for _ in range(3)] == ["running\n"] * 3
 
     def all_end(self, within_s: float = 10.0) -> bool:
         deadline = time.monotonic() + within_s
@@ -88,13 +99,78 @@ def test_a_killed_server_takes_its_ranks_along():
         assert "was killed together with the process that ranks are forked from" in said
 
 
-def test_ctrl_c_stops_the_ranks_and_reaches_the_caller():
-    with Started() as started:
+@pytest.mark.parametrize("stay", STAYS)
+def test_ctrl_c_reaches_the_caller_and_nobody_is_left_when_it_ends(stay):
+    """On a terminal, which sends SIGINT to all processes of its foreground."""
+    terminal, slave = os.openpty()
+    try:
+        # The first terminal that a leader of a session opens is the one that controls it.
+        with Started("os.open(os.ttyname(0), os.O_RDWR)", STAYS[stay], slave) as started:
+            os.write(terminal, b"\x03")
+            _, said = started.process.communicate(timeout=60)
+            assert len(select.select(started.watches, [], [], 0)[0]) == 4
+            assert said.rstrip().endswith("KeyboardInterrupt")
+            assert started.process.returncode == -signal.SIGINT
+    finally:
+        os.close(terminal)
+        os.close(slave)
+
+
+def test_an_interrupt_of_the_parent_alone_does_the_same():
+    with Started(stay=STAYS["in C"]) as started:
         started.process.send_signal(signal.SIGINT)
-        assert started.all_end()
         _, said = started.process.communicate(timeout=60)
+        assert len(select.select(started.watches, [], [], 0)[0]) == 4
         assert said.rstrip().endswith("KeyboardInterrupt")
-        assert started.process.returncode == -signal.SIGINT
+
+
+TORCH_THAT_IMPORTS_FOR_EVER = """
+import os, sys, threading
+print(os.getpid(), file=sys.stderr, flush=True)
+threading.Event().wait()
+"""
+
+TORCH_WITH_A_LONG_END = """
+import atexit, sys, threading
+atexit.register(threading.Event().wait)
+sys.path.remove({folder!r})
+del sys.modules["torch"]
+import torch
+"""
+
+PATIENT = """
+import sys
+from unisono import world
+from unisono.local_world import fork_client
+fork_client._LEAVE_S = 600.0
+sys.path.insert(0, {folder!r})
+w = world(2)
+w.run(int)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_parent_that_ends_while_the_server_imports_leaves_nothing(tmp_path, number):
+    (tmp_path / "torch.py").write_text(TORCH_THAT_IMPORTS_FOR_EVER)
+    code = PATIENT.format(folder=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as parent:
+        server = int(parent.stderr.readline())
+        watch = os.pidfd_open(server)
+        parent.send_signal(number)
+        ended = select.select([watch], [], [], 10)[0]
+        os.close(watch)
+        if not ended:
+            os.kill(server, signal.SIGKILL)
+        assert ended
+        _, said = parent.communicate(timeout=60)
+        assert number == signal.SIGKILL or said.rstrip().endswith("KeyboardInterrupt")
+        assert parent.returncode == -number
+
+
+def test_the_server_ends_at_once_whatever_was_to_be_done_at_its_end(tmp_path):
+    (tmp_path / "torch.py").write_text(TORCH_WITH_A_LONG_END.format(folder=str(tmp_path)))
+    code = PATIENT.format(folder=str(tmp_path))
+    subprocess.run([sys.executable, "-c", code], timeout=100, check=True)
 
 
 def test_a_terminated_parent_leaves_no_process():
@@ -110,17 +186,53 @@ def census() -> tuple[int, int, int]:
         return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children.read().split())
 
 
+def mappings() -> int:
+    """Mappings of this process; the allocator may add a few at any time."""
+    with open("/proc/self/maps") as maps:
+        return len(maps.readlines())
+
+
 def test_twenty_runs_leak_nothing():
     run(int, 2)
-    before = census()
+    before, mapped = census(), mappings()
     for _ in range(20):
         run(int, 2)
     assert census() == before
+    assert mappings() < mapped + 20
+
+
+def test_groups_leave_nothing_when_they_are_closed():
+    def many():
+        world_group = init()
+
+        def some():
+            for _ in range(30):
+                group = new_group([0, 1])
+                all_reduce(torch.ones(3), group=group)
+                all_reduce(torch.ones(70_000), group=group, async_op=True).wait()
+                sendrecv(torch.ones(3), 1 - group.rank, torch.zeros(3), 1 - group.rank, group)
+                group.close()
+            barrier()
+
+        some()
+        before, mapped, kept = census(), mappings(), os.stat(world_group.host.arena.fd).st_blocks
+        some()
+        fds, threads, children = census()
+        assert (threads, children) == before[1:]
+        assert fds < before[0] + 30
+        assert mappings() < mapped + 30
+        # A sub-group's pages go back when both have left; what the last one had may still be there.
+        assert os.stat(world_group.host.arena.fd).st_blocks < 2 * kept
+
+    run(many, 2, timeout_s=60)
 
 
 def test_failures_leak_nothing():
     def fail():
         return 1 // init().rank
+
+    def die():
+        return os._exit(3) if init().rank else 0
 
     run(int, 2)
     before = census()
@@ -131,6 +243,7 @@ def test_failures_leak_nothing():
             w.run(int)
             with pytest.raises(RankFailed):
                 w.run(fail)
+        assert isinstance(run(die, 2, return_exceptions=True)[1], RankFailed)
     assert census() == before
 
 

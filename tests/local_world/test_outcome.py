@@ -6,7 +6,7 @@ import pytest
 
 from unisono.errors import ArgumentError, MismatchError, PeerGone, RankFailed, UsageError, WaitTimeout
 from unisono.local_world.messages import Report
-from unisono.local_world.outcome import rank_failed, results
+from unisono.local_world.outcome import outcomes, rank_failed, results
 from unisono.local_world.pickling import pack, unpack
 from unisono.records import CallRecord
 
@@ -119,3 +119,24 @@ def test_stuck_ranks_show_their_stacks():
 def test_a_result_that_only_the_rank_can_read_is_named():
     with pytest.raises(ArgumentError, match="result of rank 1"):
         results({0: returned(0, 1)[1], 1: (Report(1, "returned", "returned"), b"junk")}, "run(f)", 0.1, None)
+
+
+def test_outcomes_have_each_rank_s_own_failure():
+    waited = raised(1, gone(2, 1), 5, "waited")
+    reports = dict([returned(3, "d"), waited, died(2, 7), stuck(4), raised(0, KeyError("k"), 9)])
+    reports[5] = Report(5, "returned", "returned"), b"junk"
+    reports[6] = Report(6, "starting", "did not finish", "stack of rank 6\n"), b""
+    zero, one, two, value, four, five, six = outcomes(reports, "run(f)", 30.0, 1.5)
+    assert value == "d"
+    failures = [zero, one, two, four, five, six]
+    assert [failure.rank for failure in failures] == [0, 1, 2, 4, 5, 6]
+    assert all(isinstance(failure, RankFailed) and not failure.waiting for failure in failures)
+    assert isinstance(zero.__cause__, KeyError)
+    assert isinstance(one, PeerGone)
+    assert str(two.__cause__) == "rank 2 was killed by signal 9 (SIGKILL)"
+    assert isinstance(four, WaitTimeout)
+    assert "run(f) took longer than 1.5 s: rank 4 had not finished" in str(four.__cause__)
+    assert "stack of rank 4" in str(four)
+    assert isinstance(five, ArgumentError)
+    assert isinstance(six, WaitTimeout)
+    assert "the start of run(f) took longer than 30 s" in str(six.__cause__)

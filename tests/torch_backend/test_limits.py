@@ -53,8 +53,6 @@ def test_groups_are_made_not_split_or_shrunk(ranks: TorchRanks) -> None:
     def work() -> None:
         with pytest.raises(RuntimeError, match="not safe to split"):
             dist.split_group(None, [[0, 1]])
-        with pytest.raises(TypeError, match="does not support shrinking"):
-            dist.shrink_group([1])
         dist.barrier()
 
     ranks(2)(work)

@@ -356,3 +356,27 @@ def test_calls_of_all_kinds_leave_nothing_open() -> None:
 
     with unisono.World(2, timeout_s=DEADLINE_S) as world:
         world.run(many)
+
+
+def dies_untold(folder: Path) -> None:
+    """Tensors lie in shared memory on some ranks only, and rank 1 dies before it has told of its call."""
+    group = unisono.init()
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
+    unisono.all_gather(pids, torch.tensor([os.getpid()]))
+    tensor = torch.ones(100_000)
+    if group.rank == 1:
+        import_module("unisono.engine.board").Board.set_call = lambda *_: None  # type: ignore[attr-defined]
+    if group.rank == 2:
+        until(lambda: group.host.entered(1) == group.host.call_number)
+        os.kill(int(pids[1]), signal.SIGKILL)
+    else:
+        tensor = group.empty(100_000)
+    with pytest.raises(PeerGone) as caught:
+        unisono.all_reduce(tensor)
+    note(folder, blames=caught.value.rank)
+
+
+def test_a_death_that_keeps_ranks_from_making_a_call_in_another_way(tmp_path: Path) -> None:
+    with unisono.World(4, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
+        world.run(dies_untold, tmp_path)
+    assert {rank: one["blames"] for rank, one in notes(tmp_path).items()} == {0: 1, 2: 1, 3: 1}

@@ -59,7 +59,7 @@ def _settle(how: How, request: Request, where: str | None) -> Any:
     """Exchange all sizes, and run the call with them. Raises MismatchError on every rank if they do not fit."""
     group, made_for = how.group, request.out
     with checking(group, request.collective):
-        inp, out, copy_back = contiguous(request, group.rank)
+        inp, out, copy_back = contiguous(request, group)
         request = request._replace(inp=inp, out=out)
         takes = _takes(request, group)
         mine = sides(request.collective, request.root, _gives(request, group), takes, group.size)

@@ -39,7 +39,7 @@ class How(NamedTuple):
 def plan_step(how: How, request: Request, known_as: What | None = None) -> Action:
     """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
     group = how.group
-    inp, out, copy_back = contiguous(request, group.rank)
+    inp, out, copy_back = contiguous(request, group)
     plan = make_plan(group, request, inp, out, how.algorithm)
     untouched = _same(inp, request.inp) and (is_one(out) or _same(out, request.out))
     if known_as is not None and untouched and not waits_its_turn(group, plan):
@@ -75,13 +75,19 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
     return action
 
 
-def contiguous(request: Request, rank: int) -> tuple[Tensors, Tensors, Callable[[], None]]:
-    """The input and output of a call, contiguous, and a function that copies results back to the user's tensors."""
-    written = bool(request.written_on(rank))
+def contiguous(request: Request, group: Group) -> tuple[Tensors, Tensors, Callable[[], None]]:
+    """The input and output of a call, contiguous, and a function that copies results back to the user's tensors.
+
+    With `keep_inputs`, a call in place works on copies: the user's tensors change only when it has succeeded.
+    """
+    written = bool(request.written_on(group.rank))
+    keeps = request.in_place and group.host.config.keep_inputs
     back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def result(tensor: torch.Tensor) -> torch.Tensor:
         copy = make_plain(tensor)
+        if copy is tensor and keeps:
+            copy = tensor.detach().clone()
         if copy is not tensor and written:
             back.append((as_bits(tensor.data), as_bits(copy)))  # .data: a version counter of its own
         return copy

@@ -1,6 +1,6 @@
 """The shared memory of a world: one memfd, which every rank maps. It has no name in a file system.
 
-    header | what `layout` says | heap of rank 0, 1, ...
+    header | whereabouts of rank 0, 1, ... | what `layout` says | heap of rank 0, 1, ...
 
 The heaps hold the tensors of `unisono.empty` and the memory of sub-groups (`sub_arena`). A page takes memory when it is
 reserved; that raises OutOfMemory if there is too little. The memory is free again when the last process has ended.
@@ -20,6 +20,7 @@ from ..errors import ArgumentError, OutOfMemory
 from ..units import format_bytes
 from .board import MAX_RANKS
 from .layout import PAGE, Layout, whole_pages
+from .whereabouts import WHEREABOUTS_BYTES, Whereabouts
 
 __all__ = ["Arena"]
 
@@ -33,7 +34,7 @@ class Arena(Layout):
     """The mapped shared memory of `size` ranks. shape: the settings in SHAPING, which it has for all of them."""
 
     def __init__(self, fd: int, size: int, half: int, heap: int, shape: Sequence[int]) -> None:
-        super().__init__(size, half, PAGE)
+        super().__init__(size, half, PAGE + size * WHEREABOUTS_BYTES)
         self.shape: Mapping[str, int] = dict(zip(SHAPING, shape, strict=True))
         self.fd, self.heap_bytes, self.neighbours = fd, heap, size
         self.heap_stride = whole_pages(heap) + 17 * PAGE
@@ -74,6 +75,13 @@ class Arena(Layout):
         self.map = mmap.mmap(self.fd, self.bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000))
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
+
+    def whereabouts(self, rank: int) -> Whereabouts:
+        """Where a rank is now, as far as it has said so."""
+        if self.map is None:
+            raise ArgumentError("this arena has been closed")
+        at = PAGE + rank * WHEREABOUTS_BYTES
+        return Whereabouts(memoryview(self.map)[at : at + WHEREABOUTS_BYTES])
 
     def reserve_staging(self, rank: int) -> None:
         """Reserve a rank's staging area, at the first call only. Raises OutOfMemory."""

@@ -1,25 +1,41 @@
-"""One page per rank, which its peers read: process id, departure, latest calls, the call it gave up.
+"""Two pages per rank, which its peers read: process id, departure, latest calls, the call it gave up, proposals.
 
 Only slow paths use boards. A field is a number, a length, and a record as bytes. The number is written last, so a
-reader that sees the number sees the bytes.
+reader that sees the number sees the bytes. A proposal changes: it has two places, which take turns, and a number that
+says which one counts.
 """
 
 from __future__ import annotations
 
 import struct
+import threading
+from enum import IntEnum
 
-from ..records import CallRecord, Departure, DepartureKind, GivenUp
+from ..records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
 
-__all__ = ["BOARD_BYTES", "MAX_RANKS", "Board"]
+__all__ = ["BOARD_BYTES", "MAX_RANKS", "Board", "Topic"]
 
 MAX_RANKS = 1024
-"""The most ranks on one host. Their control lines and boards take 4 MiB."""
+"""The most ranks on one host. Their control lines and boards take 8 MiB."""
 
-BOARD_BYTES = 4096
+_PAGE = 4096
+BOARD_BYTES = 2 * _PAGE
 _PID, _LET_GO, _TICKS, _HERALD, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 64, (1088, 2112), 3136
 _HEAD = struct.Struct("<QI")
-_ROOM = BOARD_BYTES - _GAVE_UP - _HEAD.size
+_ROOM = _PAGE - _GAVE_UP - _HEAD.size
 _RANKS = MAX_RANKS // 8
+_TOPIC_BYTES = 512
+_PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
+_SET_WORDS = MAX_RANKS // 64
+_WORD = (1 << 64) - 1
+_FENCE = threading.Lock()
+
+
+class Topic(IntEnum):
+    """What survivors agree on."""
+
+    FAILURE = 0  # which ranks had failed when a call did
+    SHRINK = 1  # which ranks a smaller group is without
 
 
 class Board:
@@ -100,6 +116,42 @@ class Board:
         bits = int.from_bytes(data[1 : 1 + _RANKS], "little")
         blames = frozenset(rank for rank in range(MAX_RANKS) if bits >> rank & 1)
         return GivenUp(number, bool(data[0]), blames, data[1 + _RANKS :].decode(errors="replace"))
+
+    def set_proposal(self, topic: Topic, proposal: Proposal) -> None:
+        """Tell which ranks have failed. When this returns, all ranks can see it."""
+        words = self._words(_PROPOSALS[topic])
+        at = 1 + (words[0] & 1 ^ 1) * (1 + _SET_WORDS)  # of two places, the one that is not read now
+        bits = sum(1 << rank for rank in proposal.failed)
+        for k in range(_SET_WORDS):
+            words[at + 1 + k] = bits >> 64 * k & _WORD
+        words[at] = proposal.decided
+        words[0] += 1
+        with _FENCE:  # a locked instruction: what follows is read after the above has been written
+            pass
+
+    def proposal(self, topic: Topic) -> Proposal | None:
+        """What this rank has told last of the failed ranks; None if nothing yet."""
+        words = self._words(_PROPOSALS[topic])
+        while version := words[0]:
+            at = 1 + (version & 1) * (1 + _SET_WORDS)
+            decided, *parts = words[at : at + 1 + _SET_WORDS]
+            if words[0] == version:
+                bits = sum(part << 64 * k for k, part in enumerate(parts))
+                failed = frozenset(rank for rank in range(bits.bit_length()) if bits >> rank & 1)
+                return Proposal(failed, bool(decided))
+        return None
+
+    @property
+    def region(self) -> int | None:
+        """Where the memory of the smaller group begins that this rank has lent: an offset; None if it has lent none."""
+        return self._words(_REGION)[0] or None
+
+    def set_region(self, start: int) -> None:
+        """Say where the memory begins that this rank lends to the smaller group."""
+        self._words(_REGION)[0] = start
+
+    def _words(self, at: int) -> memoryview:
+        return self._page[at : at + _TOPIC_BYTES].cast("Q")
 
     def _write(self, at: int, number: int, data: bytes) -> None:
         data = data[:_ROOM]

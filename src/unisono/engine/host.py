@@ -29,6 +29,7 @@ from .program import ROOM, STEP_BITS, LineWord, Lowering, Program, StateWord, Ta
 from .program_proof import prove_programs
 from .reducers import CustomOp, combine_address
 from .slow_yield import slow_yield_cycles
+from .stacks import answer_with_stacks
 from .sub_arena import Lender, SubArena
 
 __all__ = ["Host", "interpreter", "warm_up"]
@@ -71,6 +72,7 @@ class Host:
             self.heap = Heap(arena, rank)
             self.lender = Lender(arena, self.heap)
             arena.reserve_staging(rank)
+            arena.whereabouts(rank).set_stacks(answer_with_stacks())
         else:
             self.heap, self.lender = arena.lender.heap, arena.lender
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
@@ -120,8 +122,9 @@ class Host:
     def _reaches(self, rank: int) -> bool:
         """May this process read the memory of a peer? Where the peer has died, the call finds that out."""
         line = self._lines[rank]
+        pid = int(line[LineWord.PID])
         try:
-            return read_word(int(line[LineWord.PID]), int(line[LineWord.WITNESS])) == int(line[LineWord.CONTENT])
+            return read_word(pid, int(line[LineWord.WITNESS])) == int(line[LineWord.CONTENT]) or not start_ticks(pid)
         except ProcessLookupError:
             return True
 

@@ -1,22 +1,27 @@
-"""Whether a process that was there is still there, even if its number belongs to another one by now."""
+"""Whether a process that was there is still there, whoever has its number by now; and how it has ended."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import signal
+import struct
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["has_ended", "start_ticks", "watch_process"]
+__all__ = ["ending_in_words", "exit_status", "has_ended", "is_ending", "start_ticks", "watch_process"]
+
+# Of linux/sched.h and linux/pidfd.h. The structure begins with a mask, and ends with the wait status.
+_EXITING = 0x4
+_GET_INFO, _INFO_EXIT = 0xC040FF0B, 1 << 3
+_INFO = struct.Struct("<Q52xi")
 
 
 def start_ticks(pid: int) -> int:
     """When a process has started, in clock ticks since the boot; 0 if there is none, or it is a zombie."""
-    with suppress(OSError):
-        # The name, in parentheses, may contain spaces. State is the first field behind it, the start the 20th.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return 0 if fields[0] in "ZX" else int(fields[19])
-    return 0
+    fields = _fields(pid)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else 0
 
 
 def watch_process(pid: int, ticks: int) -> int | None:
@@ -36,3 +41,43 @@ def has_ended(fd: int) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def is_ending(pid: int) -> bool:
+    """Has the process ended, or does it end just now? Its descriptors are closed after it has begun to."""
+    fields = _fields(pid)
+    return not fields or bool(int(fields[6]) & _EXITING)
+
+
+def exit_status(pid: int, ticks: int, fd: int | None) -> int | None:
+    """The wait status of a process that has ended, also of one that is no child of this one; None if nobody tells.
+
+    As long as its parent has not asked, /proc has it; afterwards the pidfd, from Linux 6.15 on.
+    """
+    fields = _fields(pid)
+    if fields and fields[0] == "Z" and int(fields[19]) == ticks:
+        return int(fields[-1])
+    if fd is not None:
+        info = bytearray(_INFO.pack(_INFO_EXIT, 0))
+        with suppress(OSError):  # it does not know this request
+            fcntl.ioctl(fd, _GET_INFO, info)
+            mask, status = _INFO.unpack(info)
+            return int(status) if mask & _INFO_EXIT else None
+    return None
+
+
+def ending_in_words(status: int) -> str:
+    """What a wait status says, as the end of the sentence "rank 2 ..."."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exited with code {code}"
+    names = {int(known): known.name for known in signal.Signals}
+    return f"was killed by signal {-code} ({names.get(-code, 'real-time')})"
+
+
+def _fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on, which is the third; none if there is no such process."""
+    with suppress(OSError):
+        # The name, in parentheses, may contain spaces.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import selectors
-import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..channel import Channel, remaining
 from ..engine.arena import Arena
+from ..engine.process import ending_in_words, is_ending
 from ..records import DepartureKind
 from .messages import STARTED, Report
 from .output import RankOutput
@@ -34,17 +33,20 @@ class Collector:
         self.reports: dict[int, tuple[Report, bytes]] = {}
         self.starting = set(range(len(channels)))
         """The ranks whose function has not begun."""
+        self.idle: set[int] = set()
+        """The ranks that have reported, and wait for what comes next."""
         self._connected = set(range(len(channels)))
         self._selector = selectors.DefaultSelector()
         self._deadline: float | None = None
         self._timeout_s: float | None = None
         self._grace_s: float | None = None
+        self._in_grace = False
 
-    def wait(self, start_deadline: float, timeout_s: float | None, grace_s: float) -> None:
+    def wait(self, start_deadline: float, timeout_s: float | None, grace_s: float | None) -> None:
         """Collect until every rank has reported or time is up.
 
         Time is up at start_deadline, if by then the function has not begun on every rank; timeout_s after it has begun
-        on the last one; and grace_s after the first failure.
+        on the last one; and grace_s after the first failure, unless that is None.
         """
         self._deadline, self._timeout_s, self._grace_s = start_deadline, timeout_s, grace_s
         with self._selector:
@@ -74,16 +76,19 @@ class Collector:
                 if message.value == STARTED:
                     self._has_started(rank)
                 else:
+                    self.idle.add(rank)
                     self._add(message.value, message.payload)
-        except EOFError:  # it has died, or is about to: the fork server will say how
+        except EOFError:
             self._selector.unregister(self._channels[rank])
             self._connected.remove(rank)
+            if not is_ending(self._pids[rank]):  # else the fork server will say how it has ended
+                self._add_death(rank, "runs another program now, or has closed its descriptors")
 
     def _hear_of_deaths(self) -> None:
         try:
             while (message := self._fork_server.poll()) is not None:
                 _, rank, status = message.value
-                self._add_death(rank, _in_words(status))
+                self._add_death(rank, ending_in_words(status))
         except EOFError:
             self._selector.unregister(self._fork_server)
             for rank in range(len(self._channels)):
@@ -91,6 +96,7 @@ class Collector:
 
     def _add_death(self, rank: int, how: str) -> None:
         self._listen(rank)  # its report may still be in the channel
+        self.idle.discard(rank)
         if rank not in self.reports:
             self._arena.board(rank).set_gone(DepartureKind.DIED, how)
             self._add(Report(rank, "died", how, f"process {self._pids[rank]} {how}\n", time.monotonic_ns()), b"")
@@ -98,21 +104,13 @@ class Collector:
     def _add(self, report: Report, payload: bytes) -> None:
         self.reports[report.rank] = report, payload
         self._has_started(report.rank)
-        if report.kind != "returned" and self._grace_s is not None:
+        if report.kind != "returned" and self._grace_s is not None and not self._in_grace:
+            self._in_grace = True
             end = time.monotonic() + self._grace_s
             self._deadline = end if self._deadline is None else min(self._deadline, end)
-            self._grace_s = None
 
     def _has_started(self, rank: int) -> None:
         if rank in self.starting:
             self.starting.remove(rank)
-            if not self.starting and self._grace_s is not None:
+            if not self.starting and not self._in_grace:
                 self._deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
-
-
-def _in_words(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"exited with code {code}"
-    names = {int(known): known.name for known in signal.Signals}
-    return f"was killed by signal {-code} ({names.get(-code, 'real-time')})"

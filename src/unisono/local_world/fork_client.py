@@ -45,6 +45,7 @@ class _ForkClient:
         try:
             self._boot()
         except BaseException:
+            self._process.kill()  # it does not listen yet, and has forked nothing
             self.stop()
             raise
 

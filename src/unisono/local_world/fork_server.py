@@ -7,7 +7,9 @@ it is safe. Each world has a connection of its own:
     server -> parent   ("opened",) · ("forked", rank, pid) · ("refused", rank, why) · ("ended", rank, wait status)
 
 When a world's connection ends, the server kills the world's ranks. When the parent ends, it kills all ranks and leaves.
-When the server dies, the kernel kills its ranks. So no process is left behind, whoever is killed.
+When the server dies, the kernel kills its ranks. So no process is left behind, whoever is killed. A rank leads a
+process group: what it has started, such as the workers of a DataLoader, is killed with it, or after it if it does not
+end well.
 """
 
 from __future__ import annotations
@@ -35,12 +37,15 @@ from ..garbage import no_collections
 __all__ = ["main"]
 
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main(fd: int, parent_pid: int) -> None:
     """Serve the parent at the other end of this socket; in each forked rank, run that rank's loop instead."""
     parent = Channel(socket.socket(fileno=fd))
     parent_watch = os.pidfd_open(parent_pid)
+    # Until it listens, it ends with the parent's thread, which waits for it meanwhile.
+    _die_with_parent(signal.SIGKILL)
     if os.getppid() != parent_pid:
         return  # the parent has gone already, and its number may be somebody else's
     try:
@@ -57,11 +62,19 @@ def main(fd: int, parent_pid: int) -> None:
         return
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]  # noqa: SLF001
         finalizer.atexit = False  # ranks do not clean up what was imported here
-    parent.send(("ready", os.getpid()))
+    _die_with_parent(0)
+    with suppress(ConnectionError):  # the parent has gone: it will notice at once
+        parent.send(("ready", os.getpid()))
     channel = _ForkServer(parent, parent_watch).serve()
-    if channel is not None:
-        serve_parent(channel)
-        _exit()
+    if channel is None:
+        os._exit(0)  # nothing here is worth the time that a finalization takes
+    serve_parent(channel)
+    _exit()
+
+
+def _die_with_parent(number: int) -> None:
+    """Have the kernel send this process a signal when the thread that has started it ends; 0: none."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _exit() -> NoReturn:
@@ -86,7 +99,6 @@ class _ForkServer:
     def __init__(self, parent: Channel, parent_watch: int) -> None:
         self._parent = parent
         self._worlds: set[_World] = set()
-        self._libc = ctypes.CDLL(None, use_errno=True)
         self._selector = selectors.DefaultSelector()
         self._selector.register(parent, selectors.EVENT_READ, self._on_parent)
         self._selector.register(parent_watch, selectors.EVENT_READ, self._on_parent_death)
@@ -141,12 +153,15 @@ class _ForkServer:
             self._tell(world, ("refused", rank, str(error)))
             return None
         if pid == 0:
-            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            _die_with_parent(signal.SIGKILL)
             if os.getppid() != server:
                 os._exit(1)  # it died before the line above could tell
+            os.setpgid(0, 0)
             self._abandon()
             return control
         control.close()
+        with suppress(OSError):  # the rank does so, too: one of the two comes first
+            os.setpgid(pid, pid)
         world.children[pid] = rank
         watch = os.pidfd_open(pid)
         self._selector.register(watch, selectors.EVENT_READ, lambda _: self._on_end(world, pid, watch))
@@ -156,6 +171,9 @@ class _ForkServer:
     def _on_end(self, world: _World, pid: int, watch: int) -> None:
         self._selector.unregister(watch)
         os.close(watch)
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        if end is None or (end.si_code, end.si_status) != (os.CLD_EXITED, 0):
+            _kill_group(pid)  # before the number is free for another process
         _, status = os.waitpid(pid, 0)
         self._tell(world, ("ended", world.children.pop(pid), status))
         self._forget_if_over(world)
@@ -166,7 +184,7 @@ class _ForkServer:
 
     def _kill(self, world: _World) -> None:
         for pid in world.children:
-            os.kill(pid, signal.SIGKILL)
+            _kill_group(pid)
 
     def _forget_if_over(self, world: _World) -> None:
         if not world.open and not world.children:
@@ -183,3 +201,8 @@ class _ForkServer:
         for world in self._worlds:
             world.channel.close()
         self._selector.close()
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(OSError):  # nothing is left in it that may be killed
+        os.killpg(pid, signal.SIGKILL)

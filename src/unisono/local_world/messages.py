@@ -16,7 +16,7 @@ STARTED = "started"
 class RankSetup:
     """Parent to rank, once: which rank it is and what its process should look like.
 
-    With it travel three descriptors: the arena, the pipe for stacks, and the working directory.
+    With it travel two descriptors: the arena and the working directory.
     """
 
     rank: int

@@ -11,7 +11,7 @@ from ..units import ranks_text
 from .messages import Report
 from .pickling import unpack
 
-__all__ = ["rank_failed", "results"]
+__all__ = ["outcomes", "rank_failed", "results"]
 
 Reports = Mapping[int, tuple[Report, bytes]]
 
@@ -35,6 +35,26 @@ def results(reports: Reports, call: str, waited_s: float, timeout_s: float | Non
     return [_result(rank, reports[rank][1]) for rank in sorted(reports)]
 
 
+def outcomes(reports: Reports, call: str, waited_s: float, timeout_s: float | None) -> list[Any]:
+    """Each rank's result, or its RankFailed, in rank order. The arguments are those of `results`."""
+    return [_outcome(report, payload, call, waited_s, timeout_s) for _, (report, payload) in sorted(reports.items())]
+
+
+def _outcome(report: Report, payload: bytes, call: str, waited_s: float, timeout_s: float | None) -> Any:
+    if report.kind == "returned":
+        try:
+            return _result(report.rank, payload)
+        except ArgumentError as error:
+            return rank_failed(report.rank, str(error), {}, error)
+    if report.kind == "starting":
+        late = _too_late(f"the start of {call}", waited_s, {report.rank: report.text})
+        return rank_failed(report.rank, _out_of_time(report.text), {}, late)
+    if report.kind == "stuck":
+        late = _too_late(call, timeout_s or waited_s, {report.rank: report.text})
+        return rank_failed(report.rank, _out_of_time(report.text), {}, late)
+    return rank_failed(report.rank, report.text, {}, _exception(payload) or _nameless(report))
+
+
 def _result(rank: int, payload: bytes) -> Any:
     try:
         return unpack(payload)
@@ -47,7 +67,7 @@ def _blame(reports: Reports, failed: list[Report], stuck: Mapping[int, str]) -> 
     first, *others = sorted(failed, key=lambda report: (report.kind == "waited", report.at_ns))
     waiting = {report.rank: report.text for report in others if report.kind == "waited"}
     for rank, stack in stuck.items():
-        waiting[rank] = f"it did not end in time and was killed; it was here:\n{stack}"
+        waiting[rank] = _out_of_time(stack)
     same = sorted(report.rank for report in others if report.kind != "waited" and report.how == first.how)
     text = first.text
     if same:
@@ -68,8 +88,17 @@ def _cause(reports: Reports, first: Report, waiting: Mapping[int, str]) -> BaseE
         seen = _exception(reports[rank][1])
         if isinstance(seen, PeerGone) and seen.world_rank == first.rank:
             return seen
-    kind = ChildProcessError if first.kind == "died" else RuntimeError
-    return kind(f"rank {first.rank} {first.how}")
+    return _nameless(first)
+
+
+def _nameless(report: Report) -> BaseException:
+    """What stands for the exception of a rank that has sent none."""
+    kind = ChildProcessError if report.kind == "died" else RuntimeError
+    return kind(f"rank {report.rank} {report.how}")
+
+
+def _out_of_time(stack: str) -> str:
+    return f"it did not end in time and was killed; it was here:\n{stack}"
 
 
 def _exception(payload: bytes) -> BaseException | None:

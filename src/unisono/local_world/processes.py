@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import select
-import signal
 import sys
 import time
 import weakref
@@ -16,6 +14,7 @@ from pathlib import Path
 from ..channel import Channel, Descriptor
 from ..config import Config
 from ..engine.arena import Arena
+from ..engine.stacks import Answer, ask_for_stacks
 from ..errors import InternalError
 from .collector import Collector
 from .fork_client import open_world
@@ -32,7 +31,7 @@ START_S = 300.0
 
 _FORK_S = 60.0
 _STACKS_S = 2.0
-_FIRST_LINE_S, _QUIET_S = 0.5, 0.05
+"""How long to ask ranks that are stuck where they are."""
 
 
 class RankProcesses:
@@ -45,16 +44,16 @@ class RankProcesses:
             self.arena.board(rank).set_herald()  # `Collector` keeps the promise
         weakref.finalize(self, self.arena.close)
         self.pids: list[int] = []
+        self._idle = set(range(size))
+        """The ranks that leave when they are told to."""
         self._channels: list[Channel] = []
-        end, start = os.pipe()
-        self._stacks_end, stacks_start = Descriptor(end), Descriptor(start)
         directory = Descriptor(os.open(".", os.O_PATH))
         try:
             self._fork(size)
             for rank, channel in enumerate(self._channels):
                 setup = RankSetup(rank, size, config, dict(os.environ), sys.argv)
                 with suppress(ConnectionError):  # it has died, as collecting will find
-                    channel.send(setup, fds=[self.arena.fd, stacks_start.fileno(), directory.fileno()])
+                    channel.send(setup, fds=[self.arena.fd, directory.fileno()])
         except BaseException:
             self.kill()
             raise
@@ -76,13 +75,18 @@ class RankProcesses:
             raise InternalError(f"{size} ranks could not be started: {error}") from error
 
     def run(
-        self, payload: bytes, outputs: Sequence[tuple[RankOutput, RankOutput]], timeout_s: float | None
+        self,
+        payload: bytes,
+        outputs: Sequence[tuple[RankOutput, RankOutput]],
+        timeout_s: float | None,
+        *,
+        survive: bool = False,
     ) -> dict[int, tuple[Report, bytes]]:
         """Give every rank the task; return each one's report with its payload.
 
         outputs: each rank's stdout and stderr. Ranks whose function has not begun after START_S are reported as
         `starting`; those that have not reported timeout_s after it has begun on all ranks, or GRACE_S after the first
-        failure, as `stuck`; both with their stacks.
+        failure, as `stuck`; both with their stacks. survive: a failure ends nothing for the others.
         """
         for rank in range(len(self.pids)):
             self.arena.board(rank).set_back()  # it has returned from the last run's function
@@ -96,7 +100,8 @@ class RankProcesses:
                 channel.send(task, payload, [output.hand_out() for output in pair], start_deadline)
         distinct = list({output for pair in outputs for output in pair})
         collector = Collector(self._channels, self._fork_server, self.pids, self.arena, distinct)
-        collector.wait(start_deadline, timeout_s, GRACE_S)
+        collector.wait(start_deadline, timeout_s, None if survive else GRACE_S)
+        self._idle = collector.idle
         late = [rank for rank in range(len(self.pids)) if rank not in collector.reports]
         for rank, stack in self._stacks(late).items():
             kind = "starting" if rank in collector.starting else "stuck"
@@ -104,16 +109,18 @@ class RankProcesses:
         return collector.reports
 
     def close(self) -> None:
-        """Let idle ranks end like any Python process; kill those that do not."""
+        """Let idle ranks end like any Python process; kill the others, and those that do not."""
         for channel in self._channels:
             channel.hang_up()
-        deadline, alive = time.monotonic() + GRACE_S, len(self.pids)
+        deadline = time.monotonic() + GRACE_S
         try:
-            while alive:
-                alive -= self._fork_server.receive(deadline).value[0] == "ended"
+            while self._idle:
+                _, rank, _ = self._fork_server.receive(deadline).value
+                self._idle.discard(rank)
         except (EOFError, TimeoutError):
             pass
-        self.kill()
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """End the ranks now, whatever they do, and wait until they are gone."""
@@ -127,27 +134,23 @@ class RankProcesses:
         self._fork_server.close()
         for channel in self._channels:
             channel.hang_up()
-        self._stacks_end.close()
         self.arena.close()
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """Where each of these ranks is, by faulthandler; they share one pipe, so they are asked one after the other."""
-        poller = select.poll()
-        poller.register(self._stacks_end, select.POLLIN)
+        """Where each of these ranks is."""
         deadline = time.monotonic() + _STACKS_S
         stacks = {}
         for rank in ranks:
-            with suppress(ProcessLookupError):  # it may end just now
-                os.kill(self.pids[rank], signal.SIGUSR1)
-            parts, wait_s = [], min(_FIRST_LINE_S, max(0.0, deadline - time.monotonic()))
-            while poller.poll(wait_s * 1e3):
-                parts.append(os.read(self._stacks_end.fileno(), 1 << 16))
-                wait_s = _QUIET_S
-            stacks[rank] = _without_ours(b"".join(parts).decode(errors="replace")) or "(it did not say where it is)\n"
+            answer = Answer(silent="there was no time to ask")
+            if time.monotonic() < deadline:
+                board, place = self.arena.board(rank), self.arena.whereabouts(rank).stacks
+                answer = ask_for_stacks(self.pids[rank], board.ticks, place)
+            stacks[rank] = _text(answer.threads) or f"(it does not say where it is: {answer.silent})\n"
         return stacks
 
 
-def _without_ours(stack: str) -> str:
-    """faulthandler's text without the frames below the user's function."""
+def _text(threads: Sequence[Sequence[str]]) -> str:
+    """The stacks without the frames below the user's function."""
     ours = (f'  File "{Path(__file__).parent}{os.sep}', '  File "<string>"')
-    return "".join(line for line in stack.splitlines(keepends=True) if not line.startswith(ours))
+    outside = [[line for line in thread if not line.startswith(ours)] for thread in threads]
+    return "  in another thread\n".join("".join(f"{line}\n" for line in thread) for thread in outside)

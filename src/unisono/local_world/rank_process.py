@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import faulthandler
 import io
 import linecache
 import os
-import signal
 import sys
 import time
 import traceback
@@ -54,14 +52,12 @@ class _Rank:
         self._channel = channel
         message: Packet = channel.receive()
         self._setup: RankSetup = message.value
-        arena_fd, stacks_fd, directory_fd = message.fds
+        arena_fd, directory_fd = message.fds
         os.fchdir(directory_fd)
         os.close(directory_fd)
         os.environ.clear()
         os.environ.update(self._setup.environ)
         sys.argv[:] = self._setup.argv
-        # The parent asks a rank that is stuck where it is; this answers even while some C code holds the interpreter.
-        faulthandler.register(signal.SIGUSR1, stacks_fd, all_threads=True)
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self._setup.size))
         # A fork has copied the generators' states: without this every rank would draw the same "random" numbers.
         torch.seed()

@@ -9,27 +9,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, RankFailed
 from .worlds import run
 
 __all__ = ["run_script"]
 
 
 def run_script(
-    script: str, arguments: Sequence[str] = (), ranks: int = 4, *, timeout_s: float | None = None, prefix: bool = True
-) -> None:
+    script: str,
+    arguments: Sequence[str] = (),
+    ranks: int = 4,
+    *,
+    timeout_s: float | None = None,
+    prefix: bool = True,
+    return_exceptions: bool = False,
+) -> Sequence[RankFailed | None]:
     """Run a script as `__main__` on `ranks` new processes of this host.
 
     unisono.init() returns the group of all ranks. RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
     MASTER_PORT are set as torchrun sets them, so that dist.init_process_group() works, too. Standard input is empty.
-    timeout_s and prefix: as in `run`. Raises what `run` raises, and ArgumentError where there is no such file.
+    timeout_s, prefix and return_exceptions: as in `run`. Returns None for each rank that ended well. Raises what `run`
+    raises, and ArgumentError where there is no such file.
     """
     if not Path(script).is_file():
         raise ArgumentError(f"{script} is not a file: give the path of a Python script")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    run(_as_main, ranks, (script, list(arguments), port), timeout_s=timeout_s, prefix=prefix)
+    what = script, list(arguments), port
+    return run(_as_main, ranks, what, timeout_s=timeout_s, prefix=prefix, return_exceptions=return_exceptions)
 
 
 def _as_main(script: str, arguments: list[str], port: int) -> None:

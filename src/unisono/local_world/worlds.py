@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..config import Config
 from ..errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
-from .outcome import results
+from .outcome import outcomes, results
 from .output import RankOutput
 from .pickling import pack
 from .processes import RankProcesses
@@ -29,46 +29,59 @@ def run(
     timeout_s: float | None = None,
     *,
     prefix: bool = False,
-) -> list[Result]:
+    return_exceptions: bool = False,
+) -> list[Result] | list[Result | RankFailed]:
     """Call `fn(*args, **kwargs)` on `ranks` new processes of this host; return their results in rank order.
 
     On every rank `unisono.init()` returns the group of all of them, and calls without a group use it. The function
     may be a lambda or a closure, from `__main__` or a notebook cell; results and arguments are copied.
 
     timeout_s: seconds from when the function has begun on every rank; None: no limit. prefix: print `[rank 2]` before
-    each line that rank 2 prints.
+    each line that rank 2 prints. return_exceptions: a rank that fails, dies or is late does not end the others, which
+    go on until they return; its place in the list has its RankFailed.
 
-    Raises RankFailed (which is also an instance of the rank's own error, where that is one of unisono's) as soon as
-    a rank fails, and WaitTimeout, with the stacks of the ranks that are not ready, after timeout_s; or after five
-    minutes, if the function has not begun on every rank by then.
+    Without return_exceptions, raises RankFailed (which is also an instance of the rank's own error, where that is one
+    of unisono's) as soon as a rank fails, and WaitTimeout, with the stacks of the ranks that are not ready, after
+    timeout_s; or after five minutes, if the function has not begun on every rank by then.
     """
-    with World(ranks, timeout_s=timeout_s, prefix=prefix) as alone:
+    with World(ranks, timeout_s=timeout_s, prefix=prefix, return_exceptions=return_exceptions) as alone:
         return alone.run(fn, *args, **dict(kwargs or {}))
 
 
 def world(
-    ranks: int = 4, *, timeout_s: float | None = None, config: Config | None = None, prefix: bool = False
+    ranks: int = 4,
+    *,
+    timeout_s: float | None = None,
+    config: Config | None = None,
+    prefix: bool = False,
+    return_exceptions: bool = False,
 ) -> World:
     """Ranks that stay: `with unisono.world(4) as w: w.run(prepare); w.run(step)`. See World."""
-    return World(ranks, timeout_s=timeout_s, config=config, prefix=prefix)
+    return World(ranks, timeout_s=timeout_s, config=config, prefix=prefix, return_exceptions=return_exceptions)
 
 
 class World:
     """Ranks of this host that keep their processes, imports and group from one run to the next.
 
-    They are forked at the first run. A run that fails, or closes or breaks their group, ends its ranks, and the next
-    one starts on new ones. timeout_s and prefix: for each run, as in `run`.
+    They are forked at the first run. A run in which a rank fails, or that closes or breaks their group, ends its
+    ranks, and the next one starts on new ones. timeout_s, prefix and return_exceptions: for each run, as in `run`.
     """
 
     def __init__(
-        self, ranks: int = 4, *, timeout_s: float | None = None, config: Config | None = None, prefix: bool = False
+        self,
+        ranks: int = 4,
+        *,
+        timeout_s: float | None = None,
+        config: Config | None = None,
+        prefix: bool = False,
+        return_exceptions: bool = False,
     ) -> None:
         if not isinstance(ranks, int) or ranks < 1:
             raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
         if timeout_s is not None and timeout_s <= 0:
             raise ArgumentError(f"timeout_s={timeout_s} is no time: give seconds, or None to wait without end")
         self.size = ranks
-        self._timeout_s, self._config = timeout_s, config
+        self._timeout_s, self._config, self._return_exceptions = timeout_s, config, return_exceptions
         self._owner = os.getpid()
         if prefix:
             self._outputs = [
@@ -96,7 +109,10 @@ class World:
         return "idle" if self._processes else "new"
 
     def run(self, fn: Callable[Args, Result], /, *args: Args.args, **kwargs: Args.kwargs) -> list[Result]:
-        """Call `fn(*args, **kwargs)` on every rank; return the results in rank order. Raises as `run` does."""
+        """Call `fn(*args, **kwargs)` on every rank; return the results in rank order. Raises as `run` does.
+
+        With the world's return_exceptions, RankFailed may stand in place of results.
+        """
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         if not callable(fn):
             raise ArgumentError(f"run() takes a function, not a {name}")
@@ -115,8 +131,9 @@ class World:
             try:
                 if self._processes is None:
                     self._processes = RankProcesses(self.size, self._config)
-                reports = self._processes.run(payload, self._outputs, self._timeout_s)
-                values = results(reports, f"run({name})", time.monotonic() - start, self._timeout_s)
+                reports = self._processes.run(payload, self._outputs, self._timeout_s, survive=self._return_exceptions)
+                collect = outcomes if self._return_exceptions else results
+                values = collect(reports, f"run({name})", time.monotonic() - start, self._timeout_s)
             except BaseException as error:
                 if self._processes is not None:
                     self._processes.kill()
@@ -124,7 +141,7 @@ class World:
                 if isinstance(error, RankFailed | WaitTimeout):
                     raise error.with_traceback(None)  # noqa: B904  frames of this room say nothing about the function
                 raise
-            if any(report.closed for report, _ in reports.values()):
+            if any(report.closed or report.kind != "returned" for report, _ in reports.values()):
                 self._processes.close()
                 self._processes = None
             return values

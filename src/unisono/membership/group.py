@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from ..engine.plan import Plan
 from ..engine.sub_arena import SubArena
 from ..errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
 from ..records import CallRecord, DepartureKind
+from .presence import Presence
 
 __all__ = ["Group", "SupportsClose"]
 
@@ -58,6 +59,8 @@ class Group:
         config = config or Config.from_env()
         self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
         self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
+        self.made_of = parent
+        """The group whose abort ends this one; None for the world, and for a group of survivors, which stands alone."""
         self.timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
@@ -76,9 +79,10 @@ class Group:
         self.mixed: dict[CallRecord, tuple[int, int]] = {}
         """Calls with tensors in shared memory on some ranks only: how many more of them run staged, and how many after
         the next disagreement; see `dispatch.mixed`."""
+        self._shrunk: Group | None = None
         self.progress_engine: SupportsClose | None = None
         """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
-        self.pidfds: dict[int, int] = {}
+        self.presence: Presence = Presence(arena, parent.world.presence if parent else None, self.world_ranks)
         # Copies of the host's attributes: the fast path saves one look-up.
         self.run: Callable[..., int] = self.host.run
         self.state, self.words = self.host.state, self.host.words
@@ -144,9 +148,30 @@ class Group:
         for group in self.world.all_of_it:
             above: Group | None = group
             while above is not None and above is not self:
-                above = above.parent
+                above = above.made_of
             if above is self:
                 group.break_off(error)
+
+    def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
+        """A group of those who are left, after ranks of this one have failed. All of them make this call.
+
+        They agree on who has failed, rank 0 or not, and more may do so meanwhile; no store and no launcher takes part.
+        The new group has the others in their order, and is the default group if this one was. This group, broken or
+        not, is used no more on these ranks; sub-groups without a failed rank go on, others can be shrunk as well.
+
+        without: ranks to leave out though they are there, such as the `missing` of a WaitTimeout; one rank's wish
+        counts for all. timeout_s: how long to wait for the survivors; None: as long as calls of this group.
+
+        Raises WaitTimeout, naming who is there but does not shrink the group; the call may then be made again. Raises
+        LeftOut on a rank that the others have left out; ArgumentError for ranks that there are not; OutOfMemory.
+        """
+        from .survivors import shrink  # it makes groups
+
+        if self.closed:
+            self.check_usable()
+        if self._shrunk is None:
+            self._shrunk = shrink(self, without, timeout_s)
+        return self._shrunk
 
     def leave_to_parent(self) -> None:
         """In a forked child of this rank: close the group here without touching the parent's memory."""
@@ -219,9 +244,7 @@ class Group:
             group.close()
         if self.worker is not None:
             self.worker.close()
-        for fd in self.pidfds.values():
-            os.close(fd)
-        self.pidfds.clear()
+        self.presence.close()
         self.closed = True
         self._stop()
         if self.progress_engine is not None:

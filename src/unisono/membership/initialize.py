@@ -92,9 +92,10 @@ def shutdown() -> None:
     Peers that still wait for this rank learn that it has left.
     """
     global _store  # noqa: PLW0603  see init
-    group = get_default()
-    if group is not None:
+    default = get_default()
+    if default is not None:
         set_default(None)
+        group = default.world  # the default may be what is left of it
         if not group.closed:
             group.finish()  # peers still need the calls in the background
             group.host.arena.board(group.rank).set_gone(DepartureKind.LEFT, "left the group with shutdown()")
@@ -105,6 +106,6 @@ def shutdown() -> None:
 @atexit.register
 def _at_exit() -> None:
     group = get_default()
-    if group is not None and not group.closed:
-        group.leave_at_exit()
+    if group is not None and not group.world.closed:
+        group.world.leave_at_exit()
     shutdown()

@@ -6,16 +6,17 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..engine.mailbox import ANY_SOURCE, Mailbox, MessageRequest, Receive, Send
 from ..engine.nested import check_nested, holds
-from ..errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGone, WaitTimeout
+from ..errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGone
 from ..membership.group import Group
 from ..records import Departure, GivenUp
 from ..watch import check_abort, give_up
 from ..watch.gone import gone
+from ..watch.stall import Stall
 
 __all__ = ["ProgressLoop"]
 
@@ -69,22 +70,30 @@ class ProgressLoop:
         began = changed_at = time.monotonic()
         allowed_s = self.group.timeout_s if timeout_s is None else timeout_s
         check_at = began + self._look_up_s
-        while True:
-            wakeups = self._poller.wakeups
-            if self.advance(request):
-                return
-            now = time.monotonic()
-            limit_s = min(self._look_up_s, max(0.0, began + allowed_s - now))
-            changed = self._poller.wait(wakeups, now - changed_at, limit_s)
-            now = time.monotonic()
-            if changed:
-                changed_at = now
-            if now > check_at or not changed:
-                check_at = now + self._look_up_s
-                if self.check_peers(request, call):
+        stall: Stall | None = None
+        try:
+            while True:
+                wakeups = self._poller.wakeups
+                if self.advance(request):
                     return
-                if now - began >= allowed_s:
-                    raise self._late(request, call(), now - began)
+                now = time.monotonic()
+                limit_s = min(self._look_up_s, max(0.0, began + allowed_s - now))
+                changed = self._poller.wait(wakeups, now - changed_at, limit_s)
+                now = time.monotonic()
+                if changed:
+                    changed_at = now
+                if now > check_at or not changed:
+                    check_at = now + self._look_up_s
+                    if self.check_peers(request, call):
+                        return
+                    stall = stall or Stall(self.group, call(), any_of=True)
+                    needed = self._needed(request, self.group)
+                    if now - began >= allowed_s:
+                        raise stall.late(needed, now - began, self._said(request, needed))
+                    stall.look(needed, now - began)
+        finally:
+            if stall is not None:
+                stall.end()
 
     def check_peers(self, request: MessageRequest, call: Callable[[], str]) -> bool:
         """Fail a request with a PeerError if no rank that it needs can serve it any more; True if it is done.
@@ -166,11 +175,10 @@ class ProgressLoop:
         pid = group.host.arena.board(rank).pid
         return PeerGone(rank, pid, how, group.rank, call, self._world_ranks, others=True)
 
-    def _late(self, request: MessageRequest, call: str, waited_s: float) -> WaitTimeout:
-        group = self.group
-        ranks, details = self._needed(request, group), ""
-        if isinstance(request, Receive):
-            tags = self._locked(lambda _: {rank: self._mailbox.unexpected_tags(rank) for rank in ranks}, request)
-            sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
-            details = "".join(sent)
-        return WaitTimeout(call, waited_s, ranks, group.rank, details, self._world_ranks)
+    def _said(self, request: MessageRequest, ranks: Sequence[int]) -> str:
+        """What these ranks have sent that a receive does not take, in words."""
+        if not isinstance(request, Receive):
+            return ""
+        tags = self._locked(lambda _: {rank: self._mailbox.unexpected_tags(rank) for rank in ranks}, request)
+        sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
+        return "".join(sent)

@@ -1,11 +1,12 @@
 """For users' tests: expected results of each collective, proofs of an algorithm, tests that run on several ranks."""
 
+from .chaos import chaos
 from .check import check_algorithm
 from .combining import combine
 from .multi_process import ranks
 from .oracle import all_gather, all_reduce, all_to_all, broadcast, exscan, gather, reduce, reduce_scatter, scan, scatter
 
 __all__ = [
-    "all_gather", "all_reduce", "all_to_all", "broadcast", "check_algorithm", "combine", "exscan", "gather", "ranks",
-    "reduce", "reduce_scatter", "scan", "scatter",
+    "all_gather", "all_reduce", "all_to_all", "broadcast", "chaos", "check_algorithm", "combine", "exscan", "gather",
+    "ranks", "reduce", "reduce_scatter", "scan", "scatter",
 ]  # fmt: skip

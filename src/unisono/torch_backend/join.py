@@ -16,17 +16,17 @@ from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr
 from ..config import Config
 from ..engine.arena import Arena
 from ..engine.sub_arena import SubArena
-from ..errors import OutOfMemory, WaitTimeout
+from ..errors import OutOfMemory, PeerGone, WaitTimeout
 from ..membership import Group, get_default, set_default
 from ..membership.rendezvous import meet, meeting_number
-from ..records import DepartureKind
+from ..records import Departure, DepartureKind
 from ..watch import check_abort
 from ..watch.gone import gone
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-__all__ = ["join", "leave"]
+__all__ = ["go_on", "join", "leave"]
 
 _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
 _FOLLOW_S = 1.0
@@ -80,10 +80,12 @@ def leave(group: Group, *, with_store: bool = False) -> None:
     """
     global _world  # noqa: PLW0603  see join
     _alive.discard(group)
-    if _world is group:
-        _world = None
     if get_default() is group:
         set_default(None)
+    if _world is group:
+        _world = None
+        group = group.world  # of which the group may be what is left
+        _alive.discard(group)
     if group.closed:
         return
     group.finish()  # peers still need these calls
@@ -100,6 +102,24 @@ def leave(group: Group, *, with_store: bool = False) -> None:
             while not gone(group, 0) and time.monotonic() < until:
                 time.sleep(_ASK_S)
     group.close()
+
+
+def go_on(group: Group, without: Sequence[int]) -> Group:
+    """The group of the ranks that are left, in place of this one; see `Group.shrink`.
+
+    Raises PeerGone where more ranks have failed than those to leave out.
+    """
+    global _world  # noqa: PLW0603  see join
+    smaller = group.shrink(without=without)
+    if _world is group:
+        _world = smaller
+    left = [rank for rank in range(group.size) if group.world_ranks[rank] not in smaller.world_ranks]
+    if left != sorted(without):
+        rank = next(rank for rank in left if rank not in without)
+        how = group.presence.gone(rank) or Departure(DepartureKind.DIED, "died")
+        named = group.world_ranks if group.parent else ()
+        raise PeerGone(rank, group.host.arena.board(rank).pid, how, group.rank, "shrink_group()", named, failed=left)
+    return smaller
 
 
 class _Last:
@@ -128,7 +148,7 @@ def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Are
 
 def _sub_group(world: Group, store: Store, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:
     """Make a group in memory that its first member lends; the others learn its place through the store."""
-    lender, members = world.host.lender, tuple(world_ranks)
+    lender, members = world.host.lender, tuple(world.world_ranks[rank] for rank in world_ranks)
     lender.collect()
     if rank == 0:
         try:

@@ -10,6 +10,7 @@ import torch
 from ..errors import PeerFailed, PeerGone, WaitTimeout
 from ..membership.group import Group
 from ..p2p import recv, send
+from ..records import Sighting
 from .torch_errors import for_torch, late_phrase, waiting_phrase
 
 __all__ = ["monitored_barrier"]
@@ -28,13 +29,15 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
     """
     call, tag, began = "monitored_barrier()", _TAGS + number, time.monotonic()
     absent = torch.zeros(group.size, dtype=torch.int64, device="cpu")
-    why = ""
+    why, seen = "", list[Sighting]()
     if group.rank:
         try:
             send(absent[:1], 0, group, tag, timeout_s=timeout_s)
             recv(absent, 0, group, tag, timeout_s=timeout_s + _GRACE_S)
         except (PeerGone, WaitTimeout) as error:
-            late = WaitTimeout(call, time.monotonic() - began, (0,), group.rank, f" {error}")
+            seen += error.seen if isinstance(error, WaitTimeout) else ()
+            why = f" {error}" if isinstance(error, PeerGone) else ""
+            late = WaitTimeout(call, time.monotonic() - began, (0,), group.rank, why, seen=seen)
             raise for_torch(late, waiting_phrase(group.rank)) from error
     else:
         for rank in range(1, group.size):
@@ -44,6 +47,7 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
             except (PeerFailed, PeerGone, WaitTimeout) as error:
                 group.check_usable()  # it has not been aborted
                 absent[rank] = 1
+                seen += error.seen if isinstance(error, WaitTimeout) else ()
                 why += "" if isinstance(error, WaitTimeout) else f" {error}"
                 if not wait_all_ranks:
                     break
@@ -53,5 +57,5 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
         group.check_usable()
     if absent.any():
         missing = absent.nonzero().flatten().tolist()
-        late = WaitTimeout(call, time.monotonic() - began, missing, group.rank, why)
+        late = WaitTimeout(call, time.monotonic() - began, missing, group.rank, why, seen=seen)
         raise for_torch(late, waiting_phrase(group.rank) if group.rank else late_phrase(missing, timeout_s))

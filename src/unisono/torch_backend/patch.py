@@ -32,6 +32,8 @@ _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 def patch_torch() -> None:
     """Make torch's own functions accept our groups and works; with others they do what they did. Idempotent."""
     _change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
+    if hasattr(distributed_c10d, "_create_shrunk_process_group"):  # from torch 2.9 on
+        _change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
     _change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
     _change(share_buckets, "__init__", c10d.Reducer)
     _change(share_rebuilt, "_rebuild_buckets", c10d.Reducer)
@@ -65,6 +67,23 @@ def _with_our_barrier(original: Any) -> Any:
         asked.monitored_barrier(given, wait_all_ranks)
 
     return monitored_barrier
+
+
+def _with_ours_as_it_is(original: Any) -> Any:
+    """What the backend of a shrunk group makes is the group itself, if it is ours; torch makes one for C++ backends."""
+
+    def create_shrunk_process_group(
+        new_backend: Any, remaining_ranks: list[int], metadata: dict[str, Any], is_default_group: bool
+    ) -> Any:
+        if not isinstance(new_backend, Calls):
+            return original(new_backend, remaining_ranks, metadata, is_default_group)
+        made: Any = new_backend
+        made._set_group_name(metadata["new_group_name"])  # noqa: SLF001  as the original does
+        kind = "default:shrunken" if is_default_group else f"{metadata['original_group_name']}:shrunk"
+        made._set_group_desc(kind)  # noqa: SLF001
+        return made
+
+    return create_shrunk_process_group
 
 
 def _with_works_kept(original: Any) -> Any:

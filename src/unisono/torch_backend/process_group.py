@@ -13,7 +13,7 @@ import torch._C._distributed_c10d as c10d
 from torch import distributed
 
 from .calls import Calls
-from .join import leave
+from .join import go_on, leave
 from .patch import hide_from_dynamo
 from .shared_buffers import make_buffer
 from .works import Finished, TorchWork
@@ -32,11 +32,13 @@ _CPU = torch.device("cpu")
 class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C++ calls one form of each method only
     """A process group of torch.distributed. C++ code calls the methods with capital letters."""
 
-    supports_coalescing = supports_splitting = supports_shrinking = supports_time_estimate = False
+    supports_coalescing = supports_splitting = supports_time_estimate = False
+    supports_shrinking = True
 
     def __init__(self, group: Group, store: c10d.Store) -> None:
         c10d.ProcessGroup.__init__(self, group.rank, group.size)  # type: ignore[call-arg]  # it has this form
         self.group = group
+        self._went_on = False
         self._store: Any = store
         self._name, self._description = "", "undefined"
 
@@ -96,9 +98,22 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         """An uninitialised flat tensor, in shared memory if it is long enough for zero copy."""
         return make_buffer(self.group, size, dtype)
 
+    def shrink(self, without: list[int], shrink_flags: int = 0, options: Any = None) -> UnisonoProcessGroup:  # noqa: ARG002
+        """The group of the other ranks; `torch.distributed.shrink_group` calls this on each of them.
+
+        Raises PeerGone where more ranks have failed than those to leave out, with all of them in `failed`.
+        """
+        smaller = go_on(self.group, without)
+        made = UnisonoProcessGroup(smaller, self._store)
+        add_backend(made, smaller)
+        self._went_on = True
+        return made
+
     def shutdown(self) -> None:
-        """Wait for the calls in the background, and leave the group."""
+        """Wait for the calls in the background, and leave the group, unless a smaller one has taken its place."""
         self._store = None
+        if self._went_on:
+            return
         leave(self.group, with_store=distributed.group.WORLD is self)
 
     def abort(self) -> None:

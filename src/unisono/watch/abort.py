@@ -20,7 +20,7 @@ def aborted(group: Group) -> tuple[Group, int, str] | None:
                 gone = at.host.arena.board(rank).gone
                 if gone is not None and gone.how is DepartureKind.ABANDONED:
                     return at, rank, gone.words
-        at = at.parent
+        at = at.made_of
     return None
 
 

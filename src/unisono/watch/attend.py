@@ -19,11 +19,13 @@ from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
 from ..errors import MismatchError, NestedCall, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
 from ..membership.group import Group
+from ..membership.survivors import agree_on_failed, check_left_out
 from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
 from ..schedule import BLOCKED
 from ..units import seconds
 from .abort import check_abort
 from .gone import gone
+from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
 __all__ = ["attend", "caller", "interrupted", "odd_ones"]
@@ -76,6 +78,8 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
     except BaseException as error:
         watch.give_up(error)
         raise
+    finally:
+        watch.stall.end()
     return True
 
 
@@ -95,6 +99,7 @@ class _Watch:
         self.record = plan.record._replace(where=where)
         self.call = f"{self.record} #{self.number}{of} ({where})"
         self.board = self.host.arena.board(group.rank)
+        self.stall = Stall(group, self.call, background=group.worker is not None and group.worker.is_this_thread)
         self.told = False
         self.seen_gone: set[int] = set()
         self.disagree_since: float | None = None
@@ -111,22 +116,24 @@ class _Watch:
         check_abort(self.group, lambda: self.call)  # after the views: who hears of it earlier gives up, too
         self.group.check_usable()  # another thread of this rank may have given up
         verdict = judge(me, peers)
+        if not isinstance(verdict, Disagree):
+            check_left_out(self.group)
         if isinstance(verdict, Gone):
             if verdict.rank not in self.seen_gone:
                 self.seen_gone.add(verdict.rank)
                 return  # it may have finished its part before it went: let the kernel look once more
-            board = self.host.arena.board(verdict.rank)
-            raise PeerGone(verdict.rank, board.pid, verdict.how, self.group.rank, self.call, self.world_ranks)
+            raise self.gone(verdict, allowed_s)
         if isinstance(verdict, Failed):
             raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
         if isinstance(verdict, Disagree):
             if not me.overdue and self.may_hear_more(peers):
                 time.sleep(_PAUSE_S)
                 return
-            raise self.mismatch()
+            raise self.never_to_be_cured(peers, allowed_s) or self.mismatch()
         if isinstance(verdict, Late):
-            details = self.last_calls(verdict.missing)
-            raise WaitTimeout(self.call, waited_s, verdict.missing, self.group.rank, details, self.world_ranks)
+            raise self.stall.late(verdict.missing, waited_s)
+        absent = tuple(peer.rank for peer in peers if peer.number < self.number)
+        self.stall.look(absent or (waiting_for,), waited_s)
 
     def unreachable(self, rank: int, number: int) -> NoReturn:
         """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
@@ -138,6 +145,14 @@ class _Watch:
                 pid = self.host.arena.board(rank).pid
                 raise PeerUnreachable(rank, pid, number, self.group.rank, self.call, self.world_ranks)
             time.sleep(0.002)
+
+    def gone(self, verdict: Gone, allowed_s: float) -> PeerGone:
+        """The error that all survivors raise, once they agree on who has failed."""
+        failed = agree_on_failed(self.group, allowed_s) or {verdict.rank}
+        rank = min(failed)
+        pid, how = self.host.arena.board(rank).pid, self.group.presence.gone(rank) or verdict.how
+        call, me = self.call, self.group.rank
+        return PeerGone(rank, pid, how, me, call, self.world_ranks, failed=sorted(failed))
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""
@@ -162,6 +177,14 @@ class _Watch:
         late = any(peer.number < self.number for peer in silent)
         return (late and _can_be_cured(calls)) or time.monotonic() - self.disagree_since < _COLLECT_S
 
+    def never_to_be_cured(self, peers: Sequence[PeerView], allowed_s: float) -> PeerGone | None:
+        """The error where the others would make the call in another way, but for one that has gone before it told."""
+        calls = self.known_calls()
+        lost = next((peer for peer in peers if peer.gone and peer.rank not in calls), None)
+        if lost is None or lost.gone is None or not _can_be_cured(calls):
+            return None
+        return self.gone(Gone(lost.rank, lost.gone), allowed_s)
+
     def mismatch(self) -> MismatchError:
         """The error with every rank's call, as far as they are known."""
         calls = self.known_calls()
@@ -173,23 +196,14 @@ class _Watch:
         calls = {rank: calls.get(rank, CallRecord("")) for rank in range(self.group.size)}
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
 
-    def last_calls(self, missing: tuple[int, ...]) -> str:
-        """The latest calls of the missing ranks, as text."""
-        said = []
-        for rank in missing:
-            number = self.host.entered(rank)
-            board = self.host.arena.board(rank)
-            at = "has made no call yet" if not number else f"has last made call #{number} of this group"
-            said.append(f" Rank {rank} (pid {board.pid or 'unknown'}) {at}.")
-        return "".join(said)
-
     def give_up(self, error: BaseException) -> None:
         """Tell the other ranks that this one gives the call up, and break the group."""
         late = isinstance(error, WaitTimeout)
         blames = error.missing if isinstance(error, WaitTimeout) else ()
         if isinstance(error, PeerGone):
             blames = (error.rank,)
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        said = str(error).partition("\n")[0] if late else str(error)  # who was late needs no stack of its own
+        reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
         if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was abandoned from outside
             reason = error.reason
         self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))

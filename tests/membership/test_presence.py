@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from unisono.engine.arena import Arena
-from unisono.engine.process import has_ended, start_ticks, watch_process
+from unisono.engine.process import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
+from unisono.membership.presence import Presence
 from unisono.records import DepartureKind
-from unisono.watch.gone import gone
 
 MINE = start_ticks(os.getpid())
 
@@ -25,27 +25,55 @@ def group() -> Any:
     arena = Arena.create(2)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     arena.board(1).set_process(child.pid, start_ticks(child.pid))
-    made = SimpleNamespace(host=SimpleNamespace(arena=arena), parent=None, pidfds={}, child=child)
+    made = SimpleNamespace(arena=arena, presence=Presence(arena), child=child)
     yield made
     child.kill()
     child.communicate()
-    for fd in made.pidfds.values():
-        os.close(fd)
+    made.presence.close()
     arena.close()
 
 
 def test_who_lives_is_there_and_who_was_killed_has_died(group: Any) -> None:
-    assert gone(group, 1) is None
+    assert group.presence.gone(1) is None
     group.child.kill()
     group.child.wait()
-    how = gone(group, 1)
+    how = group.presence.gone(1)
     assert how is not None
     assert how.how == DepartureKind.DIED
 
 
+def test_the_system_tells_how_a_process_has_ended_that_its_parent_has_not_asked_about(group: Any) -> None:
+    assert group.presence.gone(1) is None
+    group.child.kill()
+    os.waitid(os.P_PID, group.child.pid, os.WEXITED | os.WNOWAIT)
+    assert str(group.presence.gone(1)) == "was killed by signal 9 (SIGKILL)"
+    assert exit_status(group.child.pid, MINE - 1, None) is None, "another process has this number"
+
+
+def test_the_system_tells_how_a_process_has_ended_whose_parent_has_asked(group: Any) -> None:
+    assert group.presence.gone(1) is None  # from now on it is watched
+    assert not is_ending(group.child.pid)
+    group.child.communicate(b"\n")
+    assert is_ending(group.child.pid)
+    assert str(group.presence.gone(1)) in ("exited with code 0", "died")  # Linux tells since 6.15
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3 << 8, "exited with code 3"),
+        (9, "was killed by signal 9 (SIGKILL)"),
+        (11 | 0x80, "was killed by signal 11 (SIGSEGV)"),
+        (35, "was killed by signal 35 (real-time)"),
+    ],
+)
+def test_a_wait_status_in_words(status: int, words: str) -> None:
+    assert ending_in_words(status) == words
+
+
 def test_a_number_that_belongs_to_another_process_by_now_is_no_life(group: Any) -> None:
-    group.host.arena.board(1).set_process(os.getpid(), MINE - 1)
-    how = gone(group, 1)
+    group.arena.board(1).set_process(os.getpid(), MINE - 1)
+    how = group.presence.gone(1)
     assert how is not None
     assert how.how == DepartureKind.DIED
 
@@ -63,29 +91,28 @@ def test_a_zombie_has_ended() -> None:
 
 def test_without_a_free_file_descriptor_the_system_is_asked_otherwise(group: Any) -> None:
     with no_descriptors():
-        assert gone(group, 1) is None
-    assert not group.pidfds
+        assert group.presence.gone(1) is None
     group.child.kill()
     group.child.wait()
     with no_descriptors():
-        assert gone(group, 1) is not None
+        assert group.presence.gone(1) is not None
 
 
 def test_only_a_herald_is_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    board = group.host.arena.board(1)
+    board = group.arena.board(1)
 
     def sleep(duration_s: float) -> None:
         slept.append(duration_s)
         board.set_gone(DepartureKind.DIED, "was killed by signal 9")
 
-    monkeypatch.setattr("unisono.watch.gone.time.sleep", sleep)
+    monkeypatch.setattr("unisono.membership.presence.time.sleep", sleep)
     group.child.kill()
     group.child.wait()
-    assert str(gone(group, 1)) == "died"
+    assert str(group.presence.gone(1)) == "died"
     assert not slept
     board.set_herald()
-    assert str(gone(group, 1)) == "was killed by signal 9"
+    assert str(group.presence.gone(1)) == "was killed by signal 9"
     assert len(slept) == 1
 
 

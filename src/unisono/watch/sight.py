@@ -1,0 +1,51 @@
+"""What other ranks do, seen from outside: their processes, the calls in which they wait, their Python stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..engine.arena import Arena
+from ..engine.process import start_ticks
+from ..engine.process_status import process_status
+from ..engine.stacks import Answer, ask_for_stacks
+from ..membership.group import Group
+from ..records import Sighting, Wait
+from .frames import shown
+
+__all__ = ["sight", "waits_of"]
+
+_MOST = 8
+"""How many ranks are looked at."""
+
+
+def sight(group: Group, ranks: Sequence[int]) -> tuple[Sighting, ...]:
+    """What these ranks of the group do now, or the first of them; the very first is asked for its stack."""
+    return tuple(_see(group, rank, with_stack=rank == ranks[0]) for rank in ranks[:_MOST])
+
+
+def waits_of(group: Group) -> dict[int, Wait]:
+    """The calls, of any group of this world, in which ranks wait; by rank of the world."""
+    world = group.world
+    arena = _arena(world)
+    if arena is None:
+        return {}
+    return {rank: wait for rank in range(world.size) if (wait := arena.whereabouts(rank).wait)}
+
+
+def _arena(world: Group) -> Arena | None:
+    """The arena of a world, unless it has been closed meanwhile."""
+    arena = world.host.arena
+    return arena if isinstance(arena, Arena) and arena.map is not None else None
+
+
+def _see(group: Group, rank: int, *, with_stack: bool) -> Sighting:
+    board, last_call = group.host.arena.board(rank), group.host.entered(rank)
+    pid, ticks = board.pid, board.ticks
+    arena = _arena(group.world)
+    if not pid or arena is None or start_ticks(pid) != ticks:
+        return Sighting(rank, pid, last_call)
+    status, page = process_status(pid), arena.whereabouts(group.world_ranks[rank])
+    wait, answer = page.wait, Answer()
+    if with_stack:
+        answer = ask_for_stacks(pid, ticks, page.stacks)
+    return Sighting(rank, pid, last_call, status.state, status.tracer, wait, *shown(answer.threads), answer.silent)

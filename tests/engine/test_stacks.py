@@ -1,0 +1,207 @@
+"""A process asks another one for its Python stacks: whatever that one does, and never where a signal would end it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from unisono.engine import stacks
+from unisono.engine.process import start_ticks
+from unisono.engine.process_status import process_status
+from unisono.engine.stacks import SIGNAL, Answer, ask_for_stacks
+
+PROGRAM = """
+import faulthandler, os, re, signal, sys, threading
+from unisono.engine.stacks import SIGNAL, answer_with_stacks
+
+def away():
+    print(answer_with_stacks(), flush=True)
+    {away}
+
+away()
+"""
+
+
+class Other:
+    """A process that says where it writes its stacks, does something, and ends when its input ends."""
+
+    def __init__(self, away: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM.format(away=away)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.pid = self.process.pid
+        self.number = int(self.line())
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self) -> Answer:
+        return ask_for_stacks(self.pid, start_ticks(self.pid), self.number)
+
+    def written(self) -> int:
+        """The bytes that it has written, in all its answers."""
+        return os.stat(f"/proc/{self.pid}/fd/{self.number}").st_size
+
+    def end(self) -> int:
+        """Let it end; its exit code."""
+        self.process.communicate()
+        return self.process.returncode
+
+
+@pytest.fixture
+def started() -> Iterator[list[Other]]:
+    """The processes of a test, to be killed at its end."""
+    others: list[Other] = []
+    yield others
+    for other in others:
+        other.process.kill()
+        other.process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_FRESH_S", 0.0)
+
+
+def where(answer: Answer) -> list[str]:
+    """The functions in which the thread is that has answered."""
+    return [frame.rpartition(" in ")[2] for frame in answer.threads[0]]
+
+
+def start(started: list[Other], away: str) -> Other:
+    started.append(Other(away))
+    return started[-1]
+
+
+def test_it_tells_where_it_is_and_goes_on(started: list[Other]) -> None:
+    other = start(started, "sys.stdin.read()")
+    for _ in range(3):
+        answer = other.ask()
+        assert answer.silent == ""
+        (thread,) = answer.threads
+        assert [frame.rpartition(" in ")[2] for frame in thread] == ["away", "<module>"]
+    assert other.end() == 0
+
+
+def test_all_threads_are_told(started: list[Other]) -> None:
+    wait = "lambda: print('two', flush=True) or threading.Event().wait()"
+    other = start(started, f"threading.Thread(target={wait}, daemon=True).start(); sys.stdin.read()")
+    assert other.line() == "two"
+    main, second = other.ask().threads
+    assert main[-1].endswith(" in <module>")
+    assert any(frame.endswith(" in <lambda>") for frame in second)
+    assert other.end() == 0
+
+
+def test_it_tells_even_while_c_code_holds_the_interpreter(started: list[Other]) -> None:
+    other = start(started, "print('now', flush=True); re.match('(a+)+$', 'a' * 60 + 'b')")
+    assert other.line() == "now"
+    assert "away" in where(other.ask())
+
+
+def test_who_is_asked_twice_in_a_short_time_gets_one_signal(
+    started: list[Other], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = start(started, "sys.stdin.read()")
+    first, written = other.ask(), other.written()
+    monkeypatch.setattr(stacks, "_FRESH_S", 3600.0)
+    assert "away" in where(first)
+    assert other.ask() == first
+    assert other.written() == written
+
+
+@pytest.mark.parametrize(
+    ("away", "why"),
+    [
+        ("faulthandler.unregister(SIGNAL)", "takes no signals now"),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, [SIGNAL])", "takes no signals now"),
+        ("os.closerange(3, 100)", "the system refuses it: No such file"),
+        ("os.closerange(3, 100); os.dup2(1, NUMBER)", "does not tell it"),
+        ("os.execv(sys.executable, [sys.executable, '-c', 'print(\"ready\", flush=True); input()'])", "No such file"),
+    ],
+)
+def test_no_signal_is_sent_to_a_process_that_would_not_answer(started: list[Other], away: str, why: str) -> None:
+    """Even one that had promised to: the signal would end it."""
+    away = away.replace("NUMBER", "answer_with_stacks()")
+    other = start(started, f"{away}; print('ready', flush=True); sys.stdin.read()")
+    assert other.line() == "ready"
+    answer = other.ask()
+    assert answer.threads == ()
+    assert why in answer.silent
+    other.process.communicate(input="\n")
+    assert other.process.returncode == 0
+
+
+def test_neither_a_process_that_has_ended_nor_its_number_s_next_owner_is_asked(started: list[Other]) -> None:
+    other = start(started, "sys.stdin.read()")
+    assert ask_for_stacks(other.pid, start_ticks(other.pid) - 1, other.number).silent == "its process has ended"
+    assert other.written() == 0
+    ticks = start_ticks(other.pid)
+    assert other.end() == 0
+    assert ask_for_stacks(other.pid, ticks, other.number).silent == "its process has ended"
+
+
+FORK = """
+child = os.fork()
+    if child:
+        sys.stdin.read()
+        os.waitpid(child, 0)
+    else:
+        print(os.getpid(), flush=True)
+        print(answer_with_stacks(), flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_a_forked_child_has_a_file_of_its_own_or_does_not_answer(started: list[Other]) -> None:
+    other = start(started, FORK.strip())
+    child, number = int(other.line()), int(other.line())
+    theirs = ask_for_stacks(child, start_ticks(child), number)
+    assert "away" in where(theirs)
+    assert other.written() == 0
+    assert "away" in where(other.ask())
+    other.end()
+
+
+def test_a_forked_child_has_no_handler(started: list[Other]) -> None:
+    other = start(started, FORK.strip().replace("print(answer_with_stacks(), flush=True)", "print(0, flush=True)"))
+    child, _ = int(other.line()), other.line()
+    assert process_status(other.pid).takes(SIGNAL)
+    assert not process_status(child).takes(SIGNAL)
+    assert not os.path.exists(f"/proc/{child}/fd/{other.number}")
+    other.end()
+
+
+def test_a_program_that_uses_the_signal_keeps_it() -> None:
+    code = """
+import signal
+from unisono.engine.stacks import SIGNAL, answer_with_stacks
+signal.signal(SIGNAL, lambda *_: print("mine"))
+print(answer_with_stacks())
+signal.raise_signal(SIGNAL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0\nmine\n"
+
+
+def test_a_process_that_a_debugger_has_stopped_is_known(started: list[Other]) -> None:
+    other = start(started, "import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), signal.SIGSTOP)")
+    libc: Any = ctypes.CDLL(None)
+    _, how = os.waitpid(other.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(how), "this system lets nobody debug"
+    status = process_status(other.pid)
+    assert (status.state, status.tracer) == ("t", os.getpid())
+    assert other.ask() == Answer(silent="its process takes no signals now")
+    libc.ptrace(17, other.pid, 0, 0)  # PTRACE_DETACH
+
+
+def test_who_cannot_be_seen_has_no_status() -> None:
+    assert process_status(1 << 22).state == ""
+    assert process_status(os.getpid()).state == "R"

@@ -1,0 +1,179 @@
+"""`retry`: a step in which a rank fails counts on all survivors, or on none, and is then made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import unisono
+from tests.support.torch_ranks import TorchRanks
+
+STEPS, DEADLINE_S = 6, 30.0
+
+
+def expected(ranks: list[int], victim: int, died_in: int, counts: bool) -> list[float]:
+    """The weights after all steps, where the victim's data counts for the last time in the step before, or this one."""
+    weights = [1.0, 1.0]
+    for step in range(STEPS):
+        with_it = step < died_in or (step == died_in and counts)
+        data = [10.0**step * (1 + rank) for rank in ranks if with_it or rank != victim]
+        weights = [2 * weight + sum(data) for weight in weights]
+    return weights
+
+
+def train(victim: int, died_in: int, moment: str, folder: Path) -> None:
+    group = unisono.init()
+    me = group.rank
+    weights = torch.ones(2, dtype=torch.float64)
+
+    def die_at(here: str, step: int) -> None:
+        if (me, step, here) == (victim, died_in, moment):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for step in range(STEPS):
+
+        def once(step: int = step) -> None:
+            die_at("at the beginning", step)
+            change = torch.full((2,), 10.0**step * (1 + me), dtype=torch.float64)
+            weights.mul_(2)
+            unisono.all_reduce(change)
+            die_at("between calls", step)
+            unisono.barrier()
+            weights.add_(change)
+            die_at("at the end", step)
+
+        unisono.retry(once, [weights])
+    size = unisono.get_world_size()
+    (folder / f"{me}.json").write_text(json.dumps({"weights": weights.tolist(), "size": size}))
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize(
+    ("moment", "counts"), [("at the beginning", False), ("between calls", False), ("at the end", True)]
+)
+def test_survivors_end_with_the_same_bits(tmp_path: Path, victim: int, moment: str, counts: bool) -> None:
+    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed):
+        world.run(train, victim, 3, moment, tmp_path)
+    seen = {int(path.stem): json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert sorted(seen) == [rank for rank in range(3) if rank != victim]
+    for one in seen.values():
+        assert one == {"weights": expected([0, 1, 2], victim, 3, counts), "size": 2}
+
+
+def test_what_draws_random_numbers_draws_the_same_again(tmp_path: Path) -> None:
+    def work() -> None:
+        me, drawn = unisono.get_rank(), []
+        torch.manual_seed(7)
+
+        def once() -> float:
+            drawn.append(torch.rand(1).item())
+            if me == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            unisono.barrier()
+            return drawn[-1]
+
+        last = unisono.retry(once)
+        (tmp_path / f"{me}").write_text(str((len(drawn), len(set(drawn)), last == drawn[0])))
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed):
+        world.run(work)
+    assert (tmp_path / "0").read_text() == "(2, 1, True)"
+
+
+def test_modules_and_optimizers_are_put_back(ranks: TorchRanks, tmp_path: Path) -> None:
+    def work() -> None:
+        me = dist.get_rank()
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.ones_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+
+        def once() -> None:
+            optimizer.zero_grad()
+            model(torch.tensor([[1.0 + me]])).sum().backward()  # type: ignore[no-untyped-call]
+            unisono.average_gradients(model)
+            optimizer.step()
+            if me == 1 and len(tried) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            unisono.barrier()
+            dist.all_reduce(torch.ones(1))
+
+        tried: list[int] = []
+        for step in range(3):
+            tried.append(step)
+            unisono.retry(
+                once, [model, optimizer], shrink=lambda error: dist.shrink_group(list(error.failed))
+            )  # fmt: skip
+        (tmp_path / f"{me}").write_text(str(model.weight.item()))
+
+    if not hasattr(dist, "shrink_group"):
+        pytest.skip("this torch cannot shrink groups")
+    with pytest.raises(unisono.RankFailed):
+        ranks(2)(work)
+    weight, momentum = 1.0, 0.0
+    for gradient in (1.5, 1.0, 1.0):  # of both ranks at first
+        momentum = 0.5 * momentum + gradient
+        weight -= 0.5 * momentum
+    assert {path.name: path.read_text() for path in tmp_path.glob("[01]")} == {"0": str(weight)}
+
+
+def test_other_errors_are_the_caller_s() -> None:
+    def work() -> str:
+        def wrong() -> None:
+            raise LookupError("no such file")
+
+        with pytest.raises(LookupError):
+            unisono.retry(wrong)
+        with pytest.raises(unisono.DTypeError, match="got int"):
+            unisono.retry(lambda: None, [3])  # type: ignore[list-item]
+        return unisono.retry(lambda: "done")
+
+    with unisono.World(1) as world:
+        assert world.run(work) == ["done"]
+
+
+CALLS: dict[str, Callable[[torch.Tensor], object]] = {
+    "ring": lambda t: unisono.all_reduce(t, algorithm="ring"),
+    "two_shot": lambda t: unisono.all_reduce(t, algorithm="two_shot"),
+    "broadcast": lambda t: unisono.broadcast(t, 2, algorithm="chain"),
+    "strided": lambda t: unisono.all_reduce(t[::2], algorithm="ring"),
+}
+
+
+def killed_inside(name: str, shared: bool, crossed: bool, folder: Path) -> None:
+    """Rank 1 dies within the call, stopped there by rank 2, which comes late."""
+    group = unisono.init()
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
+    unisono.all_gather(pids, torch.tensor([os.getpid()]))
+    count = (1 << 19) if crossed else 100_000
+    tensor = group.empty(count) if shared else torch.empty(count)
+    tensor.copy_(torch.arange(count) % 1000 + group.rank)
+    before = tensor.clone()
+    if group.rank == 2:
+        while group.host.entered(1) < group.host.call_number:
+            pass
+        os.kill(int(pids[1]), signal.SIGKILL)
+    try:
+        CALLS[name](tensor)
+    except unisono.PeerGone:
+        (folder / f"{group.rank}").write_text("as before" if torch.equal(tensor, before) else "changed")
+    else:  # who is before rank 1 in a chain may have done its part
+        (folder / f"{group.rank}").write_text("done")
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("shared", "crossed"), [(False, False), (True, False), (False, True)])
+def test_inputs_are_kept(tmp_path: Path, name: str, shared: bool, crossed: bool) -> None:
+    config = unisono.Config(keep_inputs=True)
+    with unisono.World(4, timeout_s=DEADLINE_S, config=config) as world, pytest.raises(unisono.RankFailed) as failed:
+        world.run(killed_inside, name, shared, crossed, tmp_path)
+    assert failed.value.rank == 1, failed.value
+    told = {path.name: path.read_text() for path in tmp_path.glob("[0-3]")}
+    assert sorted(told) == ["0", "2", "3"]
+    assert set(told.values()) <= ({"done", "as before"} if name == "broadcast" else {"as before"})
