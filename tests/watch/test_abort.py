@@ -206,6 +206,34 @@ def test_the_end_of_a_group_is_not_that_of_the_group_it_was_made_of() -> None:
         assert world.run(work) == [6.0] * 3
 
 
+def test_survivors_of_an_abort_go_on(tmp_path: Path) -> None:
+    """Who aborts a group leaves it. The others' new group stands alone, though it lies in the memory of the old one."""
+
+    def work() -> float:
+        world = unisono.init()
+        if world.rank == 2:
+            world.abort("preempted")
+            until((tmp_path / "done").exists)
+            return 0.0
+        assert failure(unisono.barrier).rank == 2
+        group = world.shrink()
+        tensor = torch.full((3,), 1.0 + group.rank)
+        unisono.all_reduce(tensor, group=group)
+        failure(lambda: unisono.barrier(world))
+        if group.rank == 0:
+            once_waiting((tmp_path / "waits").touch)
+            p2p.recv(None, 1, group)  # it looks at the boards meanwhile
+        else:
+            until((tmp_path / "waits").exists)
+            p2p.send(torch.ones(1), 0, group)
+        unisono.barrier(group)
+        (tmp_path / "done").touch()
+        return tensor[0].item()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [3.0, 3.0, 0.0]
+
+
 def test_a_closed_group_has_nothing_to_abort(worlds: Callable[[int], unisono.World]) -> None:
     def work() -> None:
         group = unisono.new_group()

@@ -59,6 +59,8 @@ class Group:
         config = config or Config.from_env()
         self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
         self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
+        self.made_of = parent
+        """The group whose abort ends this one; None for the world, and for a group of survivors, which stands alone."""
         self.timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
@@ -139,13 +141,16 @@ class Group:
         words = f"aborted group {self.name!r}" + (f": {reason}" if reason else "")
         self.host.arena.board(self.rank).set_gone(DepartureKind.ABANDONED, words)
         error = PeerFailed(self.rank, words, self.rank, "", self.world_ranks if self.parent else (), whole=True)
-        for group in self.world.all_of_it:
-            if group.is_made_of(self):
-                group.break_off(error)
+        self.break_off_all(error)
 
-    def is_made_of(self, other: Group) -> bool:
-        """Is this the other group, or a sub-group of it, or one of those?"""
-        return self is other or (self.parent is not None and self.parent.is_made_of(other))
+    def break_off_all(self, error: UnisonoError) -> None:
+        """Refuse all further calls of this group, and of those that were made of it, with this error."""
+        for group in self.world.all_of_it:
+            above: Group | None = group
+            while above is not None and above is not self:
+                above = above.made_of
+            if above is self:
+                group.break_off(error)
 
     def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
         """A group of those who are left, after ranks of this one have failed. All of them make this call.

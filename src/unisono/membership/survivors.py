@@ -48,7 +48,7 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     arena = _region(group, members, world_ranks)
     name = ranks_text(world_ranks, _MOST_NAMED)
     smaller = Group(arena, members.index(group.rank), name=name, config=group.host.config, parent=group.world)
-    smaller.timeout_s = group.timeout_s
+    smaller.timeout_s, smaller.made_of = group.timeout_s, None
     if group.broken is None:
         group.break_off(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", _named(group)))
     if get_default() is group:

@@ -20,12 +20,12 @@ def aborted(group: Group) -> tuple[Group, int, str] | None:
                 gone = at.host.arena.board(rank).gone
                 if gone is not None and gone.how is DepartureKind.ABANDONED:
                     return at, rank, gone.words
-        at = at.parent
+        at = at.made_of
     return None
 
 
 def check_abort(group: Group, call: Callable[[], str]) -> None:
-    """Break the group off and raise PeerFailed if it has been aborted, by this rank or another one.
+    """Raise PeerFailed if the group has been aborted, by this rank or another one, and refuse all further calls.
 
     call: makes the text of the call that waits. The ranks in the error are those of the group that was aborted.
     """
@@ -34,7 +34,7 @@ def check_abort(group: Group, call: Callable[[], str]) -> None:
         at, rank, words = found
         world_ranks = at.world_ranks if at.parent else ()
         error = PeerFailed(rank, words, at.rank, call(), world_ranks, whole=True)
-        group.break_off(error)
+        at.break_off_all(error)
         raise error
 
 
