@@ -24,6 +24,7 @@ GROUPS: Mapping[str, str] = {
     "Many tensors in one call": """all_reduce_coalesced broadcast_coalesced all_gather_coalesced
         reduce_scatter_coalesced coalescing Coalescing flatten_""",
     "Models": "broadcast_module broadcast_state_dict average_gradients average_parameters",
+    "After a failure": "retry",
     "Messages": """send recv isend irecv sendrecv batch_isend_irecv P2POp send_object_list recv_object_list""",
     "Objects": "all_gather_object gather_object broadcast_object_list scatter_object_list",
     "What errors carry": "CallRecord Departure",
