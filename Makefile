@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test quick docs notebooks test-integrations check matrix bench bench-torch bench-busy leaks calls format clean test-torch
+.PHONY: help demo test quick docs notebooks test-integrations check matrix bench bench-torch bench-busy leaks chaos calls format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make quick   some tests of every room: three to four minutes on 2 processors"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
 	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: some minutes"
 	@echo "make leaks   a thousand worlds, failures and groups, and what their processes have: five minutes"
+	@echo "make chaos   every fault at every row, and faults in live ranks: some minutes"
 	@echo "make calls   docs/calls.md: what we, Gloo and MPI do with every call, dtype and op"
 
 # The CPU build of torch comes first: what the package index has is the CUDA build, some gigabytes.
@@ -88,6 +89,9 @@ bench-busy: $(VENV)/ready
 
 leaks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.leaks
+
+chaos: $(VENV)/ready
+	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.md
 
 calls: $(VENV)/ready-bench
 	$(BIN)/python -m benchmarks.supported_calls --output docs/calls.md

@@ -40,6 +40,9 @@ _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Prog
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
 
 
+_JOIN_S, _ASK_S = 0.05, 0.0002
+
+
 @cache
 def interpreter() -> Callable[[int, int, int, int], int]:
     """The compiled interpreter, run(plan, input, output, state); all are addresses. Compiled once per installation."""
@@ -109,9 +112,15 @@ class Host:
     def crosses_memory(self) -> bool:
         """Do system calls reach the private tensors of all ranks, as far as is known by now?
 
-        Each rank tries it once, when all have joined, on a word of each peer. Who fails tells the others.
+        Each rank tries it once, when all have joined, on a word of each peer. Who fails tells the others. It waits a
+        little for those who join just now: else the ranks would be of two minds, and find that out at the gate.
         """
-        if self._crosses is None and all(line[LineWord.PID] for line in self._lines):
+        until = time.monotonic() + _JOIN_S
+        while self._crosses is None and not all(line[LineWord.PID] for line in self._lines):
+            if time.monotonic() > until:
+                return False
+            time.sleep(_ASK_S)
+        if self._crosses is None:
             peers = [rank for rank in range(self.size) if rank != self.rank]
             if all(map(self._reaches, peers)):
                 self._crosses = True

@@ -1,7 +1,7 @@
 """`chaos`: let one rank fail at a chosen place of a chosen call, in tests of programs that are to survive it.
 
-The kernel runs as ever. To stop a rank within a call, it is given a copy of its program in which one row waits for what
-never comes; when it comes back from there, the fault happens, and it goes on with the program itself.
+The kernel runs as ever. To stop a rank within a call, it is given a copy of its program that stops at a row; when it
+comes back from there, the fault happens, and it goes on with the program itself.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from ..engine.plan import Plan
-from ..engine.program import WAITING, Op, PlanWord, RowWord, StateWord
+from ..engine.program import WAITING, StateWord
 from ..errors import ArgumentError, MismatchError
 from ..membership import Group, group_or_default
 from ..records import CallRecord
+from .stop_at_row import stop_at_row
 
 __all__ = ["FAULTS", "chaos"]
 
-_NEVER = (1 << 12) - 1
-"""A step that no program has."""
 _BRIEF_NS = 1000
 
 FAULTS = ("kill", "exit", "stop", "hold", "delay", "refuse", "mismatch")
@@ -115,17 +114,10 @@ class _Injector:
         return self.original(address, inp, out, state)
 
     def _run_to(self, plan: Plan, row: int, inp: int, out: int, state: int) -> int:
-        rows = plan.kept[0].copy()
-        if not 0 <= row < len(rows):
-            raise ArgumentError(f"row {row}: the program of this {self.collective} has {len(rows)} rows")
-        rows[row] = 0
-        rows[row][[RowWord.OP, RowWord.RANK, RowWord.STEP]] = Op.WAIT, self.group.rank, _NEVER
-        words = plan.words.copy()
-        words[PlanWord.ROWS] = rows.ctypes.data
-        usual = self.group.words[StateWord.LOOK_UP_NS]
+        stopping, usual = stop_at_row(plan, self.group.rank, row), self.group.words[StateWord.LOOK_UP_NS]
         self.group.words[StateWord.LOOK_UP_NS] = min(usual, _BRIEF_NS)
         try:
-            return self.original(words.ctypes.data, inp, out, state)
+            return self.original(stopping.address, inp, out, state)
         finally:
             self.group.words[StateWord.LOOK_UP_NS] = usual
 

@@ -1,0 +1,215 @@
+"""Every fault at every row, rehearsed in one process; then faults in live ranks: what the others see, and how soon.
+
+python -m benchmarks.chaos
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+
+import unisono
+from unisono.algorithms import CATALOGUE
+from unisono.testing import chaos, lowerings, rehearse, rows_of
+from unisono.testing.chaos import FAULTS
+
+from .busy import hogs
+from .machine import describe, vendor_path
+
+__all__ = ["CALLS", "Trial", "bench_chaos", "chaos_markdown", "rehearsals", "trial"]
+
+CALLS: dict[str, tuple[str, Callable[[int], Any]]] = {
+    "all_reduce, 8 B": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(2))),
+    "all_reduce, 400 KB": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(100_000))),
+    "all_reduce, 4 MB": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(1_000_000))),
+    "all_reduce, shared": ("all_reduce", lambda _: unisono.all_reduce(unisono.empty(100_000).fill_(1.0))),
+    "broadcast": ("broadcast", lambda _: unisono.broadcast(torch.ones(100_000), 1)),
+    "all_gather": ("all_gather", lambda n: unisono.all_gather_single(torch.empty(1000 * n), torch.ones(1000))),
+    "barrier": ("barrier", lambda _: unisono.barrier()),
+}
+"""Name -> the collective, and a call of it by one of n ranks."""
+
+_LATE = ("stop", "hold", "delay")
+_LATE_S = 0.15
+
+
+def rehearsals(most: int) -> Iterator[tuple[str, int, Counter[str]]]:
+    """Every algorithm, on 2 to `most` ranks: its name, how many faults were tried, and how the calls ended on ranks."""
+    for name, algorithm in CATALOGUE.items():
+        tried, ends = 0, Counter[str]()
+        for ranks in range(2, most + 1):
+            if not algorithm.allows(ranks):
+                continue
+            schedule = algorithm.schedule(ranks)
+            for lowering, victim in itertools.product(lowerings(schedule), range(ranks)):
+                for row in range(rows_of(schedule, victim, lowering)):
+                    ends.update(rehearse(schedule, lowering, kill=victim, row=row))
+                    ends.update(rehearse(schedule, lowering, delay=victim, row=row))
+                    tried += 2
+        yield name, tried, ends
+
+
+def live(call: str, fault: str, victim: int, row: int | None, folder: str) -> None:
+    """One trial on this rank: five calls, the third with the fault. What it sees goes into a file of its own."""
+    group, (collective, make) = unisono.init(), CALLS[call]
+    me = group.rank
+    for _ in range(2):
+        make(group.size)
+    at = (collective, 1) if row is None else (collective, 1, "row", row)
+    seen: dict[str, Any] = {"end": "went on"}
+    began = time.monotonic()
+    if me == victim:
+        Path(folder, "fault").write_text(str(began))
+    try:
+        with chaos(at=at, duration_s=_LATE_S, **{fault: victim}):  # type: ignore[arg-type]  # its name is data
+            for _ in range(3):
+                make(group.size)
+    except unisono.PeerGone as error:
+        heard = time.monotonic()
+        smaller = group.shrink()
+        shrunk = time.monotonic()
+        mine = torch.tensor([2.0**me])
+        unisono.all_reduce(mine)
+        worked = time.monotonic()
+        right = mine.item() == 2.0**group.size - 1 - 2.0**victim and smaller.size == group.size - 1
+        seen = {
+            "end": f"failed {list(error.failed)}", "right": right, "heard": heard,
+            "shrunk": shrunk - heard, "worked": worked - shrunk,
+        }  # fmt: skip
+    except (unisono.MismatchError, unisono.ArgumentError) as error:
+        seen["end"] = "mismatch" if isinstance(error, unisono.MismatchError) else "refused"
+        make(group.size)  # the group goes on
+    Path(folder, f"{me}.json").write_text(json.dumps(seen))
+
+
+class Trial(NamedTuple):
+    """seen: by rank. at: when the call began in which the fault happened."""
+
+    fault: str
+    victim: int
+    ranks: int
+    at: float
+    seen: Mapping[int, Mapping[str, Any]]
+
+    @property
+    def as_it_should(self) -> bool:
+        """Did every rank that is left see what it should?"""
+        left = [rank for rank in range(self.ranks) if rank != self.victim or self.fault not in ("kill", "exit")]
+        return sorted(self.seen) == left and all(self._fits(rank) for rank in left)
+
+    def _fits(self, rank: int) -> bool:
+        seen = self.seen[rank]
+        if self.fault in ("kill", "exit"):
+            return bool(seen["end"] == f"failed [{self.victim}]" and seen["right"])
+        if self.fault in _LATE:
+            return bool(seen["end"] == "went on")
+        return bool(seen["end"] == ("refused" if self.fault == "refuse" and rank == self.victim else "mismatch"))
+
+
+def trial(rng: random.Random, fault: str) -> Trial:
+    """One fault in live ranks: random call, ranks, victim and place."""
+    ranks = rng.choice([2, 3, 4])
+    call, victim = rng.choice(list(CALLS)), rng.randrange(ranks)
+    row = None if fault in ("refuse", "mismatch") else rng.choice([None, 0, 1])
+    with tempfile.TemporaryDirectory() as folder:
+        unisono.run(live, ranks, args=(call, fault, victim, row, folder), timeout_s=60, return_exceptions=True)
+        seen = {int(path.stem): json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
+        return Trial(fault, victim, ranks, float(Path(folder, "fault").read_text()), seen)
+
+
+def busy(seconds: float) -> int:
+    """Small and long calls on this rank, back to back, for so long; how many."""
+    stop, calls = torch.zeros(1), 0
+    began = time.monotonic()
+    while not stop.item():
+        for name in ("all_reduce, 8 B", "all_reduce, 400 KB", "barrier"):
+            CALLS[name][1](unisono.get_world_size())
+            calls += 1
+        stop.fill_(float(time.monotonic() - began > seconds))
+        unisono.broadcast(stop, 0)
+    return calls
+
+
+def chaos_markdown(
+    machine: Mapping[str, str], rehearsed: Sequence[tuple[str, int, Counter[str]]], trials: Sequence[Trial],
+    alarms: Mapping[int, tuple[int, int]],
+) -> str:  # fmt: skip
+    """The report. alarms: ranks per processor -> calls made, and errors."""
+    ends = sum((ends for _, _, ends in rehearsed), Counter[str]())
+    tried = sum(count for _, count, _ in rehearsed)
+    lines = ["# Chaos", "", *(f"- {name}: {value}" for name, value in machine.items()), ""]
+    lines += [
+        f"Rehearsed in one process: {tried:,} faults, a rank that dies or is late before each row of {len(rehearsed)} "
+        f"algorithms, in every lowering. All ends were right: {ends['done']:,} times a rank had the right result, "
+        f"{ends['told']:,} times it was told who had died, and nobody waited for ever.",
+        "",
+        "Live, in `run`, two to four ranks; each survivor's time counts, in ms, from when the call began.",
+        "",
+        "| fault | trials | as it should | heard of it: median, p99 | smaller group: median, p99 | first call there |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for fault in dict.fromkeys(one.fault for one in trials):
+        mine = [one for one in trials if one.fault == fault]
+        said = [(one.at, seen) for one in mine for seen in one.seen.values() if "heard" in seen]
+        times = [
+            [seen["heard"] - at for at, seen in said],
+            [x["shrunk"] for _, x in said],
+            [x["worked"] for _, x in said],
+        ]
+        cells = [f"{median(of) * 1e3:.1f}, {_p99(of) * 1e3:.1f}" if len(of) > 1 else "" for of in times]
+        good = sum(one.as_it_should for one in mine)
+        lines.append(f"| {fault} | {len(mine)} | {good} | {' | '.join(cells)} |")
+    for share, (calls, errors) in alarms.items():
+        lines += ["", f"{share} ranks per processor, and one hog: {calls:,} calls, {errors} false alarms."]
+    return "\n".join(lines) + "\n"
+
+
+def _p99(of: Sequence[float]) -> float:
+    return quantiles(of, n=100, method="inclusive")[98]
+
+
+def bench_chaos(
+    *,
+    most: Annotated[int, typer.Option(min=2, help="Ranks of the largest rehearsal.")] = 8,
+    trials: Annotated[int, typer.Option(min=0, help="Live trials of each fault.")] = 80,
+    seconds: Annotated[float, typer.Option(help="For how long to look for false alarms.")] = 10.0,
+    output: Annotated[Path | None, typer.Option(help="Write Markdown here; {vendor} stands for amd, intel ...")] = None,
+) -> None:
+    """Try every fault at every row in one process, and faults at random places in live ranks."""
+    machine = {**describe(), "load average of the minute before": f"{os.getloadavg()[0]:.1f}"}
+    rng = random.Random(0)  # noqa: S311  the same faults each time
+    rehearsed = list(rehearsals(most))
+    tried = [trial(rng, fault) for fault in FAULTS for _ in range(trials)]
+    alarms = {}
+    for share in (4, 8):
+        with hogs(1):
+            ranks = share * len(os.sched_getaffinity(0))
+            ends = unisono.run(busy, ranks, args=(seconds,), timeout_s=600, return_exceptions=True)
+        errors = sum(isinstance(end, BaseException) for end in ends)
+        alarms[share] = sum(end for end in ends if isinstance(end, int)), errors
+    report = chaos_markdown(machine, rehearsed, tried, alarms)
+    if output:
+        vendor_path(output).write_text(report)
+    else:
+        print(report)
+    if not all(one.as_it_should for one in tried) or any(errors for _, errors in alarms.values()):
+        for one in tried:
+            if not one.as_it_should:
+                print(one)
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(bench_chaos)
