@@ -147,6 +147,22 @@ def test_who_is_there_but_does_not_come_is_named_and_left_out() -> None:
         assert world.run(stuck) == ["went on", "went on", "left out"]
 
 
+def test_after_an_abort_all_go_on() -> None:
+    def work() -> tuple[int, float]:
+        group = unisono.init()
+        if group.rank == 0:
+            group.abort("again, please")
+        with pytest.raises(unisono.PeerFailed, match="again, please"):
+            unisono.barrier()
+        group = group.shrink()
+        mine = torch.tensor([2.0**group.rank])
+        unisono.all_reduce(mine)
+        return group.size, mine.item()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [(3, 7.0)] * 3
+
+
 def test_ranks_that_there_are_not() -> None:
     with unisono.World(1) as world, pytest.raises(RankFailed, match="there is no rank 7"):
         world.run(lambda: unisono.init().shrink(without=[7]))

@@ -162,6 +162,8 @@ class Group:
         without: ranks to leave out though they are there, such as the `missing` of a WaitTimeout; one rank's wish
         counts for all. timeout_s: how long to wait for the survivors; None: as long as calls of this group.
 
+        A rank that has aborted the group counts as a survivor as long as it is there.
+
         Raises WaitTimeout, naming who is there but does not shrink the group; the call may then be made again. Raises
         LeftOut on a rank that the others have left out; ArgumentError for ranks that there are not; OutOfMemory.
         """

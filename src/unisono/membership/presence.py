@@ -34,9 +34,18 @@ class Presence:
         board = self._layout.board(rank)
         if self._world is not None:
             return board.gone or self._world.gone(self._world_ranks[rank])
-        if board.gone or not board.pid:
+        return board.gone or self._death(rank, board)
+
+    def left(self, rank: int) -> Departure | None:
+        """How a member has gone for good: one that has aborted the group may be there, and make another one."""
+        board = self._layout.board(rank)
+        if board.gone and board.gone.how is not DepartureKind.ABANDONED:
             return board.gone
-        if not self._has_died(rank, board):
+        return self._death(rank, board) if self._world is None else self._world.left(self._world_ranks[rank])
+
+    def _death(self, rank: int, board: Board) -> Departure | None:
+        """How a member's process has ended; None if it is there, or has not come yet."""
+        if not board.pid or not self._has_died(rank, board):
             return None
         status = exit_status(board.pid, board.ticks, self._pidfds.get(rank))
         until = time.monotonic() + _WORDS_S

@@ -73,8 +73,9 @@ def _agree(group: Group, topic: Topic, leave_out: Set[int], deadline: float) -> 
     """Take part in an agreement: the decision, and nobody; or this rank's view, and those who kept it from ending."""
     boards = [group.host.arena.board(rank) for rank in range(group.size)]
     mine, peers = boards[group.rank].proposal(topic), [rank for rank in range(group.size) if rank != group.rank]
+    has_gone = group.presence.left if topic is Topic.SHRINK else group.presence.gone
     while mine is None or not mine.decided:
-        gone = {rank for rank in peers if rank in leave_out or group.presence.gone(rank)} | (leave_out & {group.rank})
+        gone = {rank for rank in peers if rank in leave_out or has_gone(rank)} | (leave_out & {group.rank})
         others = {rank: boards[rank].proposal(topic) for rank in peers}
         following = next_proposal(mine, others, gone, of_all=topic is Topic.SHRINK)
         if following != mine:
@@ -94,7 +95,7 @@ def _region(group: Group, members: list[int], world_ranks: list[int]) -> SubAren
     mine = members.index(group.rank)
     for number, candidate in enumerate(members[:mine]):
         board = group.host.arena.board(candidate)
-        while (start := board.region) is None and not group.presence.gone(candidate):
+        while (start := board.region) is None and not group.presence.left(candidate):
             time.sleep(_ASK_S)
         start = start or board.region  # it may have lent it before it went
         if start == _NO_ROOM:
