@@ -12,7 +12,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Annotated, Any, NamedTuple
@@ -45,9 +45,14 @@ _LATE = ("stop", "hold", "delay")
 _LATE_S = 0.15
 
 
-def rehearsals(most: int) -> Iterator[tuple[str, int, Counter[str]]]:
-    """Every algorithm, on 2 to `most` ranks: its name, how many faults were tried, and how the calls ended on ranks."""
-    for name, algorithm in CATALOGUE.items():
+Rehearsed = tuple[str, int, Counter[str]]
+"""An algorithm, how many faults were tried, and how the calls ended on ranks."""
+
+
+def rehearsals(most: int, part: int = 0, parts: int = 1) -> list[Rehearsed]:
+    """Every algorithm, or one of `parts`, on 2 to `most` ranks, with every fault at every row."""
+    done = []
+    for name, algorithm in list(CATALOGUE.items())[part::parts]:
         tried, ends = 0, Counter[str]()
         for ranks in range(2, most + 1):
             if not algorithm.allows(ranks):
@@ -58,7 +63,8 @@ def rehearsals(most: int) -> Iterator[tuple[str, int, Counter[str]]]:
                     ends.update(rehearse(schedule, lowering, kill=victim, row=row))
                     ends.update(rehearse(schedule, lowering, delay=victim, row=row))
                     tried += 2
-        yield name, tried, ends
+        done.append((name, tried, ends))
+    return done
 
 
 def live(call: str, fault: str, victim: int, row: int | None, folder: str) -> None:
@@ -143,8 +149,8 @@ def busy(seconds: float) -> int:
 
 
 def chaos_markdown(
-    machine: Mapping[str, str], rehearsed: Sequence[tuple[str, int, Counter[str]]], trials: Sequence[Trial],
-    alarms: Mapping[int, tuple[int, int]],
+    machine: Mapping[str, str], rehearsed: Sequence[Rehearsed], trials: Sequence[Trial],
+    alarms: Mapping[int, tuple[int, int]], most: int,
 ) -> str:  # fmt: skip
     """The report. alarms: ranks per processor -> calls made, and errors."""
     ends = sum((ends for _, _, ends in rehearsed), Counter[str]())
@@ -152,7 +158,8 @@ def chaos_markdown(
     lines = ["# Chaos", "", *(f"- {name}: {value}" for name, value in machine.items()), ""]
     lines += [
         f"Rehearsed in one process: {tried:,} faults, a rank that dies or is late before each row of {len(rehearsed)} "
-        f"algorithms, in every lowering. All ends were right: {ends['done']:,} times a rank had the right result, "
+        f"algorithms on 2 to "
+        f"{most} ranks, in every lowering. All ends were right: {ends['done']:,} times a rank had the right result, "
         f"{ends['told']:,} times it was told who had died, and nobody waited for ever.",
         "",
         "Live, in `run`, two to four ranks; each survivor's time counts, in ms, from when the call began.",
@@ -190,7 +197,9 @@ def bench_chaos(
     """Try every fault at every row in one process, and faults at random places in live ranks."""
     machine = {**describe(), "load average of the minute before": f"{os.getloadavg()[0]:.1f}"}
     rng = random.Random(0)  # noqa: S311  the same faults each time
-    rehearsed = list(rehearsals(most))
+    parts = len(os.sched_getaffinity(0))
+    shares = unisono.run(lambda: rehearsals(most, unisono.get_rank(), parts), parts, timeout_s=None)
+    rehearsed = list(itertools.chain(*shares))
     tried = [trial(rng, fault) for fault in FAULTS for _ in range(trials)]
     alarms = {}
     for share in (4, 8):
@@ -199,7 +208,7 @@ def bench_chaos(
             ends = unisono.run(busy, ranks, args=(seconds,), timeout_s=600, return_exceptions=True)
         errors = sum(isinstance(end, BaseException) for end in ends)
         alarms[share] = sum(end for end in ends if isinstance(end, int)), errors
-    report = chaos_markdown(machine, rehearsed, tried, alarms)
+    report = chaos_markdown(machine, rehearsed, tried, alarms, most)
     if output:
         vendor_path(output).write_text(report)
     else:
