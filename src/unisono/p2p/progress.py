@@ -95,15 +95,16 @@ class ProgressLoop:
             if stall is not None:
                 stall.end()
 
-    def check_peers(self, request: MessageRequest, call: Callable[[], str]) -> bool:
+    def check_peers(self, request: MessageRequest, call: Callable[[], str], *, awaited: bool = True) -> bool:
         """Fail a request with a PeerError if no rank that it needs can serve it any more; True if it is done.
 
+        awaited: a thread does nothing but wait for it. Otherwise this rank itself may still send what it is for.
         Raises PeerFailed if the group has been aborted.
         """
         group = self.group
         check_abort(group, call)
         group.check_usable()
-        lost = self._lost(request, group)
+        lost = self._lost(request, group, awaited)
         if lost is None or self.advance(request):  # what a rank sent before it went can still be received
             return request.done
         self.fail(request, self._error(*lost, call()))
@@ -152,7 +153,7 @@ class ProgressLoop:
         ranks = range(group.size) if request.peer == ANY_SOURCE else [request.peer]
         return [rank for rank in ranks if rank != group.rank]
 
-    def _lost(self, request: MessageRequest, group: Group) -> tuple[int, Departure | GivenUp] | None:
+    def _lost(self, request: MessageRequest, group: Group, awaited: bool) -> tuple[int, Departure | GivenUp] | None:
         """The rank that keeps a request from being served, and how it is gone or has failed; None if there is none.
 
         Of several that could serve it, one that died or failed is enough; otherwise all of them must be gone.
@@ -162,8 +163,9 @@ class ProgressLoop:
             how: Departure | GivenUp = gone(group, rank) or group.host.arena.board(rank).gave_up
             if isinstance(how, Departure) or how.number:  # who gave a call up refuses all later ones
                 went.append((rank, how))
+        hopeless = len(went) == len(ranks) and (awaited or request.peer != ANY_SOURCE)
         for rank, how in went:
-            if len(went) == len(ranks) or isinstance(how, GivenUp) or not how.in_order:
+            if hopeless or isinstance(how, GivenUp) or not how.in_order:
                 return rank, how
         return None
 

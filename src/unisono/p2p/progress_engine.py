@@ -152,7 +152,7 @@ class ProgressEngine(ProgressLoop):
                 if now > check_at:
                     check_at = now + _CHECK_PEERS_S
                     for request, (call, _) in pending.items():
-                        self.check_peers(request, call)
+                        self.check_peers(request, call, awaited=False)
         except Exception as error:  # noqa: BLE001  the group cannot be used any more: all its requests fail
             for request, (_, group) in self._all_pending().items():
                 if not request.done:
