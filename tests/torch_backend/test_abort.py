@@ -19,7 +19,7 @@ import torch.distributed as dist
 import unisono
 from tests.support.torch_ranks import TorchRanks
 from unisono.engine.mailbox.poller import Poller
-from unisono.torch_backend import join
+from unisono.torch_backend.sub_group import _Making
 from unisono.watch import attend
 from unisono.work import _Latch
 
@@ -110,7 +110,7 @@ def test_a_group_that_is_being_made(ranks: TorchRanks, tmp_path: Path) -> None:
     def work() -> None:
         world: Any = dist.group.WORLD
         if dist.get_rank() == 1:
-            once_waiting(waits.touch, (join._await.__code__,))
+            once_waiting(waits.touch, (_Making._until.__code__,))
             with pytest.raises(unisono.PeerFailed, match=r"making the process group .* rank 0 aborted group"):
                 dist.new_group(timeout=timedelta(seconds=DEADLINE_S))
         else:

@@ -76,11 +76,12 @@ class _Making:
     def _until(self, ask: Callable[[], int | None], why: str, missing: tuple[int, ...]) -> int:
         """Ask until there is an answer. Raises WaitTimeout."""
         began, pause_s = time.monotonic(), _ASK_S
-        while (answer := ask()) is None:
-            waited_s = time.monotonic() - began
+        while True:
             check_abort(self._world, lambda: self._call)
+            if (answer := ask()) is not None:
+                return answer
+            waited_s = time.monotonic() - began
             if waited_s > self._timeout_s:
                 raise WaitTimeout(self._call, waited_s, missing, self._rank, why, self._members)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _ASK_SELDOM_S)
-        return answer
