@@ -15,7 +15,6 @@ from ..errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGon
 from ..membership.group import Group
 from ..records import Departure, GivenUp
 from ..watch import check_abort, give_up
-from ..watch.gone import gone
 from ..watch.stall import Stall
 
 __all__ = ["ProgressLoop"]
@@ -160,7 +159,7 @@ class ProgressLoop:
         """
         ranks, went = self._needed(request, group), []
         for rank in ranks:
-            how: Departure | GivenUp = gone(group, rank) or group.host.arena.board(rank).gave_up
+            how: Departure | GivenUp = group.presence.gone(rank) or group.host.arena.board(rank).gave_up
             if isinstance(how, Departure) or how.number:  # who gave a call up refuses all later ones
                 went.append((rank, how))
         hopeless = len(went) == len(ranks) and (awaited or request.peer != ANY_SOURCE)

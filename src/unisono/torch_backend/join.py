@@ -18,7 +18,6 @@ from ..errors import PeerGone, WaitTimeout
 from ..membership import Group, get_default, set_default
 from ..membership.rendezvous import meet, meeting_number
 from ..records import Departure, DepartureKind
-from ..watch.gone import gone
 from .sub_group import make_sub_group
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def leave(group: Group, *, with_store: bool = False) -> None:
             last[_Last(mark)] = []
         until = time.monotonic() + _FOLLOW_S
         if with_store and group.rank > 0 and group.broken is None:
-            while not gone(group, 0) and time.monotonic() < until:
+            while not group.presence.gone(0) and time.monotonic() < until:
                 time.sleep(_ASK_S)
     group.close()
 

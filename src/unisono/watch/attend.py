@@ -24,7 +24,6 @@ from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_dif
 from ..schedule import BLOCKED
 from ..units import seconds
 from .abort import check_abort
-from .gone import gone
 from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
@@ -159,7 +158,7 @@ class _Watch:
         # In this order, so that a peer that enters the call in between does not seem to have entered another one.
         entered = self.host.entered(rank)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
-        return PeerView(rank, entered, signature, gone(self.group, rank), gave_up)
+        return PeerView(rank, entered, signature, self.group.presence.gone(rank), gave_up)
 
     def known_calls(self) -> dict[int, CallRecord]:
         """The ranks' calls of this number, as far as they have written them."""
