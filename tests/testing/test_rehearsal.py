@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,16 @@ def test_a_rank_that_dies_or_is_late_at_any_row(collective: str) -> None:
                 ends = rehearse(schedule, lowering, kill=victim, row=row)
                 assert ends[victim] == "died"
                 assert set(ends) <= {"died", "done", "told"}, name
+
+
+def test_nothing_is_left_of_it() -> None:
+    schedule = CATALOGUE["all_reduce.ring"].schedule(2)
+    rehearse(schedule, kill=1)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        rehearse(schedule, kill=1)
+        rows_of(schedule, 1)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_before_the_gate_nobody_is_done() -> None:
@@ -70,3 +81,4 @@ def test_inputs_out_of_place_stay_as_they_are() -> None:
     before = [vector.copy() for vector in rehearsal._given]
     rehearsal.run(1, 2, dies=True)
     assert all(map(np.array_equal, before, rehearsal._given))
+    rehearsal.close()

@@ -7,6 +7,7 @@ every row can be tried, in a millisecond each, and it happens in the same way ea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ _DIED = Departure(DepartureKind.DIED, "died")
 
 def rows_of(schedule: Schedule, rank: int, lowering: Lowering = Lowering()) -> int:  # noqa: B008  it is immutable
     """The number of rows of a rank's program."""
-    return len(_Rehearsal(schedule, lowering).plans[rank].kept[0])
+    with closing(_Rehearsal(schedule, lowering)) as rehearsal:
+        return len(rehearsal.plans[rank].kept[0])
 
 
 def rehearse(
@@ -62,7 +64,8 @@ def rehearse(
     victim = kill if kill is not None else delay
     if victim is None or not 0 <= victim < schedule.ranks:
         raise ArgumentError(f"rank {victim}: {schedule.name} has {schedule.ranks} ranks")
-    return _Rehearsal(schedule, lowering).run(victim, row, dies=kill is not None)
+    with closing(_Rehearsal(schedule, lowering)) as rehearsal:
+        return rehearsal.run(victim, row, dies=kill is not None)
 
 
 class _Rehearsal:
@@ -91,6 +94,10 @@ class _Rehearsal:
         record, blocks = CallRecord(schedule.collective), Blocks(length, 8)
         op = "bor" if is_barrier else "sum"
         self.plans: list[Plan] = [host.plan(schedule, lowering, record, "int64", blocks, op) for host in self._hosts]
+
+    def close(self) -> None:
+        """Release the shared memory."""
+        self._arena.close()
 
     def run(self, victim: int, row: int, *, dies: bool) -> list[str]:
         """Let a rank stop before a row, die or go on; how it ends on each rank."""
