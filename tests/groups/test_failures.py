@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ from unisono.errors import (
     WaitTimeout,
 )
 from unisono.groups import destroy_group, new_group, split
-from unisono.records import CallRecord
+from unisono.records import CallRecord, Departure
 
 Worlds = Callable[[int], unisono.World]
 DEADLINE_S = 20.0
@@ -230,25 +229,24 @@ def test_a_rank_that_leaves_right_after_a_call_has_done_its_part(worlds: Worlds)
     """Rank 1 makes its call and leaves just while rank 0, which has waited for it, looks whether it is still there."""
 
     def leave_at_once() -> float:
-        attend = sys.modules["unisono.watch.attend"]
         group = new_group()
         assert isinstance(group, unisono.Group)
-        tensor, peer, gone = torch.full((4,), float(group.rank + 1)), group.host.arena.board(1), attend.gone
+        tensor, peer, gone = torch.full((4,), float(group.rank + 1)), group.host.arena.board(1), group.presence.gone
 
-        def look(group: unisono.Group, rank: int) -> str:
+        def look(rank: int) -> Departure | None:
             until(lambda: bool(peer.gone))
-            return gone(group, rank)
+            return gone(rank)
 
         if group.rank == 1:
             until(lambda: group.host.arena.board(0).call(1) is not None)  # it has begun to look
             unisono.all_reduce(tensor, group=group)
             destroy_group(group)
         else:
-            attend.gone = look
+            group.presence.gone = look  # type: ignore[method-assign]
             try:
                 unisono.all_reduce(tensor, group=group)
             finally:
-                attend.gone = gone
+                group.presence.gone = gone  # type: ignore[method-assign]
             with pytest.raises(PeerGone, match=r"rank 1 \(world rank 1, pid \d+\) left the group"):
                 unisono.all_reduce(tensor, group=group)
         return tensor[0].item()

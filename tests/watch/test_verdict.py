@@ -180,10 +180,9 @@ def test_ranks_at_the_gate_agree_on_whether_they_agree(peers: tuple[PeerView, ..
     assert len(verdicts) == 1
 
 
-def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:
     """Whatever is read first, a peer that enters the very call of this rank between two reads has made no other."""
     attend = sys.modules["unisono.watch.attend"]
-    monkeypatch.setattr(attend, "gone", lambda group, rank: None)
     state = {"number": N - 1, "signature": 0, "reads": 0, "enters_at": 0}
 
     def read(word: str) -> int:
@@ -203,7 +202,8 @@ def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed(monkeypatch: pyt
             return read("signature")
 
     watch = object.__new__(attend._Watch)
-    watch.host, watch.group, watch.number = Host(), None, N
+    group = SimpleNamespace(presence=SimpleNamespace(gone=lambda rank: None))
+    watch.host, watch.group, watch.number = Host(), group, N
     for moment in (1, 2):
         state.update(number=N - 1, signature=0, reads=0, enters_at=moment)
         assert judge(at_gate(), [watch.view(1), here(2)]) == Patience()

@@ -125,10 +125,12 @@ class _Watch:
         if isinstance(verdict, Failed):
             raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
         if isinstance(verdict, Disagree):
+            if error := self.never_to_be_cured(peers, allowed_s):
+                raise error
             if not me.overdue and self.may_hear_more(peers):
                 time.sleep(_PAUSE_S)
                 return
-            raise self.never_to_be_cured(peers, allowed_s) or self.mismatch()
+            raise self.mismatch()
         if isinstance(verdict, Late):
             raise self.stall.late(verdict.missing, waited_s)
         absent = tuple(peer.rank for peer in peers if peer.number < self.number)
@@ -171,7 +173,7 @@ class _Watch:
             self.disagree_since = time.monotonic()
         calls = self.known_calls()
         silent = [peer for peer in peers if peer.rank not in calls]
-        if not silent or any(peer.gone for peer in silent):
+        if all(peer.gone for peer in silent):
             return False
         late = any(peer.number < self.number for peer in silent)
         return (late and _can_be_cured(calls)) or time.monotonic() - self.disagree_since < _COLLECT_S
