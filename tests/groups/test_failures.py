@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.waiting import until
 from unisono.config import Config
 from unisono.errors import (
     ArgumentError,
@@ -31,14 +32,6 @@ from unisono.records import CallRecord, Departure
 Worlds = Callable[[int], unisono.World]
 DEADLINE_S = 20.0
 SOON_S = 1.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen, if the test does not fail."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0)
 
 
 def note(folder: Path, **facts: object) -> None:

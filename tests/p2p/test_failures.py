@@ -1,13 +1,10 @@
-"""Point-to-point calls that cannot end well: a dead, late or departed peer, Ctrl-C, and what is forgotten."""
+"""Point-to-point calls that cannot end well: a dead, late or departed peer, and Ctrl-C."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +14,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.waiting import once_waiting, until
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
 from unisono.engine.mailbox.poller import Poller
 from unisono.p2p.progress_engine import progress_engine
@@ -27,6 +25,8 @@ SOON_S = 1.0
 DEADLINE_S = 20.0
 LONG = 2_000_000
 
+POLLS = {Poller.wait.__code__}
+
 CALLS: dict[str, Callable[[int], Any]] = {
     "recv": lambda peer: p2p.recv(torch.zeros(4), peer, tag=1),
     "recv from any": lambda peer: p2p.recv(torch.zeros(4), tag=1),
@@ -35,25 +35,6 @@ CALLS: dict[str, Callable[[int], Any]] = {
     "isend": lambda peer: p2p.isend(torch.zeros(LONG), peer, tag=1).wait(),
     "sendrecv": lambda peer: p2p.sendrecv(torch.zeros(4), peer, torch.zeros(4), peer, tag=1),
 }
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen, if the test does not fail."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0)
-
-
-def once_waiting(action: Callable[[], object]) -> None:
-    """Do something in another thread, as soon as this one waits in a call."""
-    me = threading.get_ident()
-
-    def watch() -> None:
-        until(lambda: sys._current_frames()[me].f_code is Poller.wait.__code__)
-        action()
-
-    threading.Thread(target=watch).start()
 
 
 def note(folder: Path, **facts: object) -> None:
@@ -83,7 +64,7 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str) -> None:
             until((tmp_path / "1.json").exists)
             until(lambda: bool(unisono.init().host.arena.board(1).gone))
         else:
-            once_waiting((tmp_path / "waits").touch)
+            once_waiting((tmp_path / "waits").touch, POLLS)
         with pytest.raises(PeerGone) as caught:
             CALLS[name](1)
         note(tmp_path, rank=caught.value.rank, how=str(caught.value.how), text=str(caught.value))
@@ -133,7 +114,7 @@ def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str) -> None:
             return ""
         said = ""
         if me == 0:
-            once_waiting(waits.touch)
+            once_waiting(waits.touch, POLLS)
             with pytest.raises(PeerFailed) as caught:
                 CALLS[name](1)
             assert (caught.value.rank, caught.value.waiting) == (1, 0)
@@ -185,7 +166,7 @@ def test_who_waits_for_any_rank_waits_for_the_last_that_may_send(worlds: Worlds)
     def workers() -> None:
         me = unisono.get_rank()
         if me == 0:
-            once_waiting(lambda: p2p.send(torch.zeros(1), 2))
+            once_waiting(lambda: p2p.send(torch.zeros(1), 2), POLLS)
             assert p2p.recv(torch.zeros(3)) == 2
             with pytest.raises(PeerGone, match="returned from the function"):
                 p2p.recv()
@@ -286,7 +267,7 @@ def test_ctrl_c_ends_a_wait_and_the_group_goes_on(worlds: Worlds, name: str) -> 
     def interrupted() -> None:
         unisono.barrier()
         if unisono.get_rank() == 0:
-            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT))
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
             with pytest.raises(KeyboardInterrupt):
                 CALLS[name](1)
         unisono.barrier()
@@ -305,7 +286,7 @@ def test_ctrl_c_cancels_an_asynchronous_call(worlds: Worlds, kind: str) -> None:
         unisono.barrier()
         if me == 0:
             work = p2p.irecv(target, 1) if kind == "irecv" else p2p.isend(sent, 1)
-            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT))
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
             with pytest.raises(KeyboardInterrupt):
                 work.wait()
             assert work.is_completed()
@@ -347,97 +328,3 @@ def test_a_step_that_is_interrupted_ends_the_group() -> None:
 
     with unisono.World(2, timeout_s=DEADLINE_S) as world:
         world.run(broken)
-
-
-def test_a_closed_group_says_so() -> None:
-    def closed() -> None:
-        group = unisono.init()
-        other = 1 - group.rank
-        p2p.sendrecv(torch.zeros(4), other, torch.zeros(4), other)
-        work = p2p.irecv(None, other)
-        group.close()
-        until(lambda: isinstance(work.exception(), unisono.NotInitialized))
-        calls = (lambda: p2p.send(torch.zeros(2), other, group), lambda: p2p.recv(None, other, group), work.wait)
-        for call in calls:
-            with pytest.raises(unisono.NotInitialized, match="closed"):
-                call()
-
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
-        world.run(closed)
-
-
-FORGETFUL = """
-import threading, torch, unisono
-from unisono import p2p
-def forget():
-    me = unisono.get_rank()
-    kept = [p2p.irecv(None, 1 - me, tag=4), p2p.irecv(None, tag=5), p2p.isend(torch.zeros(1_000_000), 1 - me, tag=6)]
-    p2p.irecv(torch.zeros(3), 1 - me, tag=7)
-    unisono.barrier()
-with unisono.World(2, timeout_s=30) as world:
-    world.run(forget)
-    world.run(forget)
-unisono.init()
-p2p.irecv(None, 0)
-print("end", flush=True)
-"""
-
-
-def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", FORGETFUL],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert (done.stdout, done.stderr) == ("end\n", "")
-
-
-def test_calls_of_all_kinds_leave_nothing_open(worlds: Worlds) -> None:
-    def count() -> tuple[int, int]:
-        blocks = os.stat(unisono.init().host.arena.fd).st_blocks
-        return len(os.listdir("/proc/self/fd")), blocks
-
-    def many() -> None:
-        other = 1 - unisono.get_rank()
-
-        def some() -> None:
-            for _ in range(10):
-                works = [p2p.irecv(None, other), p2p.isend(torch.zeros(LONG), other)]
-                p2p.sendrecv(torch.zeros(9), other, torch.zeros(9), other, tag=2)
-                for work in works:
-                    work.wait()
-            with pytest.raises(WaitTimeout):
-                p2p.recv(None, other, tag=9, timeout_s=0.001)
-
-        some()
-        before = count()
-        some()
-        assert count() == before
-        engine = progress_engine(unisono.init())
-        assert engine._all_pending() == {}
-        until(lambda: engine._thread is None)
-
-    worlds(2).run(many)
-
-
-def test_a_forked_child_leaves_the_messages_to_its_parent(worlds: Worlds) -> None:
-    def fork() -> None:
-        other = 1 - unisono.get_rank()
-        work = p2p.irecv(None, other, tag=1)
-        unisono.barrier()
-        child = os.fork()
-        if child == 0:
-            refused = 0
-            for call in (work.wait, lambda: p2p.recv(None, other), lambda: p2p.send(torch.zeros(1), other)):
-                try:
-                    call()
-                except unisono.NotInitialized:
-                    refused += 1
-            os._exit(refused)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-        p2p.send(torch.full((2,), float(other)), other, tag=1)
-        assert work.result().tolist() == [1.0 - other] * 2
-
-    worlds(2).run(fork)

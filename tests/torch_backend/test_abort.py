@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -18,10 +15,8 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.torch_ranks import TorchRanks
-from unisono.engine.mailbox.poller import Poller
+from tests.support.waiting import WAITS, once_waiting, until
 from unisono.torch_backend.sub_group import _Making
-from unisono.watch import attend
-from unisono.work import _Latch
 
 DEADLINE_S = 20.0
 
@@ -36,26 +31,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "all_gather_object": lambda group: dist.all_gather_object([None, None], "x", group=group),
     "monitored_barrier": lambda group: dist.monitored_barrier(group, timeout=timedelta(seconds=DEADLINE_S)),
 }
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen, if the test does not fail."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0)
-
-
-def once_waiting(action: Callable[[], object], codes: tuple[Any, ...] = ()) -> None:
-    """Do something in another thread, as soon as this one waits in a call."""
-    me = threading.get_ident()
-    places = {attend.__code__, Poller.wait.__code__, _Latch.wait.__code__, *codes}
-
-    def watch() -> None:
-        until(lambda: sys._current_frames()[me].f_code in places)
-        action()
-
-    threading.Thread(target=watch).start()
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -110,7 +85,7 @@ def test_a_group_that_is_being_made(ranks: TorchRanks, tmp_path: Path) -> None:
     def work() -> None:
         world: Any = dist.group.WORLD
         if dist.get_rank() == 1:
-            once_waiting(waits.touch, (_Making._until.__code__,))
+            once_waiting(waits.touch, WAITS | {_Making._until.__code__})
             with pytest.raises(unisono.PeerFailed, match=r"making the process group .* rank 0 aborted group"):
                 dist.new_group(timeout=timedelta(seconds=DEADLINE_S))
         else:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.waiting import once, until
 from unisono import PeerFailed, p2p
 from unisono.engine.mailbox.poller import Poller
 from unisono.watch import attend
@@ -48,14 +49,6 @@ CALLS: dict[str, Call] = {
 """Calls that end only if rank 2 makes one, too."""
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen, if the test does not fail."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0)
-
-
 FOR_PEERS = {attend.__code__, Poller.wait.__code__}
 WAITS = {*FOR_PEERS, _Latch.wait.__code__, torch.futures.Future.wait.__code__}
 
@@ -68,11 +61,7 @@ def once_waiting(action: Callable[[], object]) -> None:
         at = {thread: frame.f_code for thread, frame in sys._current_frames().items()}
         return at[me] in WAITS and bool(FOR_PEERS & {*at.values()})
 
-    def watch() -> None:
-        until(waits)
-        action()
-
-    threading.Thread(target=watch).start()
+    once(waits, action)
 
 
 def failure(call: Call) -> PeerFailed:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.waiting import until
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout
 from unisono.config import Config
 
@@ -33,14 +34,6 @@ CALLS: dict[str, Call] = {
     "in the background": lambda t: unisono.all_reduce(t, async_op=True).wait(),  # type: ignore[union-attr]
     "broadcast": lambda t: unisono.broadcast(t, 0),
 }
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen, if the test does not fail."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0)
 
 
 def note(folder: Path, **facts: object) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +14,10 @@ import pytest
 import torch
 
 import unisono
+from tests.support.waiting import once_waiting, until
 from unisono import NestedCall, p2p
 from unisono.dispatch import checking
-from unisono.engine.mailbox.poller import Poller
 from unisono.p2p.progress_engine import progress_engine
-from unisono.watch import attend
-from unisono.work import _Latch
 
 Worlds = Callable[[int], unisono.World]
 Call = Callable[[], Any]
@@ -36,26 +33,6 @@ CALLS: dict[str, Call] = {
     "a new work": lambda: unisono.all_reduce(torch.ones(6), async_op=True).wait(),  # type: ignore[union-attr]
     "new_group": lambda: unisono.new_group(),
 }
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen, if the test does not fail."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0)
-
-
-def once_waiting(action: Callable[[], object]) -> None:
-    """Do something in another thread, as soon as this one waits in a call."""
-    me = threading.get_ident()
-    codes = {attend.__code__, Poller.wait.__code__, _Latch.wait.__code__}
-
-    def watch() -> None:
-        until(lambda: sys._current_frames()[me].f_code in codes)
-        action()
-
-    threading.Thread(target=watch).start()
 
 
 class within:  # noqa: N801  reads like the function that it stands for

@@ -2,8 +2,7 @@
 
 Only slow paths use boards. A field is a number, a length, and a record as bytes. The number is written last, so a
 reader that sees the number sees the bytes. A proposal changes: it has two places, which take turns, and a number that
-says which one counts. What is no record counts as
-not written.
+says which one counts. What is no record counts as not written.
 """
 
 from __future__ import annotations

@@ -1,0 +1,42 @@
+"""Wait for what will happen, in tests whose ranks meet at chosen moments."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import CodeType
+
+from unisono.engine.mailbox.poller import Poller
+from unisono.watch import attend
+from unisono.work import _Latch
+
+__all__ = ["WAITS", "once", "once_waiting", "until"]
+
+WAITS = frozenset({attend.__code__, Poller.wait.__code__, _Latch.wait.__code__})
+"""Where a thread is while it waits in a call."""
+
+
+def until(condition: Callable[[], bool], most_s: float = 20.0) -> None:
+    """Wait for something that will happen, if the test does not fail."""
+    end = time.monotonic() + most_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.0005)
+
+
+def once(condition: Callable[[], bool], action: Callable[[], object]) -> None:
+    """Do something in another thread, as soon as this is true."""
+
+    def watch() -> None:
+        until(condition)
+        action()
+
+    threading.Thread(target=watch).start()
+
+
+def once_waiting(action: Callable[[], object], places: Iterable[CodeType] = WAITS) -> None:
+    """Do something in another thread, as soon as this one waits in a call, at one of these places."""
+    me, places = threading.get_ident(), frozenset(places)
+    once(lambda: sys._current_frames()[me].f_code in places, action)
