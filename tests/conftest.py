@@ -1,4 +1,4 @@
-"""Ranks that tests share: one world per size for a whole session. And which tests are quick, and come first."""
+"""Ranks that tests share: a world per size, and per shape of hosts, for a session. And which tests are quick."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 import unisono
 from tests.support.torch_ranks import TorchRanks
+from unisono.schedule import Hosts
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
@@ -23,8 +24,10 @@ os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whateve
 WHOLE = frozenset({"draw", "ops", "schedule", "testing"})
 """Folders of which all tests are quick: they take seconds together."""
 
-LONG = frozenset({"test_bench_torch.py", "test_demo.py", "test_leaks.py", "test_random.py", "test_sample.py"})
-"""Files of which no test is quick."""
+LONG = frozenset(
+    {"cluster", "ray", "test_bench_torch.py", "test_demo.py", "test_leaks.py", "test_random.py", "test_sample.py"}
+)
+"""Folders and files of which no test is quick."""
 
 FEW = 2
 """Of every other file the first two functions are quick, with their first two cases: files begin with what is basic."""
@@ -38,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         key = item.path, getattr(item, "originalname", item.name)
         functions[item.path] += key not in cases
         cases[key] += 1
-        basic = functions[item.path] <= FEW and cases[key] <= FEW and item.path.name not in LONG
+        basic = functions[item.path] <= FEW and cases[key] <= FEW and LONG.isdisjoint(item.path.parts[-2:])
         if basic or item.path.parent.name in WHOLE:
             item.add_marker(pytest.mark.quick)
     items.sort(key=lambda item: item.get_closest_marker("quick") is None)
@@ -46,14 +49,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def worlds() -> Iterator[Callable[[int], unisono.World]]:
-    """worlds(p): a world of p ranks, the same for everybody who asks. A run that fails takes its ranks with it only."""
+    """worlds(p): a world of p ranks, the same for everybody who asks. A run that fails takes its ranks with it only.
+
+    With UNISONO_TEST_HOSTS=2 in the environment, the ranks behave as if on two hosts, half of them on each.
+    """
     with ExitStack() as stack:
         made: dict[int, unisono.World] = {}
 
         def of(size: int) -> unisono.World:
             if size not in made:
-                made[size] = stack.enter_context(unisono.World(size, timeout_s=60))
+                several = os.environ.get("UNISONO_TEST_HOSTS") == "2" and size > 1
+                hosts = f"{size - size // 2}+{size // 2}" if several else None
+                made[size] = stack.enter_context(unisono.World(size, timeout_s=60, hosts=hosts))
             return made[size]
+
+        yield of
+
+
+@pytest.fixture(scope="session")
+def on_hosts() -> Iterator[Callable[[str], unisono.World]]:
+    """on_hosts("2x2"): a world of this shape, the same for everybody who asks."""
+    with ExitStack() as stack:
+        made: dict[str, unisono.World] = {}
+
+        def of(shape: str) -> unisono.World:
+            if shape not in made:
+                made[shape] = stack.enter_context(unisono.world(Hosts.parse(shape).ranks, timeout_s=90, hosts=shape))
+            return made[shape]
 
         yield of
 

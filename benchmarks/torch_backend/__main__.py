@@ -13,7 +13,7 @@ from unisono.units import format_seconds, parse_bytes
 
 from ..machine import LOAD, describe, load, vendor_path
 from ..names import GLOO, OURS
-from .calls import CALLS, Times, measure_barrier, measure_calls
+from .calls import CALLS, measure_barrier, measure_calls, slowest_rank
 from .report import Called, Trained, torch_markdown
 from .steps import KINDS, measure_steps
 
@@ -36,13 +36,13 @@ def bench_torch(
         for name in CALLS:
             for nbytes in counts if name != "barrier" else counts[:1]:
                 seen = world.run(measure_calls, folder, name, nbytes, turns)
-                times = _slowest([times for times, _ in seen])
+                times = slowest_rank([times for times, _ in seen])
                 calls.append(Called(name, nbytes if name != "barrier" else None, times, all(same for _, same in seen)))
         training = []
         for kind in KINDS:
             trained = world.run(measure_steps, folder, kind, steps)
             same = all(losses[OURS] == losses[GLOO] for _, losses in trained)
-            training.append(Trained(kind, _slowest([times for times, _ in trained]), trained[0][1], same))
+            training.append(Trained(kind, slowest_rank([times for times, _ in trained]), trained[0][1], same))
     report = torch_markdown(machine, counts, calls, training)
     if output:
         output = vendor_path(output)
@@ -52,11 +52,6 @@ def bench_torch(
         print(report)
     if not (all(call.same for call in calls) and all(trained.same for trained in training)):
         raise typer.Exit(1)
-
-
-def _slowest(ranks: list[Times]) -> Times:
-    """A turn takes as long as its slowest rank."""
-    return {who: [max(turn) for turn in zip(*(times[who] for times in ranks), strict=True)] for who in ranks[0]}
 
 
 if __name__ == "__main__":

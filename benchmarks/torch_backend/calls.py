@@ -8,7 +8,7 @@ the peer's threads, and meet. The slowest rank's time counts. The contenders tak
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from .groups import Groups
 
-__all__ = ["CALLS", "Times", "measure_barrier", "measure_calls"]
+__all__ = ["CALLS", "Times", "measure_barrier", "measure_calls", "slowest_rank"]
 
 Times = dict[str, list[float]]
 """Contender -> seconds per call, one figure per turn."""
@@ -183,3 +183,8 @@ def _count(call: Callable[[], object], groups: Groups) -> int:
     for _ in range(3):
         call()
     return groups.meet.share(max(3, min(_MOST, int(3 * _TURN_S / (time.perf_counter() - begin)))))
+
+
+def slowest_rank(ranks: Sequence[Times]) -> Times:
+    """A turn takes as long as its slowest rank."""
+    return {who: [max(turn) for turn in zip(*(times[who] for times in ranks), strict=True)] for who in ranks[0]}

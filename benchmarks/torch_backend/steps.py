@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+import unisono
+
+from ..rendezvous import Rendezvous
 from .calls import Times
 from .groups import Groups
 
-__all__ = ["ALONE", "KINDS", "LARGE", "measure_steps"]
+__all__ = ["ALONE", "KINDS", "LARGE", "Trainer", "make_trainer", "measure_steps", "train_in_turns"]
 
 LARGE = "DistributedDataParallel, 16 MiB of gradients"
 KINDS = ("DistributedDataParallel", "fully_shard", LARGE)
@@ -44,10 +48,17 @@ class _Transformer(nn.Module):
         return self.guess(states)
 
 
-class _Trainer:
-    """One model, wrapped for one group, with its optimizer and this rank's data."""
+class Trainer(Protocol):
+    """A model that is trained together with other ranks."""
 
-    def __init__(self, kind: str, group: Any) -> None:
+    def step(self) -> float:
+        """One step; its loss."""
+
+
+class _Transforming:
+    """The transformer, wrapped for one group, with its optimizer and this rank's data."""
+
+    def __init__(self, kind: str, group: Any, wire: str) -> None:
         model: Any = _Transformer()
         if group is not None and kind == "fully_shard":
             from torch.distributed.device_mesh import DeviceMesh
@@ -58,7 +69,7 @@ class _Trainer:
                 fully_shard(layer, mesh=mesh)
             fully_shard(model, mesh=mesh)
         elif group is not None:
-            model = nn.parallel.DistributedDataParallel(model, process_group=group)
+            model = _compressed(nn.parallel.DistributedDataParallel(model, process_group=group), group, wire)
         self._model, self._optimizer = model, torch.optim.AdamW(model.parameters(), lr=0.001)
         self._generator = torch.Generator().manual_seed(dist.get_rank())
 
@@ -73,10 +84,10 @@ class _Trainer:
         return loss.item()
 
 
-class _LargeTrainer:
+class _Large:
     """Linear layers whose gradients take long to send. Without a group: on that of all ranks, with an empty hook."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, wire: str) -> None:
         torch.manual_seed(0)
         layers = [nn.Linear(_LARGE_WIDTH, _LARGE_WIDTH, bias=False) for _ in range(_LARGE_LAYERS)]
         self._model: Any = nn.parallel.DistributedDataParallel(
@@ -84,6 +95,7 @@ class _LargeTrainer:
         )
         if group is None:
             self._model.register_comm_hook(None, lambda _, bucket: _done(bucket.buffer()))
+        _compressed(self._model, group, wire)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1)
         self._generator = torch.Generator().manual_seed(dist.get_rank())
 
@@ -102,18 +114,35 @@ def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
     return future
 
 
+def _compressed(model: Any, group: Any, wire: str) -> Any:
+    """The model of DistributedDataParallel, with gradients that are rounded between hosts, unless wire is ""."""
+    if wire:
+        model.register_comm_hook(unisono.Compression(wire, group), unisono.compress_hook)
+    return model
+
+
+def make_trainer(kind: str, group: Any, wire: str = "") -> Trainer:
+    """What trains a model of this kind on a group; None: without communication. wire: see `unisono.Compression`."""
+    return _Large(group, wire) if kind == LARGE else _Transforming(kind, group, wire)
+
+
 def measure_steps(folder: str, kind: str, turns: int) -> tuple[Times, dict[str, list[float]]]:
-    """Train on this rank, each contender its own copy, in turns: seconds per step, and the losses of all steps."""
+    """Train on this rank, on our backend, Gloo and alone; see `train_in_turns`."""
     groups = Groups.get(folder)
-    trainers = {
-        name: _LargeTrainer(group) if kind == LARGE else _Trainer(kind, group)
-        for name, group in {**groups.contenders, ALONE: None}.items()
-    }
+    contenders = {**groups.contenders, ALONE: None}
+    trainers = {name: make_trainer(kind, group) for name, group in contenders.items()}
+    return train_in_turns(trainers, groups.meet, turns)
+
+
+def train_in_turns(
+    trainers: Mapping[str, Trainer], meet: Rendezvous, turns: int
+) -> tuple[Times, dict[str, list[float]]]:
+    """Train on this rank, each contender its own copy, in turns: seconds per step, and the losses of all steps."""
     times: Times = {name: [] for name in trainers}
     losses: dict[str, list[float]] = {name: [] for name in trainers}
     for turn in range(turns + 2):
         for name, trainer in trainers.items():
-            groups.meet.barrier()
+            meet.barrier()
             begin = time.perf_counter()
             losses[name].append(trainer.step())
             if turn >= 2:  # the first ones make buffers

@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 
 import unisono
-from unisono import autograd, draw, errors, schedule, testing
+from unisono import autograd, draw, errors, schedule, simulate, testing
 
 __all__ = ["GROUPS", "missing", "page"]
 
@@ -24,9 +24,11 @@ GROUPS: Mapping[str, str] = {
     "Many tensors in one call": """all_reduce_coalesced broadcast_coalesced all_gather_coalesced
         reduce_scatter_coalesced coalescing Coalescing flatten_""",
     "Models": "broadcast_module broadcast_state_dict average_gradients average_parameters",
-    "After a failure": "retry",
+    "Compression between hosts": "Compression compress_hook",
+    "After a failure": "retry grow join",
     "Messages": """send recv isend irecv sendrecv batch_isend_irecv P2POp send_object_list recv_object_list""",
     "Objects": "all_gather_object gather_object broadcast_object_list scatter_object_list",
+    "What a program did": "tracing",
     "What errors carry": "CallRecord Departure",
     "Algorithms and tables": "algorithm Algorithm CATALOGUE Schedule trace prove",
 }
@@ -36,6 +38,7 @@ _MODULES: Mapping[str, ModuleType] = {
     "Gradients": autograd,
     "Tables": schedule,
     "Drawings": draw,
+    "Networks": simulate,
     "Tests": testing,
 }
 """Title -> a module whose own functions are shown after the groups."""

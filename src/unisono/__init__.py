@@ -41,16 +41,20 @@ _NAMES = {
         "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing", "flatten_",
         "reduce_scatter_coalesced",
     ],
+    "compression": ["Compression", "compress_hook"],
     "recovery": ["retry"],
+    "growth": ["grow"],
     "modules": ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"],
     "p2p": [
         "P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
         "sendrecv",
     ],
     "membership": [
-        "Group", "NonMember", "empty", "get_rank", "get_world_size", "init", "is_initialized", "share_", "shutdown",
+        "Group", "NonMember", "empty", "get_rank", "get_world_size", "init", "is_initialized", "join", "share_",
+        "shutdown",
     ],
     "local_world": ["World", "run", "world"],
+    "traced": ["tracing"],
     "work": ["Work"],
 }  # fmt: skip
 """Module -> the public names that it has. `__init__.pyi` has their types."""
@@ -65,7 +69,10 @@ __all__ = [*_HOME, *_ROOMS]  # noqa: PLE0604  the keys are names
 
 def __getattr__(name: str) -> Any:
     if name not in _ROOMS and name not in _HOME:
-        raise AttributeError(f"module 'unisono' has no attribute {name!r}")
+        import sys
+
+        # With both names Python says what may have been meant.
+        raise AttributeError(f"module 'unisono' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     from .garbage import no_collections
 
     with no_collections():

@@ -12,6 +12,7 @@ from . import autograd, p2p
 from .algorithms import CATALOGUE, Algorithm, algorithm
 from .algorithms.catalogue import AlgorithmLike
 from .coalesced import Coalescing, coalescing, flatten_
+from .compression import Compression, compress_hook
 from .config import Config
 from .errors import (
     AlgorithmError,
@@ -35,15 +36,17 @@ from .errors import (
     WaitTimeout,
 )
 from .groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
+from .growth import grow
 from .local_world import World, world
-from .membership import Group, NonMember, empty, get_rank, get_world_size, init, is_initialized, share_, shutdown
+from .membership import Group, NonMember, empty, get_rank, get_world_size, init, is_initialized, join, share_, shutdown
 from .modules import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
 from .objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from .ops import OpLike, ReduceOp, make_op, premul_sum
 from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
 from .records import CallRecord, Departure
 from .recovery import retry
-from .schedule import Schedule, prove, trace
+from .schedule import Hosts, Schedule, prove, trace
+from .traced import tracing
 from .work import Work
 
 __version__: str
@@ -55,9 +58,9 @@ _Way = AlgorithmLike | None
 _Result = TypeVar("_Result")
 
 @overload
-def run(fn: Callable[..., _Result], ranks: int = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, prefix: bool = ..., return_exceptions: Literal[False] = ...) -> list[_Result]: ...
+def run(fn: Callable[..., _Result], ranks: int | None = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, hosts: Hosts | str | None = ..., prefix: bool = ..., return_exceptions: Literal[False] = ..., restarts: int = ...) -> list[_Result]: ...
 @overload
-def run(fn: Callable[..., _Result], ranks: int = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, prefix: bool = ..., return_exceptions: bool) -> list[_Result | RankFailed]: ...
+def run(fn: Callable[..., _Result], ranks: int | None = ..., args: Sequence[Any] = ..., kwargs: Mapping[str, Any] | None = ..., timeout_s: float | None = ..., *, hosts: Hosts | str | None = ..., prefix: bool = ..., return_exceptions: bool, restarts: int = ...) -> list[_Result | RankFailed]: ...
 @overload
 def all_reduce(tensor: Tensor, op: OpLike = ..., group: _Members = ..., async_op: Literal[False] = ..., *, algorithm: _Way = ..., timeout_s: float | None = ...) -> None: ...
 @overload
@@ -179,7 +182,8 @@ all_gather_into_tensor = all_gather_single
 reduce_scatter_tensor = reduce_scatter_single
 
 __all__ = [
-    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Coalescing", "Config", "DTypeError",
+    "CATALOGUE", "Algorithm", "AlgorithmError", "ArgumentError", "CallRecord", "Coalescing", "Compression", "Config",
+    "DTypeError",
     "Departure", "Group", "InternalError", "LeftOut", "MessageMismatch", "MismatchError", "NestedCall", "NonMember",
     "NotInitialized", "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
     "RankFailed", "ReduceOp",
@@ -187,10 +191,11 @@ __all__ = [
     "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
     "all_reduce_coalesced", "all_to_all", "all_to_all_single", "autograd", "average_gradients",
     "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
-    "broadcast_object_list", "broadcast_state_dict", "coalescing", "destroy_group", "empty", "exscan", "flatten_",
+    "broadcast_object_list", "broadcast_state_dict", "coalescing", "compress_hook", "destroy_group", "empty", "exscan",
+    "flatten_",
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
-    "get_world_size", "init", "irecv", "is_initialized", "isend", "make_op", "new_group", "p2p", "premul_sum",
+    "get_world_size", "grow", "init", "irecv", "is_initialized", "isend", "join", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
     "reduce_scatter_single", "reduce_scatter_tensor", "retry", "run", "scan", "scatter", "scatter_object_list", "send",
-    "send_object_list", "sendrecv", "share_", "shutdown", "split", "trace", "world",
+    "send_object_list", "sendrecv", "share_", "shutdown", "split", "trace", "tracing", "world",
 ]

@@ -18,8 +18,8 @@ from .records import digest
 
 __all__ = [
     "blank", "check_apart", "check_list", "check_op", "check_own", "check_root", "check_rooted", "check_splits",
-    "check_tensor", "check_tensors", "check_whole", "count_name", "dtype_name", "given_list", "scale_name",
-    "shape_name",
+    "check_tensor", "check_tensors", "check_whole", "count_name", "dtype_name", "given_list",
+    "plain_dtype", "scale_name", "shape_name",
 ]  # fmt: skip
 
 
@@ -47,9 +47,14 @@ _BITS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch
 """Quantized dtypes with elements of whole bytes -> the dtypes of their bits."""
 
 
+def plain_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype itself; of quantized tensors, that of their numbers."""
+    return _BITS.get(dtype, dtype)
+
+
 def blank(count: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor without memory, with this number of elements of this size."""
-    return torch.empty(count, dtype=_BITS.get(dtype, dtype), device="meta")
+    return torch.empty(count, dtype=plain_dtype(dtype), device="meta")
 
 
 def check_op(op: Any, tensor: torch.Tensor) -> str | PremulSum | CustomOp:
@@ -65,12 +70,19 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
         raise DTypeError(f"{argument}: expected a torch.Tensor, got {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
         raise DTypeError(f"{argument}: {tensor.layout} tensors are not supported; call .to_dense() first")
+    if tensor.is_meta:
+        raise ArgumentError(
+            f"{argument}: is on meta, and has no data: make it on the CPU (of a module: .to_empty(device='cpu'))"
+        )
+    if tensor.is_nested:
+        raise DTypeError(f"{argument}: nested tensors are not supported; pass the tensors that .unbind() returns")
     if not tensor.is_cpu:
         raise ArgumentError(f"{argument}: is on {tensor.device}, but only CPU tensors are supported; call .cpu() first")
-    if tensor.numel() and not tensor.data_ptr():
+    if tensor.numel() and not _address(tensor):
         raise DTypeError(
             f"{argument}: this {type(tensor).__name__} has no memory of its own (of a DTensor pass .to_local(), of "
-            "what a functional collective returns its .wait(); a FakeTensor or a freed tensor cannot be passed)"
+            "what a functional collective returns its .wait(); a tensor of a transformed function (torch.func), a "
+            "FakeTensor or a freed tensor cannot be passed)"
         )
     if tensor.is_quantized and (tensor.dtype not in _BITS or not tensor.is_contiguous()):
         raise DTypeError(
@@ -81,6 +93,14 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
         raise ArgumentError(f"{argument}: several of its elements share memory; pass .contiguous()")
     if written and (tensor.is_conj() or tensor.is_neg()):
         raise ArgumentError(f"{argument}: is a conjugate or negative view; pass .resolve_conj().resolve_neg()")
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where the tensor's elements are; 0 where it has no memory."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # torch.func's tensors have no address to ask for
+        return 0
 
 
 def check_tensors(

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from .errors import ArgumentError
+from .link import Link
 from .measured import measured
 from .units import parse_bytes
 
 __all__ = ["SHAPING", "Config"]
 
 SHAPING = ("segment_bytes", "one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes", "fetch_bytes")
-"""The settings that shape what a call does. Those of the process that makes a group's memory, rank 0 or the parent of
-the ranks, are in that memory and count on all ranks, so that a group is of one mind whatever files its ranks find.
+"""The settings that shape what a call does inside a host. Those of the process that makes the host's memory, its first
+rank or the parent of the ranks, are in that memory and count on all ranks there, so that these are of one mind whatever
+files they find. Another host may have others.
 """
 
-_READ: Mapping[str, Callable[[str], float]] = {"seconds": float, "bytes": parse_bytes, "count": int}
+_CARRIERS = ("gloo", "mpi")
+
+
+def _carrier(text: str) -> str:
+    if text not in _CARRIERS:
+        raise ValueError(text)
+    return text
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "seconds": float, "bytes": parse_bytes, "count": int, "link": Link.parse, "carrier": _carrier,
+    "folder": str,
+}  # fmt: skip
 """Unit -> how its text is read."""
+_WHAT = {"link": "no link", "carrier": f"no carrier: there are {' and '.join(_CARRIERS)}"}
 
 
 def _setting(default: Any, unit: str, env: str, why: str) -> Any:
@@ -30,8 +45,8 @@ def _setting(default: Any, unit: str, env: str, why: str) -> Any:
 class Config:
     """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
 
-    All ranks must have the same, but for those in SHAPING, where rank 0's count. The metadata of each field has its
-    environment variable (`env`), its unit (`unit`) and its meaning (`why`).
+    All ranks must have the same, but for those in SHAPING, where those of each host's first rank count. The metadata of
+    each field has its environment variable (`env`), its unit (`unit`) and its meaning (`why`).
     """
 
     timeout_s: float = _setting(
@@ -99,11 +114,44 @@ class Config:
         "pauses before a waiting rank first yields, where every rank has its own processor",
     )
 
+    link: Link = _setting(  # noqa: RUF009  a field as all others
+        Link(),
+        "link",
+        "UNISONO_LINK",
+        "the network between hosts, such as 1Gbit,100us: what passes each way and what a small message takes; from it "
+        "follows by which algorithm hosts exchange. auto: measured when the hosts meet",
+    )
+    carrier: str = _setting(
+        "gloo",
+        "carrier",
+        "UNISONO_CARRIER",
+        "what takes messages between hosts: gloo, which comes with torch, or mpi, where an MPI has started the ranks",
+    )
     keep_inputs: int = _setting(
         0,
         "count",
         "UNISONO_KEEP_INPUTS",
         "1: calls in place work on a copy, so that a tensor is as it was if its call fails; costs two copies of it",
+    )
+    trace: str = _setting(
+        "",
+        "folder",
+        "UNISONO_TRACE",
+        "where to write down all calls of all ranks, for `unisono trace` and Perfetto; empty: nowhere",
+    )
+    trace_calls: int = _setting(
+        1 << 16,
+        "count",
+        "UNISONO_TRACE_CALLS",
+        "how many calls of each rank and group a trace keeps, the last ones, and where it has rounds, how many rows of "
+        "their programs; a call takes 32 bytes, a row 40",
+    )
+    trace_rounds: int = _setting(
+        0,
+        "count",
+        "UNISONO_TRACE_ROUNDS",
+        "1: a trace also has when the rounds of each call began and ended, and for whom a rank waited in them; calls "
+        "take a little longer",
     )
     debug: int = _setting(
         0, "count", "UNISONO_DEBUG", "1: each call, its algorithm and why, its bytes and time, on standard error"
@@ -125,10 +173,14 @@ class Config:
                 values[knob.name] = _READ[knob.metadata["unit"]](os.environ[env])
             except ValueError as error:
                 unit, why = knob.metadata["unit"], knob.metadata["why"]
-                raise ArgumentError(
-                    f"{env}={os.environ[env]!r} is no number of {unit} ({why}): unset or correct it"
-                ) from error
+                what = _WHAT.get(unit, f"no number of {unit}")
+                raise ArgumentError(f"{env}={os.environ[env]!r} is {what} ({why}): unset or correct it") from error
         return cls(**values)
+
+    def having(self, figures: Mapping[str, int]) -> Config:
+        """The same with these figures."""
+        values: dict[str, Any] = dict(figures)
+        return replace(self, **values)
 
     def origin(self, name: str) -> str:
         """Where the figure of a setting comes from, in words."""

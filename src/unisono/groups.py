@@ -25,6 +25,7 @@ from .errors import ArgumentError, DTypeError, InternalError, MismatchError, Out
 from .membership import Group, NonMember, group_or_default, shutdown
 from .membership.current import get_default
 from .records import CallRecord, digest
+from .sub_groups import make_sub_group
 from .units import ranks_text, seconds
 from .watch import caller, odd_ones
 
@@ -193,6 +194,11 @@ def _make(
     """Make the group of these ranks of the parent. Its first rank lends the memory, and sends the others its place."""
     world_ranks = tuple(parent.world_ranks[rank] for rank in members)
     name = name or ranks_text(world_ranks, _MOST_NAMED)
+    limit_s = parent.timeout_s if timeout_s is None else timeout_s
+    if parent.span is not None:
+        if not joins:
+            return NonMember(name, parent.world_ranks[parent.rank], world_ranks)
+        return make_sub_group(parent.world, members.index(parent.rank), world_ranks, name, limit_s)
     parent.host.lender.collect()
     lent: SubArena | None = None
     start, refused = 0, None
@@ -218,7 +224,7 @@ def _make(
     rank = members.index(parent.rank)
     arena = lent or parent.host.lender.borrow(starts[members[0]], world_ranks, rank)
     group = Group(arena, rank, name=name, config=parent.host.config, parent=parent)
-    group.timeout_s = parent.timeout_s if timeout_s is None else timeout_s
+    group.timeout_s = limit_s
     return group
 
 

@@ -10,15 +10,16 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
 from importlib import import_module
+from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["LIMITS", "Measured", "file", "measured", "processor", "save"]
+__all__ = ["LIMITS", "HostCosts", "Measured", "Rates", "file", "measured", "processor", "save"]
 
 LIMITS: Mapping[str, tuple[int, int]] = {
     "segment_bytes": (64 << 10, 64 << 20),
@@ -30,11 +31,46 @@ LIMITS: Mapping[str, tuple[int, int]] = {
 """The settings that are measured -> the least and the greatest figure that makes sense."""
 
 
+class Rates(NamedTuple):
+    """Seconds per byte in calls on vectors of `nbytes`.
+
+    own: of a rank's own vector, which every algorithm reads and writes. copy: fetched from others. combine: added.
+    """
+
+    nbytes: int
+    own_s: float
+    copy_s: float
+    combine_s: float
+
+
+class HostCosts(NamedTuple):
+    """What calls cost on this host: each one, each further round, and bytes, by the size of the vector, ascending.
+
+    Small vectors stay in caches that long ones do not fit into.
+    """
+
+    call_s: float
+    step_s: float
+    rates: tuple[Rates, ...]
+
+    def rates_of(self, nbytes: float) -> Rates:
+        """The rates for a size: between two that were measured in proportion, by logarithms."""
+        sizes = [log(rates.nbytes) for rates in self.rates]
+        at = log(min(max(nbytes, self.rates[0].nbytes), self.rates[-1].nbytes))
+        for few, many, a, b in zip(self.rates, self.rates[1:], sizes, sizes[1:], strict=False):
+            if at <= b:
+                part = (at - a) / (b - a)
+                mixed = (few[k] ** (1 - part) * many[k] ** part for k in (1, 2, 3))
+                return Rates(int(nbytes), *mixed)
+        return self.rates[-1]._replace(nbytes=int(nbytes))
+
+
 class Measured(NamedTuple):
-    """on: the day of the measurement. figures: setting -> bytes."""
+    """on: the day of the measurement. figures: setting -> bytes. costs: None in what was measured before there were."""
 
     on: str
     figures: Mapping[str, int]
+    costs: HostCosts | None = None
 
 
 def processor() -> str:
@@ -75,7 +111,8 @@ def save(found: Measured) -> Path:
         raise OSError("UNISONO_MEASURED is empty, so there is no file for figures: unset it, or name one")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}")
-    part.write_text(json.dumps({**_key(), "on": found.on, "figures": dict(found.figures)}, indent=2) + "\n")
+    content = {**_key(), "on": found.on, "figures": dict(found.figures), "costs": found.costs}
+    part.write_text(json.dumps(content, indent=2) + "\n")
     part.replace(path)  # who reads meanwhile sees the old file or the new one
     _read.cache_clear()
     return path
@@ -109,4 +146,17 @@ def _checked(found: Mapping[str, Any]) -> Measured:
     for name, (least, most) in LIMITS.items():
         if type(figures[name]) is not int or not least <= figures[name] <= most:
             raise ValueError(f"{name} is {figures[name]!r}, not a number from {least} to {most}")
-    return Measured(str(found["on"]), figures)
+    return Measured(str(found["on"]), figures, _costs(found["costs"]) if found.get("costs") else None)
+
+
+def _costs(found: Sequence[Any]) -> HostCosts:
+    """Raises ValueError or TypeError for what `save` has not written."""
+    call_s, step_s, rates = found
+    costs = HostCosts(call_s, step_s, tuple(Rates(*some) for some in rates))
+    seconds = [call_s, step_s, *(figure for some in costs.rates for figure in some[1:])]
+    sizes = [some.nbytes for some in costs.rates]
+    if not all(isinstance(figure, float) and 0 < figure < 1 for figure in seconds):
+        raise ValueError(f"a cost is not between 0 and 1 s: {seconds}")
+    if not sizes or sizes != sorted(set(sizes)) or not all(type(size) is int and size > 0 for size in sizes):
+        raise ValueError(f"the sizes of vectors do not ascend: {sizes}")
+    return costs

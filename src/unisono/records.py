@@ -147,8 +147,8 @@ class Departure(NamedTuple):
 class GivenUp(NamedTuple):
     """A rank gave up its call of this number (0: none).
 
-    late: its time was up, waiting for the ranks `blames`. If not late, `blames` are ranks that have gone, or empty if
-    the reason is the rank's own. reason: its exception as text.
+    late: its time was up, waiting for the ranks `blames`. If not late, `blames` are ranks that have gone or have given
+    up, or empty if the reason is the rank's own. reason: its exception as text.
     """
 
     number: int = 0
@@ -238,4 +238,5 @@ class Sighting(NamedTuple):
         if self.wait and self.state != "T":
             ranks = f"rank{'s' * (len(self.wait.missing) > 1)} {', '.join(map(str, self.wait.missing))}"
             return f"waits itself in {self.wait.call} for {ranks}{by}"
-        return _STATES.get(self.state, "cannot be seen") + at + by
+        unseen = f"cannot be seen: {self.silent}" if self.silent and not self.state else "cannot be seen"
+        return _STATES.get(self.state, unseen) + at + by

@@ -42,13 +42,15 @@ def parse_bytes(text: str | int) -> int:
 
 
 def seconds(timeout: float | timedelta) -> float:
-    """A time-out as a number of seconds. Raises DTypeError for another type, ArgumentError for NaN."""
+    """A time-out as a number of seconds. Raises DTypeError for another type, ArgumentError for NaN or less than 0."""
     if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
+        timeout = timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise DTypeError(f"timeout_s: expected seconds or a timedelta, got {type(timeout).__name__}")
     if timeout != timeout:  # noqa: PLR0124  only NaN differs from itself
         raise ArgumentError("timeout_s: NaN is no time; give seconds, or None for the group's")
+    if timeout < 0:
+        raise ArgumentError(f"timeout_s={timeout:g}: give seconds from 0 up; with float('inf') calls wait without end")
     return float(timeout)
 
 

@@ -18,7 +18,7 @@ from .errors import WaitTimeout
 from .membership.group import Group
 from .units import seconds
 from .watch import give_up
-from .watch.stall import AWAITED
+from .watch.stall import AWAITED, missing_in_background
 
 __all__ = ["FinishedWork", "Work", "Worker"]
 
@@ -78,30 +78,40 @@ class Work(Generic[Result_co]):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the call has ended. Returns True, or raises the call's error.
 
-        timeout: seconds to wait; then raises WaitTimeout, and the call goes on. None: no limit but the call's own.
+        timeout: seconds to wait; then raises WaitTimeout, which names the ranks that the call waits for, as far as it
+        has found out by then, and the call goes on. None: no limit but the call's own.
         Ctrl-C gives the group up, as in a call that is not asynchronous: its other ranks raise PeerFailed.
         """
         timeout = None if timeout is None else seconds(timeout)
         if not self._done.is_set():
             self._check_nested()
             try:
-                done = self._wait(timeout)
+                late = self._late_after(timeout)
             except BaseException as error:
                 if not self._done.is_set():
                     self._interrupted(error)
                 raise
-            if not done:
-                raise WaitTimeout(str(self._call), timeout or 0.0, (), details=" It goes on in the background.")
+            if late is not None:
+                raise late
         if self._exception is not None:
             raise self._exception
         return True
 
-    def _wait(self, timeout: float | None) -> bool:
+    def _late_after(self, timeout: float | None) -> WaitTimeout | None:
+        """Wait; the error, if the call has not ended in this time."""
         AWAITED.append(None)
         try:
-            return self._done.wait(timeout)
+            if self._done.wait(timeout):
+                return None
+            group = None if self._group is None else self._group()
+            missing = () if group is None else missing_in_background(group)
         finally:
             AWAITED.pop()
+        call, details = str(self._call), " It goes on in the background."
+        if group is None or not missing:
+            return WaitTimeout(call, timeout or 0.0, (), details=details)
+        world_ranks = group.world_ranks if group.parent else ()
+        return WaitTimeout(call, timeout or 0.0, missing, group.rank, details, world_ranks)
 
     def result(self, timeout: float | None = None) -> Result_co:
         """Wait, then return the call's output: a tensor, a list of tensors, or None if it has none."""

@@ -68,7 +68,7 @@ def test_the_deadline_holds_for_receiving_and_for_sending(ends):
         right.receive(start + 0.05)
     with pytest.raises(TimeoutError):
         left.send("nobody reads", bytes(10_000_000), deadline=start + 0.1)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
 
 
 def test_the_end_is_seen_by_whoever_waits(ends):

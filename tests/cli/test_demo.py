@@ -40,16 +40,11 @@ def test_the_demo_end_to_end(tmp_path: Path) -> None:
     assert len(list((tmp_path / "pictures").glob("*.svg"))) == 6
 
 
-def test_without_a_terminal_the_demo_is_not_silent() -> None:
+def test_without_a_terminal_the_demo_shows_what_it_has_done_only() -> None:
     printed = run("--steps", "11", "--ranks", "2")
     assert printed.startswith("Starting 2 processes.\n")
-    steps = re.findall(r"^training: (\d+) %(?:  step (\d+) on (\w+), loss \d\.\d{3})?$", printed, re.MULTILINE)
-    assert steps == [
-        ("0", "", ""),
-        ("40", "10", "unisono"),
-        ("90", "10", "Gloo"),
-        ("100", "11", "Gloo"),
-    ]
+    assert re.search(r"│ steps +│ 11 +│ 11 ", printed)
+    assert "training:" not in printed
 
 
 def test_wrong_options_are_explained() -> None:

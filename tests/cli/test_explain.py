@@ -17,10 +17,12 @@ from unisono.choose import choose
 from unisono.cli import app
 from unisono.cli.report import reason
 from unisono.cli.target import COLLECTIVES, find_target
-from unisono.draw import html, svg, svg_contract, text
+from unisono.draw import html, svg, svg_contract, svg_film, text
 from unisono.errors import ArgumentError
+from unisono.link import Link
+from unisono.measured import LIMITS, HostCosts, Measured, Rates, save
 from unisono.schedule import lower_bounds
-from unisono.units import parse_bytes
+from unisono.units import format_seconds, parse_bytes
 
 MINE = '''
 from unisono import algorithm
@@ -148,6 +150,9 @@ def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
         ("explain nothing.py:here", "there is no file nothing.py"),
         ("draw all_reduce.ring --output x.pdf", "must end in .svg, .html, .txt"),
         ("draw all_reduce.ring --contract", "--output"),
+        ("draw all_reduce.ring --film", "--output"),
+        ("draw all_reduce.ring all_reduce.tree -o x.svg", "are for pages: add -o page.html"),
+        ("draw all_reduce.ring --link 1Gbit", "are for pages: add -o page.html"),
         ("draw all_reduce.ring --output no/such/folder/x.svg", "cannot write no/such/folder/x.svg"),
         ("draw all_reduce.ring --ranks 64 --output x.svg", "draw fewer ranks"),
         ("list all", "'all' is no collective"),
@@ -170,10 +175,19 @@ def test_draw_writes_what_the_suffix_asks_for(tmp_path: Path) -> None:
     for file, content in wanted.items():
         say("draw", "broadcast.binomial", "--ranks", "5", "--root", "3", "-o", str(tmp_path / file))
         assert (tmp_path / file).read_text(encoding="utf-8") == content
+    say("draw", "broadcast.binomial", "--film", "-o", str(tmp_path / "f.svg"))
+    assert (tmp_path / "f.svg").read_text(encoding="utf-8") == svg_film(CATALOGUE["broadcast.binomial"].schedule(4))
     say("draw", "broadcast.binomial", "--contract", "-o", str(tmp_path / "c.svg"))
     content = (tmp_path / "c.svg").read_text(encoding="utf-8")
     assert content == svg_contract(CATALOGUE["broadcast.binomial"].schedule(4))
     assert ElementTree.fromstring(content).tag.endswith("svg")  # noqa: S314  our own picture
+
+
+def test_draw_puts_two_on_one_page(tmp_path: Path) -> None:
+    file, two = tmp_path / "x.html", [CATALOGUE[f"all_reduce.{name}"].schedule(5) for name in ("ring", "tree")]
+    words = f"draw all_reduce.ring all_reduce.tree --ranks 5 --bytes 3KB --link 1Gbit -o {file}"
+    say(*words.split())
+    assert file.read_text(encoding="utf-8") == html(*two, nbytes=3000, link=Link.parse("1Gbit"))
 
 
 def test_draw_without_a_file_prints_text() -> None:
@@ -232,6 +246,52 @@ def test_large_worlds_are_explained_without_the_whole_table(name: str, words: st
     printed = " ".join(say("explain", name, "--ranks", "100000").split())
     assert words in printed
     assert "The rounds are shown up to 128 ranks" in printed
+
+
+@pytest.fixture
+def costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostCosts:
+    """Costs of this machine, in a file of their own."""
+    found = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 1e-10, 2e-10, 5e-11),))
+    monkeypatch.setenv("UNISONO_MEASURED", str(tmp_path / "figures.json"))
+    save(Measured("2026-11-22", {name: most for name, (_, most) in LIMITS.items()}, found))
+    return found
+
+
+def test_where_costs_are_known_each_algorithm_has_a_price(costs: HostCosts) -> None:
+    printed = say("explain", "reduce", "--ranks", "3", "--bytes", "1MiB")
+    size = 1 << 20
+    least = costs.call_s + costs.step_s + size * (1e-10 + 2e-10 + 5e-11 * 2 / 3)
+    linear = costs.call_s + costs.step_s + size * (1e-10 + 2 * 2e-10 + 2 * 5e-11)
+    rows = dict(re.findall(r"^(\w[\w ]*?)  +(\S+ \S?s)", printed, re.MULTILINE))
+    assert rows["linear"] == format_seconds(linear)
+    assert {a.name for a in CATALOGUE.values() if a.collective == "reduce" and a.allows(3)} < rows.keys()
+    assert rows["the least by these costs"] == format_seconds(least)
+    assert "measured on this machine on 2026-11-22" in " ".join(printed.split())
+
+
+def test_where_nothing_is_known_nothing_is_said_of_this_machine() -> None:
+    assert "on this machine" not in say("explain", "all_reduce", "--ranks", "3")
+
+
+def test_all_algorithms_are_timed_on_request(costs: HostCosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unisono.cli import on_this_host
+
+    monkeypatch.setattr(on_this_host, "_SECONDS", 0.0)
+    printed = say("explain", "all_gather", "--ranks", "2", "--bytes", "4KiB", "--measure", "--no-rounds")
+    for algorithm in CATALOGUE.values():
+        if algorithm.collective == "all_gather" and algorithm.allows(2):
+            assert re.search(rf"^{algorithm.name} +\S+ \S?s +\S+ \S?s +\d+\.\d\d", printed, re.MULTILINE)
+    assert f"a call {format_seconds(costs.call_s)}" in " ".join(printed.split())
+    assert "leave out --hosts" in say("explain", "all_gather", "--hosts", "2x2", "--measure", fails=2)
+    assert "would say nothing" in say("explain", "all_gather", "--ranks", "1000", "--measure", fails=2)
+
+
+def test_every_collective_can_be_timed() -> None:
+    from unisono.cli.timed_here import least_times
+
+    with unisono.world(2, timeout_s=60) as world:
+        names = [next(a.full_name for a in CATALOGUE.values() if a.collective == kind) for kind in COLLECTIVES]
+        assert all(took_s > 0 for took_s in least_times(world, names, 64, 0.0))
 
 
 def test_the_whole_table_is_made_on_demand() -> None:

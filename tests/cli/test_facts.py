@@ -1,4 +1,4 @@
-"""How algorithms are counted and proved for any number of ranks, and what is said when that takes long."""
+"""How algorithms are counted and proved for any number of ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from unisono.algorithms import CATALOGUE
 from unisono.cli import facts as facts_module
-from unisono.cli.facts import Costs, bound_costs, facts, patience
+from unisono.cli.facts import Costs, bound_costs, facts
 from unisono.cli.target import find_target
 
 
@@ -31,15 +31,6 @@ def check(stated: Costs, counted: Costs) -> None:
         says, is_so = getattr(stated, field), getattr(counted, field)
         if says is not None:
             assert says >= is_so if stated.bound else says == pytest.approx(is_so)
-
-
-def test_who_waits_long_is_told_why(capsys: pytest.CaptureFixture[str]) -> None:
-    with patience("counting the stars", after_s=0) as timer:
-        timer.join()
-    assert capsys.readouterr().err == "unisono: counting the stars ...\n"
-    with patience("nothing", after_s=1000):
-        pass
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("collective", "sent", "received"), [("gather", 1 / 4, 3 / 4), ("scatter", 3 / 4, 1 / 4)])

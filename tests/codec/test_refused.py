@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import warnings
 from collections import OrderedDict, namedtuple
 from typing import Any
 
@@ -88,6 +89,12 @@ def local() -> Any:
     return Local(1)
 
 
+def nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        return torch.nested.nested_tensor([torch.zeros(1), torch.ones(2)])
+
+
 def cycle() -> list[Any]:
     first: list[Any] = [1]
     first.append({"back": (0, first)})
@@ -113,6 +120,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "a bytearray": (bytearray(3), DTypeError, "bytearray"),
     "a parameter": ([torch.nn.Parameter(torch.ones(1))], DTypeError, r"Parameter at \[0\] .*\.detach\(\)"),
     "a sparse tensor": ([torch.eye(2).to_sparse()], DTypeError, r"Tensor at \[0\] .*\.to_dense\(\)"),
+    "a nested tensor": ([nested()], DTypeError, r"Tensor at \[0\] .*\.unbind\(\)"),
     "a tensor elsewhere": ([torch.empty(2, device="meta")], ArgumentError, r"is on meta: pass \.cpu\(\)"),
     "an array of objects": (np.array([None]), DTypeError, "dtype object"),
     "a structured array": (np.zeros(2, "i4,f8"), DTypeError, "more than bytes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,16 @@ def sparse() -> torch.Tensor:
 
 def meta() -> torch.Tensor:
     return torch.empty(4, device="meta")
+
+
+def nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        return torch.nested.nested_tensor([f(14), f(17)])  # a size that no plan is kept for
+
+
+def in_grad(call: Callable[[torch.Tensor], Any]) -> None:
+    torch.func.grad(lambda tensor: call(tensor * 2) or tensor.sum())(f())
 
 
 def quantized() -> torch.Tensor:
@@ -63,7 +74,14 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "an expanded output": (lambda: unisono.all_gather_single(torch.zeros(1).expand(8), f()), ArgumentError, "output"),
     "an expanded block": (lambda: unisono.all_gather([f(), expanded()], f()), ArgumentError, r"tensor_list\[1\]"),
     "a sparse tensor": (lambda: unisono.all_reduce(sparse()), DTypeError, "to_dense"),
-    "a meta tensor": (lambda: unisono.all_reduce(meta()), ArgumentError, "is on meta"),
+    "a meta tensor": (lambda: unisono.all_reduce(meta()), ArgumentError, "is on meta, and has no data.*to_empty"),
+    "a nested tensor": (lambda: unisono.all_reduce(nested()), DTypeError, "tensor: nested .*unbind"),
+    "nested tensors in a list": (
+        lambda: unisono.all_gather([nested(), nested()], nested()),
+        DTypeError,
+        "tensor: nested .*unbind",
+    ),
+    "a tensor of torch.func": (lambda: in_grad(unisono.all_reduce), DTypeError, "tensor: .*no memory of its own"),
     "a meta tensor in a list": (
         lambda: unisono.all_gather([f(), meta()], f()),
         ArgumentError,
@@ -79,6 +97,16 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a long list": (lambda: unisono.reduce_scatter(f(), [f(), f(), f()]), ArgumentError, "input_list: .*got 3"),
     "no list": (lambda: unisono.all_to_all(3, [f(), f()]), DTypeError, "output_tensor_list: .*int"),
     "no list of inputs": (lambda: unisono.all_to_all([f(), f()], None), DTypeError, "input_tensor_list"),
+    "a tensor for a list": (
+        lambda: unisono.reduce_scatter(f(), f(8)),
+        DTypeError,
+        "input_list: .*reduce_scatter_single",
+    ),
+    "a time before now": (
+        lambda: unisono.barrier(timeout_s=-1.0),
+        ArgumentError,
+        "timeout_s=-1: give seconds from 0 up",
+    ),
     "an empty list": (lambda: unisono.all_to_all([], []), DTypeError, "input_tensor_list"),
     "None in a list": (lambda: unisono.all_gather([f(), None], f()), DTypeError, r"tensor_list\[1\]: .*NoneType"),
     "a generator": (lambda: unisono.all_gather((f() for _ in range(2)), f()), DTypeError, "tensor_list"),
@@ -173,6 +201,7 @@ def test_what_is_kept_from_an_earlier_call_excuses_nothing(worlds: Worlds) -> No
             lambda: unisono.all_reduce(meta()),
             lambda: unisono.all_reduce(torch.zeros(4, dtype=torch.complex64), "max"),
             lambda: unisono.broadcast(meta(), 0),
+            lambda: unisono.all_reduce(f(4), timeout_s=-1.0),
             lambda: unisono.all_gather_single(f(8).double(), f(4)),
             lambda: unisono.all_gather_single(f(8), meta()),
         ]
@@ -185,7 +214,7 @@ def test_what_is_kept_from_an_earlier_call_excuses_nothing(worlds: Worlds) -> No
         return said
 
     first, second = worlds(2).run(warm_then_wrong)
-    assert first == second == ["ArgumentError"] * 7 + ["DTypeError"] + ["ArgumentError"] * 3
+    assert first == second == ["ArgumentError"] * 7 + ["DTypeError"] + ["ArgumentError"] * 4
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -240,3 +269,9 @@ def test_averages_of_integers_are_exact_or_refused(worlds: Worlds, ranks: int) -
     exact, refused = results[0]
     assert exact >= 6
     assert refused > 0 or ranks == 2
+
+
+def test_a_name_that_is_misspelt_has_what_python_needs_to_say_which_is_meant() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'allreduce'") as caught:
+        _ = unisono.allreduce  # type: ignore[attr-defined]
+    assert (caught.value.name, caught.value.obj) == ("allreduce", unisono)

@@ -47,6 +47,34 @@ def test_a_work_tells_how_far_its_call_is(worlds: Worlds) -> None:
     worlds(2).run(work)
 
 
+def test_a_wait_that_runs_out_of_time_names_who_is_missing(worlds: Worlds) -> None:
+    def work() -> None:
+        group = unisono.new_group([0, 2])
+        if not group:
+            unisono.barrier()
+            return
+        tensor = torch.ones(70_000)
+        if group.rank == 0:
+            queued = [unisono.all_reduce(tensor, group=group, async_op=True) for _ in range(2)]
+            for pending in reversed(queued):  # also a call that waits for one before it
+                late = unisono.WaitTimeout("", 0.0, ())
+                while not late.missing:  # it has not looked yet
+                    with pytest.raises(unisono.WaitTimeout, match="goes on in the background") as caught:
+                        pending.wait(0.1)
+                    late = caught.value
+                assert (late.missing, late.waiting, late.world_ranks) == ((1,), 0, (0, 2))
+                assert "rank 0 (world rank 0) waited 0.1 s in all_reduce" in str(late)
+                assert "for rank 1 (world rank 2)" in str(late)
+            unisono.barrier()
+        else:
+            unisono.barrier()
+            queued = [unisono.all_reduce(tensor, group=group, async_op=True) for _ in range(2)]
+        assert all(pending.wait() for pending in queued)
+        assert tensor[0].item() == 4.0
+
+    worlds(3).run(work)
+
+
 def test_what_went_wrong_is_raised_by_wait_and_told_by_exception(worlds: Worlds) -> None:
     def work() -> None:
         tensor = torch.ones(3 + unisono.get_rank())

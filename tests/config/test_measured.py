@@ -12,7 +12,7 @@ import unisono
 from unisono.choose import choose
 from unisono.config import SHAPING, Config
 from unisono.engine.arena import Arena
-from unisono.measured import LIMITS, Measured, file, measured, save
+from unisono.measured import LIMITS, HostCosts, Measured, Rates, _read, file, measured, save
 
 FIGURES = {
     "segment_bytes": 256 << 10,
@@ -21,7 +21,8 @@ FIGURES = {
     "fetch_bytes": 7 << 10,
     "cross_memory_bytes": 1 << 16,
 }
-FOUND = Measured("2026-11-22", FIGURES)
+COSTS = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 7e-11, 2e-10, 5e-11), Rates(1 << 24, 7e-10, 3e-10, 6e-11)))
+FOUND = Measured("2026-11-22", FIGURES, COSTS)
 
 
 @pytest.fixture
@@ -45,6 +46,17 @@ def test_figures_replace_defaults_and_the_environment_replaces_figures(
     assert Config.from_env() == Config(**{**FIGURES, "segment_bytes": 1 << 20})
 
 
+def test_costs_are_kept_and_a_file_without_them_counts_all_the_same(path: Path) -> None:
+    save(FOUND)
+    assert measured() == FOUND
+    content = json.loads(path.read_text())
+    del content["costs"]
+    path.write_text(json.dumps(content))
+    _read.cache_clear()
+    assert measured() == Measured(FOUND.on, FIGURES)
+    assert Config.from_env() == Config(**FIGURES)
+
+
 def test_it_is_said_which_figure_decided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose("all_reduce", 4096, 2).why.endswith("(L·B: the default)")
     save(FOUND)
@@ -65,6 +77,10 @@ def test_it_is_said_which_figure_decided(path: Path, monkeypatch: pytest.MonkeyP
         (lambda text: text.replace(str(256 << 10), '"much"'), "segment_bytes is 'much'"),
         (lambda text: text.replace(str(256 << 10), "true"), "segment_bytes is True"),
         (lambda text: text.replace('"processors": ', '"processors": 1000'), "another machine or version"),
+        (lambda text: text.replace("7e-10", "0.0"), "a cost is not between 0 and 1 s"),
+        (lambda text: text.replace("7e-10", "NaN"), "a cost is not between 0 and 1 s"),
+        (lambda text: text.replace("7e-10,", ""), "TypeError"),
+        (lambda text: text.replace("16777216", "8"), "the sizes of vectors do not ascend: [1048576, 8]"),
     ],
 )
 def test_a_damaged_file_is_ignored_with_one_warning(path: Path, damage: object, reason: str) -> None:

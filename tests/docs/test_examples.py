@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -36,11 +37,25 @@ def test_python(block: Block, tmp_path: Path) -> None:
         assert printed == block.output
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_lines(command: str, tmp_path: Path) -> None:
-    program, *words = shlex.split(command)
-    assert program == "unisono"
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `unisono tune` keeps what it finds, for the commands after it."""
+    return tmp_path_factory.mktemp("measured") / "figures.json"
+
+
+def unisono(*words: str, folder: Path, figures: Path) -> None:
+    environment = {**os.environ, "UNISONO_MEASURED": str(figures)}
+    command = [sys.executable, "-m", "unisono", *words]
     done = subprocess.run(
-        [sys.executable, "-m", program, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_lines(command: str, figures: Path, tmp_path: Path) -> None:
+    program, *words = shlex.split(command)
+    assert program == "unisono"
+    if "measured" in words and not figures.exists():  # this test was asked for alone
+        unisono("tune", "--seconds", "1", folder=tmp_path, figures=figures)
+    unisono(*words, folder=tmp_path, figures=figures)

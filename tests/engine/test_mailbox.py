@@ -10,30 +10,34 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from unisono.config import Config
-from unisono.engine.arena import Arena
-from unisono.engine.heap import Heap
-from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, requests
+from tests.support.far_mailboxes import FarMailboxes
+from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, far_channel, requests
 from unisono.engine.mailbox import mailbox as module
 from unisono.errors import ArgumentError, InternalError, MessageMismatch
+from unisono.schedule import Hosts
 
 RING = 4096
 Boxes = list[Mailbox]
 
 
-@pytest.fixture
-def boxes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Boxes]]:
-    """boxes(p): a mailbox for each of p ranks, with small rings."""
+@pytest.fixture(params=["near", "far", "even ranks on one host, odd ones on another"])
+def boxes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Callable[[int], Boxes]]:
+    """boxes(p): a mailbox for each of p ranks, with small rings; on one host, on p, or on two."""
     monkeypatch.setattr(module, "_RING_BYTES", RING)
-    arenas = []
+    for name, nbytes in (("WINDOW", 6 * RING), ("COPIED", 2 * RING), ("MOST_HEAD", 2 * RING)):
+        monkeypatch.setattr(far_channel, f"{name}_BYTES", nbytes)
+    made: list[FarMailboxes] = []
 
     def make(ranks: int) -> Boxes:
-        arenas.append(Arena.create(ranks, Config(heap_bytes=1 << 20)))
-        return [Mailbox(arenas[-1], Heap(arenas[-1], rank), rank, 0) for rank in range(ranks)]
+        hosts = {"near": Hosts.one(ranks), "far": Hosts.of(range(ranks))}
+        made.append(FarMailboxes(hosts.get(request.param, Hosts.of([rank % 2 for rank in range(ranks)])), prompt=True))
+        for box in made[-1].boxes:
+            box.listen_to_all()
+        return made[-1].boxes
 
     yield make
-    for arena in arenas:
-        arena.close()
+    for mailboxes in made:
+        mailboxes.close()
 
 
 def values(count: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -113,6 +117,7 @@ def test_frames_of_all_lengths_and_places(boxes: Callable[[int], Boxes]) -> None
         assert torch.equal(got.tensor.view(-1), data), k
 
 
+@pytest.mark.parametrize("boxes", ["near"], indirect=True)
 def test_a_short_send_is_done_at_once_until_the_ring_is_full(boxes: Callable[[int], Boxes]) -> None:
     a, b = boxes(2)
     sent = [send(a, values(8, k), 1) for k in range(100)]
@@ -151,6 +156,7 @@ def test_tags_match_exactly_and_keep_their_order(boxes: Callable[[int], Boxes]) 
     assert not receive(b, None, 0, 5).done
 
 
+@pytest.mark.parametrize("boxes", ["near"], indirect=True)
 def test_any_source_takes_what_was_sent_first(boxes: Callable[[int], Boxes]) -> None:
     for early in (True, False):
         made = boxes(4)
@@ -261,6 +267,7 @@ def test_what_torch_refuses_to_write_fails_that_receive_only(
     assert torch.equal(fine.tensor, values(3, 1))
 
 
+@pytest.mark.parametrize("boxes", ["near"], indirect=True)
 def test_a_withdrawn_receive_loses_nothing(boxes: Callable[[int], Boxes]) -> None:
     a, b = boxes(2)
     target = torch.empty(5000, dtype=torch.int64)
@@ -281,6 +288,21 @@ def test_a_withdrawn_receive_loses_nothing(boxes: Callable[[int], Boxes]) -> Non
     assert (target == 0).all()
     assert torch.equal(receive(b, None, 0).tensor, values(5000))
     assert torch.equal(receive(b, None, 0).tensor, values(2, 2))
+
+
+@pytest.mark.parametrize("boxes", ["near"], indirect=True)
+def test_the_message_of_a_withdrawn_receive_goes_to_the_one_that_waits_behind_it(boxes: Callable[[int], Boxes]) -> None:
+    a, b = boxes(2)
+    first, second = receive(b, torch.empty(5000, dtype=torch.int64), 0), receive(b, None, ANY_SOURCE)
+    send(a, values(5000), 1)
+    while first.message is None:
+        assert b.progress() or a.progress()
+    b.cancel(first)
+    send(a, values(2, 2), 1)
+    run(a, b)
+    taken = first if first.done else second
+    assert torch.equal(taken.tensor, values(5000))
+    assert torch.equal((second if first.done else receive(b, None, 0)).tensor, values(2, 2))
 
 
 def test_a_receive_withdrawn_from_what_had_come_in_part_leaves_it_to_the_next(boxes: Callable[[int], Boxes]) -> None:
@@ -361,6 +383,7 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
             assert torch.equal(request.tensor, values(len(request.tensor), k))
 
 
+@pytest.mark.parametrize("boxes", ["near"], indirect=True)
 @pytest.mark.parametrize("offset", [-128, -(1 << 40), 4, (1 << 20) - 64, 1 << 45, 4096])
 def test_a_ring_that_lies_elsewhere_is_refused(boxes: Callable[[int], Boxes], offset: int) -> None:
     """Out of the sender's heap, out of line, or where no ring is."""

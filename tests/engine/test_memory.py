@@ -185,6 +185,15 @@ def test_more_than_the_host_has_is_refused() -> None:
     arena.close()
 
 
+def test_more_than_a_control_group_has_left_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = Arena.create(1, Config(segment_bytes=4096, heap_bytes=1 << 30))
+    monkeypatch.setattr("unisono.engine.arena.free_bytes", lambda: 5 << 20)
+    with pytest.raises(OutOfMemory, match="5 MiB are free"):
+        Heap(arena, 0).empty((6 << 20,), torch.uint8)
+    Heap(arena, 0).empty((10,), torch.uint8).fill_(1)
+    arena.close()
+
+
 def test_empty_tensors_and_wrong_shapes(arena: Arena) -> None:
     assert Heap(arena, 0).empty((0, 5), torch.float32).shape == (0, 5)
     assert Heap(arena, 0).empty((), torch.float32).fill_(3.0).item() == 3.0

@@ -31,7 +31,7 @@ from unisono.records import CallRecord, Departure
 
 Worlds = Callable[[int], unisono.World]
 DEADLINE_S = 20.0
-SOON_S = 1.0
+SOON_S = 8.0
 
 
 def note(folder: Path, **facts: object) -> None:

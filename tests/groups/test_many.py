@@ -34,7 +34,11 @@ def memory() -> int:
 
 
 def census() -> tuple[int, int, int]:
-    """Descriptors, but for those that watch the world's ranks, threads, and mappings of the arena of this process."""
+    """Descriptors, but for those that watch the world's ranks, threads, and mappings of the arena of this process.
+
+    Without what earlier tests in this process have left to the garbage collector.
+    """
+    gc.collect()
     mappings = Path("/proc/self/maps").read_text().count("memfd:unisono")
     descriptors = len(os.listdir("/proc/self/fd")) - len(unisono.init().presence._pidfds)
     return descriptors, threading.active_count(), mappings

@@ -192,6 +192,24 @@ print(os.getpid(), w.run(os.getpid) == pids)
     assert (count, same) == ("2", "True")
 
 
+def init_in_a_forked_child():
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            unisono.init()
+        except NotInitialized as error:
+            os.write(writes, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    return os.read(reads, 1000).decode()
+
+
+def test_a_child_of_a_rank_is_told_that_it_is_none():
+    assert "this process was forked from a rank" in run(init_in_a_forked_child, 1)[0]
+
+
 def test_wrong_calls_are_refused_before_anything_starts():
     with pytest.raises(ArgumentError, match="at least one"):
         run(where, 0)
@@ -201,6 +219,8 @@ def test_wrong_calls_are_refused_before_anything_starts():
         run(where, 1, timeout_s=0)
     with pytest.raises(ArgumentError, match="takes a function, not a int"):
         run(3, 1)
+    with pytest.raises(ArgumentError, match=r"args: expected a tuple of arguments, such as args=\(10,\), got int"):
+        run(where, 1, args=10)
     with pytest.raises(ArgumentError, match="cannot be sent"):
         run(where, 1, args=(sys._getframe(),))
     w = world(2)

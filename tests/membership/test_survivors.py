@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.waiting import until
 from unisono import PeerGone, RankFailed
 
 DEADLINE_S = 20.0
@@ -122,15 +123,16 @@ def test_sub_groups_of_the_living_go_on_and_others_shrink(tmp_path: Path) -> Non
     assert {rank: one["sum"] for rank, one in told(tmp_path).items()} == {0: 9.0, 1: 9.0, 2: 9.0, 3: 8.0, 5: 8.0}
 
 
-def test_who_is_there_but_does_not_come_is_named_and_left_out() -> None:
+def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) -> None:
     def stuck() -> str:
         group, pair = unisono.init(), unisono.new_group([0, 1])
         if group.rank == 2:
-            with pytest.raises(unisono.LeftOut, match="have gone on without rank 2") as caught:
+            with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group"):
                 unisono.barrier()
-            assert caught.value.failed == (2,)
-            with pytest.raises(unisono.LeftOut):
+            until((tmp_path / "went on").exists)
+            with pytest.raises(unisono.LeftOut, match="have gone on without rank 2") as caught:
                 group.shrink()
+            assert caught.value.failed == (2,)
             return "left out"
         with pytest.raises(unisono.WaitTimeout) as late:
             group.shrink(timeout_s=0.1)
@@ -141,6 +143,7 @@ def test_who_is_there_but_does_not_come_is_named_and_left_out() -> None:
         assert mine.item() == 3.0
         with pytest.raises(unisono.PeerFailed, match="went on in group 'ranks 0, 1'"):
             unisono.barrier(group=group)
+        (tmp_path / "went on").touch()
         return "went on"
 
     with unisono.World(3, timeout_s=DEADLINE_S) as world:
@@ -161,6 +164,45 @@ def test_after_an_abort_all_go_on() -> None:
 
     with unisono.World(3, timeout_s=DEADLINE_S) as world:
         assert world.run(work) == [(3, 7.0)] * 3
+
+
+def test_who_has_aborted_the_old_group_is_waited_for_in_the_new_one() -> None:
+    def work() -> float:
+        group = unisono.init()
+        boards = [group.host.arena.board(rank) for rank in range(2)]
+        page = group.host.arena.whereabouts(1)  # type: ignore[union-attr]  # of the world
+        if group.rank == 0:
+            group.abort("again, please")
+        with pytest.raises(unisono.PeerFailed, match="again, please"):
+            unisono.barrier()
+        group = group.shrink()
+        mine = torch.tensor([2.0**group.rank])
+        if group.rank == 0:
+            until(lambda: page.wait is not None or group.host.arena.board(1).gave_up.number > 0)
+        unisono.all_reduce(mine)
+        assert boards[0].gone is not None
+        return mine.item()
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("hosts", [None, "1+1"])
+def test_who_makes_another_call_hears_that_the_others_shrink(hosts: str | None) -> None:
+    """Nobody has gone: rank 0 has been interrupted in a message, say, and rank 1 knows nothing of it."""
+
+    def work() -> float:
+        me, group = unisono.get_rank(), unisono.init()
+        unisono.barrier()
+        if me == 1:
+            with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group") as caught:
+                unisono.barrier()
+            assert caught.value.rank == 0
+        tensor = torch.full((3,), 10.0**me)
+        unisono.all_reduce(tensor, group=group.shrink())
+        return tensor[1].item()
+
+    assert unisono.run(work, 2, hosts=hosts, timeout_s=20) == [11.0] * 2
 
 
 def test_ranks_that_there_are_not() -> None:

@@ -16,12 +16,13 @@ import torch
 import unisono
 from tests.support.waiting import once_waiting, until
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
-from unisono.engine.mailbox.poller import Poller
+from unisono.engine.poller import Poller
 from unisono.p2p.progress_engine import progress_engine
 
 Worlds = Callable[[int], unisono.World]
+NewWorld = Callable[..., unisono.World]
 
-SOON_S = 1.0
+SOON_S = 8.0
 DEADLINE_S = 20.0
 LONG = 2_000_000
 
@@ -51,7 +52,7 @@ def notes(folder: Path) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "when"), [*((name, "while it waits") for name in CALLS), ("recv", "before"), ("isend", "before")]
 )
-def test_a_killed_peer(tmp_path: Path, name: str, when: str) -> None:
+def test_a_killed_peer(tmp_path: Path, name: str, when: str, new_world: NewWorld) -> None:
     def outlive() -> None:
         me = unisono.get_rank()
         unisono.barrier()
@@ -69,7 +70,7 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str) -> None:
             CALLS[name](1)
         note(tmp_path, rank=caught.value.rank, how=str(caught.value.how), text=str(caught.value))
 
-    with unisono.World(2, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
+    with new_world(2, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
         world.run(outlive)
     seen = notes(tmp_path)
     assert seen[0]["rank"] == 1
@@ -79,7 +80,7 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str) -> None:
     assert __file__ in seen[0]["text"]
 
 
-def test_others_go_on_after_a_death(tmp_path: Path) -> None:
+def test_others_go_on_after_a_death(tmp_path: Path, new_world: NewWorld) -> None:
     def go_on() -> None:
         me = unisono.get_rank()
         if me == 2:
@@ -91,13 +92,59 @@ def test_others_go_on_after_a_death(tmp_path: Path) -> None:
         p2p.sendrecv(torch.full((LONG,), float(me)), 1 - me, tensor, 1 - me, tag=1)
         note(tmp_path, right=bool((tensor == 1 - me).all()))
 
-    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 2 failed"):
+    with new_world(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 2 failed"):
         world.run(go_on)
     assert [notes(tmp_path)[rank]["right"] for rank in (0, 1)] == [True, True]
 
 
+@pytest.mark.parametrize("name", ["recv", "irecv"])
+def test_who_waits_for_a_peer_that_goes_on_without_the_dead(tmp_path: Path, name: str, new_world: NewWorld) -> None:
+    """Rank 2 dies. Only rank 1 waits for it, and shrinks the group; rank 0 waits for rank 1."""
+
+    def work() -> None:
+        me, group = unisono.get_rank(), unisono.init()
+        unisono.barrier()
+        if me == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif me == 1:
+            with pytest.raises(PeerGone):
+                p2p.recv(None, 2)
+        else:
+            with pytest.raises(PeerFailed, match="goes on in a smaller group without rank 2") as caught:
+                CALLS[name](1)
+            assert caught.value.rank == 1
+        tensor = torch.full((3,), 10.0**me)
+        unisono.all_reduce(tensor, group=group.shrink())
+        note(tmp_path, total=tensor[1].item())
+
+    with new_world(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 2 failed"):
+        world.run(work)
+    assert {rank: seen["total"] for rank, seen in notes(tmp_path).items()} == {0: 11.0, 1: 11.0}
+
+
+def test_who_is_left_out_while_it_waits(tmp_path: Path, new_world: NewWorld) -> None:
+    def work() -> bool:
+        me, group = unisono.get_rank(), unisono.init()
+        unisono.barrier()
+        if me == 2:
+            with pytest.raises((PeerFailed, unisono.LeftOut), match="without rank 2"):
+                p2p.recv(None, 0)
+            until((tmp_path / "over").exists)
+            with pytest.raises(unisono.LeftOut):
+                p2p.recv(None, 0)
+            (tmp_path / "told").touch()
+            return True
+        unisono.barrier(group.shrink(without=[2]))
+        (tmp_path / "over").touch()
+        until((tmp_path / "told").exists)  # who ends is gone, which is something else
+        return True
+
+    with new_world(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [True] * 3
+
+
 @pytest.mark.parametrize("name", CALLS)
-def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str) -> None:
+def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str, new_world: NewWorld) -> None:
     """Rank 1 runs out of time in a collective, and lives on. What it has sent is received; ranks 0 and 2 go on."""
     waits, done = tmp_path / "waits", tmp_path / "done"
 
@@ -128,21 +175,32 @@ def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str) -> None:
         done.touch()
         return said
 
-    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+    with new_world(3, timeout_s=DEADLINE_S) as world:
         said = world.run(work)[0]
     assert said.startswith(f"rank 0 waited in {name.split(maxsplit=1)[0]}(")
     assert ", but rank 1 gave up group 'world': WaitTimeout: rank 1 waited 0.0" in said
 
 
 @pytest.mark.parametrize("how", ["returned", "killed"])
-def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str) -> None:
+def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_world: NewWorld, hosts: int) -> None:
+    """If it is killed, only what had reached the receiver's host by then."""
+    heard = tmp_path / "heard"
+
     def last_words() -> None:
         if unisono.get_rank() == 1:
             for k in range(3):
                 p2p.send(torch.full((5000,), float(k)), 0)
             if how == "killed":
+                if hosts > 1:
+                    until(heard.exists)
                 os.kill(os.getpid(), signal.SIGKILL)
             return
+        if hosts > 1 and how == "killed":
+            early, matching = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init())._mailbox._matching
+            until(
+                lambda: early.is_completed() or [m.complete for m in matching._unexpected.get((1, 0), ())] == 3 * [True]
+            )
+            heard.touch()
         until(lambda: bool(unisono.init().host.arena.board(1).gone))
         got = [p2p.recv(None, source)[-1].item() for source in (1, None, 1)]
         with pytest.raises(PeerGone, match="rank 1"):
@@ -151,7 +209,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str) -> N
             p2p.recv(None)
         note(tmp_path, got=got)
 
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+    with new_world(2, timeout_s=DEADLINE_S) as world:
         if how == "killed":
             with pytest.raises(RankFailed, match="rank 1 failed"):
                 world.run(last_words)
@@ -304,7 +362,7 @@ def test_ctrl_c_cancels_an_asynchronous_call(worlds: Worlds, kind: str) -> None:
     worlds(2).run(interrupted)
 
 
-def test_a_step_that_is_interrupted_ends_the_group() -> None:
+def test_a_step_that_is_interrupted_ends_the_group(new_world: NewWorld) -> None:
     """Who knows what of a message has been moved: every later call says so."""
 
     def broken() -> None:
@@ -326,5 +384,5 @@ def test_a_step_that_is_interrupted_ends_the_group() -> None:
         until(work.is_completed)  # the thread has told it
         assert isinstance(work.exception(), PeerFailed)
 
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+    with new_world(2, timeout_s=DEADLINE_S) as world:
         world.run(broken)

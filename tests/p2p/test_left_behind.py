@@ -16,12 +16,13 @@ from unisono import WaitTimeout, p2p
 from unisono.p2p.progress_engine import progress_engine
 
 Worlds = Callable[[int], unisono.World]
+NewWorld = Callable[..., unisono.World]
 
 DEADLINE_S = 20.0
 LONG = 2_000_000
 
 
-def test_a_closed_group_says_so() -> None:
+def test_a_closed_group_says_so(new_world: NewWorld) -> None:
     def closed() -> None:
         group = unisono.init()
         other = 1 - group.rank
@@ -34,7 +35,7 @@ def test_a_closed_group_says_so() -> None:
             with pytest.raises(unisono.NotInitialized, match="closed"):
                 call()
 
-    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+    with new_world(2, timeout_s=DEADLINE_S) as world:
         world.run(closed)
 
 

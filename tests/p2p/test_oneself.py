@@ -11,6 +11,7 @@ import unisono
 from unisono import p2p
 
 Worlds = Callable[[int], unisono.World]
+NewWorld = Callable[..., unisono.World]
 
 
 def values(count: int, seed: int) -> torch.Tensor:
@@ -31,7 +32,7 @@ def test_to_oneself(worlds: Worlds) -> None:
     worlds(2).run(alone)
 
 
-def test_to_oneself_when_all_others_have_returned(worlds: Worlds) -> None:
+def test_to_oneself_when_all_others_have_returned(worlds: Worlds, new_world: NewWorld) -> None:
     def alone() -> None:
         me, group = unisono.get_rank(), unisono.init()
         if me == 1:
@@ -47,5 +48,5 @@ def test_to_oneself_when_all_others_have_returned(worlds: Worlds) -> None:
         p2p.send(values(3, me), me, tag=4)
         assert torch.equal(late.result(), values(3, me))
 
-    with unisono.World(2, timeout_s=60) as world:
+    with new_world(2, timeout_s=60) as world:
         world.run(alone)

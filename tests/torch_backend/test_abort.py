@@ -16,7 +16,7 @@ import torch.distributed as dist
 import unisono
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import WAITS, once_waiting, until
-from unisono.torch_backend.sub_group import _Making
+from unisono.sub_groups import _Making
 
 DEADLINE_S = 20.0
 

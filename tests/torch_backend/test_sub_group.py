@@ -16,8 +16,8 @@ from tests.support.torch_ranks import TorchRanks
 
 def test_by_several_threads_in_any_order(ranks: TorchRanks) -> None:
     def work() -> None:
+        from unisono.sub_groups import make_sub_group
         from unisono.torch_backend import join
-        from unisono.torch_backend.sub_group import make_sub_group
 
         world, me = join._world, dist.get_rank()
         assert world is not None
@@ -88,8 +88,8 @@ def test_without_room_on_the_first_member_all_hear_it(ranks: TorchRanks) -> None
 
 def test_a_first_member_that_does_not_come_is_named(ranks: TorchRanks) -> None:
     def work() -> None:
+        from unisono.sub_groups import make_sub_group
         from unisono.torch_backend import join
-        from unisono.torch_backend.sub_group import make_sub_group
 
         world = join._world
         assert world is not None

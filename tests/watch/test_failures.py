@@ -20,7 +20,7 @@ from tests.support.waiting import until
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout
 from unisono.config import Config
 
-SOON_S = 1.0
+SOON_S = 8.0
 DEADLINE_S = 20.0
 
 Call = Callable[[torch.Tensor], Any]

@@ -22,6 +22,7 @@ from tests.support.torch_ranks import TorchRanks
 from unisono import WaitTimeout, p2p
 from unisono.config import Config
 from unisono.engine.process_status import process_status
+from unisono.records import Wait
 
 DEADLINE_S = 30.0
 SOON = Config(stall_warning_s=0.3)
@@ -51,8 +52,13 @@ def overhear(folder: Path, then: Callable[[], object] = lambda: None) -> None:
 
 
 def together(folder: Path) -> None:
-    """Keep warnings from when all ranks are here: a busy machine takes long to import a test's module."""
-    unisono.barrier()
+    """Keep warnings from when all ranks are here: a busy machine takes long to import a test's module.
+
+    No call of ours waits for that: who asks for a stack might get the answer to an earlier one.
+    """
+    group = unisono.init()
+    (folder / f"{group.rank}.here").touch()
+    until(lambda: len(list(folder.glob("*.here"))) == group.size)
     overhear(folder)
 
 
@@ -69,6 +75,24 @@ def compute_until_told(folder: Path) -> None:
     matrix = torch.ones(200, 200)
     while not told(folder):
         torch.mm(matrix, matrix)
+
+
+def test_a_time_out_names_the_rank_that_all_in_the_call_hang_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one that waits in the same call itself: whoever goes on without the missing ranks would leave it out."""
+
+    def name(mine: str, another: str) -> tuple[int, ...]:
+        stall = sys.modules["unisono.watch.stall"]
+        waits = {2: Wait("world", mine, (1,), False, False), 1: Wait("world", another, (0,), False, False)}
+        group = unisono.init()
+        if group.rank == 2:
+            with monkeypatch.context() as patch:
+                patch.setattr(stall, "waits_of", lambda _: waits)
+                return tuple(stall.Stall(group, mine).late((1,), 1.0).missing)
+        return ()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(name, "all_reduce #7", "all_reduce #7")[2] == (0,)
+        assert world.run(name, "all_reduce #7", "barrier #8")[2] == (1,)
 
 
 @pytest.mark.parametrize("away", [sleep_until_told, compute_until_told])
@@ -88,7 +112,7 @@ def test_one_rank_says_who_is_missing_and_where_it_is(tmp_path: Path, away: Call
     (text,) = told(tmp_path)
     line, *stack = text.splitlines()
     assert line.startswith("unisono: rank 0 has waited ")
-    assert f" s in all_reduce(float32[3], sum) #2 ({__file__}:" in line
+    assert f" s in all_reduce(float32[3], sum) #1 ({__file__}:" in line
     assert f" for rank 2: rank 2 (pid {results[2][0]}) " in line
     assert f" at {__file__}:" in line
     assert any(f'"{__file__}", line' in frame and f" in {away.__name__}" in frame for frame in stack)

@@ -11,9 +11,9 @@ import torch
 import unisono
 from unisono.engine.arena import Arena
 from unisono.engine.stacks import Answer
+from unisono.observe.frames import shown
 from unisono.records import Sighting, Wait
-from unisono.watch.frames import shown
-from unisono.watch.trail import trail
+from unisono.trail import trail
 
 PACKAGE, TORCH = (os.path.dirname(module.__file__ or "") for module in (unisono, torch))
 STDLIB = os.path.dirname(os.__file__)

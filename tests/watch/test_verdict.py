@@ -65,6 +65,11 @@ TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
         Gone(1, DEAD["gone"]),
     ),
     "a peer died after its part": (inside(), [here(1), here(2, **DEAD)], Patience()),
+    "a peer died before its part had ended, on several hosts": (
+        inside(),
+        [here(1), here(2, owes=True, **DEAD)],
+        Gone(2, DEAD["gone"], sure=True),
+    ),
     "a peer died in the next call": (inside(waiting_for=2), [ahead(1, **DEAD), here(2)], Patience()),
     "a peer gave up": (inside(), [here(1), here(2, gave_up=up(N, reason="Ctrl-C"))], Failed(2, "Ctrl-C")),
     "a peer gave up and withdrew its signature": (
@@ -84,6 +89,21 @@ TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
         inside(),
         [here(1, gave_up=up(N, blames=(2,), reason="PeerGone")), here(2)],
         Failed(1, "PeerGone"),
+    ),
+    "a peer gave up because of one that did": (
+        inside(),
+        [here(1, gave_up=up(N, blames=(3,), reason="PeerFailed")), here(2), here(3, gave_up=up(N, reason="Ctrl-C"))],
+        Failed(3, "Ctrl-C"),
+    ),
+    "a peer gave up because of one that did, and died": (
+        inside(),
+        [here(1, gave_up=up(N, blames=(2,), reason="PeerFailed")), here(2, gave_up=up(N, reason="Ctrl-C"), **DEAD)],
+        Failed(2, "Ctrl-C"),
+    ),
+    "two peers gave up because of each other": (
+        inside(),
+        [here(1, gave_up=up(N, blames=(2,), reason="x")), here(2, gave_up=up(N, blames=(1,), reason="y"))],
+        Failed(2, "y"),
     ),
     "a peer ran out of time": (
         at_gate(waiting_for=2),
@@ -201,9 +221,31 @@ def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:
         def signature(self, *_: int) -> int:
             return read("signature")
 
-    watch = object.__new__(attend._Watch)
-    group = SimpleNamespace(presence=SimpleNamespace(gone=lambda rank: None))
+    watch = object.__new__(attend.Watch)
+    group = SimpleNamespace(presence=SimpleNamespace(gone=lambda rank: None), span=None)
     watch.host, watch.group, watch.number = Host(), group, N
     for moment in (1, 2):
         state.update(number=N - 1, signature=0, reads=0, enters_at=moment)
         assert judge(at_gate(), [watch.view(1), here(2)]) == Patience()
+
+
+@pytest.mark.parametrize(
+    ("kind", "spans", "has_ended", "owes"),
+    [
+        (DepartureKind.DIED, True, False, True),
+        (DepartureKind.RAISED, True, False, True),
+        (DepartureKind.DIED, True, True, False),
+        (DepartureKind.DIED, False, False, False),
+        (DepartureKind.LEFT, True, False, False),
+    ],
+)
+def test_who_owes_the_others_a_part_of_a_call(kind: DepartureKind, spans: bool, has_ended: bool, owes: bool) -> None:
+    watch = object.__new__(sys.modules["unisono.watch.attend"].Watch)
+    gone = Departure(kind, "went")
+    watch.host = SimpleNamespace(
+        arena=SimpleNamespace(board=lambda rank: SimpleNamespace(gave_up=GivenUp())),
+        entered=lambda rank: N, signature=lambda rank, number: MINE, has_ended=lambda rank: has_ended,
+    )  # fmt: skip
+    watch.group = SimpleNamespace(presence=SimpleNamespace(gone=lambda rank: gone), span=object() if spans else None)
+    watch.number = N
+    assert watch.view(1) == here(1, gone=gone, owes=owes)

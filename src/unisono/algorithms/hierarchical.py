@@ -6,14 +6,12 @@ Ranks are numbered island by island. The ranks with the same number within their
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import isqrt
 
-import numpy as np
-
-from ..schedule import Rows, Schedule, T, Transfer, Y, on, par, send, seq, transpose
-from . import all_gather
-from .all_reduce import there_and_back
-from .declare import algorithm, composed, table
+from ..schedule import Hosts, Rows, Schedule, T, Transfer, Y, send
+from .declare import algorithm, composed
+from .spanning import spanning
 
 __all__ = ["all_reduce", "all_to_all", "island"]
 
@@ -33,14 +31,8 @@ def all_reduce(p: int, local: int = 0) -> Schedule:
     source: folklore; direct inside, circulant (Träff 2024) across
     """
     local = local or island(p)
-    islands = p // local
-    inside = table(all_gather.direct, local)
-    across = there_and_back(table(all_gather.circulant, islands))
-    # Each rank of an island reduces `islands` chunks, one for each rank of its rail.
-    gathers = par(*(on(inside, p, i * local + np.arange(local), width=islands) for i in range(islands)))
-    first = np.arange(islands)
-    rails = [on(across, p, rail + local * first, chunks=p, first=rail * islands + first) for rail in range(local)]
-    return seq(transpose(gathers), par(*rails), gathers)
+    islands = Hosts(tuple(tuple(range(first, first + local)) for first in range(0, p, local)))
+    return replace(spanning("all_reduce", islands).schedule(), hosts=None)
 
 
 @algorithm("all_to_all", name="hierarchical")

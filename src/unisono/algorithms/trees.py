@@ -63,7 +63,8 @@ def double_tree(r: Rows, p: int, root: int) -> Iterator[list[Transfer]]:
     for edge in above:
         rounds[arrives(edge)].append(edge)
     for k in range(max(rounds, default=-1) + 1):
-        yield [send(name[above[t, v]], name[v], t) for t, v in rounds[k]]
+        tree, at, parent = np.array([(t, v, above[t, v]) for t, v in rounds[k]], np.int64).reshape(-1, 3).T
+        yield [send(name[parent], name[at], tree)]
 
 
 def _parent(v: int, last: int) -> int:

@@ -9,13 +9,14 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import UnisonoError, UsageError
+from ..errors import RankFailed, UnisonoError, UsageError
 
 __all__ = ["app", "main"]
 
 _COMMANDS = {
     "explain": "explain", "draw": "draw", "compare": "compare", "list": "listing", "demo": "demo", "bench": "bench",
-    "run": "run", "tune": "tune",
+    "run": "run", "simulate": "simulate", "tune": "tune", "top": "top",
+    "trace": "trace", "doctor": "doctor",
 }  # fmt: skip
 """Command -> the module of this package that has it, as a function of the module's name."""
 
@@ -31,7 +32,8 @@ class _Commands(TyperGroup):
         single = typer.Typer(add_completion=False)
         single.command(cmd_name)(getattr(import_module(f".{home}", __name__), home))
         command = typer.main.get_command(single)
-        command.context_settings["allow_interspersed_args"] = cmd_name != "run"  # what follows a script is the script's
+        # What follows a script or a command is its own.
+        command.context_settings["allow_interspersed_args"] = cmd_name not in ("run", "trace")
         return command
 
     def invoke(self, ctx: Any) -> Any:
@@ -39,7 +41,8 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except UnisonoError as error:
             typer.secho(f"unisono: {error}", err=True, fg="red")
-            raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+            wrong_command = isinstance(error, UsageError) and not isinstance(error, RankFailed)
+            raise typer.Exit(2 if wrong_command else 1) from None
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)

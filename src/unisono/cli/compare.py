@@ -13,9 +13,10 @@ from ..algorithms import CATALOGUE, lines
 from ..draw import svg
 from ..errors import ArgumentError
 from ..units import format_bytes, parse_bytes, plural
-from .draw import write
 from .facts import Costs, Facts, bound_costs, facts
+from .files import write
 from .paint import console, plain_table
+from .progress import progress
 from .report import VERBS, amount_text, bits_text, rounds_text
 from .target import Target, find_target
 
@@ -66,11 +67,18 @@ def compare(
     kinds = list(dict.fromkeys(target.algorithm.collective for target in targets))
     if len(kinds) > 1:
         raise ArgumentError(f"only algorithms of one collective can be compared, not of {' and '.join(kinds)}")
-    rows = _rows(targets, [facts(target) for target in targets], nbytes)
+    found = []
+    with progress(f"compare, {plural(ranks, 'rank')}", len(targets)) as show:
+        for done, target in enumerate(targets):
+            show(done, target.algorithm.full_name)
+            found.append(facts(target))
+    rows = _rows(targets, found, nbytes)
     title = f"{kinds[0]} · {plural(ranks, 'rank')}" + (f" · {format_bytes(parse_bytes(nbytes), nbytes)}")
     heads = [target.algorithm.name for target in targets] + ["lower bound"]
     if output is not None:
-        write(output, _page(title, heads, rows, targets))
+        with progress("drawing"):
+            page = _page(title, heads, rows, targets)
+        write(output, page)
         typer.echo(f"wrote {output}: {title}", err=True)
         return
     out = console()

@@ -17,10 +17,12 @@ import unisono
 from ..choose import choose
 from ..draw import svg, text
 from ..errors import ArgumentError
+from .compiling import compile_first
 from .demo_collectives import COLLECTIVES, SMALL_BYTES, perform
 from .demo_model import LENGTH
 from .demo_report import collectives, difference, mean_loss, summary
 from .demo_train import BATCH, Step, advance, fingerprint, sample
+from .files import make_folder, write
 from .gloo import ENGINES
 from .paint import console
 from .progress import progress
@@ -39,12 +41,17 @@ def demo(
     """Show the six collectives at work, then train a small language model on all ranks."""
     if ranks < 2 or steps < 1:
         raise ArgumentError(f"{ranks} ranks, {steps} steps: the demo needs at least 2 ranks and 1 step")
+    if pictures:
+        make_folder(pictures)
     out = console()
     begin = time.monotonic()
     out.print(f"Starting {ranks} processes.")
+    compile_first()
     with tempfile.TemporaryDirectory() as folder, unisono.world(ranks, timeout_s=120) as world:
+        with progress("starting"):
+            shown = collectives(world.run(perform))
         out.rule(f"Six collectives on {ranks} ranks")
-        out.print(collectives(world.run(perform)))
+        out.print(shown)
         _show_algorithm(out, ranks, pictures)
         out.rule("Data-parallel training")
         out.print(
@@ -66,9 +73,8 @@ def _show_algorithm(out: Console, ranks: int, pictures: Path | None) -> None:
     out.print(f"This all_reduce was [bold]{schedules['all_reduce'].name}[/], a table of transfers:")
     out.print(text(schedules["all_reduce"], width=out.width), markup=False)
     if pictures:
-        pictures.mkdir(parents=True, exist_ok=True)
         for name, schedule in schedules.items():
-            (pictures / f"{name}.svg").write_text(svg(schedule), encoding="utf-8")
+            write(pictures / f"{name}.svg", svg(schedule))
         out.print(f"Pictures of all six: {pictures}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -12,10 +13,15 @@ from rich.text import Text
 
 from ..algorithms.formula import LINES
 from ..draw.text import text
-from ..errors import AlgorithmError
-from ..units import format_bytes, parse_bytes, plural
+from ..errors import AlgorithmError, ArgumentError
+from ..measured import measured
+from ..schedule import levels
+from ..units import format_bytes, format_seconds, parse_bytes, plural
 from .facts import MOST_EXACT, Costs, Facts, bound_costs, facts
+from .on_this_host import on_this_host, time_candidates
+from .over_hosts import OverHosts, find_call, known_hosts, level_costs, part_rows, prove_call, times_of
 from .paint import console, paint, plain_table
+from .progress import progress
 from .report import VERBS, amount_text, proof_rows, reason, rounds_text
 from .target import Target, find_target
 
@@ -27,41 +33,122 @@ _MOST_ROUNDS, _MOST_LINES = 16, 20
 def explain(
     name: Annotated[str, typer.Argument(help="all_reduce, all_reduce.ring, or path/to/file.py:function")],
     *,
-    ranks: Annotated[int, typer.Option(help="How many ranks take part.")] = 4,
+    ranks: Annotated[int | None, typer.Option(help="How many ranks take part; by default 4, or by --hosts.")] = None,
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 16MiB.")] = "16MiB",
     algorithm: Annotated[str, typer.Option(help="This algorithm in place of the one that unisono would choose.")] = "",
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
+    hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 4x8, 3+1 or 2x2:round_robin.")] = "",
+    link: Annotated[str, typer.Option(help="The network between hosts, such as 1Gbit,100us; else UNISONO_LINK.")] = "",
+    rails: Annotated[int, typer.Option(help="So many ranks of a host send to other hosts; by default the best.")] = 0,
     collective: Annotated[str, typer.Option(help="What your own function is meant to be, such as all_reduce.")] = "",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Start ranks here, and time the call by each algorithm there is.")
+    ] = False,
     rounds: Annotated[bool, typer.Option(help="Show the rounds, one by one.")] = True,
     whole: Annotated[
         bool, typer.Option("--whole", help="Make and prove the whole table, however large it is.")
     ] = False,
 ) -> None:
-    """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds."""
+    """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
+
+    With --hosts: what goes between hosts, and how long it takes. A collective is then explained as a call over these
+    hosts (--algorithm and --rails say how they exchange), an algorithm such as all_reduce.ring as it is. On one host:
+    what each algorithm should take here by what `unisono tune` has measured, and with --measure what it does take.
+    """
     length = parse_bytes(nbytes)
-    target = find_target(name, ranks, algorithm=algorithm, collective=collective, root=root, nbytes=length)
+    places, ranks = known_hosts(hosts, ranks)
+    named = {"root": root, "nbytes": length}
+    call = find_call(name, places, **named, core=algorithm, rails=rails, link=link) if places else None
+    if measure and places and places.spans:
+        raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
+    if call:
+        _explain_call(call, nbytes, whole, rounds)
+        return
+    if rails or link:
+        raise ArgumentError("--rails and --link are for collectives over several hosts: add --hosts, such as 4x8")
+    target = find_target(name, ranks, algorithm=algorithm, collective=collective, **named)
     target.check()
     kind, title = target.algorithm.collective, target.algorithm.full_name
     out = console()
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
-    out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{size}, because {target.why}\n")
+    spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places and places.spans else ""
+    out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{spread}{size}, because {target.why}\n")
     grid = Text()
     if rounds and ranks <= MOST_EXACT:
-        grid = paint(text(target.schedule, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
+        table = replace(target.schedule, hosts=places)
+        grid = paint(text(table, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
     try:
-        found = facts(target, whole)
+        with progress(f"proving {title} for {plural(ranks, 'rank')}"):
+            found = facts(target, whole)
     except AlgorithmError:
         out.print(grid, soft_wrap=True, end="")  # it shows where the table goes wrong
         raise
     if found.costs:
         out.print(_costs(target, found.costs, nbytes))
+    if places and places.spans and ranks <= MOST_EXACT:
+        moved = levels(replace(target.schedule, hosts=places))
+        out.print()
+        out.print(level_costs(kind, places, root, moved, nbytes))
     out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
+    if measure or (ranks <= MOST_EXACT and not (places and places.spans)):
+        _here(target, length, measure)
     out.print(_about(target, found))
     if grid:
         out.print()
         out.print(grid, soft_wrap=True, end="")
     elif rounds:
         out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --ranks 8.")
+
+
+def _here(target: Target, nbytes: int, measure: bool) -> None:
+    """What the call takes on this machine, as far as that is known or asked for."""
+    found, out = measured(), console()
+    costs = found.costs if found else None
+    if costs or measure:
+        times = time_candidates(target, nbytes) if measure else {}
+        out.print(on_this_host(target, nbytes, costs, times))
+    if found and costs:
+        rates = costs.rates_of(nbytes)
+        call = f"a call {format_seconds(costs.call_s)}, a round more {format_seconds(costs.step_s)}"
+        own, copied, combined = (format_seconds(cost * (1 << 20)) for cost in rates[1:])
+        each = f"{call}; per MiB: its own vector {own}, copied from others {copied}, added {combined}"
+        out.print(f"[dim]{each}: measured on this machine on {found.on}[/]\n", soft_wrap=True)
+    elif measure:
+        out.print("[dim]unisono tune measures what predictions are made of[/]\n")
+
+
+def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> None:
+    """Explain a call over hosts. nbytes: the size of the vector, as the user gave it."""
+    call, length, out = found.call, parse_bytes(nbytes), console()
+    hosts, kind = call.hosts, call.collective
+    size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
+    shape = f"{plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')} ({hosts.text})"
+    out.print(f"[bold]{kind}.spanning[/] · {escape(shape)}{size}, because {found.why}\n")
+    with progress(f"explaining {shape}", 3) as show:
+        show(0, "counting")
+        moved = call.levels()
+        show(1, "proving")
+        proof, parts = prove_call(call, whole)
+        show(2, "who hears of whom")
+        heard = call.heard()
+    out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
+    table = plain_table()
+    table.show_header = False
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for label, said in (*part_rows(call, parts), *proof_rows(proof)):
+        table.add_row(label, escape(said))
+    everybody = set(range(len(hosts.members)))
+    if all(known == everybody for known in heard):
+        table.add_row("gate", "no result is written before all hosts are known to make this call")
+    out.print()
+    out.print(table)
+    if rounds and hosts.ranks <= MOST_EXACT:
+        out.print()
+        grid = text(call.schedule(), width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES)
+        out.print(paint(grid), soft_wrap=True, end="")
+    elif rounds:
+        out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --hosts 4x2.")
 
 
 def _costs(target: Target, costs: Costs, size: str) -> Table:

@@ -7,11 +7,7 @@ those of the formulas in its docstring, which the tests compare with the counts.
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log2
 
@@ -31,7 +27,7 @@ from ..schedule import (
 from ..units import plural
 from .target import Target
 
-__all__ = ["MOST_EXACT", "Costs", "Facts", "bound_costs", "facts", "patience"]
+__all__ = ["MOST_EXACT", "Costs", "Facts", "bound_costs", "facts"]
 
 MOST_EXACT = 128
 """Up to so many ranks a table is proved exactly and its rounds can be shown."""
@@ -79,21 +75,19 @@ def facts(target: Target, whole: bool = False) -> Facts:
         return Facts(_counted(schedule), proof, time.perf_counter() - begin, note)
 
     if whole or ranks <= MOST_EXACT:
-        with patience(f"making and proving the whole table for {plural(ranks, 'rank')}"):
-            return known(target.schedule, prove(target.schedule))
+        return known(target.schedule, prove(target.schedule))
     ask = f"--ranks {MOST_EXACT} or --whole"
-    with patience(f"proving {algorithm.full_name} for {plural(ranks, 'rank')}"):
-        one = algorithm.symmetric(ranks)
-        if one is not None:
-            return known(one, prove_symmetric(one))
-        rows = _expected_rows(algorithm, ranks)
-        if rows > _MOST_ROWS:
-            note = f"left out: the table would have about {rows:.2g} rows; ask for it with {ask}"
-            return Facts(_formulas(algorithm, ranks), None, 0.0, note)
-        schedule = target.schedule
-        if schedule.collective in HOLDERS:
-            return known(schedule, prove_by_fingerprints(schedule))
-        return known(schedule, None, f"left out above {plural(MOST_EXACT, 'rank')}; ask for it with {ask}")
+    one = algorithm.symmetric(ranks)
+    if one is not None:
+        return known(one, prove_symmetric(one))
+    rows = _expected_rows(algorithm, ranks)
+    if rows > _MOST_ROWS:
+        note = f"left out: the table would have about {rows:.2g} rows; ask for it with {ask}"
+        return Facts(_formulas(algorithm, ranks), None, 0.0, note)
+    schedule = target.schedule
+    if schedule.collective in HOLDERS:
+        return known(schedule, prove_by_fingerprints(schedule))
+    return known(schedule, None, f"left out above {plural(MOST_EXACT, 'rank')}; ask for it with {ask}")
 
 
 def bound_costs(collective: str, ranks: int) -> Costs:
@@ -104,18 +98,6 @@ def bound_costs(collective: str, ranks: int) -> Costs:
     sent = own if collective == "gather" else bounds.sent
     received = own if collective == "scatter" else lower_bounds(dual, ranks).sent
     return Costs(bounds.rounds, sent, received, bounds.added)
-
-
-@contextmanager
-def patience(what: str, after_s: float = 2.0) -> Iterator[threading.Timer]:
-    """Say on standard error what takes so long, if it does."""
-    timer = threading.Timer(after_s, lambda: print(f"unisono: {what} ...", file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield timer
-    finally:
-        timer.cancel()
 
 
 def _counted(schedule: Schedule) -> Costs:

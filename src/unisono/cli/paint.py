@@ -32,6 +32,7 @@ def paint(grid: str) -> Text:
     painted.highlight_regex(re.escape(MARK) + r"\S+", "bold green")
     painted.highlight_regex(re.escape(WRONG) + r"\S+", "bold red")
     painted.highlight_regex(r"─+[+∪]?─*→", "cyan")
+    painted.highlight_regex(r"═+[+∪]?→?", "bold magenta")
     painted.highlight_regex(re.compile(r"^(round \d+|before)", re.MULTILINE), "bold")
-    painted.highlight_regex(r"(?<= )rank \d+|chunks? |· ", "dim")
+    painted.highlight_regex(r"(?<= )(rank|host) \d+|chunks? |· |│", "dim")
     return painted

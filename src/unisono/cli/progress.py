@@ -1,7 +1,11 @@
-"""How far a command has come: a bar on a terminal, plain lines elsewhere."""
+"""How far a command has come, once it takes longer than a second: a bar on a terminal, nothing elsewhere.
+
+A pipe, a file or a log gets results only. The bar goes when the work is done.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,25 +16,29 @@ __all__ = ["progress"]
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
+def progress(title: str, total: int | None = None, after_s: float = 1.0) -> Iterator[Callable[[int, str], None]]:
     """Show on standard error how many of `total` steps are done. Yields a function to call with this and a comment.
 
-    A terminal has a bar. A pipe or a file gets a line at once, and one whenever another tenth is done.
+    Without a total, the bar says only that something goes on, and since when. One at a time.
     """
     console = Console(stderr=True, highlight=False, markup=False)
-    if console.is_terminal:
-        columns = TextColumn(title), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("", total=total)
-            yield lambda done, comment: bar.update(task, completed=done, description=comment)
+    if not console.is_terminal:
+        yield lambda _done, _comment: None
         return
-    tenths = 0
-
-    def show(done: int, comment: str) -> None:
-        nonlocal tenths
-        if tenths < 10 * done // total:
-            tenths = 10 * done // total
-            console.print(f"{title}: {10 * tenths} %  {comment}", soft_wrap=True)
-
-    console.print(f"{title}: 0 %", soft_wrap=True)
-    yield show
+    columns = (
+        TextColumn("{task.fields[title]}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("", total=total, title=title)
+    timer = threading.Timer(after_s, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done, comment: bar.update(task, completed=done, description=comment)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()

@@ -18,6 +18,8 @@ _METHODS = {
     "exact": "",
     "symmetric": "; all ranks do the same, so one of them stands for all",
     "fingerprints": "; by random fingerprints of a sample of chunks",
+    "parts": "; by its parts, each of which keeps its own contract",
+    "sampled parts": "; by its parts, each of which keeps its own contract, for a sample of blocks",
     "symmetric fingerprints": "; by random fingerprints of one rank, which stands for all because all do the same",
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import ArgumentError
 from ..local_world.script import run_script
+from .compiling import compile_first
 
 __all__ = ["run"]
 
@@ -19,10 +20,14 @@ def run(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="For the script, as they are; a -n directly after it is ours.")
     ] = None,
-    ranks: Annotated[int, typer.Option(*_RANKS, help="How many processes.")] = 4,
+    ranks: Annotated[
+        int | None, typer.Option(*_RANKS, help="How many processes: 4, unless --hosts says.", show_default=False)
+    ] = None,
+    hosts: Annotated[str | None, typer.Option(help="As if on several hosts: 2x2, or 3+1.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that the script may take.")] = None,
-    prefix: Annotated[bool, typer.Option(help="Print [rank 2] before each line of rank 2.")] = True,
+    prefix: Annotated[bool, typer.Option(help=r"Print \[rank 2] before each line of rank 2.")] = True,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Failures do not end the other ranks.")] = False,
+    restarts: Annotated[int, typer.Option(help="How many processes may be started for ranks that die.")] = 0,
 ) -> None:
     """Run a script on several processes of this host, without a port, as torchrun would.
 
@@ -30,13 +35,18 @@ def run(
     where a rank failed, or with --keep-going where all did; its traceback is shown.
     """
     rest = arguments or []
-    if rest and rest[0] in _RANKS:  # unisono run script.py -n 4
-        if len(rest) < 2 or not rest[1].isdecimal():
-            raise ArgumentError(f"{rest[0]} needs a number of processes: unisono run {script} {rest[0]} 4")
-        ranks, rest = int(rest[1]), rest[2:]
-    outcomes = run_script(script, rest, ranks, timeout_s=timeout, prefix=prefix, return_exceptions=keep_going)
+    name, _, number = rest[0].partition("=") if rest else ("", "", "")
+    if name in _RANKS:  # unisono run script.py -n 4
+        rest = rest[1:] if number else rest[2:]
+        number = number or "".join((arguments or [])[1:2])
+        if not number.isdecimal():
+            raise ArgumentError(f"{name} needs a number of processes: unisono run {script} {name} 4")
+        ranks = int(number)
+    compile_first()
+    options: dict[str, Any] = {"hosts": hosts, "timeout_s": timeout, "prefix": prefix, "return_exceptions": keep_going}
+    outcomes = run_script(script, rest, ranks, restarts=restarts, **options)
     failures = list(filter(None, outcomes))
     for error in failures:
         typer.secho(f"unisono: {error}", err=True, fg="red")
-    if len(failures) == ranks:
+    if len(failures) == len(outcomes):
         raise typer.Exit(1)

@@ -13,11 +13,13 @@ import unisono
 
 from ..config import Config
 from ..errors import ArgumentError
-from ..measured import Measured, save
-from ..units import format_bytes
+from ..measured import Measured, file, save
+from ..units import format_bytes, format_seconds
+from .compiling import compile_first
 from .machine import date, processor, processors
 from .paint import console, plain_table
 from .progress import progress
+from .timed_here import SIZES, host_costs
 from .tune_calls import Trial, measure
 
 __all__ = ["Question", "cut", "pick", "tune"]
@@ -26,6 +28,9 @@ _KI, _MI = 1 << 10, 1 << 20
 
 _TURNS = 7
 """How many turns each alternative has."""
+
+_FOR_COSTS = 0.3
+"""Of the time, for what calls cost."""
 
 _ENOUGH = 0.05
 """A default gives way to what is faster by this share, on the mean of the calls tried."""
@@ -69,15 +74,21 @@ def tune(
 ) -> None:
     """Measure on this machine what else is a default, and keep the figures for programs that start from now on.
 
+    Then what calls cost here: each one, each round, and bytes; `unisono explain` and `simulate` make prices of it.
+
     Other programs that run meanwhile spoil the figures.
     """
     if processors() < 2:
         raise ArgumentError("tune needs two processors, one for each of two ranks; this process may use one only")
+    if file() is None:
+        raise ArgumentError("UNISONO_MEASURED is empty, so there is no file for figures: unset it, or name one")
     default, found = Config(), dict[str, int]()
     questions = list(_questions())
-    share_s = seconds / sum(len(question.calls) for question in questions)
+    many = sum(len(question.calls) for question in questions)
+    share_s = seconds * (1 - _FOR_COSTS) / many
+    compile_first()
     with (
-        progress("tune, 2 ranks", sum(len(question.calls) for question in questions)) as show,
+        progress("tune, 2 ranks", many + len(SIZES)) as show,
         unisono.world(2, timeout_s=120, config=Config(segment_bytes=_MI)) as world,
     ):
         done = 0
@@ -94,9 +105,9 @@ def tune(
                 times.append([min(map(max, *of_trial)) for of_trial in zip(*ranks, strict=True)])
                 done += 1
             found[question.setting] = _answer(question, times, getattr(default, question.setting))
-        show(done, "")
+        costs = host_costs(world, seconds * _FOR_COSTS, lambda done: show(many + done, "what calls cost"))
+        show(many + len(SIZES), "")
     today = date()
-    path = save(Measured(today.split()[0], found))
     out = console()
     out.print(f"{processor()}, {processors()} processors · unisono {unisono.__version__} · {today}\n")
     table = plain_table()
@@ -104,9 +115,18 @@ def tune(
         table.add_column(column)
     for knob in fields(Config):
         if knob.name in found:
-            figures = (format_bytes(getattr(config, knob.name)) for config in (default, Config(**found)))
+            figures = (format_bytes(getattr(config, knob.name)) for config in (default, default.having(found)))
             table.add_row(knob.name, *figures, knob.metadata["why"])
     out.print(table)
+    out.print(f"\nA call takes {format_seconds(costs.call_s)}, each further round {format_seconds(costs.step_s)}.")
+    for rates in costs.rates:
+        own, copied, combined = (format_seconds(cost * _MI) for cost in rates[1:])
+        said = f"a rank's own vector takes {own} per MiB, what it copies from others {copied}, what it adds {combined}"
+        out.print(f"In calls on {format_bytes(rates.nbytes)} {said}.", soft_wrap=True)
+    try:
+        path = save(Measured(today.split()[0], found, costs))
+    except OSError as error:
+        raise ArgumentError(f"the figures are not kept ({error}): name another file with UNISONO_MEASURED") from error
     out.print(
         f"\nKept in {path} for programs that start from now on. Remove the file for the defaults.", soft_wrap=True
     )

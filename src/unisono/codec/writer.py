@@ -130,6 +130,8 @@ class _Writer:
             )
         if tensor.layout is not torch.strided:
             raise DTypeError(f"{self.where(tensor)} is a {tensor.layout} tensor: pass .to_dense(), {_OR_PICKLE}")
+        if tensor.is_nested:
+            raise DTypeError(f"{self.where(tensor)} is nested: pass .unbind(), {_OR_PICKLE}")
         if tensor.is_quantized:
             raise DTypeError(f"{self.where(tensor)} is quantized: pass .int_repr(), {_OR_PICKLE}")
         if not tensor.is_cpu:

@@ -36,7 +36,9 @@ def all_to_all(
         return made
     with Call(what, group, async_op, timeout_s) as call:
         if not isinstance(input_tensor_list, Sequence) or not input_tensor_list:
-            raise DTypeError(f"input_tensor_list: expected a list of {call.group.size} tensors")
+            raise DTypeError(
+                f"input_tensor_list: expected a list of {call.group.size} tensors; for one tensor: all_to_all_single"
+            )
         sizes = check_tensors("input_tensor_list", input_tensor_list, call.group)
         like, outputs = input_tensor_list[0], output_tensor_list
         if outputs is not None:

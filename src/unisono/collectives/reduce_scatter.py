@@ -38,7 +38,9 @@ def reduce_scatter(
         return made
     with Call(what, group, async_op, timeout_s) as call:
         if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], Tensor):
-            raise DTypeError(f"input_list: expected a list of {call.group.size} tensors")
+            raise DTypeError(
+                f"input_list: expected a list of {call.group.size} tensors; for one tensor: reduce_scatter_single"
+            )
         sizes = check_tensors("input_list", input_list, call.group, output.dtype if output is not None else None)
         call.returns = output is None
         if output is None:

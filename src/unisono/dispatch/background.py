@@ -138,8 +138,11 @@ def _finish(
             check_nested(group, str(group))
         group.lock.acquire()
     try:
+        number = group.host.call_number
         if status is None:
             status = group.run(plan.address, inp, out, group.state)
-        return status == DONE or attend(group, plan, inp, out, status, timeout_s, where)
+        made = status == DONE or attend(group, plan, inp, out, status, timeout_s, where)
+        group.host.log.mark_background(number)
+        return made
     finally:
         group.lock.release()

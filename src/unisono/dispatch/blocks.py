@@ -20,11 +20,12 @@ from ..membership.group import Group
 from ..records import only_sizes_differ
 from ..schedule import ROOTED
 from ..watch import caller
+from .anywhere import plan_step
 from .checking import checking
 from .known import What, ask_for_sizes
 from .request import Request, Tensors, is_one
 from .sizes import Sides, sides
-from .step import Action, How, contiguous, plan_step
+from .step import Action, How, contiguous
 
 __all__ = ["plan_blocks"]
 

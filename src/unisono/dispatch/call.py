@@ -9,12 +9,13 @@ from ..records import CallRecord
 from ..schedule import BLOCKED
 from ..watch import caller
 from ..work import Worker
+from .anywhere import plan_step
 from .blocks import plan_blocks
 from .checking import checking
 from .fold import plan_fold, premultiplied, whole_tensors
 from .known import What
 from .request import Request
-from .step import Action, How, plan_step
+from .step import Action, How
 
 __all__ = ["Call"]
 

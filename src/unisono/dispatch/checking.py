@@ -63,6 +63,8 @@ def _announce(group: Group, record: CallRecord) -> None:
         if _all_have_followed(group):
             group.host.arena.board(group.rank).set_call(group.host.call_number, record)
             group.host.refuse_call()
+            if group.span is not None:
+                group.span.tell()
 
 
 def _all_have_followed(group: Group) -> bool:
@@ -74,5 +76,7 @@ def _all_have_followed(group: Group) -> bool:
     while not group.host.all_have_ended():
         if time.monotonic() > until or group.broken is not None or aborted(group):
             return False
+        if group.span is not None:
+            group.span.ask()
         time.sleep(0.0005)
     return True

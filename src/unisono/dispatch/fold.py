@@ -11,8 +11,9 @@ from ..engine.tensors import as_bits
 from ..engine.written import mark_written, needed_by_autograd
 from ..errors import ArgumentError, DTypeError
 from ..ops import CustomOp, PremulSum
+from .anywhere import plan_step
 from .request import Request, Tensors, is_one
-from .step import Action, How, plan_step
+from .step import Action, How
 
 __all__ = ["plan_fold", "premultiplied", "whole_tensors"]
 

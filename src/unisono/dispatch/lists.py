@@ -36,7 +36,7 @@ def list_shortcut(group: Group | None, what: What, inp: Any, out: Any, timeout_s
         addresses = tuple(map(_data_ptr, tensors))
     except (AttributeError, KeyError, RuntimeError, StopIteration, TypeError):
         return UNKNOWN
-    if not (timeout_s is None or timeout_s.__class__ is float):
+    if not (timeout_s is None or (timeout_s.__class__ is float and timeout_s >= 0.0)):
         return UNKNOWN
     places = known.places(addresses)
     if places is None:

@@ -22,7 +22,7 @@ from .background import patience_ns
 from .known import in_heap
 from .request import Request, Tensors, is_one
 
-__all__ = ["PlanKey", "make_plan"]
+__all__ = ["PlanKey", "check_order", "make_plan"]
 
 _MOST_PLANS = 4096
 """How many plans a group keeps, so that a program with ever new sizes does not use ever more memory."""
@@ -75,7 +75,7 @@ def make_plan(
         else:
             chosen, why = find(request.collective, algorithm), "the call names it"
         schedule = chosen.schedule(group.size, request.root)
-        _check_order(request, schedule)
+        check_order(request, schedule)
         op = request.op if isinstance(request.op, str | CustomOp) else None
         plan = group.host.plan(schedule, lowering, request.record, dtype_name(like.dtype), blocks, op)
         writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
@@ -88,7 +88,7 @@ def make_plan(
     return plan
 
 
-def _check_order(request: Request, schedule: Schedule) -> None:
+def check_order(request: Request, schedule: Schedule) -> None:
     """Raise ArgumentError if the table combines values in an order that the op does not allow."""
     op, dtype = request.op, request.like.dtype
     if op == "avg" and not (dtype.is_floating_point or dtype.is_complex) and not _in_one_pass(schedule):

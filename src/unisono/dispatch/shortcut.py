@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -12,9 +11,9 @@ from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..errors import MismatchError
 from ..membership import current
 from ..membership.group import Group
-from ..units import format_bytes, format_seconds
 from ..watch import attend, caller, interrupted
 from .background import begin
+from .debug import debug_line
 from .known import UNKNOWN, What
 from .learn import learn, stage_private
 
@@ -62,7 +61,7 @@ def shortcut(
                 return UNKNOWN
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return UNKNOWN
-    if not (timeout_s is None or timeout_s.__class__ is float):
+    if not (timeout_s is None or (timeout_s.__class__ is float and timeout_s >= 0.0)):
         return UNKNOWN
     if async_op:
         held = plan.writes and (out.requires_grad or use_count(out) > 1)
@@ -109,7 +108,5 @@ def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | No
             interrupted(group, plan, error, where or caller())
             raise
     if group.host.config.debug:
-        took = format_seconds(time.perf_counter() - began)
-        call = f"[rank {group.rank}] {plan.record.text}: {format_bytes(plan.nbytes)} in {took}; {plan.why}"
-        sys.stderr.write(f"{call}\n")
+        debug_line(group, plan.record, plan.nbytes, plan.why, began)
     return True

@@ -1,4 +1,4 @@
-"""`plan_step`: plan one run of a table, to be made later, on tensors of any layout."""
+"""`plan_inside`: plan one run of a table inside a host, to be made later, on tensors of any layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .planning import make_plan
 from .request import Request, Tensors, is_one
 from .shortcut import run_plan
 
-__all__ = ["Action", "How", "contiguous", "plan_step"]
+__all__ = ["Action", "How", "contiguous", "plan_inside"]
 
 Action = Callable[[str | None], Any]
 """Makes a planned call. Takes the user's line, if it is known; returns the result."""
@@ -36,7 +36,7 @@ class How(NamedTuple):
     timeout_s: float | None = None
 
 
-def plan_step(how: How, request: Request, known_as: What | None = None) -> Action:
+def plan_inside(how: How, request: Request, known_as: What | None = None) -> Action:
     """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
     group = how.group
     inp, out, copy_back = contiguous(request, group)

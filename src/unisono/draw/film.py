@@ -6,6 +6,7 @@ Unlike a proof, a film does not stop at an error, so the drawing of a wrong tabl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -72,6 +73,8 @@ class Film:
         These are the fault's slot, after its round; slots in which a contribution was combined twice; and at the end
         the slots of the result that do not hold what they must.
         """
+        if self.fault is None:
+            return set()
         state = self.states()[number]
         found = {slot for slot, held in state.items() if len(set(held)) < len(held)}
         if self.fault and self.fault.slot and self.fault.round == number - 1:
@@ -89,8 +92,9 @@ def film(schedule: Schedule, rounds: int | None = None) -> Film:
     schedule = spread(schedule)
     check_rows(schedule)
     promise = contract(schedule)
-    before = {slot: _held(value) for slot, value in promise.before.items()}
-    must = {slot: _held(value) for slot, value in promise.after.items()}
+    held = cache(_held)  # many slots must hold the same
+    before = {slot: held(value) for slot, value in promise.before.items()}
+    must = {slot: held(value) for slot, value in promise.after.items()}
     table = expand(schedule)
     length = schedule.rounds if rounds is None else min(rounds, schedule.rounds)
     steps: list[list[tuple[int, Slot, Slot, int]]] = [[] for _ in range(length)]

@@ -1,15 +1,18 @@
 """The parts of a picture: columns of boxes with the contents of slots, and arrows between them for a round's transfers.
 
-Time runs from left to right. Every rank has a lane, every chunk a colour.
+Time runs from left to right. Every rank has a lane, every chunk a colour. Where hosts are known, the lanes of each are
+in a frame, and what goes from host to host is dashed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 from ..schedule.contract import Slot
+from ..schedule.hosts import Hosts
 from ..schedule.table import ADD, COPY, JOIN, X
 from .film import Film, Held, Motion
 
@@ -27,6 +30,7 @@ _GAP = 3  # between two boxes
 _LETTER = 6.4  # width of a letter, about
 _LEGIBLE = 13  # the least height of a box that has numbers in it
 _NARROWEST = 280  # from the first column to the last, so that there is room for the title
+_FRAME = 22  # what the frame of a host adds above its lanes
 
 Slots = Sequence[tuple[int, int]]
 """The (buffer, chunk) pairs that a column shows for each rank."""
@@ -43,13 +47,38 @@ class Geometry:
     lane: float
     pitch: float
 
+    @cached_property
+    def hosts(self) -> Hosts | None:
+        """The hosts, if there is more than one to tell apart."""
+        hosts = self.story.schedule.hosts
+        return hosts if hosts and hosts.spans else None
+
+    @cached_property
+    def tops(self) -> Mapping[int, float]:
+        """The upper edge of each rank's lane: host by host, with room for the frames."""
+        if self.hosts is None:
+            return {rank: rank * self.lane for rank in range(self.story.schedule.ranks)}
+        return {
+            rank: place * self.lane + (self.hosts.host_of(rank) + 1) * _FRAME
+            for place, rank in enumerate(self.hosts.order)
+        }
+
+    @property
+    def tall(self) -> float:
+        """The height of all lanes."""
+        return max(self.tops.values()) + self.lane
+
+    def far(self, move: Motion) -> bool:
+        """Does it go from host to host?"""
+        return self.hosts is not None and self.hosts.host_of(move.source[0]) != self.hosts.host_of(move.target[0])
+
     def x(self, column: int) -> float:
         """The left edge of the boxes in a column."""
         return LABELS + column * self.pitch
 
     def y(self, rank: int, row: int, rows: int) -> float:
         """The middle of a box: row `row` of `rows`, in the lane of a rank."""
-        return (rank + 0.5) * self.lane + (row - (rows - 1) / 2) * (self.height + _GAP)
+        return self.tops[rank] + 0.5 * self.lane + (row - (rows - 1) / 2) * (self.height + _GAP)
 
     def hue(self, held: Held) -> int:
         """The index of a colour: by chunk, or by rank if chunks change their place."""
@@ -74,8 +103,12 @@ def lanes(lay: Geometry, slots: Slots, width: float) -> str:
     out = ['<text class="quiet small middle" x="22" y="-6">rank</text>']
     if named:
         out.append(f'<text class="quiet small end" x="{LABELS - 6}" y="-6">chunk</text>')
-    for rank in range(lay.story.schedule.ranks):
-        top, middle = rank * lay.lane, (rank + 0.5) * lay.lane
+    for number, host in enumerate(lay.hosts.members if lay.hosts else ()):
+        top, high = lay.tops[host[0]] - _FRAME + 3, len(host) * lay.lane + _FRAME - 4
+        out.append(f'<rect class="host" x="-6" y="{top:g}" width="{width + 12:g}" height="{high:g}" rx="9"/>')
+        out.append(f'<text class="quiet small" x="6" y="{top + 13:g}">host {number}</text>')
+    for rank, top in lay.tops.items():
+        middle = top + 0.5 * lay.lane
         out.append(f'<rect class="lane" y="{top + 2:g}" width="{width:g}" height="{lay.lane - 4:g}" rx="6"/>')
         out.append(f'<circle class="rank" cx="22" cy="{middle:g}" r="13"/>')
         out.append(f'<text class="middle" x="22" y="{middle + 4:g}">{rank}</text>')
@@ -118,7 +151,8 @@ def arrows(lay: Geometry, column: int, moves: Iterable[Motion]) -> str:
             end = lay.y(dst, row_of[target[0], target[1]], len(row_of))
             hue = lay.hue(move.carries) if move.carries else "none"
             path = f"M{left:g} {start:g}C{left + bend:g} {start:g} {right - bend - 9:g} {end:g} {right - 9:g} {end:g}"
-            out.append(f'<g class="move {_OPS[move.op]}" data-from="{_address(column, move.source)}">')
+            kind = f"move {_OPS[move.op]}{' far' if lay.far(move) else ''}"
+            out.append(f'<g class="{kind}" data-from="{_address(column, move.source)}">')
             out.append(f'<path class="path s{hue}" d="{path}"/>{_head(right, end, move.op, hue)}</g>')
         out.append("</g>")
     return "".join(out)
@@ -137,6 +171,8 @@ def key(lay: Geometry, ops: Collection[int], width: float) -> tuple[str, float]:
     story = lay.story
     verbs = {COPY: "copies", ADD: "adds", JOIN: "joins"}
     items = [(f'<path class="path sq" d="M0 0h22"/>{_head(32, 0, op, "q")}', 40.0, verbs[op]) for op in sorted(ops)]
+    if lay.hosts and ops:
+        items.append(('<g class="far"><path class="path sq" d="M0 0h32"/></g>', 40.0, "between hosts"))
     if story.full > 1:
         some = tuple((rank, 0) for rank in range(0, story.schedule.ranks, 2))
         box = f'<g transform="translate(0 {-lay.height / 2:g})">{_box(lay, some)}</g>'

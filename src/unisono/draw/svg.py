@@ -13,7 +13,7 @@ from ..units import plural
 from .film import Film, film
 from .picture import Svg
 from .shapes import HUES, LABELS, Geometry, arrows, boxes, key, lanes, layout
-from .words import costs
+from .words import between, costs, size
 
 __all__ = ["STYLE", "check_size", "headline", "looks", "svg", "svg_contract"]
 
@@ -31,10 +31,12 @@ STYLE = (
     ".unisono .end{text-anchor:end}"
     ".unisono .card{fill:#ffffff}"
     ".unisono .lane{fill:#eff2f5}"
+    ".unisono .host{fill:none;stroke:#8a96a3;stroke-width:1.5}"
     ".unisono .rank{fill:#ffffff;stroke:#8a96a3;stroke-width:1.5}"
     ".unisono .frame{fill:#ffffff;stroke:#9aa5b1;stroke-width:1}"
     ".unisono .void .frame{fill:none;stroke:#b8c1cb;stroke-dasharray:2 2}"
     ".unisono .path{fill:none;stroke-width:1.8}"
+    ".unisono .far .path{stroke-width:2.6;stroke-dasharray:7 4}"
     ".unisono .plus{stroke:#ffffff;stroke-width:1.6;fill:none}"
     ".unisono .open{fill:#ffffff}"
     ".unisono .cq{fill:#6b7a8f}.unisono .sq{stroke:#6b7a8f}"
@@ -61,7 +63,7 @@ def svg(schedule: Schedule) -> Svg:
     story = film(schedule)
     check_size(story)
     lay = layout(story, len(story.slots), schedule.rounds)
-    height = schedule.ranks * lay.lane
+    height = lay.tall
     strips = _strips(lay, height)
     each = -(-schedule.rounds // strips)
     states, out = story.states(), []
@@ -87,7 +89,7 @@ def svg_contract(schedule: Schedule) -> Svg:
     sides = [sorted({(buffer, chunk) for _, buffer, chunk in state}) for state in (story.before, story.must)]
     longest = max(sides, key=len)
     lay = layout(story, len(longest), 1)
-    wide, height = _wide(lay, 1), schedule.ranks * lay.lane
+    wide, height = _wide(lay, 1), lay.tall
     left, right, middle = lay.x(0) + lay.width + 20, lay.x(1) - 20, height / 2
     arrow = f"M{left:g} {middle - 5:g}H{right - 16:g}v-8l16 13l-16 13v-8H{left:g}z"
     words = f'<text class="middle" x="{(left + right) / 2:g}" y="{middle - 18:g}">{escape(schedule.collective)}</text>'
@@ -115,8 +117,14 @@ def looks(story: Film, number: int) -> Mapping[Slot, str]:
 def headline(story: Film) -> list[str]:
     """The title of a picture and the lines below it: size, costs, and the fault, if there is one."""
     schedule = story.schedule
-    size = f"{plural(schedule.ranks, 'rank')} · {plural(schedule.rounds, 'round')}"
-    return [schedule.name, size, costs(schedule), *(wrap(str(story.fault), _LETTERS) if story.fault else [])]
+    shape = f"{size(schedule)} · {plural(schedule.rounds, 'round')}"
+    return [
+        schedule.name,
+        shape,
+        costs(schedule),
+        *between(schedule),
+        *(wrap(str(story.fault), _LETTERS) if story.fault else []),
+    ]
 
 
 def check_size(story: Film) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from textwrap import wrap
 
 from ..schedule.contract import Slot
+from ..schedule.hosts import Hosts
 from ..schedule.table import ADD, COPY, JOIN, Schedule, X
 from ..units import plural
 from .film import Film, Held, Motion, film
 from .picture import Grid
-from .words import costs, spans
+from .words import between, costs, size, spans
 
 __all__ = ["MARK", "WRONG", "text", "transfers"]
 
@@ -21,13 +22,16 @@ WRONG = "✗"
 """The mark of what is wrong."""
 
 _ARROW = {COPY: "──→", ADD: "─+→", JOIN: "─∪→"}
+_FAR = {COPY: "══→", ADD: "═+→", JOIN: "═∪→"}
 _WIDEST_CELL = 7
+_EDGE = " │"
 
 
 def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = None, lines: int | None = None) -> Grid:
     """Draw the rounds of a schedule as a grid: ranks are columns, chunks are rows.
 
-    A cell names the ranks whose contributions a slot holds. ▸ marks what the round has written, ✗ what is wrong.
+    A cell names the ranks whose contributions a slot holds. ▸ marks what the round has written, ✗ what is wrong. If the
+    table knows its hosts, their ranks stand together, and a double line goes from host to host.
 
     width: columns of the page; ranks that do not fit are counted only. rounds, lines: the most rounds, and the most
     lines per round, that are shown; the rest is counted. None shows all.
@@ -44,7 +48,7 @@ def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = No
         written = {move.target for move in shown[number - 1].moves} if number else set()
         beside = [f"round {number - 1}" if number else "before", *_limit([_cut(line, left) for line in block], lines)]
         wrong = story.wrong(number)
-        cells = [grid.head, *_limit([grid.row(slot, state, written, wrong) for slot in story.slots], lines)]
+        cells = [*grid.heads, *_limit([grid.row(slot, state, written, wrong) for slot in story.slots], lines)]
         out += [f"{a:{left}}  {b}".rstrip() for a, b in zip_longest(beside, cells, fillvalue="")] + [""]
     if len(shown) < schedule.rounds:
         out.append(f"… {plural(schedule.rounds - len(shown), 'more round')}")
@@ -52,21 +56,26 @@ def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = No
 
 
 def transfers(story: Film, moves: Iterable[Motion]) -> list[str]:
-    """Transfers as lines like `0 ─+→ 1  chunk 2`. Equal transfers of several ranks share a line: `0 ──→ 1..3`."""
+    """Transfers as lines like `0 ─+→ 1  chunk 2`. Equal transfers of several ranks share a line: `0 ──→ 1..3`.
+
+    Between hosts the line is double: `0 ══→ 2  chunk 1`.
+    """
+    hosts = story.schedule.hosts
     chunks: dict[tuple[int, int, int, int, int, int], list[int]] = {}
     for move in moves:
         (src, sbuf, schunk), (dst, dbuf, dchunk) = move.source, move.target
         shift = (dchunk - schunk) % story.schedule.chunks
         chunks.setdefault((src, dst, move.op, sbuf, dbuf, shift), []).append(schunk)
-    receivers: dict[tuple[int, int, str], list[int]] = {}
+    receivers: dict[tuple[int, str, str], list[int]] = {}
     for (src, dst, op, sbuf, dbuf, shift), sent in chunks.items():
         landed = [(chunk + shift) % story.schedule.chunks for chunk in sent]
         what, there = _slots(story, sbuf, sent), _slots(story, dbuf, landed)
-        receivers.setdefault((src, op, what if what == there else f"{what} as {there}"), []).append(dst)
-    senders: dict[tuple[str, int, str], list[int]] = {}
-    for (src, op, what), to in receivers.items():
-        senders.setdefault((spans(sorted(to)), op, what), []).append(src)
-    lines = sorted((min(who), spans(sorted(who)), _ARROW[op], to, what) for (to, op, what), who in senders.items())
+        arrow = (_FAR if hosts and hosts.host_of(src) != hosts.host_of(dst) else _ARROW)[op]
+        receivers.setdefault((src, arrow, what if what == there else f"{what} as {there}"), []).append(dst)
+    senders: dict[tuple[str, str, str], list[int]] = {}
+    for (src, arrow, what), to in receivers.items():
+        senders.setdefault((spans(sorted(to)), arrow, what), []).append(src)
+    lines = sorted((min(who), spans(sorted(who)), arrow, to, what) for (to, arrow, what), who in senders.items())
     widest = max((len(who) for _, who, *_ in lines), default=0)
     return [f"{who:>{widest}} {arrow} {to}  {what}" for _, who, arrow, to, what in lines]
 
@@ -108,7 +117,10 @@ def _title(story: Film, width: int | None) -> list[str]:
     else:
         cell = "2: what rank 2 had"
     marks = [*(signs[op] for op in sorted(story.ops())), f"{MARK} just written", cell]
-    lines = [f"{schedule.name}: {plural(schedule.ranks, 'rank')}, {plural(schedule.rounds, 'round')}", costs(schedule)]
+    if schedule.hosts and schedule.hosts.spans:
+        marks.insert(-2, "══ between hosts")
+    lines = [f"{schedule.name}: {size(schedule)}, {plural(schedule.rounds, 'round')}", costs(schedule)]
+    lines += between(schedule)
     if story.fault:
         marks.insert(-1, f"{WRONG} wrong")
         lines.append(str(story.fault))
@@ -117,7 +129,7 @@ def _title(story: Film, width: int | None) -> list[str]:
 
 
 class _Columns:
-    """The right side of the grid: one column for each rank that fits, one row for each slot."""
+    """The right side of the grid: one column for each rank that fits, host by host, one row for each slot."""
 
     def __init__(self, story: Film, width: int | None) -> None:
         self.story = story
@@ -125,21 +137,34 @@ class _Columns:
         values = {held for state in story.states() for held in state.values()}
         self.cell = max([len(f"rank {ranks - 1}"), *(len(_contents(story, held)) for held in values)]) + 2
         self.label = max(len(_name(story, *slot)) for slot in story.slots) + 1
-        fit = ranks
-        if width is not None and self.label + ranks * self.cell > width:
-            fit = max(1, (width - self.label - len(f"  … {ranks} more ranks")) // self.cell)
-        self.shown = range(fit)
+        hosts = story.schedule.hosts or Hosts.one(ranks)
+        self.shown, first = hosts.order, {host[0]: number for number, host in enumerate(hosts.members)}
+        self.edges = {rank: _EDGE for rank in first if rank != hosts.order[0]}
+        if width is not None and self.label + self._wide(ranks) > width:
+            room = width - self.label - len(f"  … {ranks} more ranks")
+            fit = max([1, *(k for k in range(1, ranks) if self._wide(k) <= room)])
+            self.shown = hosts.order[:fit]
         rest = ranks - len(self.shown)
-        heads = "".join(f"  {f'rank {rank}':{self.cell - 2}}" for rank in self.shown)
-        self.head = f"{'':{self.label}}{heads}{f'  … {rest} more ranks' if rest else ''}"
+        more = f"  … {rest} more ranks" if rest else ""
+        self.heads = [self._line("", {rank: f"  rank {rank}" for rank in self.shown}) + more]
+        if hosts.spans:
+            self.heads.insert(0, self._line("", {rank: f"  host {number}" for rank, number in first.items()}).rstrip())
+
+    def _wide(self, ranks: int) -> int:
+        """The width of so many columns."""
+        return ranks * self.cell + sum(len(self.edges.get(rank, "")) for rank in self.shown[:ranks])
+
+    def _line(self, label: str, cells: Mapping[int, str]) -> str:
+        row = "".join(self.edges.get(rank, "") + f"{cells.get(rank, ''):{self.cell}}" for rank in self.shown)
+        return f"{label:{self.label}}{row}"
 
     def row(self, slot: tuple[int, int], state: dict[Slot, Held], written: set[Slot], wrong: set[Slot]) -> str:
-        cells = ""
+        cells = {}
         for rank in self.shown:
             here = (rank, *slot)
             mark = WRONG if here in wrong else MARK if here in written else " "
-            cells += f" {mark}{_contents(self.story, state.get(here, ())):{self.cell - 2}}"
-        return f"{_name(self.story, *slot):{self.label}}{cells}"
+            cells[rank] = f" {mark}{_contents(self.story, state.get(here, ()))}"
+        return self._line(_name(self.story, *slot), cells)
 
 
 def _limit(lines: list[str], most: int | None) -> list[str]:

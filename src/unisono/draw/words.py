@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..schedule.count import count
+from ..schedule.levels import levels
 from ..schedule.table import Schedule
+from ..units import plural
 
-__all__ = ["costs", "share", "spans"]
+__all__ = ["between", "costs", "share", "size", "spans"]
 
 
 def spans(numbers: Iterable[int], comma: str = ",") -> str:
@@ -36,3 +38,21 @@ def costs(schedule: Schedule) -> str:
     amounts = (("sends", counts.most_sent), ("receives", counts.most_received), ("adds", counts.most_added))
     said = [f"{verb} ≤ {share(amount, p)}" for verb, amount in amounts if amount and schedule.collective != "barrier"]
     return f"a rank {', '.join(said)}" if said else "no data moves"
+
+
+def size(schedule: Schedule) -> str:
+    """Such as `4 ranks`, or `4 ranks on 2 hosts`."""
+    hosts = schedule.hosts
+    ranks = plural(schedule.ranks, "rank")
+    return f"{ranks} on {plural(len(hosts.members), 'host')}" if hosts and hosts.spans else ranks
+
+
+def between(schedule: Schedule) -> list[str]:
+    """What goes between hosts, as one line; none where no hosts are known, or only one."""
+    if not schedule.hosts or not schedule.hosts.spans:
+        return []
+    found, p = levels(schedule), schedule.ranks
+    amounts = (("sends", max(found.leaves)), ("receives", max(found.enters)))
+    said = [f"{verb} ≤ {share(amount, p)}" for verb, amount in amounts if amount and schedule.collective != "barrier"]
+    rounds = f"between hosts: {plural(found.between, 'round')}"
+    return [f"{rounds}; a host {', '.join(said)}" if said else rounds]

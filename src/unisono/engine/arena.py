@@ -1,11 +1,11 @@
 """The shared memory of a world: one memfd, which every rank maps. It has no name in a file system.
 
-    header | region tables | whereabouts | what `layout` says | heap of rank 0, 1, ...
+    header | region tables | whereabouts | notebooks | messages | what `layout` says | heap of rank 0, 1, ...
 
-A region table says where a rank has lent memory to sub-groups. The heaps hold the tensors of `unisono.empty` and the
-memory of sub-groups (`sub_arena`). A page takes memory when it is reserved; that raises OutOfMemory if there is too
-little. The memory is free again when the last process has ended. Its size is sealed, and whoever attaches it checks the
-header: so no process can take pages from under another.
+A region table says where a rank has lent memory to sub-groups, a notebook what the numbers in its logs mean. The heaps
+hold the tensors of `unisono.empty` and the memory of sub-groups (`sub_arena`). A page takes memory when it is reserved;
+that raises OutOfMemory if there is too little. The memory is free again when the last process has ended. Its size is
+sealed, and whoever attaches it checks the header: so no process can take pages from under another.
 """
 
 from __future__ import annotations
@@ -21,18 +21,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..config import SHAPING, Config
+from ..control_groups import free_bytes
 from ..errors import ArgumentError, OutOfMemory
 from ..records import digest
 from ..units import format_bytes
 from .board import BOARD_BYTES, MAX_RANKS
+from .call_log import CALLS
 from .layout import LINE, PAGE, Layout, whole_pages
+from .message_log import MESSAGE_LOG_BYTES, MESSAGES, MessageLog
+from .notebook import NOTEBOOK_BYTES, Notebook
+from .process import start_ticks
 from .region_table import RegionTable
 from .whereabouts import WHEREABOUTS_BYTES, Whereabouts
 
 __all__ = ["Arena"]
 
 _MAGIC = 0x6F6E6F73696E75
-_VERSION = digest(1, LINE, PAGE, BOARD_BYTES, MAX_RANKS, SHAPING)
+_VERSION = digest(3, LINE, PAGE, BOARD_BYTES, CALLS, NOTEBOOK_BYTES, MESSAGES, MAX_RANKS, SHAPING)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
 _MOST = 1 << 62
@@ -45,7 +50,7 @@ class Arena(Layout):
     """The mapped shared memory of `size` ranks. shape: the settings in SHAPING, which it has for all of them."""
 
     def __init__(self, fd: int, size: int, half: int, heap: int, shape: Sequence[int]) -> None:
-        super().__init__(size, half, PAGE + size * (PAGE + WHEREABOUTS_BYTES))
+        super().__init__(size, half, PAGE + size * (PAGE + WHEREABOUTS_BYTES + NOTEBOOK_BYTES + MESSAGE_LOG_BYTES))
         self.shape: Mapping[str, int] = dict(zip(SHAPING, shape, strict=True))
         self.fd, self.heap_bytes, self.neighbours = fd, heap, size
         self.heap_stride = whole_pages(heap) + 17 * PAGE
@@ -79,8 +84,11 @@ class Arena(Layout):
         return arena
 
     @classmethod
-    def attach(cls, fd: int) -> Arena:
-        """Map the arena that another process has created. Raises ArgumentError for any other file, OutOfMemory."""
+    def attach(cls, fd: int, *, to_look: bool = False) -> Arena:
+        """Map the arena that another process has created. Raises ArgumentError for any other file, OutOfMemory.
+
+        to_look: only to be read, by a process that is no rank; addresses are then offsets.
+        """
         try:
             seals, header = fcntl.fcntl(fd, fcntl.F_GET_SEALS), os.pread(fd, _HEADER.size, 0)
         except OSError:  # no memfd
@@ -96,14 +104,15 @@ class Arena(Layout):
         arena = cls(fd, size, half, heap, shape)
         if os.fstat(fd).st_size != arena.bytes:
             raise ArgumentError(f"file descriptor {fd} is no arena of its size: its header says {said}")
-        arena._map()
+        if to_look:
+            arena.map = mmap.mmap(fd, arena.bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        else:
+            arena._map()
         return arena
 
     def region_table(self, rank: int) -> RegionTable:
         """The table in which a rank says where it has lent memory to sub-groups."""
-        if self.map is None:
-            raise ArgumentError("this arena has been closed")
-        return RegionTable(memoryview(self.map)[PAGE * (1 + rank) :][:PAGE])
+        return RegionTable(self._memory(PAGE * (1 + rank), PAGE))
 
     def _map(self) -> None:
         try:
@@ -123,10 +132,17 @@ class Arena(Layout):
 
     def whereabouts(self, rank: int) -> Whereabouts:
         """Where a rank is now, as far as it has said so."""
-        if self.map is None:
-            raise ArgumentError("this arena has been closed")
-        at = PAGE * (1 + self.size) + rank * WHEREABOUTS_BYTES
-        return Whereabouts(memoryview(self.map)[at : at + WHEREABOUTS_BYTES])
+        return Whereabouts(self._memory(PAGE * (1 + self.size) + rank * WHEREABOUTS_BYTES, WHEREABOUTS_BYTES))
+
+    def notebook(self, rank: int) -> Notebook:
+        """What the numbers in a rank's logs mean."""
+        first = PAGE * (1 + self.size) + self.size * WHEREABOUTS_BYTES
+        return Notebook(self._memory(first + rank * NOTEBOOK_BYTES, NOTEBOOK_BYTES))
+
+    def messages(self, rank: int) -> MessageLog:
+        """The log of a rank's messages."""
+        first = PAGE * (1 + self.size) + self.size * (WHEREABOUTS_BYTES + NOTEBOOK_BYTES)
+        return MessageLog(self._memory(first + rank * MESSAGE_LOG_BYTES, MESSAGE_LOG_BYTES))
 
     def reserve_staging(self, rank: int) -> None:
         """Reserve a rank's staging area, at the first call only. Raises OutOfMemory."""
@@ -137,6 +153,14 @@ class Arena(Layout):
     def reserve_heap(self, rank: int, offset: int, nbytes: int) -> None:
         """Reserve nbytes at an offset in a rank's heap. Raises OutOfMemory."""
         self._reserve(self.heap(rank) - self.base + offset, nbytes)
+
+    def take_place(self, rank: int) -> None:
+        """Forget what the process of this rank had here, which has ended: this one takes its place."""
+        self.release_heap(rank, 0, self.heap_bytes)
+        self.region_table(rank).clear()
+        self.whereabouts(rank).set_wait(None)
+        self.notebook(rank).clear()
+        self.board(rank).hand_over(os.getpid(), start_ticks(os.getpid()))
 
     def release_heap(self, rank: int, offset: int, nbytes: int) -> bool:
         """Return whole pages of a rank's heap to the system; they are zero afterwards. False if it refuses."""
@@ -169,14 +193,10 @@ class Arena(Layout):
 
 
 def _available_bytes() -> int:
-    """The free bytes of the host or of this process's control group, whichever has less."""
+    """The free bytes of the host or of this process's control groups, whichever have less."""
     free = 1 << 62
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) << 10
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
-        return free
-    return free if limit == "max" else min(free, max(0, int(limit) - used))
+    of_group = free_bytes()
+    return free if of_group is None else min(free, of_group)

@@ -8,6 +8,7 @@ says which one counts. What is no record counts as not written.
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 from enum import IntEnum
 
@@ -16,7 +17,7 @@ from ..records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
 __all__ = ["BOARD_BYTES", "MAX_RANKS", "Board", "Topic"]
 
 MAX_RANKS = 1024
-"""The most ranks on one host. Their control lines and boards take 8 MiB."""
+"""The most ranks on one host. Their control lines, boards, logs and notes take 85 MiB."""
 
 _PAGE = 4096
 BOARD_BYTES = 2 * _PAGE
@@ -27,6 +28,8 @@ _RANKS = MAX_RANKS // 8
 _MOST_PID = (1 << 31) - 1
 _TOPIC_BYTES = 512
 _PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
+_GROWTH = 8
+"""Words behind that of the region, in another cache line."""
 _SET_WORDS = MAX_RANKS // 64
 _WORD = (1 << 64) - 1
 _FENCE = threading.Lock()
@@ -116,9 +119,8 @@ class Board:
     @property
     def gave_up(self) -> GivenUp:
         """The call that the rank gave up; its number is 0 if there is none."""
-        number = int(_HEAD.unpack_from(self._page, _GAVE_UP)[0])
-        data = self._read(_GAVE_UP, number)
-        if len(data) <= _RANKS:
+        number, data = self._latest(_GAVE_UP)
+        if not number or len(data) <= _RANKS:
             return GivenUp()
         bits = int.from_bytes(data[1 : 1 + _RANKS], "little")
         blames = frozenset(rank for rank in range(MAX_RANKS) if bits >> rank & 1)
@@ -157,6 +159,63 @@ class Board:
         """Say where the memory begins that this rank lends to the smaller group."""
         self._words(_REGION)[0] = start
 
+    def image(self) -> bytes:
+        """The bytes of the board, as they were at one moment."""
+        seen = bytes(self._page)
+        while (again := bytes(self._page)) != seen:  # its owner writes just now
+            seen = again
+        return seen
+
+    def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
+        """Make this board, which nobody else writes, equal to another one. image: of that board, from `image`.
+
+        Only what differs is written, numbers last. keep_gone: how the rank has gone is known here, and stays. The
+        herald is not copied: that promise is about the host where it was made.
+        """
+        other = Board(memoryview(image))
+        for at in (_TICKS, _PID, _LET_GO, _REGION):
+            if image[at : at + 8] != self._page[at : at + 8]:
+                self._page[at : at + 8].cast("Q")[0] = int.from_bytes(image[at : at + 8], sys.byteorder)
+        for at in (_GAVE_UP, *_CALLS) if keep_gone else (_GAVE_UP, *_CALLS, _GONE):
+            number, length = _HEAD.unpack_from(image, at)
+            data = image[at + _HEAD.size :][:length] if length <= _ROOM else b""
+            if (number, data) != (_HEAD.unpack_from(self._page, at)[0], self._data(at)):
+                self._write(at, number, data)
+        for topic in Topic:
+            proposal = other.proposal(topic)
+            if proposal is not None and proposal != self.proposal(topic):
+                self.set_proposal(topic, proposal)
+
+    def set_growth(self, number: int, start: int) -> None:
+        """Say how this rank's attempt of this number to enlarge a group has ended: where the memory of the larger group
+        begins, or 0, if there is none. When this returns, all ranks can see it.
+        """
+        words = self._words(_REGION)
+        words[_GROWTH + 1] = start
+        with _FENCE:
+            words[_GROWTH] = number
+        with _FENCE:
+            pass
+
+    @property
+    def growths(self) -> int:
+        """How often this rank has tried to enlarge a group."""
+        return self._words(_REGION)[_GROWTH]
+
+    def growth(self, number: int) -> int | None:
+        """How the attempt of this number has ended: see `set_growth`; None: it has not."""
+        words = self._words(_REGION)
+        return words[_GROWTH + 1] if words[_GROWTH] == number else None
+
+    def hand_over(self, pid: int, ticks: int) -> None:
+        """Forget everything: this process takes the rank's place, whose process has ended. Its own word comes last: the
+        rank has ended for those who look meanwhile, and if this process dies.
+        """
+        self._page[_HERALD:] = bytes(BOARD_BYTES - _HERALD)
+        with _FENCE:
+            struct.pack_into("<Q", self._page, _LET_GO, 0)
+        self.set_process(pid, ticks)
+
     def _words(self, at: int) -> memoryview:
         return self._page[at : at + _TOPIC_BYTES].cast("Q")
 
@@ -167,7 +226,17 @@ class Board:
         _HEAD.pack_into(self._page, at, number, len(data))
 
     def _read(self, at: int, number: int) -> bytes:
-        seen, length = _HEAD.unpack_from(self._page, at)
-        if seen != number or not number or length > _ROOM:
-            return b""
-        return bytes(self._page[at + _HEAD.size : at + _HEAD.size + length])
+        seen, data = self._latest(at)
+        return data if number and seen == number else b""
+
+    def _latest(self, at: int) -> tuple[int, bytes]:
+        """The number and the bytes of a record, of one moment: the owner may write the next one meanwhile."""
+        number, _ = _HEAD.unpack_from(self._page, at)
+        data = self._data(at)
+        while (again := _HEAD.unpack_from(self._page, at)[0]) != number:
+            number, data = again, self._data(at)
+        return number, data
+
+    def _data(self, at: int) -> bytes:
+        _, length = _HEAD.unpack_from(self._page, at)
+        return bytes(self._page[at + _HEAD.size :][:length]) if length <= _ROOM else b""

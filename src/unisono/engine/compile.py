@@ -6,13 +6,15 @@ waits for which step); this file writes the rows. `interpret` runs them. `progra
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..errors import AlgorithmError
 from ..records import digest
 from ..schedule.table import Schedule
 from .places import place
-from .program import ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program
+from .program import ENTER, LEAVE, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program
 from .versions import ProgramMove, make_versions
 from .waits import order
 
@@ -36,7 +38,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
     one_way = any(readers) and not all(readers)
     programs, table = [], digest(schedule.root, schedule.rows.tobytes())
     for rank in range(ranks):
-        rows, refs = _encode(rank, before[rank], after[rank], gate, waited)
+        rows, refs, rounds = _encode(rank, before[rank], after[rank], gate, waited)
         if gate + len(after[rank]) >= 1 << STEP_BITS:
             raise AlgorithmError(
                 f"{schedule.name}: rank {rank} makes {len(after[rank])} moves; no more than {1 << STEP_BITS} steps can "
@@ -46,7 +48,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             Program(
                 schedule.name, table, lowering, ranks, rows, refs, frozenset(readers[rank]), max(placed.slots), gate,
                 versions.contract.blocks, versions.contract.per_block, one_post,
-                one_way,
+                one_way, rounds,
             )
         )  # fmt: skip
     return programs
@@ -54,8 +56,9 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
 
 def _encode(
     rank: int, before: list[ProgramMove], after: list[ProgramMove], gate: int, waited: set[tuple[int, int]]
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     rows: list[list[int]] = []
+    rounds: list[int] = []
     refs: list[tuple[int, ...]] = []
 
     def post(step: int) -> int:
@@ -66,11 +69,17 @@ def _encode(
         refs.extend([*move.source, *move.to])
         rows.append([Op.MOVE, move.sub, len(move.source), first, len(move.to), post(step), int(move.last), move.extent])
 
+    def in_round(number: int) -> None:
+        """The rows that have been added are of this round."""
+        rounds.extend([number] * (len(rows) - len(rounds)))
+
     for move in before:
         add(move, 0)
     rows.append([Op.GATE, 0, 0, 0, 0, post(gate), 0, 0])
+    in_round(ENTER)
     for move in after:
         rows.extend([Op.WAIT, peer, step, 0, 0, 0, 0, 0] for peer, step in move.waits)
         if move.source or post(move.step):
             add(move, move.step)
-    return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4)
+        in_round(LEAVE if math.isinf(move.round) else math.ceil(move.round))  # between rounds: copies for the next one
+    return np.array(rows, np.int64).reshape(-1, ROW_WORDS), np.array(refs, np.int64).reshape(-1, 4), tuple(rounds)

@@ -38,7 +38,7 @@ class Heap:
     """The heap of one rank."""
 
     def __init__(self, arena: Arena, rank: int) -> None:
-        self._arena, self._rank = arena, rank
+        self._arena, self.rank = arena, rank
         self._first = arena.heap(rank) - arena.base
         self._lives: dict[int, weakref.ref[memoryview]] = {}  # by offset: the memory of tensors
         self._free: list[tuple[int, int]] = [(0, arena.heap_bytes)]  # (offset, bytes), in order, never adjacent
@@ -78,9 +78,9 @@ class Heap:
         with self._lock:
             offset = self._take(nbytes, PAGE)
         try:
-            if not self._arena.release_heap(self._rank, offset, nbytes):
-                ctypes.memset(self._arena.heap(self._rank) + offset, 0, nbytes)
-            self._arena.reserve_heap(self._rank, offset, head)
+            if not self._arena.release_heap(self.rank, offset, nbytes):
+                ctypes.memset(self._arena.heap(self.rank) + offset, 0, nbytes)
+            self._arena.reserve_heap(self.rank, offset, head)
         except OutOfMemory:
             self._give(offset, nbytes, False)
             raise
@@ -92,7 +92,7 @@ class Heap:
 
     def _check_nested(self) -> None:
         if self._lock.locked():
-            check_nested(self, f"the heap of rank {self._rank}")
+            check_nested(self, f"the heap of rank {self.rank}")
 
     @holds("self")
     def _tensor(self, nbytes: int) -> int:
@@ -106,11 +106,11 @@ class Heap:
                     return self._kept.pop(k)[0]
             offset = self._take(nbytes)
             try:
-                self._arena.reserve_heap(self._rank, offset, nbytes)
+                self._arena.reserve_heap(self.rank, offset, nbytes)
             except OutOfMemory:
                 self._drop(0)  # perhaps these pages are enough
                 try:
-                    self._arena.reserve_heap(self._rank, offset, nbytes)
+                    self._arena.reserve_heap(self.rank, offset, nbytes)
                 except OutOfMemory:
                     self._merge([(offset, nbytes)])
                     raise
@@ -129,7 +129,7 @@ class Heap:
                     return start
             self._drop(0)
         raise OutOfMemory(
-            f"the heap of rank {self._rank} has {format_bytes(self._arena.heap_bytes)} of address space and no room "
+            f"the heap of rank {self.rank} has {format_bytes(self._arena.heap_bytes)} of address space and no room "
             f"for {format_bytes(nbytes)}. Free tensors, or set UNISONO_HEAP_BYTES before the group is made."
         )
 
@@ -181,7 +181,7 @@ class Heap:
     def _release(self, offset: int, nbytes: int) -> None:
         """Return the pages that lie in a piece to the system."""
         first, end = -(-offset // PAGE) * PAGE, (offset + nbytes) // PAGE * PAGE
-        self._arena.release_heap(self._rank, first, end - first)
+        self._arena.release_heap(self.rank, first, end - first)
 
     def _merge(self, pieces: list[tuple[int, int]]) -> None:
         """Add pieces to the free ones."""

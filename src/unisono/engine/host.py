@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -18,16 +19,22 @@ from ..records import CallRecord
 from ..schedule.proof import prove
 from ..schedule.table import Schedule
 from .arena import Arena
+from .call_log import CALLS, CallLog
+from .clock import Clock, read_cycles
 from .compile import compile_schedule
 from .cross_memory import read_word
 from .heap import Heap
 from .kernels import kernel, unit
 from .layout import LINE
+from .nested import user_line
+from .notebook import GroupNote, PlanNote
 from .plan import Blocks, Plan, bind
 from .process import start_ticks
-from .program import ROOM, STEP_BITS, LineWord, Lowering, Program, StateWord, TagWord
+from .program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .program_proof import prove_programs
+from .program_rows import program_rows
 from .reducers import CustomOp, combine_address
+from .row_log import row_log_bytes
 from .slow_yield import slow_yield_cycles
 from .stacks import answer_with_stacks
 from .sub_arena import Lender, SubArena
@@ -35,6 +42,8 @@ from .sub_arena import Lender, SubArena
 __all__ = ["Host", "interpreter", "warm_up"]
 
 _LINE_WORDS = LINE // 8
+_PASSED = 1 << 30
+"""A row behind the gate of any program."""
 
 _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Program]]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
@@ -43,22 +52,28 @@ _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Prog
 _JOIN_S, _ASK_S = 0.05, 0.0002
 
 
+_KERNELS = "interpret.run", "waiting.time_yield", "waiting.read_cycles", "waiting.wait"
+
+
 @cache
-def interpreter() -> Callable[[int, int, int, int], int]:
-    """The compiled interpreter, run(plan, input, output, state); all are addresses. Compiled once per installation."""
-    names = "interpret.run", "waiting.time_yield"
-    if all(unit(name).on_disk for name in names):
-        return kernel(names[0])
-    started = time.monotonic()
-    print("unisono: compiling its kernel, once per installation ...", end=" ", file=sys.stderr, flush=True)  # noqa: T201
-    run, _ = map(kernel, names)
-    print(f"{time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
+def interpreter(*, logs_rows: bool = False) -> Callable[[int, int, int, int], int]:
+    """The compiled interpreter, run(plan, input, output, state); all are addresses.
+
+    logs_rows: the one that also writes the log of rows. Each is compiled once per installation; whoever sits before a
+    terminal is told.
+    """
+    names = ("interpret.recording_run",) if logs_rows else _KERNELS
+    if sys.stderr.isatty() and not all(unit(name).on_disk for name in names):
+        what = "the kernel that logs rounds" if logs_rows else "its kernel"
+        print(f"unisono: compiling {what}, once per installation ...", file=sys.stderr, flush=True)  # noqa: T201
+    run, *_ = map(kernel, names)
     return run
 
 
 def warm_up() -> None:
-    """Compile or load the kernel and the most common reducers."""
-    interpreter()
+    """Compile or load the kernels and the most common reducers. Says nothing."""
+    for name in _KERNELS:
+        kernel(name)
     for dtype in ("float32", "bfloat16"):
         for last in (False, True):
             combine_address(dtype, "avg", last)
@@ -68,8 +83,8 @@ class Host:
     """One rank of a group whose ranks share an arena."""
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
-        self.arena, self.rank, self.size, self.config = arena, rank, arena.size, replace(config, **arena.shape)
-        self.run = interpreter()
+        self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.having(arena.shape)
+        self.run, self._wait = interpreter(), kernel("waiting.wait")
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
             self.heap = Heap(arena, rank)
@@ -78,6 +93,11 @@ class Host:
             arena.whereabouts(rank).set_stacks(answer_with_stacks())
         else:
             self.heap, self.lender = arena.lender.heap, arena.lender
+        self.notebook, self.messages = self.lender.notebook, self.lender.messages
+        self.log = arena.log(rank)
+        self.notebook.used_by(self.log)
+        self._noted: int | None = None
+        self._row_log: mmap.mmap | None = None
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
         self._scratch = np.zeros(ROOM + 8 * self.size + 320, np.uint8)
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
@@ -91,11 +111,13 @@ class Host:
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank
         state[StateWord.CONTROL], state[StateWord.STAGING] = arena.control(0), arena.stage(0)
         state[StateWord.STAGE_STRIDE], state[StateWord.HALF] = arena.stage_stride, arena.half
-        state[StateWord.SPINS] = state[StateWord.LEARNED] = config.spins if arena.neighbours <= processors else 0
+        self.most_spins = config.spins if arena.neighbours <= processors else 0
+        state[StateWord.SPINS] = state[StateWord.LEARNED] = self.most_spins
         state[StateWord.QUICK] = slow_yield_cycles()
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         state[StateWord.ADDRESSES] = self._addresses.ctypes.data
+        state[StateWord.LOG], state[StateWord.LOG_MASK] = arena.log_address(rank), CALLS - 1
         self._lines = [_words(arena.control(q), _LINE_WORDS) for q in range(self.size)]
         self._tags = [
             [_words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
@@ -166,7 +188,57 @@ class Host:
         if op is not None:
             kernels = combine_address(dtype, op, last=False), combine_address(dtype, op, last=True)
         program = self.program(schedule, lowering)
-        return bind(program, record, blocks, kernels, self.arena.half, self.config)
+        plan = bind(program, record, blocks, kernels, self.arena.half, self.config)
+        plan.words[PlanWord.NOTE] = self.note_plan(plan.record, plan.nbytes, program)
+        return plan
+
+    def note_plan(self, record: CallRecord, nbytes: int, program: Program | None = None) -> int:
+        """Write down what calls by a plan are, for those who read the log; the number of the note."""
+        where = user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
+        if where.startswith(threading.__file__):  # planned on a thread of this package
+            where = ""
+        rows = program_rows(program) if program is not None and self._row_log is not None else ()
+        return self.notebook.add_plan(PlanNote(record._replace(where=where), nbytes, rows))
+
+    def note_group(self, name: str, gid: int = 0) -> None:
+        """Write down that this rank is in this group, for those who look for its log. gid: of one on several hosts."""
+        self._note = GroupNote(name, self.arena.start, self.rank, self.size, "", *Clock.now())
+        self._noted = self.notebook.add_group(self._note)
+        if self.notebook.recorder is not None:
+            self.notebook.recorder.follow(self, name, gid)
+
+    def log_to(self, file: str = "", memory: mmap.mmap | None = None) -> None:
+        """Log calls in this file from now on, which is mapped here; without one, in shared memory. Not in a call."""
+        self._log_file = memory  # keeps the address valid
+        if memory is None:
+            self.log, address = self.arena.log(self.rank), self.arena.log_address(self.rank)
+        else:
+            self.log = CallLog(memoryview(memory))
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.notebook.used_by(self.log)
+        self._state[StateWord.LOG], self._state[StateWord.LOG_MASK] = address, self.log.calls - 1
+        if self._noted is not None:
+            self.notebook.set_group(self._noted, self._note._replace(file=file))
+
+    def log_rows_to(self, memory: mmap.mmap | None = None) -> None:
+        """Log in this mapped file from now on when rows begin and end, or no more. `run` is another one then. Not in a
+        call.
+        """
+        self.run = interpreter(logs_rows=memory is not None)
+        self._row_log = memory  # keeps the address valid
+        address, rows = 0, 1
+        if memory is not None:
+            address, rows = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory) // row_log_bytes(1)
+        self._state[StateWord.ROW_LOG], self._state[StateWord.ROW_LOG_MASK] = address, rows - 1
+        self._state[StateWord.ROW_LOG_NEXT] = 0
+
+    def forget_group(self) -> None:
+        """Take `note_group` back."""
+        if self.notebook.recorder is not None and isinstance(self.arena, Arena):
+            self.notebook.recorder.close()
+        if self._noted is not None:
+            self.notebook.remove_group(self._noted)
+            self._noted = None
 
     # For the slow paths; the words are those of `LineWord` and `TagWord`.
     @property
@@ -179,9 +251,9 @@ class Host:
         """Has the kernel returned before the call was finished?"""
         return int(self._state[StateWord.PC]) >= 0 or int(self._state[StateWord.OFFSET]) > 0
 
-    def at_gate(self, plan: Plan) -> bool:
+    def at_gate(self, gate_row: int) -> bool:
         """Has this rank not yet passed the gate of the call?"""
-        return int(self._state[StateWord.OFFSET]) == 0 and int(self._state[StateWord.PC]) <= plan.gate_row
+        return int(self._state[StateWord.OFFSET]) == 0 and int(self._state[StateWord.PC]) <= gate_row
 
     def all_have_ended(self) -> bool:
         """Have all other ranks finished the last call?"""
@@ -189,6 +261,11 @@ class Host:
         return all(
             int(line[LineWord.PROGRESS]) >= segment << STEP_BITS for q, line in enumerate(self._lines) if q != self.rank
         )
+
+    def has_ended(self, rank: int) -> bool:
+        """Has a rank finished this rank's current call?"""
+        segment = int(self._state[StateWord.SEGMENT])
+        return int(self._lines[rank][LineWord.PROGRESS]) > segment << STEP_BITS
 
     def entered(self, rank: int) -> int:
         """The number of the latest call that a rank has entered; 0 before its first."""
@@ -208,12 +285,41 @@ class Host:
         seen += [(tag[TagWord.NUMBER], tag[TagWord.SIGNATURE]) for tag in self._tags[rank]]
         return [(int(number), int(signature)) for number, signature in seen]
 
+    def enter_call(self, signature: int, note: int) -> None:
+        """Enter the next call. For calls over several hosts, which the kernel makes in part only."""
+        self.log.enter(self.call_number, note, read_cycles())
+        line, odd = self._lines[self.rank], self.call_number & 1
+        line[LineWord.SIGNATURE + odd] = signature
+        line[LineWord.NUMBER + odd] = self.call_number  # last: who sees the number sees the signature
+
+    def pass_gate(self) -> None:
+        """Note that every rank has entered the current call; for calls over several hosts."""
+        self._state[StateWord.PC] = _PASSED
+
+    def set_across(self) -> None:
+        """Tell that this rank's messages of the current call are done."""
+        self._lines[self.rank][LineWord.ACROSS] = self.call_number
+
+    def across(self, rank: int) -> int:
+        """The last call in which the messages of a rank are done."""
+        return int(self._lines[rank][LineWord.ACROSS])
+
+    def wait_for(self, rank: int, word: int, waited_s: float, most_s: float) -> bool:
+        """Wait until this word of a rank's line is at least the number of the current call; False after `most_s`.
+
+        waited_s: how long the caller has waited before. True does not mean that nothing else is missing.
+        """
+        address, learned = self.arena.control(rank) + 8 * word, self.state + 8 * StateWord.LEARNED
+        spinning = self.most_spins, slow_yield_cycles(), learned
+        return bool(self._wait(address, self.call_number, 0, 0, *spinning, int(waited_s * 1e9), int(most_s * 1e9)))
+
     def begin_again(self) -> None:
         """Go back to the beginning of a call whose gate this rank has not entered."""
         self._state[StateWord.PC] = -1
 
     def skip_call(self) -> None:
         """Leave a call in which no data has moved; the next call can follow."""
+        self.log.leave(self.call_number, read_cycles())
         state = self._state
         state[StateWord.SEGMENT] += 1
         state[StateWord.CALL] += 1
@@ -222,17 +328,19 @@ class Host:
 
     def refuse_call(self) -> None:
         """Enter the next call with a signature that differs from all others, so that the peers raise; then skip it."""
+        self.log.enter(self.call_number, 0, read_cycles())
         # The tag may be written: all ranks have finished the last call that used this half.
         self._sign_off(tag=True, line=True)
         self.skip_call()
 
-    def sign_off(self, plan: Plan) -> None:
+    def sign_off(self, *, tag: bool) -> None:
         """Withdraw the signature of the current call, so that ranks that come later do not go on with this one.
 
         Nor shall they access the memory of this process by its number: another process may have it by then.
         """
         self._lines[self.rank][LineWord.PID] = 0
-        self._sign_off(tag=plan.tag, line=not plan.tag)
+        self.log.leave(self.call_number, read_cycles())
+        self._sign_off(tag=tag, line=not tag)
 
     def _sign_off(self, *, tag: bool, line: bool) -> None:
         """Enter the current call with signature 0, which no call has."""

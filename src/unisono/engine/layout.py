@@ -1,9 +1,10 @@
 """The layout of a group's shared memory, in an arena or in a sub-group's region of one.
 
-    control lines | boards | mail words | staging of rank 0, 1, ...
+    control lines | boards | mail words | logs of calls | staging of rank 0, 1, ...
 
 Kernels wait for words of the control lines. A board tells peers what went wrong on a rank. A mail word is the place, in
-the sender's heap, of the ring for messages from one rank to another. Staging holds copies of private tensors for peers.
+the sender's heap, of the ring for messages from one rank to another. A log has a rank's last calls. Staging holds
+copies of private tensors for peers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 from ..errors import ArgumentError
 from .board import BOARD_BYTES, Board
+from .call_log import CALL_LOG_BYTES, CallLog
 
 __all__ = ["LINE", "PAGE", "Layout", "whole_pages"]
 
@@ -25,7 +27,7 @@ class Layout:
     """The shared memory of `size` ranks, from byte `start` of a mapping on; a staging half has `half` bytes.
 
     map, base: the mapping and its address. heaps: the address of each rank's heap, of `heap_bytes`. neighbours: the
-    number of ranks on the host. head: bytes before the staging areas. end: the offset behind them.
+    number of ranks on the machine. head: bytes before the staging areas. end: the offset behind them.
     """
 
     heap_bytes: int
@@ -38,7 +40,8 @@ class Layout:
         self.heaps: Sequence[int] = ()
         self._boards = start + whole_pages(size * LINE)
         self._mail = self._boards + size * BOARD_BYTES
-        self._staging = self._mail + whole_pages(8 * size * size)
+        self._logs = self._mail + whole_pages(8 * size * size)
+        self._staging = self._logs + whole_pages(size * CALL_LOG_BYTES)
         self.head = self._staging - start
         # An odd number of pages from one rank to the next maps their staging areas to different cache sets.
         self.stage_stride = whole_pages(2 * half) + PAGE
@@ -52,6 +55,10 @@ class Layout:
         """The address of the mail word from one rank to another. The word is 0 until the first message."""
         return self.base + self._mail + 8 * (receiver * self.size + sender)
 
+    def log_address(self, rank: int) -> int:
+        """The address of the log of a rank's calls."""
+        return self.base + self._logs + rank * CALL_LOG_BYTES
+
     def stage(self, rank: int) -> int:
         """The address of a rank's staging area, which has two halves."""
         return self.base + self._staging + rank * self.stage_stride
@@ -62,10 +69,16 @@ class Layout:
 
     def board(self, rank: int) -> Board:
         """The board of a rank."""
+        return Board(self._memory(self._boards + rank * BOARD_BYTES, BOARD_BYTES))
+
+    def log(self, rank: int) -> CallLog:
+        """The log of a rank's calls."""
+        return CallLog(self._memory(self._logs + rank * CALL_LOG_BYTES, CALL_LOG_BYTES))
+
+    def _memory(self, start: int, nbytes: int) -> memoryview:
         if self.map is None:
             raise ArgumentError("this arena has been closed")
-        at = self._boards + rank * BOARD_BYTES
-        return Board(memoryview(self.map)[at : at + BOARD_BYTES])
+        return memoryview(self.map)[start : start + nbytes]
 
 
 def whole_pages(nbytes: int) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-__all__ = ["Unit", "entry_point", "object_code", "symbol"]
+__all__ = ["Unit", "entry_point", "object_code", "symbol", "writable_folder"]
 
 _DIGEST_BYTES = 16
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
@@ -54,7 +54,7 @@ class Unit:
         """
         code = self._read()
         if code is None:
-            folder = _writable()
+            folder = writable_folder()
             with _locked(None if folder is None else folder / f"{self._family}lock"):
                 code = self._read()
                 if code is None:
@@ -164,8 +164,8 @@ def _folders() -> list[Path]:
     return [Path(__file__).parent / "__pycache__", Path(caches) / "unisono"]
 
 
-def _writable() -> Path | None:
-    """The first of these folders that can be written to."""
+def writable_folder() -> Path | None:
+    """Where code is kept: the first folder for it that can be written to; None where there is none."""
     for folder in _folders():
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

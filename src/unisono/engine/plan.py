@@ -46,8 +46,9 @@ class Blocks(NamedTuple):
 class Plan:
     """What `interpret.run` needs. address: of `words`, which point into the arrays of `kept`.
 
-    record: the call, for messages. writes: does the call write this rank's output? patience_ns: how long
-    it waits for a peer on the caller's thread if it is asynchronous. why: the reason for its algorithm.
+    record: the call, for messages. program: what is bound. writes: does the call write this rank's output?
+    patience_ns: how long it waits for a peer on the caller's thread if it is asynchronous. why: the reason for its
+    algorithm.
     """
 
     address: int
@@ -55,10 +56,15 @@ class Plan:
     words: npt.NDArray[np.int64]
     kept: tuple[npt.NDArray[np.int64], ...]
     signature: int
-    gate_row: int
+    program: Program
     writes: bool = True
     patience_ns: int = 0
     why: str = ""
+
+    @property
+    def gate_row(self) -> int:
+        """The index of the gate's row."""
+        return self.program.gate_row
 
     @property
     def nbytes(self) -> int:
@@ -128,4 +134,4 @@ def bind(
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
     words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
-    return Plan(words.ctypes.data, record, words, (rows, refs, extents), int(signature), program.gate_row)
+    return Plan(words.ctypes.data, record, words, (rows, refs, extents), int(signature), program)

@@ -11,7 +11,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["ending_in_words", "exit_status", "has_ended", "is_ending", "start_ticks", "watch_process"]
+__all__ = ["ending_in_words", "exit_status", "has_ended", "is_ending", "parent", "start_ticks", "watch_process"]
 
 # Of linux/sched.h and linux/pidfd.h. The structure begins with a mask, and ends with the wait status.
 _EXITING = 0x4
@@ -26,6 +26,12 @@ def start_ticks(pid: int) -> int:
     """When a process has started, in clock ticks since the boot; 0 if there is none, or it is a zombie."""
     fields = _fields(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else 0
+
+
+def parent(pid: int) -> int:
+    """The process that has started this one, or has taken it over; 0 if there is none."""
+    fields = _fields(pid)
+    return int(fields[1]) if fields else 0
 
 
 def watch_process(pid: int, ticks: int) -> int | None:

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "BLOCK", "CROSSED", "DISAGREE", "DONE", "FAILED", "IN", "LEARNED_WORDS", "MAPPED", "OUT", "ROOM",
-    "ROW_WORDS", "STAGE", "STEP_BITS", "WAITING", "LineWord", "Lowering", "Op", "PlanWord", "Program",
+    "BLOCK", "CROSSED", "DISAGREE", "DONE", "ENTER", "FAILED", "IN", "LEARNED_WORDS", "LEAVE", "MAPPED", "OUT",
+    "ROOM", "ROW_WORDS", "STAGE", "STEP_BITS", "WAITING", "LineWord", "Lowering", "Op", "PlanWord", "Program",
     "RefWord", "RowWord", "StateWord", "TagWord",
 ]  # fmt: skip
 
@@ -50,6 +50,10 @@ ROOM = 512 << 10
 
 LEARNED_WORDS = 3
 """What a waiting loop remembers: the present number of spins, slow yields in a row, and until which cycle to nap."""
+
+
+ENTER, LEAVE = -1, -2
+"""In place of a round: of the rows up to the gate, and of waits until no peer uses this rank's tensors any more."""
 
 
 class Op(IntEnum):
@@ -108,7 +112,8 @@ class PlanWord(IntEnum):
     OUT_LIST = 18
     EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
     FETCH = 20  # 1: the output is short enough to lie in the cache
-    WORDS = 21
+    NOTE = 21  # the number of the note that says what this plan is: see notebook
+    WORDS = 22
 
 
 class LineWord(IntEnum):
@@ -123,6 +128,7 @@ class LineWord(IntEnum):
     WITNESS = 10  # address of a word of its private memory
     CONTENT = 11  # of that word
     STAGES = 12  # 1: it has found that system calls do not reach all tensors
+    ACROSS = 13  # the last call, of a group over several hosts, in which its messages are done
 
 
 class TagWord(IntEnum):
@@ -155,7 +161,12 @@ class StateWord(IntEnum):
     READERS_0 = 18  # ranks that may still read the half of even segments: address of flags; 0: none
     READERS_1 = 19
     ADDRESSES = 20  # address of the table below: 5 words per rank
-    WORDS = 21
+    LOG = 21  # address of the log of calls
+    LOG_MASK = 22  # its number of calls, a power of two, less one
+    ROW_LOG = 23  # address of the log of rows; 0: there is none
+    ROW_LOG_MASK = 24  # its number of entries, a power of two, less one
+    ROW_LOG_NEXT = 25  # the rows that have been logged
+    WORDS = 26
 
 
 class Lowering(NamedTuple):
@@ -181,7 +192,7 @@ class Program:
     name, table: the name of the schedule, and a digest of its rows. readers: the ranks that read this rank's staging
     area. slots: the staging slots of the rank that needs most. one_post: ranks wait for no step after the gate, so
     signature and payload can share a cache line. one_way: some ranks only stage, others only read, such as the ranks of
-    a broadcast.
+    a broadcast. rounds: of each row the round of the table that it is of, or ENTER or LEAVE.
     """
 
     name: str
@@ -197,6 +208,7 @@ class Program:
     per_block: int
     one_post: bool
     one_way: bool
+    rounds: tuple[int, ...]
 
     @cached_property
     def reader_flags(self) -> npt.NDArray[np.int64]:

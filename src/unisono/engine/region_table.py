@@ -31,6 +31,10 @@ class RegionTable:
         """Say that the region of the group with this key begins at this offset."""
         _ENTRY.pack_into(self._page, entry * _ENTRY.size, key, start, digest(key, start))
 
+    def clear(self) -> None:
+        """Say nothing any more."""
+        self._page[:] = bytes(len(self._page))
+
     def find(self, key: bytes) -> int | None:
         """Where the region of the group with this key begins, or NO_ROOM; None while its owner has not said it."""
         for written, start, check in _ENTRY.iter_unpack(bytes(self._page)):

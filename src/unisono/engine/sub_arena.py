@@ -1,7 +1,7 @@
 """The shared memory of a sub-group: a region of the world's arena, which all ranks have mapped already.
 
-The region comes from the heap of the sub-group's first member, the lender. The others learn where it is by a call of
-all ranks, or from the lender's `RegionTable`. A member that leaves says so on its board in the region and does not
+The region comes from the heap of a member, mostly the first: the lender. The others learn where it is by a call of all
+ranks, or from the lender's `RegionTable`. A member that leaves says so on its board in the region and does not
 wait. When all members have left or died, each drops what it kept for the others, such as messages, and says so, too;
 then the lender frees the region. These steps are made when groups are made and closed.
 """
@@ -13,7 +13,8 @@ import os
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import suppress
 from hashlib import blake2b
 
 from ..errors import InternalError
@@ -29,18 +30,38 @@ __all__ = ["Lender", "SubArena"]
 
 
 class SubArena(Layout):
-    """The region of an arena, from byte `start` on, of a sub-group. members: its ranks, in order.
+    """The region of an arena, from byte `start` on, of a sub-group.
 
-    It has no heaps of its own: a rank's shared tensors work in all its groups.
+
+    members: its ranks, in order. owner: the one in whose heap it lies. here: the numbers of those who use it: the
+    members on this host. It has no heaps of its own: a rank's shared
+    tensors work in all its groups.
     """
 
-    def __init__(self, lender: Lender, start: int, members: Sequence[int], rank: int) -> None:
+    def __init__(
+        self,
+        lender: Lender,
+        start: int,
+        members: Sequence[int],
+        rank: int,
+        of: int,
+        here: Sequence[int] | None = None,
+    ) -> None:
         arena = lender.arena
         super().__init__(len(members), arena.half, start)
-        self.map, self.base, self.heap_bytes, self.neighbours = arena.map, arena.base, arena.heap_bytes, arena.size
+        self.map, self.base, self.heap_bytes, self.neighbours = (
+            arena.map,
+            arena.base,
+            arena.heap_bytes,
+            arena.neighbours,
+        )
         self.heaps = [arena.heap(member) for member in members]
         self.shape = arena.shape
         self.lender, self.members, self.rank = lender, tuple(members), rank
+        self.here = tuple(range(len(members)) if here is None else here)
+        self.owner, self._mine = members[of], of == rank
+        self.untouched: Callable[[], bool] = lambda: True
+        """Has also everybody else who writes here, such as this host's sentinel, stopped to do so?"""
         self.returned = False
         """Has its lender freed it?"""
         self._kept: object = None
@@ -48,11 +69,11 @@ class SubArena(Layout):
     @property
     def complete(self) -> bool:
         """Does every living member use this memory, so that nobody looks for it any more?"""
-        return all(
-            ctypes.c_int64.from_address(self.control(rank) + 8 * LineWord.WITNESS).value
-            or not _exists(self.board(rank).pid)
-            for rank in range(self.size)
-        )
+        return all(self.used_by(rank) or not _exists(self.board(rank).pid) for rank in self.here)
+
+    def used_by(self, rank: int) -> bool:
+        """Has this member begun to use this memory?"""
+        return bool(ctypes.c_int64.from_address(self.control(rank) + 8 * LineWord.WITNESS).value)
 
     def leave(self, kept: object = None) -> None:
         """Stop using this memory. kept: an object that must live until all members have left.
@@ -70,14 +91,14 @@ class SubArena(Layout):
         if not mine.let_go and (self._kept is None or self._all(lambda board: board.gone is not None)):
             self._kept = None
             mine.set_let_go()
-        if self.rank == 0 and mine.let_go and self._all(lambda board: board.let_go):
+        if self._mine and mine.let_go and self._all(lambda board: board.let_go) and self.untouched():
             self.lender.take_back(self)
             return True
-        return self.rank > 0 and mine.let_go
+        return not self._mine and mine.let_go
 
     def _all(self, done: Callable[[Board], bool]) -> bool:
         """Is this true of the boards of all living members?"""
-        return all(done(board) or not _exists(board.pid) for board in map(self.board, range(self.size)))
+        return all(done(board) or not _exists(board.pid) for board in map(self.board, self.here))
 
 
 class Lender:
@@ -85,19 +106,23 @@ class Lender:
 
     def __init__(self, arena: Arena, heap: Heap) -> None:
         self.arena, self.heap = arena, heap
+        self.notebook, self.messages = arena.notebook(heap.rank), arena.messages(heap.rank)
         self.left: deque[SubArena] = deque()
         self._announced: list[weakref.ref[SubArena] | int | None] = [None] * ENTRIES
         """The entries of this rank's table: regions, or NO_ROOM."""
         self._groups: Counter[bytes] = Counter()
         self._lock = threading.Lock()
 
-    def lend(self, members: Sequence[int]) -> SubArena:
-        """Allocate zeroed memory for a group of these ranks, of which this is the first. Raises OutOfMemory."""
+    def lend(self, members: Sequence[int], rank: int = 0, here: Sequence[int] | None = None) -> SubArena:
+        """Allocate zeroed memory for a group of these ranks, of which this is number `rank`. Raises OutOfMemory.
+
+        here: the members on this host, by their numbers in the group; None: all.
+        """
         needs = Layout(len(members), self.arena.half)
-        sub = SubArena(self, self.heap.lend(needs.end, needs.head), members, 0)
-        for rank, member in enumerate(members):
-            there = self.arena.board(member)
-            sub.board(rank).set_process(there.pid, there.ticks)  # it may die before it can say so itself
+        sub = SubArena(self, self.heap.lend(needs.end, needs.head), members, rank, rank, here)
+        for number in sub.here:
+            there = self.arena.board(members[number])
+            sub.board(number).set_process(there.pid, there.ticks)  # it may die before it can say so itself
         return sub
 
     def key(self, name: str, members: Sequence[int]) -> bytes:
@@ -132,7 +157,9 @@ class Lender:
                 return entry
         return refused
 
-    def borrow(self, start: int, members: Sequence[int], rank: int, of: int = 0) -> SubArena:
+    def borrow(
+        self, start: int, members: Sequence[int], rank: int, of: int = 0, here: Sequence[int] | None = None
+    ) -> SubArena:
         """The region that one of these ranks, number `of`, has lent. Raises InternalError if it is not in its heap."""
         lender, needs = members[of], Layout(len(members), self.arena.half).end
         first = self.arena.heap(lender) - self.arena.base
@@ -141,22 +168,30 @@ class Lender:
                 f"rank {lender} says that the memory of a group of {len(members)} ranks begins at byte {start}, which "
                 "is outside of its heap: a program has overwritten shared memory, or the ranks run different versions"
             )
-        return SubArena(self, start, members, rank)
+        return SubArena(self, start, members, rank, of, here)
 
     def take_back(self, sub: SubArena) -> None:
         """Free a region that no rank uses any more."""
         sub.returned = True
         self.heap.take_back(sub.start, sub.end - sub.start)
 
+    def forget(self, places: Set[int]) -> None:
+        """Touch no more what this rank has left and these others had lent: other processes have their heaps by now."""
+        kept = [sub for sub in _taken(self.left) if sub.owner not in places]
+        self.left.extend(kept)
+
     def collect(self) -> None:
         """Settle the regions that this rank has left."""
-        for _ in range(len(self.left)):
-            try:
-                sub = self.left.popleft()
-            except IndexError:
-                return  # another thread collects, too
+        for sub in _taken(self.left):
             if not sub.settle():
                 self.left.append(sub)
+
+
+def _taken(left: deque[SubArena]) -> Iterator[SubArena]:
+    """Take each of these once. Another thread may do so at the same time."""
+    with suppress(IndexError):
+        for _ in range(len(left)):
+            yield left.popleft()
 
 
 def _exists(pid: int) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
-__all__ = ["ALL_DTYPES", "DTYPE_CODES", "as_bits", "dtype_name", "is_plain", "make_plain"]
+__all__ = ["ALL_DTYPES", "DTYPE_CODES", "as_bits", "borrowed", "dtype_name", "is_plain", "make_plain"]
 
 ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
     sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
@@ -38,3 +40,11 @@ def make_plain(tensor: torch.Tensor) -> torch.Tensor:
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
     """A view that torch can copy: uint8 for the dtypes that it cannot copy, otherwise the tensor itself."""
     return tensor.view(torch.uint8) if tensor.dtype in _ONLY_BITS else tensor
+
+
+def borrowed(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor at the address of a flat plain one, whose memory it does not keep alive."""
+    if not tensor.numel():
+        return tensor.new_empty(0)
+    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    return torch.frombuffer(memory, dtype=tensor.dtype)

@@ -54,11 +54,12 @@ def main(fd: int, parent_pid: int) -> None:
         return  # the parent has gone already, and its number may be somebody else's; or the socket is not the parent's
     try:
         with no_collections():
-            from ..engine.host import warm_up
+            from ..engine.host import interpreter, warm_up
             from .rank_process import serve_parent
 
             for name in unisono.__all__:
                 getattr(unisono, name)  # loads the module that has it, so no rank has to
+            interpreter()
             warm_up()
             gc.freeze()  # collections in the ranks then leave the shared pages alone
     except Exception:  # noqa: BLE001  whatever it is, the parent shows it

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..config import Config
 
-__all__ = ["STARTED", "RankSetup", "Report", "Task"]
+if TYPE_CHECKING:
+    from ..schedule import Hosts
+
+__all__ = ["STARTED", "RankSetup", "Report", "SeveralHosts", "Task"]
 
 STARTED = "started"
 """Rank to parent, once per run: the user's function is loaded and begins now."""
 
 
 @dataclass(frozen=True)
+class SeveralHosts:
+    """What ranks of several hosts need to find each other. secret: what only they know. pids: of all ranks."""
+
+    hosts: Hosts
+    secret: bytes
+    pids: list[int]
+
+
+@dataclass(frozen=True)
 class RankSetup:
     """Parent to rank, once: which rank it is and what its process should look like.
 
-    With it travel two descriptors: the arena and the working directory.
+    With it travel the descriptors of its host's arena, of the working directory, and with `span`, which is None on one
+    host, of a file in which the ranks tell each other where they are (torch's FileStore).
     """
 
     rank: int
@@ -24,6 +38,11 @@ class RankSetup:
     config: Config | None
     environ: dict[str, str]
     argv: list[str]
+    door: str
+    """The name of this world, for `grow`."""
+    joins: bool = False
+    """Does it take the place of a process that has died?"""
+    span: SeveralHosts | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import linecache
+import math
 import os
 import sys
 import time
@@ -15,11 +16,17 @@ import numpy as np
 import torch
 
 from ..channel import Channel, Packet
+from ..config import Config
 from ..engine.arena import Arena
 from ..errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ..membership.current import join_run
 from ..membership.group import Group
+from ..membership.identity import HOST_ID
+from ..membership.met import Met, met_in_run
+from ..membership.newcomer import enter
+from ..membership.world_group import world_group
 from ..records import DepartureKind
+from ..schedule import Hosts
 from .messages import STARTED, RankSetup, Report, Task
 from .pickling import pack, unpack
 
@@ -52,7 +59,7 @@ class _Rank:
         self._channel = channel
         message: Packet = channel.receive()
         self._setup: RankSetup = message.value
-        arena_fd, directory_fd = message.fds
+        arena_fd, directory_fd, *self._store = message.fds
         os.fchdir(directory_fd)
         os.close(directory_fd)
         os.environ.clear()
@@ -63,29 +70,28 @@ class _Rank:
         torch.seed()
         np.random.seed()
         self._arena = Arena.attach(arena_fd)
+        if self._setup.span is not None:  # for groups that meet by themselves, such as torch.distributed's
+            os.environ[HOST_ID] = f"{self._setup.span.hosts.host_of(self._setup.rank)}"
         self._group: Group | None = None
 
     def perform(self, payload: bytes) -> tuple[Report, bytes]:
         """Call the function; then tell peers that still wait for this rank that it has returned or failed."""
         rank, process = self._setup.rank, os.getpid()
         try:
-            if self._group is None:  # within this try, so that the parent hears what it raises
-                # On a mapping of its own, which the function may close with shutdown().
-                self._group = Group(Arena.attach(os.dup(self._arena.fd)), rank, config=self._setup.config)
-            join_run(self._group)
+            world = self._join()  # within this try, so that the parent hears what it raises
             function, args, kwargs = unpack(payload)
             self._channel.send(STARTED)
             result = function(*args, **kwargs)
             if os.getpid() != process:  # a child that the function has forked: the rank is its parent
                 os._exit(0)
-            self._group.finish()  # peers still need the calls that the function has left in the background
-            self._arena.board(rank).set_gone(DepartureKind.RETURNED, "returned from the function")
+            world.finish()  # peers still need the calls that the function has left in the background
+            self._say_gone(DepartureKind.RETURNED, "returned from the function")
             report = Report(
                 rank,
                 "returned",
                 "returned",
                 at_ns=time.monotonic_ns(),
-                closed=self._group.closed or self._group.broken is not None,
+                closed=world.closed or world.broken is not None,
             )
             return report, _pack_result(rank, result)
         except BaseException as error:  # noqa: BLE001  SystemExit too: the parent raises it again, the rank lives on
@@ -93,10 +99,40 @@ class _Rank:
                 _end_child(error)
             at_ns = time.monotonic_ns()
             how = "raised " + "".join(traceback.format_exception_only(error)).strip()
-            self._arena.board(rank).set_gone(DepartureKind.RAISED, how.splitlines()[0])
+            self._say_gone(DepartureKind.RAISED, how.splitlines()[0])
             kind = "waited" if isinstance(error, PeerGone | PeerFailed | WaitTimeout) else "raised"
             text, packed = _pack_error(error)
             return Report(rank, kind, how, text, at_ns), packed
+
+    def _say_gone(self, how: DepartureKind, words: str) -> None:
+        if self._group is not None and not self._group.closed:
+            self._group.say_gone(how, words)
+        else:  # its function has closed the group, or it could not be made
+            self._arena.board(self._setup.rank).set_gone(how, words)
+
+    def _join(self) -> Group:
+        """The group of all ranks. In the place of a process that has died: once the others let this one in."""
+        setup = self._setup
+        if self._group is None and setup.joins:
+            group = enter(setup.door, setup.rank, math.inf, setup.config or Config.from_env())
+            self._arena.board(setup.rank).set_herald()  # as it was on the first one's
+            self._group = group.world
+            join_run(group, setup.door)
+        else:
+            if self._group is None:
+                self._group = world_group(self._meet(), setup.rank, config=setup.config)
+            join_run(self._group, setup.door)
+        return self._group
+
+    def _meet(self) -> Met:
+        """What the other ranks of this host, and those of other hosts, have in common with this one."""
+        # On a mapping of its own, which the function may close with shutdown().
+        arena, span = Arena.attach(os.dup(self._arena.fd)), self._setup.span
+        if span is None:
+            return Met(arena, Hosts.one(self._setup.size))
+        return met_in_run(
+            self._setup.rank, arena, span.hosts, f"/proc/self/fd/{self._store[0]}", span.secret, span.pids
+        )
 
     def leave(self) -> None:
         """Close the group and the arena."""

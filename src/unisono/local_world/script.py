@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from ..errors import ArgumentError, RankFailed
 from .worlds import run
@@ -18,37 +19,42 @@ __all__ = ["run_script"]
 def run_script(
     script: str,
     arguments: Sequence[str] = (),
-    ranks: int = 4,
+    ranks: int | None = None,
     *,
+    hosts: str | None = None,
     timeout_s: float | None = None,
     prefix: bool = True,
     return_exceptions: bool = False,
+    restarts: int = 0,
 ) -> Sequence[RankFailed | None]:
-    """Run a script as `__main__` on `ranks` new processes of this host.
+    """Run a script as `__main__` on `ranks` (4) new processes of this host.
 
     unisono.init() returns the group of all ranks. RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
     MASTER_PORT are set as torchrun sets them, so that dist.init_process_group() works, too. Standard input is empty.
-    timeout_s, prefix and return_exceptions: as in `run`. Returns None for each rank that ended well. Raises what `run`
-    raises, and ArgumentError where there is no such file.
+    hosts, timeout_s, prefix, return_exceptions and restarts: as in `run`. Returns None for each rank that ended well.
+    Raises what `run` raises, and ArgumentError where there is no such file.
     """
     if not Path(script).is_file():
         raise ArgumentError(f"{script} is not a file: give the path of a Python script")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    what = script, list(arguments), port
-    return run(_as_main, ranks, what, timeout_s=timeout_s, prefix=prefix, return_exceptions=return_exceptions)
+    what = script, list(arguments), port, hosts
+    options: dict[str, Any] = {"hosts": hosts, "prefix": prefix, "return_exceptions": return_exceptions}
+    return run(_as_main, ranks, what, timeout_s=timeout_s, restarts=restarts, **options)
 
 
-def _as_main(script: str, arguments: list[str], port: int) -> None:
+def _as_main(script: str, arguments: list[str], port: int, hosts: str | None) -> None:
     from ..membership import init
+    from ..schedule import Hosts
 
     group = init()
+    map_of_hosts = Hosts.parse(hosts) if hosts else Hosts.one(group.size)
     os.environ.update(
         RANK=str(group.rank),
-        LOCAL_RANK=str(group.rank),
+        LOCAL_RANK=str(map_of_hosts.seat(group.rank)),
         WORLD_SIZE=str(group.size),
-        LOCAL_WORLD_SIZE=str(group.size),
+        LOCAL_WORLD_SIZE=str(len(map_of_hosts.beside(group.rank))),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )

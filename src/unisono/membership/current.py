@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .group import Group
 
-__all__ = ["get_default", "is_initialized", "is_rank_of_run", "join_run", "set_default"]
+__all__ = ["get_default", "get_door", "is_initialized", "is_rank_of_run", "join_run", "set_default"]
 
 default: Group | None = None
 _of_run = False
+_door = ""
 
 
 def get_default() -> Group | None:
@@ -26,13 +27,21 @@ def is_initialized() -> bool:
     return default is not None
 
 
-def join_run(group: Group) -> None:
-    """Make this the default group of a process that is a rank of `run` or of a world."""
-    global _of_run  # noqa: PLW0603  the process is one for good
-    _of_run = True
+def join_run(group: Group, door: str) -> None:
+    """Make this the default group of a process that is a rank of `run` or of a world.
+
+    door: the name of the run, for `grow`.
+    """
+    global _of_run, _door
+    _of_run, _door = True, door
     set_default(group)
 
 
 def is_rank_of_run() -> bool:
     """Is this process a rank of `run` or of a world?"""
     return _of_run
+
+
+def get_door() -> str:
+    """The name of the run that this process is a rank of, for `grow`; empty if it is none."""
+    return _door

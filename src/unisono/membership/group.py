@@ -7,9 +7,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -20,13 +21,21 @@ from ..engine.host import Host
 from ..engine.plan import Plan
 from ..engine.sub_arena import SubArena
 from ..errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
+from ..observe.recording import record
 from ..records import CallRecord, DepartureKind
+from ..schedule import Hosts
+from ..units import ranks_text
 from .presence import Presence
+from .span import Span
 
 __all__ = ["Group", "SupportsClose"]
 
 _AT_EXIT_S = 10.0
 """How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
+
+
+_CALL_ENDS_S = 10.0
+"""How long a call that cannot go on may take to find that out: it looks fifty times a second."""
 
 
 class SupportsClose(Protocol):
@@ -37,11 +46,13 @@ class SupportsClose(Protocol):
 
 
 class Group:
-    """The ranks of one host that share an arena (the world), or some of them (a sub-group; see `groups`).
+    """The ranks of a job (the world), or some of them (a sub-group; see `groups`). Those of one host share an arena.
 
     rank, size: this process's rank, and the number of ranks. timeout_s: how long a call waits unless it says otherwise.
-    broken: the exception that ended the group's use, or None. parent: the group that a sub-group was made of; None for
-    the world. world_ranks: the members, in order, as ranks of the world. The other attributes serve the calls.
+    broken: the exception that ended the group's use, or None. span: if the ranks are on several hosts, what connects
+    them; otherwise None. parent: the group that a sub-group was made of; None for the world. world_ranks: the members,
+    in order, as ranks of the world. newcomers: the members, as ranks of this group, that were let in when `grow` made
+    it: what the others know is new to them. The other attributes serve the calls.
     """
 
     _in_place = False
@@ -55,16 +66,21 @@ class Group:
         name: str = "world",
         config: Config | None = None,
         parent: Group | None = None,
+        span: Span | None = None,
     ) -> None:
         config = config or Config.from_env()
         self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
         self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
-        self.made_of = parent
-        """The group whose abort ends this one; None for the world, and for a group of survivors, which stands alone."""
+        self.newcomers: tuple[int, ...] = ()
+        self._made_of = None if parent is None else weakref.ref(parent)
         self.timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
         self.host = Host(arena, rank, config)
+        if config.trace and isinstance(arena, Arena):
+            at = span.recorded_at if span else None
+            record(self.host, Path(config.trace), at, rounds=bool(config.trace_rounds))
+        self.host.note_group(name, span.gid if span else 0)
         self.lock = threading.Lock()
         """Held while a call runs: a group runs one call at a time."""
         self.plans: dict[Any, Plan] = {}
@@ -80,9 +96,19 @@ class Group:
         """Calls with tensors in shared memory on some ranks only: how many more of them run staged, and how many after
         the next disagreement; see `dispatch.mixed`."""
         self._shrunk: Group | None = None
+        self._forsaken: UnisonoError | None = None
+        self.door: SupportsClose | None = None
+        """Where processes knock that want to join the world, as long as this rank looks after it; see `grow`."""
         self.progress_engine: SupportsClose | None = None
         """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
-        self.presence: Presence = Presence(arena, parent.world.presence if parent else None, self.world_ranks)
+        self.span = span
+        above = parent.world.presence if parent else None
+        far = () if span is None else (span.here, span.far.left)
+        self.presence: Presence = Presence(arena, above, self.world_ranks, *far)
+        if span is not None:
+            span.register(arena.start, self.world_ranks)
+            if isinstance(arena, SubArena):
+                arena.untouched = span.is_free
         # Copies of the host's attributes: the fast path saves one look-up.
         self.run: Callable[..., int] = self.host.run
         self.state, self.words = self.host.state, self.host.words
@@ -95,9 +121,24 @@ class Group:
             self.world._subgroups.add(self)  # noqa: SLF001  a group, too
 
     @property
+    def made_of(self) -> Group | None:
+        """The group whose abort ends this one; None for the world, and for a group of survivors, which stands alone."""
+        return None if self._made_of is None else self._made_of()
+
+    @made_of.setter
+    def made_of(self, group: Group | None) -> None:
+        # Weak: a group over several hosts holds that of its ranks on one host, which is made of it.
+        self._made_of = None if group is None else weakref.ref(group)
+
+    @property
     def world(self) -> Group:
         """The group of all ranks that share the arena."""
         return self if self.parent is None else self.parent.world
+
+    @property
+    def hosts(self) -> Hosts:
+        """Which of the group's ranks share a host."""
+        return Hosts.one(self.size) if self.span is None else self.span.hosts
 
     @property
     def all_of_it(self) -> list[Group]:
@@ -123,10 +164,16 @@ class Group:
             self.broken = error
         self._stop()
 
+    def say_gone(self, how: DepartureKind, words: str) -> None:
+        """Tell all other ranks that this one makes no more calls; the first words stay."""
+        self.host.arena.board(self.rank).set_gone(how, words)
+        if self.span is not None:
+            self.span.tell()
+
     def abandon(self, how: DepartureKind, words: str) -> None:
         """End this rank's calls, and let peers that wait for it fail with `words`. Idempotent."""
         if not self.closed:
-            self.host.arena.board(self.rank).set_gone(how, words)
+            self.say_gone(how, words)
             self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
 
     def abort(self, reason: str = "") -> None:
@@ -139,7 +186,7 @@ class Group:
         if self.closed:
             return
         words = f"aborted group {self.name!r}" + (f": {reason}" if reason else "")
-        self.host.arena.board(self.rank).set_gone(DepartureKind.ABANDONED, words)
+        self.say_gone(DepartureKind.ABANDONED, words)
         error = PeerFailed(self.rank, words, self.rank, "", self.world_ranks if self.parent else (), whole=True)
         self.break_off_all(error)
 
@@ -169,15 +216,43 @@ class Group:
         """
         from .survivors import shrink  # it makes groups
 
+        if self._forsaken is not None:
+            raise self._forsaken.again()
         if self.closed:
             self.check_usable()
         if self._shrunk is None:
             self._shrunk = shrink(self, without, timeout_s)
         return self._shrunk
 
+    def forsake(self, places: Set[int]) -> None:
+        """Leave all groups in which processes that have ended had these ranks of the world: others may take them.
+
+        From then on this process touches no memory that they had lent. Raises WaitTimeout where a thread is in a call.
+        """
+        world = self.world
+        for group in world.all_of_it:
+            if not places.isdisjoint(group.world_ranks):
+                words = f"has gone on in a group where other processes have the places of {ranks_text(sorted(places))}"
+                named = group.world_ranks if group.parent else ()
+                group._forsaken = PeerFailed(group.rank, words, group.rank, "", named, whole=True)  # noqa: SLF001
+                group.break_off(group._forsaken)  # noqa: SLF001  a group, too
+                if not group.lock.acquire(timeout=_CALL_ENDS_S):
+                    raise WaitTimeout(f"grow() for a call of group {group.name!r}", _CALL_ENDS_S, (), group.rank)
+                group.lock.release()
+                if group is not world:
+                    group.close()
+                    group._leave()  # noqa: SLF001  if another thread has looked at the lock just now
+                elif group.progress_engine is not None:
+                    group.progress_engine.close()
+                    group.progress_engine = None
+        world.host.lender.forget(places)
+        world.presence.forget_the_dead()
+
     def leave_to_parent(self) -> None:
         """In a forked child of this rank: close the group here without touching the parent's memory."""
         self.closed, self._in_place, self.worker = True, False, None
+        if self.door is not None:
+            self.door.close()
         self._stop()
         self.lock = threading.Lock()
 
@@ -247,11 +322,16 @@ class Group:
         if self.worker is not None:
             self.worker.close()
         self.presence.close()
+        if self.door is not None:
+            self.door.close()
         self.closed = True
         self._stop()
         if self.progress_engine is not None:
             self.progress_engine.close()
+        if self.span is not None:
+            self.span.close(whole=self.parent is None, failed=self.broken is not None)
         if isinstance(self.host.arena, Arena):
+            self.host.forget_group()
             self.host.arena.close()
         elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when nobody holds the group
             self._leave()
@@ -262,8 +342,11 @@ class Group:
         """Stop using the memory of a sub-group. Takes no lock: the garbage collector may call this anywhere."""
         if isinstance(self.host.arena, SubArena) and self._in_place:
             self._in_place = False
+            self.host.forget_group()
             self.host.arena.leave(self.progress_engine)
             self.progress_engine = None
+            if self.span is not None:
+                self.span.forget()  # what has been written is told before
 
     def __del__(self) -> None:
         if self._in_place:  # nobody holds this sub-group any more

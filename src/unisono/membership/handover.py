@@ -1,7 +1,8 @@
-"""Hand the descriptor of an arena from rank 0 to the other ranks.
+"""Hand the descriptor of an arena from the first rank of a host to the others.
 
 The kernel says which process is at the other end of a connection. Only those that are ranks, by their identities, get
-the descriptor; others are sent away without a word. Nobody is waited for alone: ranks are served as they come.
+the descriptor; others are sent away without a word. Nobody is waited for alone: ranks are served as they come. Each
+then waits for the last word of the meeting: which ranks share memory, as it turned out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from ..channel import PlainChannel
 from ..engine.arena import Arena
@@ -18,7 +20,7 @@ from ..errors import ArgumentError, OutOfMemory
 from .identity import Identity
 from .local_sockets import accept, connect
 
-__all__ = ["fetch", "hand_out"]
+__all__ = ["Handover", "fetch"]
 
 _LOOK_S = 0.05
 _SEND_S = 1.0
@@ -26,39 +28,52 @@ _SEND_S = 1.0
 _REFUSAL = 8_000
 
 
-def hand_out(
-    fd: int,
-    listener: socket.socket,
-    ranks: Mapping[int, Identity],
-    deadline: float,
-    look: Callable[[Iterable[int]], None],
-) -> list[int]:
-    """Give a descriptor to each of these ranks; return those that have not said by the deadline that they have it.
+class Handover:
+    """One host's memory on its way from the host's first rank to the others.
 
-    look: called every now and then with the ranks that are missing; raises if one has died. Raises OutOfMemory for a
-    rank that has no room for the memory.
+    ranks: who shall get the descriptor. missing: those that have not said yet that they have it.
     """
-    missing, served = dict(ranks), dict[int, PlainChannel]()
-    poller = select.poll()
-    poller.register(listener, select.POLLIN)
-    look_at = 0.0
-    try:
-        while missing and time.monotonic() < deadline:
+
+    def __init__(self, fd: int, listener: socket.socket, ranks: Mapping[int, Identity]) -> None:
+        self.missing = dict(ranks)
+        self._fd, self._listener = fd, listener
+        self._served: dict[int, PlainChannel] = {}
+        self._poller = select.poll()
+        self._poller.register(listener, select.POLLIN)
+
+    def serve(self, deadline: float, look: Callable[[Iterable[int]], Iterable[int]]) -> list[int]:
+        """Give the descriptor to each rank; return those that have not said by the deadline that they have it.
+
+        look: called every now and then with the ranks that are missing; raises if one has died, and says who will not
+        come. Raises OutOfMemory for a rank that has no room for the memory.
+        """
+        look_at = 0.0
+        while self.missing and time.monotonic() < deadline:
             if time.monotonic() >= look_at:
-                look(missing)
+                for rank in look(tuple(self.missing)):
+                    del self.missing[rank]
                 look_at = time.monotonic() + _LOOK_S
-            ready = [number for number, _ in poller.poll(_LOOK_S * 1e3)]
-            if listener.fileno() in ready and (channel := _serve(fd, listener, missing)):
-                served[channel.fileno()] = channel
-                poller.register(channel, select.POLLIN)
+            ready = [number for number, _ in self._poller.poll(_LOOK_S * 1e3)]
+            if self._listener.fileno() in ready and (channel := _serve(self._fd, self._listener, self.missing)):
+                self._served[channel.fileno()] = channel
+                self._poller.register(channel, select.POLLIN)
             for number in ready:
-                if number in served and not _hear(served[number], missing):
-                    poller.unregister(number)
-                    served.pop(number).close()
-    finally:
-        for channel in served.values():
+                if number in self._served and not _hear(self._served[number], self.missing):
+                    self._poller.unregister(number)
+                    self._served.pop(number).close()
+        return sorted(self.missing)
+
+    def tell(self, word: str) -> None:
+        """Tell the ranks that have the memory the last word of the meeting."""
+        for channel in self._served.values():
+            with suppress(OSError):  # it has died, as the group will find
+                channel.send(word, deadline=time.monotonic() + _SEND_S)
+
+    def close(self) -> None:
+        """End the connections; who has not heard the last word then knows that there is none."""
+        for channel in self._served.values():
             channel.close()
-    return sorted(missing)
+        self._served.clear()
 
 
 def _serve(fd: int, listener: socket.socket, missing: Mapping[int, Identity]) -> PlainChannel | None:
@@ -77,7 +92,7 @@ def _serve(fd: int, listener: socket.socket, missing: Mapping[int, Identity]) ->
 
 
 def _hear(channel: PlainChannel, missing: dict[int, Identity]) -> bool:
-    """Hear whether a rank has the memory. False if it has nothing more to say."""
+    """Hear whether a rank has the memory. False if it has left, or says what no rank would."""
     try:
         message = channel.poll()
     except EOFError:
@@ -89,25 +104,26 @@ def _hear(channel: PlainChannel, missing: dict[int, Identity]) -> bool:
             if refusal:
                 raise OutOfMemory(f"rank {rank} cannot map the memory of the group: {refusal}")
             del missing[rank]
+            return True
     return False
 
 
-def fetch(name: str, home: Identity, rank: int, deadline: float) -> Arena:
-    """The arena that rank 0, which is that process, hands out at this name.
+def fetch(name: str, first: int, home: Identity, rank: int, deadline: float) -> tuple[Arena, str]:
+    """The arena that the first rank of this host, which is that process, hands out at this name; and its last word.
 
     Raises ArgumentError if another process does, OutOfMemory if there is no room for it, and EOFError or OSError where
-    rank 0 has gone or the time is up.
+    that rank has gone, has no last word, or the time is up.
     """
     channel = connect(name, deadline)
     try:
         if not home.is_at(channel):
             raise ArgumentError(
-                f"process {channel.peer.pid} of user {channel.peer.user} waits where rank 0, process {home.pid} of "
-                f"user {home.user}, should: what the ranks read at the store where they meet has been changed"
+                f"process {channel.peer.pid} of user {channel.peer.user} waits where rank {first}, process {home.pid} "
+                f"of user {home.user}, should: what the ranks read at the store where they meet has been changed"
             )
         fds = channel.receive(deadline).fds
         if not fds:
-            raise EOFError("rank 0 has sent no descriptor")
+            raise EOFError(f"rank {first} has sent no descriptor")
         try:
             arena = Arena.attach(fds[0])
         except BaseException as error:
@@ -115,7 +131,11 @@ def fetch(name: str, home: Identity, rank: int, deadline: float) -> Arena:
             if isinstance(error, OutOfMemory):
                 channel.send([rank, str(error)[:_REFUSAL]], deadline=deadline)
             raise
-        channel.send([rank, ""], deadline=deadline)
+        try:
+            channel.send([rank, ""], deadline=deadline)
+            return arena, str(channel.receive(deadline).value)
+        except BaseException:
+            arena.close()
+            raise
     finally:
         channel.close()
-    return arena

@@ -1,24 +1,36 @@
-"""Which processes can share memory: same boot, same namespaces, same user, one process per rank."""
+"""Who a rank is: which process, on which host, and what it must have in common with the others."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from ..channel import Channel
 from ..engine.process import start_ticks
 
-__all__ = ["Identity", "why_apart"]
+__all__ = ["HOST_ID", "MOST_NAME", "Identity"]
+
+HOST_ID = "UNISONO_HOST_ID"
+"""The environment variable that tells hosts apart that look alike, or makes several of one."""
+
+
+_VERSION: str = import_module("unisono").__version__
+"""Not by an import statement: to type checkers, the package itself depends on all of its modules."""
+
+MOST_NAME = 32
+"""Characters of a host's short name: a thousand of them go into one message."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What decides whether two processes can share memory, and whom to name where they cannot."""
+    """What decides whether two processes can share memory, and whether they can be ranks of one group at all."""
 
     host: str
+    """Its name, for messages."""
     boot: str
     namespaces: str
     """Network and process-id namespaces: abstract sockets and process ids are valid within one only."""
@@ -26,40 +38,42 @@ class Identity:
     pid: int
     ticks: int
     """When the process started: see `engine.process.start_ticks`."""
+    host_id: str = ""
+    version: str = _VERSION
+    byte_order: str = sys.byteorder
+    common: str = ""
+    """The settings that hosts must have in common."""
+    address: str = ""
+    """Where other hosts reach it."""
 
     @classmethod
     def mine(cls) -> Identity:
-        """This process's identity."""
+        """This process's identity, but for its settings and address."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
-        return cls(socket.gethostname(), boot, namespaces, os.getuid(), os.getpid(), start_ticks(os.getpid()))
+        process = os.getuid(), os.getpid(), start_ticks(os.getpid())
+        return cls(socket.gethostname(), boot, namespaces, *process, os.environ.get(HOST_ID, ""))
+
+    @property
+    def place(self) -> tuple[str, str, int, str]:
+        """Equal for processes that may share memory; whether they do, they find out by doing it."""
+        return self.boot, self.namespaces, self.user, self.host_id
+
+    @property
+    def network(self) -> tuple[str, str]:
+        """Equal for processes that reach each other at 127.0.0.1."""
+        return self.boot, self.namespaces.partition(" ")[0]
+
+    @property
+    def name(self) -> str:
+        """A short name of its host; other hosts may have the same: see `placing.host_names`."""
+        return f"{self.host}/{self.host_id}"[:MOST_NAME] if self.host_id else self.host[:MOST_NAME]
+
+    @property
+    def where(self) -> str:
+        """The host, in words."""
+        return f"host {self.host}" + (f", {HOST_ID}={self.host_id}" if self.host_id else "")
 
     def is_at(self, channel: Channel) -> bool:
         """Is this process, and no later one of the same number, at the other end? Only within one container."""
         return channel.peer == (self.pid, self.user) and start_ticks(self.pid) == self.ticks
-
-
-def why_apart(identities: Mapping[int, Identity]) -> str:
-    """Why these ranks cannot form a group, naming the first that does not fit; empty if they can."""
-    home = identities[0]
-    ranks_by_pid: dict[int, int] = {}
-    for rank, other in sorted(identities.items()):
-        if other.boot != home.boot:
-            return (
-                f"rank {rank} runs on host {other.host}, rank 0 on {home.host}: all ranks of a group must run on one "
-                "host. Start as many processes as this host should have ranks."
-            )
-        if other.namespaces != home.namespaces:
-            return (
-                f"rank {rank} (host name {other.host}) runs in another container than rank 0 ({home.host}): network "
-                f"and process namespaces are {other.namespaces}, and {home.namespaces}. Let them share both."
-            )
-        if other.user != home.user:
-            return f"rank {rank} runs as user {other.user}, rank 0 as user {home.user}: shared memory is for one user"
-        twin = ranks_by_pid.setdefault(other.pid, rank)
-        if twin != rank:
-            return (
-                f"ranks {twin} and {rank} are the same process (pid {other.pid}): threads cannot be ranks. Start one "
-                "process per rank, with unisono.run() or torchrun."
-            )
-    return ""

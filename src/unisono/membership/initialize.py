@@ -11,12 +11,16 @@ from ..config import Config
 from ..engine.arena import Arena
 from ..errors import ArgumentError, NotInitialized
 from ..records import DepartureKind
+from ..schedule import Hosts
 from .current import get_default, is_rank_of_run, set_default
 from .group import Group
 from .launch import detect
+from .met import Met
 from .non_member import NonMember
-from .rendezvous import meet, open_store
+from .rendezvous import meet
 from .socket_store import SocketStore
+from .stores import open_store
+from .world_group import world_group
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -32,13 +36,13 @@ def init(
 ) -> Group:
     """The default group of this process; made at the first call, the same at every later one.
 
-    In a function started by `run`: the group of its ranks. Under torchrun, mpirun or srun: that of all processes, which
-    must be on one host. With rank and size: the ranks meet at MASTER_ADDR and MASTER_PORT. A process that no launcher
+    In a function started by `run`: the group of its ranks. Under torchrun, mpirun or srun: that of all processes, on
+    one host or several. With rank and size: the ranks meet at MASTER_ADDR and MASTER_PORT. A process that no launcher
     has started is a group of one.
 
     Waits at most timeout_s (else the config's) for the other ranks. Raises WaitTimeout, naming those that did not
-    come, and ArgumentError where arguments and environment contradict each other, where ranks run on several hosts or
-    as threads of one process, and where a launcher has started processes that cannot meet.
+    come, and ArgumentError where arguments and environment contradict each other, where ranks are threads of one
+    process or hosts have no way to each other, and where a launcher has started processes that cannot meet.
     """
     global _store  # noqa: PLW0603  the default group is one per process, and so is how it came to be
     group = get_default()
@@ -49,24 +53,24 @@ def init(
         return group
     if is_rank_of_run():
         raise NotInitialized(
-            "this rank has left the group of its run with shutdown(); there is no other: make the call before, or "
-            "start another run"
+            "this rank has left the group of its run with shutdown(), or this process was forked from a rank and is "
+            "none itself; there is no other group: make the call before, in the rank's process, or start another run"
         )
     launch = detect(os.environ, rank, size)
     config = config or Config.from_env()
+    end = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
     if launch.size == 1:
-        arena = Arena.create(1, config)
+        met = Met(Arena.create(1, config), Hosts.one(1))
     else:
-        end = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
         store = open_store(launch, end - time.monotonic())
         try:
-            arena = meet(launch.rank, launch.size, store, end - time.monotonic(), config)
+            met = meet(launch.rank, launch.size, store, end - time.monotonic(), config)
         finally:
             if isinstance(store, SocketStore):
                 store.close()
             else:
                 _store = store
-    group = Group(arena, launch.rank, config=config)
+    group = world_group(met, launch.rank, config=config, timeout_s=max(0.0, end - time.monotonic()))
     set_default(group)
     return group
 
@@ -98,7 +102,7 @@ def shutdown() -> None:
         group = default.world  # the default may be what is left of it
         if not group.closed:
             group.finish()  # peers still need the calls in the background
-            group.host.arena.board(group.rank).set_gone(DepartureKind.LEFT, "left the group with shutdown()")
+            group.say_gone(DepartureKind.LEFT, "left the group with shutdown()")
             group.close()
     _store = None
 

@@ -17,8 +17,8 @@ class Launch:
 
     kind: `arguments`, `torchrun`, `environment`, `single`, or the name of the launcher; why: what was seen, in words.
     Ranks of more than one process meet either at a key-value store at address:port (store_runs: the launcher runs it
-    already; prefix keeps the keys of one start apart from those of the next), or, where job is set, at a Unix socket
-    named after that job.
+    already; prefix keeps the keys of one start apart from those of the next), or at such a store whose address rank 0
+    tells by MPI (by_mpi), or, where job is set, at a Unix socket named after that job.
     """
 
     rank: int
@@ -30,6 +30,7 @@ class Launch:
     store_runs: bool = False
     prefix: str = "unisono"
     job: str = ""
+    by_mpi: bool = False
 
 
 def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None = None) -> Launch:
@@ -63,18 +64,22 @@ def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None
         if job is None:
             why = "there are no arguments, and neither RANK and WORLD_SIZE nor a launcher's variables are set"
             return Launch(0, 1, "single", why)
-        return _by_job(Launch(job.rank, job.size, job.launcher, job.why), job)
+        return _by_job(Launch(job.rank, job.size, job.launcher, job.why), job, environ)
     if not 0 <= launch.rank < launch.size:
         raise ArgumentError(f"{launch.why}, but a rank is at least 0 and below the size")
     return launch if launch.size == 1 else _by_store(launch, environ)
 
 
-def _by_job(launch: Launch, job: Job) -> Launch:
+def _by_job(launch: Launch, job: Job, environ: Mapping[str, str]) -> Launch:
     if job.size == 1:
         return launch
+    if job.size and "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+        return _by_store(launch, environ)
     if job.refusal:
         raise ArgumentError(f"{job.why}, but {job.refusal}")
-    return replace(launch, job=job.name)
+    if job.address:
+        return replace(launch, address=job.address, port=job.port, prefix=f"unisono/{job.name}")
+    return replace(launch, by_mpi=True) if job.by_mpi else replace(launch, job=job.name)
 
 
 def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
@@ -82,7 +87,7 @@ def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
     if "MASTER_ADDR" not in environ or port is None:
         job = find_job(environ)
         if job is not None and (job.rank, job.size) == (launch.rank, launch.size):
-            return _by_job(launch, job)
+            return _by_job(launch, job, environ)
         raise ArgumentError(
             f"{launch.why}, but MASTER_ADDR and MASTER_PORT, where the ranks meet, are not both set: "
             "start the script with torchrun, or use unisono.run(), which needs neither"

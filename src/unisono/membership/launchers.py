@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 from ..errors import ArgumentError
@@ -17,6 +19,7 @@ class Job:
     """The processes that one launcher has started together, and which of them this one is.
 
     name: the same on all ranks of the job and on no other job of this host; refusal: why the ranks cannot meet, or "".
+    Ranks of several hosts meet at address:port, or, where by_mpi is set, ask MPI where.
     """
 
     launcher: str
@@ -24,7 +27,10 @@ class Job:
     size: int
     why: str
     name: str
-    refusal: str
+    refusal: str = ""
+    address: str = ""
+    port: int = 0
+    by_mpi: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,12 +44,16 @@ class _Launcher:
     """The job's name, or "" where nothing gives it; None: this launcher is known to give none."""
     local_size: str = ""
     nodes: tuple[str, ...] = ()
+    first_node: Callable[[Mapping[str, str]], str] | None = None
+    """Where rank 0 runs; None: only MPI knows."""
     needs: str = ""
     """Without this variable the others belong to an enclosing allocation, and launch nothing."""
 
 
 _MPICH_MANAGERS = {"hydra_pmi_proxy", "mpiexec.gforker"}
 """The processes that start ranks, by their names in /proc."""
+
+_FIRST_PORT, _PORTS = 10_000, 20_000
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -73,6 +83,14 @@ def _mpich_job(_environ: Mapping[str, str]) -> str:
     return ""
 
 
+def _first_node(environ: Mapping[str, str]) -> str:
+    """The first host of a list such as `gpu[03-05,9],login1`; "" where rank 0 is known to be on another one."""
+    if environ.get("SLURM_PROCID") == "0" and environ.get("SLURM_NODEID", "0") != "0":
+        return ""
+    nodes = _first(environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+    return re.sub(r"\[(\w+)[^]]*\]", r"\1", re.split(r",(?![^[]*\])", nodes)[0])
+
+
 _LAUNCHERS = (
     _Launcher(
         "Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), _open_mpi_job, "OMPI_COMM_WORLD_LOCAL_SIZE"
@@ -80,7 +98,7 @@ _LAUNCHERS = (
     _Launcher("MPICH", "PMI_RANK", ("PMI_SIZE",), _mpich_job, "MPI_LOCALNRANKS"),
     _Launcher(
         "Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), _slurm_job,
-        nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"), needs="SLURM_STEP_ID",
+        nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"), first_node=_first_node, needs="SLURM_STEP_ID",
     ),
     _Launcher("MVAPICH2", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",)),
     _Launcher("Flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",)),
@@ -89,6 +107,7 @@ _LAUNCHERS = (
 )  # fmt: skip
 """In order of precedence: processes of an inner launcher inherit the outer one's variables, and Slurm is outermost."""
 
+_ADDRESS = "Set MASTER_ADDR, to an address of rank 0's host, and MASTER_PORT for every process."
 _OTHERWISE = "Start the script with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process."
 
 
@@ -116,16 +135,22 @@ def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
     if not 0 <= rank < size:
         raise ArgumentError(f"{why}, but a rank is at least 0 and below the size")
     name = launcher.job(environ) if launcher.job else ""
-    return Job(launcher.name, rank, size, why, f"{launcher.name} {name}", _refusal(launcher, environ, size, name))
-
-
-def _refusal(launcher: _Launcher, environ: Mapping[str, str], size: int, name: str) -> str:
+    job = Job(launcher.name, rank, size, why, f"{launcher.name} {name}")
     local, nodes = integer(environ, launcher.local_size), _first(environ, launcher.nodes)
-    if local not in (None, size):
-        return f"only {local} of the {size} ranks run on this host, and a group's ranks share the memory of one host"
-    if nodes not in ("", "1"):
-        return f"the {size} ranks run on {nodes} hosts, and a group's ranks share the memory of one host"
-    return "" if name else f"nothing in the environment tells these processes where to meet. {_OTHERWISE}"
+    if local not in (None, size) or nodes not in ("", "1"):
+        if launcher.first_node is None:
+            return replace(job, by_mpi=True)
+        if node := launcher.first_node(environ):
+            return replace(job, address=node, port=_port(name))
+        return replace(job, refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
+    if not name:
+        return replace(job, refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
+    return job
+
+
+def _port(name: str) -> int:
+    """A port for a job, below those that the system gives to outgoing connections."""
+    return _FIRST_PORT + int(sha256(name.encode()).hexdigest(), 16) % _PORTS
 
 
 def integer(environ: Mapping[str, str], name: str) -> int | None:

@@ -24,6 +24,7 @@ __all__ = ["SocketStore"]
 
 _RETRY_S = 0.005
 _RANK = re.compile(r"rank (0|[1-9]\d{0,3})")
+_OF_RANK_0 = ("rank 0", "verdict", "host 0", "hosts")
 _MOST_SILENT = 128
 """Connections that may be open and have not said which rank they are. A rank says it as soon as it is connected."""
 _meetings = itertools.count(1)
@@ -106,7 +107,7 @@ class SocketStore:
         if message is None:
             return False
         pair = _pair(message.value)
-        if pair is None or pair[0] in ("rank 0", "verdict") or not self._is_of(*pair, peer):
+        if pair is None or pair[0] in _OF_RANK_0 or not self._is_of(*pair, peer):
             peer.close()
         elif pair[0] in self._values:
             reason = f"another process of this job has come as {pair[0]} already: {self._values[pair[0]]}"
@@ -153,7 +154,7 @@ class SocketStore:
 def _pair(said: object) -> tuple[str, str] | None:
     """A message as a key and a value, if it is that."""
     match said:
-        case [str(key), str(value)] if key == "verdict" or _RANK.fullmatch(key):
+        case [str(key), str(value)] if key in _OF_RANK_0 or _RANK.fullmatch(key):
             return key, value
     return None
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
 from ..engine.board import Topic
 from ..engine.sub_arena import SubArena
 from ..errors import ArgumentError, LeftOut, OutOfMemory, PeerFailed, WaitTimeout
+from ..records import GivenUp, digest
 from ..units import ranks_text, seconds
 from .agreement import next_proposal
 from .current import get_default, set_default
 from .group import Group
+from .span import Span
 
-__all__ = ["agree_on_failed", "check_left_out", "shrink"]
+__all__ = ["MOST_NAMED", "agree_on_failed", "check_left_out", "go_on", "shrink"]
 
 _ASK_S = 0.0002
 _NO_ROOM = 1
 """In place of a region's start, which is at the beginning of a page."""
-_MOST_NAMED = 6
+MOST_NAMED = 6
+"""How many members the name of such a group lists."""
 
 
 def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:
@@ -36,8 +39,11 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     leave_out = frozenset(without)
     if strangers := leave_out - set(range(group.size)):
         raise ArgumentError(f"without: there is no rank {min(strangers)} among the {group.size} of {group.name!r}")
+    if group.span is not None and group.span.far.cut_off:  # others may go on, and there must not be two such groups
+        raise LeftOut(group.rank, group.span.here, group.name, _named(group))
     began = time.monotonic()
     allowed_s = group.timeout_s if timeout_s is None else seconds(timeout_s)
+    _end_calls(group, leave_out)
     failed, missing = _agree(group, Topic.SHRINK, leave_out, began + allowed_s)
     if missing:
         waited_s = time.monotonic() - began
@@ -45,15 +51,37 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     check_left_out(group)
     members = [rank for rank in range(group.size) if rank not in failed]
     world_ranks = [group.world_ranks[rank] for rank in members]
-    arena = _region(group, members, world_ranks)
-    name = ranks_text(world_ranks, _MOST_NAMED)
-    smaller = Group(arena, members.index(group.rank), name=name, config=group.host.config, parent=group.world)
-    smaller.timeout_s, smaller.made_of = group.timeout_s, None
+    here = group.hosts.restrict(members).beside(members.index(group.rank))
+    return go_on(group, _region(group, members, world_ranks, here), members)
+
+
+def _end_calls(group: Group, leave_out: Set[int]) -> None:
+    """Let those hear it who wait for this rank, in later calls or for messages: they do not shrink the group yet."""
+    board = group.host.arena.board(group.rank)
+    if group.broken is None and not board.gave_up.number:
+        gone = {rank for rank in range(group.size) if rank in leave_out or group.presence.left(rank)} - {group.rank}
+        without = f" without {ranks_text(sorted(gone), MOST_NAMED)}" if gone else ""
+        reason = f"goes on in a smaller group{without}"
+        board.set_gave_up(GivenUp(group.host.call_number, blames=frozenset(gone), reason=reason))
+        if group.span is not None:
+            group.span.tell()
+
+
+def go_on(group: Group, arena: SubArena, members: Sequence[int] | None = None) -> Group:
+    """The group that this rank uses from now on in place of this one, in memory that its members have agreed on.
+
+    members: their ranks in this group, if it spans hosts.
+    """
+    name, span = ranks_text(arena.members, MOST_NAMED), None
+    if group.span is not None and members is not None and (hosts := group.hosts.restrict(members)).spans:
+        span = Span(hosts, arena.rank, digest(group.span.gid, members), group.span.carrier, group.span.far)
+    following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, span=span)
+    following.timeout_s, following.made_of = group.timeout_s, None
     if group.broken is None:
         group.break_off(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", _named(group)))
     if get_default() is group:
-        set_default(smaller)
-    return smaller
+        set_default(following)
+    return following
 
 
 def check_left_out(group: Group) -> None:
@@ -74,13 +102,21 @@ def _agree(group: Group, topic: Topic, leave_out: Set[int], deadline: float) -> 
     boards = [group.host.arena.board(rank) for rank in range(group.size)]
     mine, peers = boards[group.rank].proposal(topic), [rank for rank in range(group.size) if rank != group.rank]
     has_gone = group.presence.left if topic is Topic.SHRINK else group.presence.gone
+
+    def is_decided() -> bool:
+        return any(told is not None and told.decided for told in (boards[rank].proposal(topic) for rank in peers))
+
     while mine is None or not mine.decided:
+        if group.span is not None and mine is not None:  # what counts is what others have told after this rank did
+            group.span.refresh(deadline, is_decided)
         gone = {rank for rank in peers if rank in leave_out or has_gone(rank)} | (leave_out & {group.rank})
         others = {rank: boards[rank].proposal(topic) for rank in peers}
         following = next_proposal(mine, others, gone, of_all=topic is Topic.SHRINK)
         if following != mine:
             boards[group.rank].set_proposal(topic, following)
             mine = following
+            if group.span is not None:
+                group.span.tell()
         elif time.monotonic() > deadline:
             return mine.failed, frozenset(rank for rank in peers if rank not in mine.failed and others[rank] != mine)
         else:
@@ -88,12 +124,13 @@ def _agree(group: Group, topic: Topic, leave_out: Set[int], deadline: float) -> 
     return mine.failed, frozenset()
 
 
-def _region(group: Group, members: list[int], world_ranks: list[int]) -> SubArena:
-    """The memory of the smaller group. The first member lends it; if that one dies before it has, the next one does."""
+def _region(group: Group, members: list[int], world_ranks: list[int], here: Sequence[int]) -> SubArena:
+    """The memory of the smaller group. The first member here lends it; if it dies before it has, the next one does."""
     lender = group.host.lender
     lender.collect()
     mine = members.index(group.rank)
-    for number, candidate in enumerate(members[:mine]):
+    for number in here[: here.index(mine)]:
+        candidate = members[number]
         board = group.host.arena.board(candidate)
         while (start := board.region) is None and not group.presence.left(candidate):
             time.sleep(_ASK_S)
@@ -101,10 +138,10 @@ def _region(group: Group, members: list[int], world_ranks: list[int]) -> SubAren
         if start == _NO_ROOM:
             raise OutOfMemory(f"the shared memory of rank {candidate} has no room for a group: free tensors there")
         if start is not None:
-            return lender.borrow(start, world_ranks, mine, number)
+            return lender.borrow(start, world_ranks, mine, number, here)
     board = group.host.arena.board(group.rank)
     try:
-        arena = lender.lend(world_ranks)
+        arena = lender.lend(world_ranks, mine, here)
     except OutOfMemory:
         board.set_region(_NO_ROOM)
         raise

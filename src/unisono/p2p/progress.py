@@ -9,17 +9,26 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ..engine.mailbox import ANY_SOURCE, Mailbox, MessageRequest, Receive, Send
+from ..engine.mailbox import ANY_SOURCE, FarPeers, Mailbox, MessageRequest, Receive, Send, Traffic
 from ..engine.nested import check_nested, holds
 from ..errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGone
 from ..membership.group import Group
-from ..records import Departure, GivenUp
+from ..membership.survivors import check_left_out
+from ..records import Departure, DepartureKind, GivenUp
 from ..watch import check_abort, give_up
 from ..watch.stall import Stall
 
 __all__ = ["ProgressLoop"]
 
 Result = TypeVar("Result")
+
+_LAST_NEWS_S = 0.5
+"""How long nothing has come from a rank on another host that has gone or failed, before what it had sent is believed to
+be there."""
+_CARRIER_S = 0.001
+"""How often a carrier is called that has no thread of its own."""
+_CUT_S = 2.0
+"""How long a connection has been lost before it stands for a rank of which nobody has said that it has gone."""
 
 
 class ProgressLoop:
@@ -35,8 +44,13 @@ class ProgressLoop:
         arena, config = group.host.arena, group.host.config
         self._look_up_s = config.look_up_s
         spins = config.spins if arena.neighbours <= len(os.sched_getaffinity(0)) else 0
-        self._mailbox = Mailbox(arena, group.host.heap, group.rank, spins, self._world_ranks)
+        host, far = group.host, _far_peers(group)
+        self._mailbox = Mailbox(arena, host.heap, group.rank, spins, self._world_ranks, far, host.messages)
         self._poller = self._mailbox.poller
+        calls_carrier = group.span is not None and not group.span.carrier.own_thread
+        self._most_nap_s = _CARRIER_S if calls_carrier else self._look_up_s
+        self._noticed_at: dict[int, float] = {}
+        """When this rank found first that one on another host has gone or failed."""
         self._mailbox_lock = threading.Lock()
 
     @property
@@ -76,12 +90,12 @@ class ProgressLoop:
                 if self.advance(request):
                     return
                 now = time.monotonic()
-                limit_s = min(self._look_up_s, max(0.0, began + allowed_s - now))
+                limit_s = min(self._most_nap_s, max(0.0, began + allowed_s - now))
                 changed = self._poller.wait(wakeups, now - changed_at, limit_s)
                 now = time.monotonic()
                 if changed:
                     changed_at = now
-                if now > check_at or not changed:
+                if now > check_at or now - began >= allowed_s:
                     check_at = now + self._look_up_s
                     if self.check_peers(request, call):
                         return
@@ -90,6 +104,10 @@ class ProgressLoop:
                     if now - began >= allowed_s:
                         raise stall.late(needed, now - began, self._said(request, needed))
                     stall.look(needed, now - began)
+        except PeerFailed as error:
+            if not error.call:  # it stands for all calls of a group that another thread of this rank has aborted
+                check_abort(self.group, call)
+            raise
         finally:
             if stall is not None:
                 stall.end()
@@ -102,10 +120,14 @@ class ProgressLoop:
         """
         group = self.group
         check_abort(group, call)
-        group.check_usable()
+        self._locked(self._mailbox.log_waiting, request)
+        if group.span is not None:
+            group.span.ask()
+            self._locked(lambda _: self._mailbox.listen_to_all(), request)
         lost = self._lost(request, group, awaited)
         if lost is None or self.advance(request):  # what a rank sent before it went can still be received
             return request.done
+        check_left_out(group)
         self.fail(request, self._error(*lost, call()))
         return True
 
@@ -160,13 +182,33 @@ class ProgressLoop:
         ranks, went = self._needed(request, group), []
         for rank in ranks:
             how: Departure | GivenUp = group.presence.gone(rank) or group.host.arena.board(rank).gave_up
-            if isinstance(how, Departure) or how.number:  # who gave a call up refuses all later ones
+            if isinstance(how, GivenUp) and not how.number:
+                how = self._cut(rank) or how
+            # Who gave a call up refuses all later ones.
+            if (isinstance(how, Departure) or how.number) and not self._may_come(request, rank, how):
                 went.append((rank, how))
         hopeless = len(went) == len(ranks) and (awaited or request.peer != ANY_SOURCE)
         for rank, how in went:
             if hopeless or isinstance(how, GivenUp) or not how.in_order:
                 return rank, how
         return None
+
+    def _cut(self, rank: int) -> Departure | None:
+        """What there is to say of a rank that cannot be reached any more though nobody has said that it has gone."""
+        cut = self._mailbox.cut(rank)
+        if cut is None or time.monotonic() - cut[1] < _CUT_S:
+            return None
+        return Departure(DepartureKind.DIED, f"cannot be reached any more: {cut[0]}")
+
+    def _may_come(self, request: MessageRequest, rank: int, how: Departure | GivenUp) -> bool:
+        """May a message still be under way that a rank on another host sent before it went?"""
+        stream = self._mailbox.stream_from(rank)
+        if stream is None or stream.ended or stream.lost or not isinstance(request, Receive):
+            return False
+        if isinstance(how, Departure) and how.how in (DepartureKind.DIED, DepartureKind.ABANDONED):
+            return False
+        now = time.monotonic()
+        return now - max(stream.news_at, self._noticed_at.setdefault(rank, now)) < _LAST_NEWS_S
 
     def _said(self, request: MessageRequest, ranks: Sequence[int]) -> str:
         """What these ranks have sent that a receive does not take, in words."""
@@ -182,4 +224,16 @@ class ProgressLoop:
             words = f"gave up group {group.name!r}: {how.reason}"
             return PeerFailed(rank, words, group.rank, call, self._world_ranks, whole=True)
         pid = group.host.arena.board(rank).pid
+        if group.span is not None and rank not in group.span.here:
+            how = group.span.explain(how)
         return PeerGone(rank, pid, how, group.rank, call, self._world_ranks, others=True)
+
+
+def _far_peers(group: Group) -> FarPeers | None:
+    """The members on other hosts; None: there is none."""
+    world_span = group.world.span
+    if group.span is None or world_span is None:
+        return None
+    far = frozenset(range(group.size)) - set(group.span.hosts.beside(group.rank))
+    traffic = world_span.resources.setdefault(Traffic, Traffic(world_span.carrier))
+    return FarPeers(group.rank, far, group.world_ranks, group.span.gid, traffic)

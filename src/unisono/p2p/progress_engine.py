@@ -12,9 +12,10 @@ from functools import partial
 
 import torch
 
-from ..engine.mailbox import MessageRequest, Send
+from ..engine.mailbox import MessageRequest, Send, Traffic
 from ..errors import PeerFailed, WaitTimeout
 from ..membership.group import Group
+from ..records import DepartureKind
 from ..watch import check_abort
 from .progress import ProgressLoop
 
@@ -26,6 +27,8 @@ _WAITED_S = 0.003
 """The thread naps like a caller who has waited for so long: for a tenth of a millisecond at first."""
 _CHECK_PEERS_S = 0.1
 """How often the thread looks whether peers are still there."""
+_LAST_MESSAGES_S = 10.0
+"""How long the end of a world waits until what it has sent to other hosts has been received: after it, it is gone."""
 _IDLE_S = 1.0
 """The thread ends after so long without a request."""
 
@@ -35,6 +38,8 @@ class ProgressEngine(ProgressLoop):
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
+        if group.span is not None and group.world.progress_engine is None and group.parent is not None:
+            group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
         # Requests that nobody may be waiting for, with their calls, and the group, which lives as long as they do.
         self._pending: dict[MessageRequest, tuple[Callable[[], str], Group]] = {}
         self._pending_lock = threading.RLock()  # a signal handler may interrupt who holds it, and make a call
@@ -90,6 +95,7 @@ class ProgressEngine(ProgressLoop):
         while self._all_pending() and threading.current_thread() is not self._thread and time.monotonic() < until:
             time.sleep(0.001)
         self.stop()
+        self._leave_streams()
 
     def stop(self) -> None:
         """End the thread; requests that are still pending stay so."""
@@ -98,6 +104,23 @@ class ProgressEngine(ProgressLoop):
         if thread is not None and thread.is_alive():  # it is not in a forked child
             self._wake()
             thread.join(_IDLE_S)
+
+    def _leave_streams(self) -> None:
+        """End the streams to other hosts; with the world, wait until what was sent has been received."""
+        group = self._group()
+        if group is None or group.span is None:
+            return
+        with self._mailbox_lock:
+            self._mailbox.leave()
+        if group.parent is None:
+            world, span, mine = group, group.span, group.host.arena.board(group.rank).gone
+            failed = mine is not None and mine.how in (DepartureKind.RAISED, DepartureKind.ABANDONED)
+
+            def gone(rank: int) -> bool:
+                span.ask()
+                return world.presence.gone(rank) is not None
+
+            span.resources[Traffic].close(0.0 if failed else _LAST_MESSAGES_S, gone)
 
     def _wake(self) -> None:
         with suppress(RuntimeError):  # it has been released already
@@ -144,7 +167,7 @@ class ProgressEngine(ProgressLoop):
                 if self.advance(next(iter(pending))):
                     continue
                 now = time.monotonic()
-                if self._poller.wait(wakeups, now - changed_at + _WAITED_S, self._look_up_s):
+                if self._poller.wait(wakeups, now - changed_at + _WAITED_S, self._most_nap_s):
                     changed_at = now
                 if now > look_at:
                     look_at = now + self._look_up_s

@@ -6,6 +6,8 @@ from .count import Bounds, Counts, count, lower_bounds
 from .execute import even_bounds, execute
 from .fault import Fault
 from .fingerprint import prove_by_fingerprints
+from .hosts import Hosts
+from .levels import HostBounds, Levels, host_bounds, levels, levels_of
 from .moves import Move, check_rows, moves
 from .proof import Proof, find_fault, prove
 from .symmetric import Rank, prove_symmetric, trace_symmetric
@@ -37,8 +39,9 @@ from .table import (
 
 __all__ = [
     "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "DUALS", "HOLDERS", "JOIN", "OP", "ROOTED", "ROUND", "SBUF",
-    "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T",
-    "Transfer", "X", "Y", "as_collective", "check_rows", "contract", "count", "even_bounds", "execute", "expand",
-    "find_fault", "fold", "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove", "prove_by_fingerprints",
-    "prove_symmetric", "send", "seq", "spread", "trace", "trace_symmetric", "transpose", "unwrap",
+    "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "HostBounds", "Hosts", "Levels", "Move", "N", "Proof",
+    "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective", "check_rows", "contract", "count",
+    "even_bounds", "execute", "expand", "find_fault", "fold", "host_bounds", "levels", "levels_of", "lower_bounds",
+    "moves", "on", "once", "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric", "send", "seq",
+    "spread", "trace", "trace_symmetric", "transpose", "unwrap",
 ]  # fmt: skip

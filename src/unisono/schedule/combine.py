@@ -121,7 +121,7 @@ def on(
     rows[:, N] *= width
     total = schedule.chunks * width if chunks is None else chunks
     root = int(rank_of[schedule.root])
-    return replace(schedule, ranks=ranks, chunks=total, rows=rows, root=root, symmetric=False)
+    return replace(schedule, ranks=ranks, chunks=total, rows=rows, root=root, symmetric=False, hosts=None)
 
 
 def pipeline(schedule: Schedule, segments: int, lag: int = 1) -> Schedule:

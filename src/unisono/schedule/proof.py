@@ -26,7 +26,8 @@ class Proof:
     """What has been proved of a schedule.
 
     method: "exact"; "symmetric" (from the rows of rank 0, which stand for all ranks); "fingerprints" (random numbers
-    instead of sets, on sampled chunks); "symmetric fingerprints" (both, on all chunks).
+    instead of sets, on sampled chunks); "symmetric fingerprints" (both, on all chunks); "parts" (of a call over hosts:
+    each part keeps its contract, and these together that of the whole); "sampled parts" (so, for sampled chunks).
     same_bits: all ranks end with bit-identical sums (all_reduce only). same_order: all chunks are combined in one
     order, so a sum does not depend on its place in the tensor. None if it does not apply.
     """

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import AlgorithmError
+from .hosts import Hosts
 
 __all__ = [
     "ADD", "COPY", "DBUF", "DCHUNK", "DST", "JOIN", "OP", "ROUND", "SBUF", "SCHUNK", "SRC", "Line", "N", "Rounds",
@@ -51,7 +52,8 @@ class Schedule:
     ranks: their number. chunks: the number of chunks in each buffer. rows: (n, 9) int64, sorted by round. collective:
     the contract it keeps, such as "all_reduce". root: for collectives with a root. result: the buffer with the result,
     X (in place) or Y. yields: for each round the line of the `yield` that made it, if known. symmetric: the rows are
-    those of rank 0 only; rank r does the same with r added to all ranks and chunks.
+    those of rank 0 only; rank r does the same with r added to all ranks and chunks. hosts: which ranks share a host, if
+    it is known; drawings and counts tell apart what stays inside.
     """
 
     ranks: int
@@ -63,6 +65,7 @@ class Schedule:
     result: int = X
     yields: tuple[Line | None, ...] = ()
     symmetric: bool = False
+    hosts: Hosts | None = None
 
     @property
     def rounds(self) -> int:

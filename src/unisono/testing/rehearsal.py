@@ -140,12 +140,12 @@ class _Rehearsal:
                     continue
                 ends[rank], learns = "told", True
                 self._arena.board(rank).set_gave_up(GivenUp(host.call_number, False, frozenset({dead}), "died"))
-                host.sign_off(self.plans[rank])
+                host.sign_off(tag=self.plans[rank].tag)
 
     def _judge(self, rank: int, dead: int) -> Any:
         host, plan = self._hosts[rank], self.plans[rank]
         status, number = self._turn(rank, plan), host.call_number
-        me = Situation(number, plan.signature, status >> 8 & 0xFFFF, host.at_gate(plan), overdue=False)
+        me = Situation(number, plan.signature, status >> 8 & 0xFFFF, host.at_gate(plan.gate_row), overdue=False)
         peers = [
             PeerView(
                 other, host.entered(other), host.signature(other, number), _DIED if other == dead else None,

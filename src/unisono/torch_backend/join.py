@@ -16,9 +16,13 @@ from ..config import Config
 from ..engine.arena import Arena
 from ..errors import PeerGone, WaitTimeout
 from ..membership import Group, get_default, set_default
-from ..membership.rendezvous import meet, meeting_number
+from ..membership.met import Met
+from ..membership.rendezvous import meet
+from ..membership.stores import meeting_number
+from ..membership.world_group import world_group
 from ..records import Departure, DepartureKind
-from .sub_group import make_sub_group
+from ..schedule import Hosts
+from ..sub_groups import make_sub_group
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -28,6 +32,7 @@ __all__ = ["go_on", "join", "leave"]
 _ASK_S = 0.0002
 _FOLLOW_S = 1.0
 """How long a rank that leaves waits for rank 0 to leave."""
+_LEFT = DepartureKind.LEFT, "left the group with destroy_process_group()"
 
 _world: Group | None = None
 """The group of all ranks of torch.distributed, if it is ours; its sub-groups use its memory."""
@@ -47,7 +52,7 @@ def join(
     """Return the group of the `size` ranks that call this with the same store.
 
     global_ranks: the members, in order; empty: all ranks. The group of all ranks becomes unisono's default group, if
-    there is none. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks are not on one host;
+    there is none. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks cannot form a group;
     OutOfMemory.
     """
     global _world, _meeting  # noqa: PLW0603  one per process, as in torch
@@ -59,7 +64,7 @@ def join(
         return make_sub_group(_world.world, rank, members, name, timeout_s)
     own = PrefixStore(f"unisono {_meeting}", store)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
-    group = Group(_arena(own, rank, size, name, config), rank, name=name, config=config)
+    group = world_group(_meet(own, rank, size, name, config), rank, name=name, config=config)
     _alive.add(group)
     if world:
         if get_default() in (None, _world):
@@ -87,18 +92,24 @@ def leave(group: Group, *, with_store: bool = False) -> None:
     if group.closed:
         return
     group.finish()  # peers still need these calls
-    if group.parent is None:
-        board = group.host.arena.board(group.rank)
-        mark = partial(board.set_gone, DepartureKind.LEFT, "left the group with destroy_process_group()")
-        if not with_store or group.rank > 0:
-            mark()
-        else:
-            last: Any = distributed_c10d._world.pg_coalesce_state  # noqa: SLF001
-            last[_Last(mark)] = []
+    if group.parent is not None:
+        group.close()
+    elif with_store and group.rank == 0:
+        last: Any = distributed_c10d._world.pg_coalesce_state  # noqa: SLF001
+        last[_Last(partial(_end, group))] = []
+    else:
+        group.say_gone(*_LEFT)
         until = time.monotonic() + _FOLLOW_S
-        if with_store and group.rank > 0 and group.broken is None:
+        if with_store and group.broken is None:
             while not group.presence.gone(0) and time.monotonic() < until:
+                if group.span is not None:
+                    group.span.ask()
                 time.sleep(_ASK_S)
+        group.close()
+
+
+def _end(group: Group) -> None:
+    group.say_gone(*_LEFT)
     group.close()
 
 
@@ -130,18 +141,18 @@ class _Last:
         self._then()
 
 
-def _arena(store: Store, rank: int, size: int, name: str, config: Config) -> Arena:
-    """Make shared memory for a group."""
+def _meet(store: Store, rank: int, size: int, name: str, config: Config) -> Met:
+    """Meet the other ranks of a group."""
     if size == 1:
-        return Arena.create(1, config)
+        return Met(Arena.create(1, config), Hosts.one(1))
     try:
-        arena = meet(rank, size, store, config.timeout_s, config)
+        met = meet(rank, size, store, config.timeout_s, config)
     except WaitTimeout as error:
         raise WaitTimeout(_call(name), error.waited_s, error.missing, rank, error.details) from error
     if rank == 0:  # all have come, and have what they need
-        for key in [*(f"rank {r}" for r in range(size)), "verdict"]:
+        for key in [*(f"rank {r}" for r in range(size)), "verdict", *(["host 0"] * (len(met.hosts.members[0]) > 1))]:
             store.delete_key(key)
-    return arena
+    return met
 
 
 def _call(name: str) -> str:

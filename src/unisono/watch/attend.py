@@ -12,14 +12,25 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
+from ..engine.arena import Arena
 from ..engine.nested import user_line
 from ..engine.plan import Plan
 from ..engine.program import DONE, FAILED
-from ..errors import MismatchError, NestedCall, PeerFailed, PeerGone, PeerUnreachable, UnisonoError, WaitTimeout
+from ..errors import (
+    MismatchError,
+    NestedCall,
+    PeerError,
+    PeerFailed,
+    PeerGone,
+    PeerUnreachable,
+    UnisonoError,
+    WaitTimeout,
+)
 from ..membership.group import Group
 from ..membership.survivors import agree_on_failed, check_left_out
+from ..observe.last_calls import last_calls
 from ..records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
 from ..schedule import BLOCKED
 from ..units import seconds
@@ -27,7 +38,7 @@ from .abort import check_abort
 from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
-__all__ = ["attend", "caller", "interrupted", "odd_ones"]
+__all__ = ["Gated", "Watch", "attend", "caller", "interrupted", "odd_ones"]
 
 _LOOKS = 20
 """A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
@@ -57,7 +68,7 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
     looked_at, waited_s = time.monotonic(), 0.0
     allowed = seconds(group.timeout_s if timeout_s is None else timeout_s)
     longest = _LOOKS * group.host.config.look_up_s
-    watch = _Watch(group, plan, where)
+    watch = Watch(group, plan, where)
     try:
         while status != DONE:
             rank, number = status >> 8 & 0xFFFF, status >> 32
@@ -85,13 +96,33 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
 def interrupted(group: Group, plan: Plan, error: BaseException, where: str) -> None:
     """Give up a call that an exception such as Ctrl-C ended right after the kernel returned, before `attend`."""
     if group.broken is None and group.host.unfinished:
-        _Watch(group, plan, where).give_up(error)
+        Watch(group, plan, where).give_up(error)
 
 
-class _Watch:
+class Gated(Protocol):
+    """What is known of a call that ranks enter at a gate; a `Plan` is one."""
+
+    @property
+    def record(self) -> CallRecord:
+        """The call, for messages."""
+
+    @property
+    def signature(self) -> int:
+        """What all ranks must agree on, as 64 bits."""
+
+    @property
+    def gate_row(self) -> int:
+        """The row of the program after which all ranks have entered the call."""
+
+    @property
+    def tag(self) -> bool:
+        """Does the signature lie in front of the payload?"""
+
+
+class Watch:
     """One rank, watching its peers during one call."""
 
-    def __init__(self, group: Group, plan: Plan, where: str) -> None:
+    def __init__(self, group: Group, plan: Gated, where: str) -> None:
         self.group, self.host, self.plan = group, group.host, plan
         self.number = group.host.call_number
         of, self.world_ranks = (f" of group {group.name!r}", group.world_ranks) if group.parent else ("", ())
@@ -109,7 +140,7 @@ class _Watch:
             self.board.set_call(self.number, self.record)
             self.told = True
         me = Situation(
-            self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan), waited_s > allowed_s
+            self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan.gate_row), waited_s > allowed_s
         )
         peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
         check_abort(self.group, lambda: self.call)  # after the views: who hears of it earlier gives up, too
@@ -118,7 +149,7 @@ class _Watch:
         if not isinstance(verdict, Disagree):
             check_left_out(self.group)
         if isinstance(verdict, Gone):
-            if verdict.rank not in self.seen_gone:
+            if not verdict.sure and verdict.rank not in self.seen_gone:
                 self.seen_gone.add(verdict.rank)
                 return  # it may have finished its part before it went: let the kernel look once more
             raise self.gone(verdict, allowed_s)
@@ -160,7 +191,9 @@ class _Watch:
         # In this order, so that a peer that enters the call in between does not seem to have entered another one.
         entered = self.host.entered(rank)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
-        return PeerView(rank, entered, signature, self.group.presence.gone(rank), gave_up)
+        gone, spans = self.group.presence.gone(rank), self.group.span is not None
+        owes = spans and gone is not None and not gone.in_order and not self.host.has_ended(rank)
+        return PeerView(rank, entered, signature, gone, gave_up, owes)
 
     def known_calls(self) -> dict[int, CallRecord]:
         """The ranks' calls of this number, as far as they have written them."""
@@ -200,19 +233,28 @@ class _Watch:
     def give_up(self, error: BaseException) -> None:
         """Tell the other ranks that this one gives the call up, and break the group."""
         late = isinstance(error, WaitTimeout)
+        if isinstance(error, PeerError | WaitTimeout):
+            self.add_last_calls(error)
         blames = error.missing if isinstance(error, WaitTimeout) else ()
-        if isinstance(error, PeerGone):
-            blames = (error.rank,)
+        if isinstance(error, PeerGone) or (isinstance(error, PeerFailed) and not error.whole):
+            blames = (error.rank,) if error.rank != self.group.rank else ()
         said = str(error).partition("\n")[0] if late else str(error)  # who was late needs no stack of its own
         reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
         if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was abandoned from outside
             reason = error.reason
         self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
-        self.host.sign_off(self.plan)
+        self.host.sign_off(tag=self.plan.tag)
         if not isinstance(error, UnisonoError) or isinstance(error, NestedCall):  # from a signal handler
             how = f"interrupted by {type(error).__name__}"
             error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)
         self.group.break_off(error)
+
+    def add_last_calls(self, error: UnisonoError) -> None:
+        """Note in the error what all ranks have called last; it is printed below the message."""
+        arena = self.group.world.host.arena
+        if isinstance(arena, Arena) and arena.map is not None:
+            told = last_calls(arena, self.group.host.arena.start)
+            vars(error).setdefault("__notes__", []).append(told)  # as add_note does, which Python 3.10 has not
 
 
 def _can_be_cured(calls: Mapping[int, CallRecord]) -> bool:

@@ -9,8 +9,8 @@ from ..engine.process import start_ticks
 from ..engine.process_status import process_status
 from ..engine.stacks import Answer, ask_for_stacks
 from ..membership.group import Group
+from ..observe.frames import shown
 from ..records import Sighting, Wait
-from .frames import shown
 
 __all__ = ["sight", "waits_of"]
 
@@ -42,6 +42,8 @@ def _see(group: Group, rank: int, *, with_stack: bool) -> Sighting:
     board, last_call = group.host.arena.board(rank), group.host.entered(rank)
     pid, ticks = board.pid, board.ticks
     arena = _arena(group.world)
+    if group.span is not None and rank not in group.span.here:
+        return Sighting(rank, pid, last_call, silent="it is on another host")
     if not pid or arena is None or start_ticks(pid) != ticks:
         return Sighting(rank, pid, last_call)
     status, page = process_status(pid), arena.whereabouts(group.world_ranks[rank])

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from ..errors import WaitTimeout
 from ..membership.group import Group
 from ..records import Wait
+from ..trail import Trail, trail
 from ..units import ranks_text
 from .sight import sight, waits_of
-from .trail import Trail, trail
 
 if TYPE_CHECKING:
     from ..engine.arena import Arena
 
-__all__ = ["AWAITED", "Stall", "tell"]
+__all__ = ["AWAITED", "Stall", "missing_in_background", "tell"]
 
 AWAITED: list[None] = []
 """An entry for each thread that waits for a call in the background. Without one, such a call keeps nobody waiting."""
@@ -53,6 +53,16 @@ def tell(text: str) -> None:
         sys.stderr.flush()
 
 
+def missing_in_background(group: Group) -> tuple[int, ...]:
+    """The ranks of the group for which its call in the background waits, or the first of many.
+
+    That is what the call found when it last looked, which it tells while AWAITED has an entry; else there are none.
+    """
+    with _lock:
+        waits = [wait for stall, (_, wait) in _present.items() if stall.background_of is group]
+    return tuple(group.world_ranks.index(rank) for rank in waits[0].missing) if waits else ()
+
+
 class Stall:
     """One call in which this rank waits. End it with `end`.
 
@@ -61,7 +71,8 @@ class Stall:
     """
 
     def __init__(self, group: Group, call: str, *, any_of: bool = False, background: bool = False) -> None:
-        self._group, self._call, self._any_of, self._background = group, call, any_of, background
+        self._group, self._call, self._any_of = group, call, any_of
+        self.background_of = group if background else None
         self._world = group.world
         self._limit_s = group.host.config.stall_warning_s
         self._told = False
@@ -69,7 +80,7 @@ class Stall:
 
     def look(self, missing: Sequence[int], waited_s: float) -> None:
         """Let the other ranks know for whom this one waits, ranks of the group; warn if it is time."""
-        present = not self._background or bool(AWAITED)
+        present = self.background_of is None or bool(AWAITED)
         self._publish(missing if present else ())
         if not present or self._told or not 0 < self._next_s <= waited_s:
             return
@@ -91,6 +102,9 @@ class Stall:
         if way.is_circle:
             details += f" In the world, {way.text(waits)}."
         group = self._group
+        same_call = len(way) > 2 and all(waits[rank].call == self._call for rank in way[1:-1])
+        if same_call and len(missing) == 1 and way[-1] in group.world_ranks:
+            missing = (group.world_ranks.index(way[-1]),)
         world_ranks = group.world_ranks if group.parent else ()
         return WaitTimeout(self._call, waited_s, missing, group.rank, details, world_ranks, sight(group, missing))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..records import Departure, GivenUp
@@ -15,7 +15,9 @@ class PeerView:
     """A peer as a waiting rank sees it.
 
     number: the latest call that it entered. signature: with which it entered this rank's call; 0 if it did not, or has
-    withdrawn it. gone: how it has gone, if it has. gave_up: the call that it gave up.
+    withdrawn it. gone: how it has gone, if it has. gave_up: the call that it gave up. owes: it has gone without having
+    finished this call, which spans hosts: those who wait for it hold up the others, who may wait for messages of theirs
+    that are long on their way.
     """
 
     rank: int
@@ -23,6 +25,7 @@ class PeerView:
     signature: int
     gone: Departure | None = None
     gave_up: GivenUp = GivenUp()  # noqa: RUF009  it is immutable
+    owes: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,11 @@ class Disagree:
 
 @dataclass(frozen=True)
 class Gone:
-    """This peer has gone, and the call needs it."""
+    """This peer has gone, and the call needs it. sure: even if all that it has told and sent is yet to come."""
 
     rank: int
     how: Departure
+    sure: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,24 +96,37 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
 
     def needed(peer: PeerView) -> bool:
         """Does the call need a further step of this peer?"""
-        return not open_gate or peer.rank == me.waiting_for
+        return not open_gate or peer.rank == me.waiting_for or peer.owes
 
     if any(refused(peer) for peer in peers):
         return Disagree()
     for peer in peers:
         if peer.gone and needed(peer) and peer.gave_up.number != me.number:
-            return Gone(peer.rank, peer.gone)
+            return Gone(peer.rank, peer.gone, sure=peer.owes)
     for peer in peers:
         given_up = peer.gave_up
         if 0 < given_up.number <= me.number:
-            for blamed in sorted(given_up.blames):
-                if blamed in by_rank and (how := by_rank[blamed].gone):
-                    return Gone(blamed, how)
+            for blamed in (by_rank[rank] for rank in sorted(given_up.blames) if rank in by_rank):
+                if blamed.gone and blamed.gave_up.number != me.number:
+                    return Gone(blamed.rank, blamed.gone)
             # The peer timed out in this very call, waiting for ranks that this rank waits for, too.
             if given_up.late and given_up.number == me.number and all(rank in by_rank for rank in given_up.blames):
                 return Late(tuple(sorted(given_up.blames)))
-            return Failed(peer.rank, given_up.reason)
+            first = _first(peer, by_rank)
+            return Failed(first.rank, first.gave_up.reason)
     if me.overdue:
         absent = tuple(peer.rank for peer in peers if peer.number < me.number)
         return Late(absent or (me.waiting_for,))
     return Patience()
+
+
+def _first(peer: PeerView, by_rank: Mapping[int, PeerView]) -> PeerView:
+    """The peer because of which this one, and perhaps others in between, gave the call up."""
+    seen = {peer.rank}
+    while True:
+        blamed = [by_rank[rank] for rank in sorted(peer.gave_up.blames - seen) if rank in by_rank]
+        causes = [other for other in blamed if 0 < other.gave_up.number <= peer.gave_up.number]
+        if not causes:
+            return peer
+        peer = causes[0]
+        seen.add(peer.rank)

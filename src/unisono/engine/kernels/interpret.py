@@ -7,8 +7,11 @@ same arguments, it continues where it stopped. Of its peers it reads the control
 
 from __future__ import annotations
 
+from types import FunctionType
+
 import numpy as np
 
+from ..call_log import LogWord
 from ..program import (
     BLOCK,
     CROSSED,
@@ -28,12 +31,18 @@ from ..program import (
     StateWord,
     TagWord,
 )  # fmt: skip
-from .atomics import call_combine, copy_line, load, load_acquire, memcpy, store, store_release
+from ..row_log import RowLogWord
+from .atomics import call_combine, copy_line, cycles, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
 from .cross_memory import is_far, move_far, within_reach
 from .waiting import wait
 
-__all__ = ["get", "put", "run"]
+__all__ = ["get", "put", "recording_run", "run"]
+
+_RECORDS = False
+"""Is it logged when each row began and ended? `run` and `recording_run` are compiled from one source, in which this is
+a constant, so there is no trace of it in the former's code.
+"""
 
 _LINE = 128  # see layout
 _ROW, _REF, _PAGE = 64, 32, 4096
@@ -73,6 +82,51 @@ def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _entry(state):  # type: ignore[no-untyped-def]
+    """The address of the present call's entry in the log."""
+    return get(state, StateWord.LOG) + 8 * LogWord.WORDS * (get(state, StateWord.CALL) & get(state, StateWord.LOG_MASK))
+
+
+@compiled
+def _log(plan, state):  # type: ignore[no-untyped-def]
+    """Note in the log that this rank is in this call, unless that is noted already."""
+    number, entry = get(state, StateWord.CALL), _entry(state)
+    put(entry, LogWord.NOTE, get(plan, PlanWord.NOTE))
+    if get(entry, LogWord.NUMBER) != number:
+        put(entry, LogWord.ENTERED, cycles())
+        store_release(entry + 8 * LogWord.NUMBER, number)
+
+
+@compiled
+def _row_entry(state):  # type: ignore[no-untyped-def]
+    """The address of the present row's entry in the log of rows."""
+    at = get(state, StateWord.ROW_LOG_NEXT) & get(state, StateWord.ROW_LOG_MASK)
+    return get(state, StateWord.ROW_LOG) + 8 * RowLogWord.WORDS * at
+
+
+@compiled
+def _begin_row(state, segment, pc):  # type: ignore[no-untyped-def]
+    """Log that a row begins, unless this rank comes back to it. A pc below 0 is no row, but REUSE."""
+    entry, number = _row_entry(state), get(state, StateWord.CALL)
+    if (
+        get(entry, RowLogWord.NUMBER) != number
+        or get(entry, RowLogWord.SEGMENT) != segment
+        or get(entry, RowLogWord.ROW) != pc
+    ):
+        put(entry, RowLogWord.NUMBER, number)
+        put(entry, RowLogWord.SEGMENT, segment)
+        put(entry, RowLogWord.ROW, pc)
+        put(entry, RowLogWord.BEGAN, cycles())
+
+
+@compiled
+def _end_row(state):  # type: ignore[no-untyped-def]
+    """Log that the row has ended that began last."""
+    put(_row_entry(state), RowLogWord.ENDED, cycles())
+    put(state, StateWord.ROW_LOG_NEXT, get(state, StateWord.ROW_LOG_NEXT) + 1)
+
+
+@compiled
 def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
     """Enter the call, and wait until every rank has entered it with the same signature.
 
@@ -101,6 +155,7 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
         put(line, LineWord.OUT_OFFSET, out - heap)
     store(numbers + stride * me + to_signature, mine)
     store_release(numbers + stride * me, number)
+    _log(plan, state)
     for k in range(1, ranks):
         rank = me + k
         if rank >= ranks:
@@ -220,13 +275,19 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     block = BLOCK // item * item
     shared, scratch = get(plan, PlanWord.SHARED), get(state, StateWord.SCRATCH)
     status = DONE
+    if _RECORDS or not get(plan, PlanWord.TAG):  # else at the gate, where to read the clock keeps no peer waiting
+        _log(plan, state)
     while True:
         half = staging + (segment & 1) * half_bytes
         if pc < 0:
+            if _RECORDS:
+                _begin_row(state, segment, pc)
             status = _readers_are_past(control, segment, ranks, state)
             if status != DONE:
                 break
             store(state + 8 * StateWord.READERS_0 + 8 * (segment & 1), get(plan, PlanWord.READERS))
+            if _RECORDS:
+                _end_row(state)
             pc = 0
         span = min(piece * per, total - offset)
         cut = piece
@@ -234,6 +295,8 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
             align = get(plan, PlanWord.ALIGN)
             cut = ((span + per - 1) // per + align - 1) // align * align
         while pc < nrows:
+            if _RECORDS:
+                _begin_row(state, segment, pc)
             row = rows + _ROW * pc
             kind = get(row, RowWord.OP)
             if kind == Op.WAIT:
@@ -285,6 +348,8 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                             _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks)
                 if get(row, RowWord.POST):
                     store_release(posted, (segment << STEP_BITS) + get(row, RowWord.POST))
+            if _RECORDS:
+                _end_row(state)
             pc += 1
         if status == DONE and shared and offset + span >= total:
             status = _nobody_has_left(control, get(state, StateWord.CALL), get(plan, PlanWord.SIGNATURE), ranks)
@@ -296,9 +361,14 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
         store_release(posted, segment << STEP_BITS)
         if offset >= total:
             offset = 0
+            put(_entry(state), LogWord.LEFT, cycles())
             put(state, StateWord.CALL, get(state, StateWord.CALL) + 1)
             break
     put(state, StateWord.SEGMENT, segment)
     put(state, StateWord.PC, pc)
     put(state, StateWord.OFFSET, offset)
     return status
+
+
+recording_run = compiled(FunctionType(run.py_func.__code__, {**globals(), "_RECORDS": True}))
+"""`run`, which also writes the log of rows."""

@@ -12,7 +12,7 @@ import numpy as np
 from .atomics import cycles, load, load_acquire, now_ns, pause, prctl, sched_yield, store, usleep
 from .compiled import compiled
 
-__all__ = ["time_yield", "wait"]
+__all__ = ["read_cycles", "time_yield", "wait"]
 
 _PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
 """After so long a rank naps: a microsecond for each share that it has waited."""
@@ -122,3 +122,9 @@ def time_yield():  # type: ignore[no-untyped-def]
         sched_yield()
         best = min(best, cycles() - start)
     return best
+
+
+@compiled
+def read_cycles():  # type: ignore[no-untyped-def]
+    """The processor's cycle counter."""
+    return cycles()

@@ -1,22 +1,27 @@
-"""One rank's sends and receives in a group: requests go in, bytes move through rings, messages meet receives."""
+"""One rank's sends and receives in a group: requests go in, bytes move through channels, messages meet receives."""
 
 from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from time import monotonic_ns
 
 import torch
 
-from ...errors import InternalError, MessageMismatch
+from ...errors import InternalError, MessageMismatch, PeerFailed, PeerGone
 from ..heap import Heap
 from ..layout import Layout
+from ..message_log import MESSAGE_LOG_BYTES, MessageLog
+from ..poller import Poller
 from ..tensors import dtype_name
 from .channel import ReceiveChannel, SendChannel
+from .far_receive_channel import FarReceiveChannel
+from .far_send_channel import FarSendChannel
 from .matching import MatchingQueues
-from .poller import Poller
-from .requests import Message, MessageRequest, Receive, Send
+from .requests import ANY_SOURCE, Message, MessageRequest, Receive, Send
 from .ring import CAPACITY, DATA, READ, WRITTEN, CursorWord, kernels
+from .traffic import FarPeers
 
 __all__ = ["Mailbox"]
 
@@ -25,6 +30,9 @@ _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
 system: so a message outlives its sender's group."""
 _ALL_RINGS_BYTES = 8 << 20
 """The most for all rings of a rank, unless each is as small as it may be."""
+_LOAN_S, _SLOWEST, _ASK_S = 10.0, 10e6, 0.0001
+"""How long a cancelled request waits for a carrier that has its tensor, and at how many bytes per second; and between
+two looks."""
 
 
 class Mailbox:
@@ -32,31 +40,49 @@ class Mailbox:
 
     Each rank writes to each peer through a ring in its own heap, made on the first send; the peer finds its address in
     the arena. Slot q of the poller watches for bytes from rank q (before there is a ring: for its address), slot
-    size + q for room in the ring to rank q.
+    size + q for room in the ring to rank q. Where rank q is on another host, they watch for the next piece from it, and
+    for its next answer.
 
-    most_spins: see `waiting.wait`. world_ranks: of the members of a sub-group, for errors. finished: the requests that
-    are done; the caller empties this list.
+    most_spins: see `waiting.wait`. world_ranks: of the members of a sub-group, for errors. far: the members on other
+    hosts, if there are any. log: of this rank's messages. finished: the requests that are done; the caller empties this
+    list.
     """
 
-    def __init__(self, arena: Layout, heap: Heap, rank: int, most_spins: int, world_ranks: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        arena: Layout,
+        heap: Heap,
+        rank: int,
+        most_spins: int,
+        world_ranks: Sequence[int] = (),
+        far: FarPeers | None = None,
+        log: MessageLog | None = None,
+    ) -> None:
         self._arena, self._heap, self._rank, self._size = arena, heap, rank, arena.size
         self._world_ranks = world_ranks
         self._mapping = arena.map  # keeps the addresses below valid
+        self._log, self._group = log or MessageLog(memoryview(bytearray(MESSAGE_LOG_BYTES))), arena.start
+        self._written, self._arrived = [0] * arena.size, [0] * arena.size
+        """How many messages have gone to each rank, and come from each."""
         self._capacity = _RING_BYTES
         while self._capacity > _LEAST_RING_BYTES and self._capacity * self._size > _ALL_RINGS_BYTES:
             self._capacity //= 2
         self._rings: list[torch.Tensor] = []  # peers read them as long as the mailbox lives
-        self._outgoing: dict[int, SendChannel] = {}
-        self._incoming: dict[int, ReceiveChannel] = {}
+        self._outgoing: dict[int, SendChannel | FarSendChannel] = {}
+        self._incoming: dict[int, ReceiveChannel | FarReceiveChannel] = {}
+        self._far, self._far_ranks = far, far.ranks if far else frozenset[int]()
         self._matching = MatchingQueues()
         self.finished: list[MessageRequest] = []
         self.poller = Poller(2 * self._size, most_spins)
         for source in range(self._size):
-            if source != rank:
+            if source != rank and source not in self._far_ranks:
                 self.poller.watch(source, arena.mail(source, rank), self.poller.zero)
 
     def submit(self, request: MessageRequest) -> None:
         """Start a request, and finish it at once if possible. Raises OutOfMemory before anything has moved."""
+        request.entered_ns = monotonic_ns()
+        if self._far_ranks:
+            self.listen([request.peer] if request.peer != ANY_SOURCE else self._far_ranks)
         if isinstance(request, Receive):
             message = self._matching.post(request)
             if message is not None:
@@ -70,8 +96,47 @@ class Mailbox:
                 if len(channel.queue) == 1:
                     self._write(request.peer)
 
+    def log_waiting(self, request: MessageRequest) -> None:
+        """Log a request that takes long. Others are logged when they are done."""
+        if not (request.done or request.logged):
+            if isinstance(request, Receive) and request.tensor is not None:
+                request.nbytes = request.tensor.nbytes
+            request.logged = self._log.write(
+                self._group, request.tag, request.entered_ns, request.whom, request.nbytes, 0, 0
+            )
+
+    def listen(self, ranks: Iterable[int]) -> None:
+        """Let those of these ranks that are on other hosts send to this one. Before, it takes nothing from them."""
+        for rank in ranks:
+            if rank in self._far_ranks and rank not in self._incoming and self._far is not None:
+                channel = self._incoming[rank] = self._far.receiver(self, rank)
+                self.poller.watch(rank, channel.awaited, self.poller.zero)
+
+    def listen_to_all(self) -> None:
+        """Let all ranks send to this one: what they wait for may be what this one waits for, in the end."""
+        self.listen(self._far_ranks)
+
+    def stream_from(self, source: int) -> FarReceiveChannel | None:
+        """What comes from a rank on another host, if that may send to this one."""
+        channel = self._incoming.get(source)
+        return channel if isinstance(channel, FarReceiveChannel) else None
+
+    def cut(self, rank: int) -> tuple[str, float] | None:
+        """Why a rank on another host cannot be reached, and since when, by the monotonic clock; None: it can."""
+        for channel in (self._incoming.get(rank), self._outgoing.get(rank)):
+            if isinstance(channel, FarReceiveChannel | FarSendChannel) and channel.lost is not None:
+                return channel.lost.reason, channel.lost_at
+        return None
+
+    def leave(self) -> None:
+        """Messages are neither sent nor taken any more."""
+        if self._far is not None:
+            self._far.traffic.leave(self)
+
     def progress(self) -> bool:
         """Move what can be moved now, of one message from each rank at most; False if there was nothing to do."""
+        if self._far is not None:
+            self._far.traffic.carrier.progress()
         ready = self.poller.poll()
         self._read([slot for slot in ready if slot < self._size])
         for slot in ready:
@@ -83,10 +148,16 @@ class Mailbox:
         """Take a request out, unless it is done.
 
         No message is lost: what has arrived for a Receive waits for the next one. A Send whose frame has begun must go
-        on, as its receiver expects the rest: a copy takes its place, which is returned.
+        on, as its receiver expects the rest: a copy takes its place, which is returned. While a carrier is moving what
+        is in the request's tensor, this waits, and the request may be done then. Raises PeerFailed if it waits long.
         """
+        self._await_loan(request)
         if request.done:
             return None
+        self._log_done(request)
+        return self._take_out(request)
+
+    def _take_out(self, request: MessageRequest) -> Send | None:
         if isinstance(request, Receive):
             if request.message is None:
                 self._matching.unpost(request)
@@ -101,10 +172,16 @@ class Mailbox:
         return None
 
     def fail(self, request: MessageRequest, error: Exception) -> Send | None:
-        """End a request with an error, unless it is done. Returns what `cancel` does."""
+        """End a request with an error, unless it is done. Returns and raises what `cancel` does.
+
+        If that is because of the peer, nothing is waited for; a carrier may still have the tensor, and keeps it alive.
+        """
         rest = None
+        loan = self._loan_of(request)
+        if loan is not None and not (isinstance(error, PeerFailed | PeerGone) and error.rank == loan[0]):
+            self._await_loan(request)
         if not request.done:
-            rest = self.cancel(request)
+            rest = self._take_out(request)
             request.error = error
             self._finish(request)
         return rest
@@ -113,16 +190,51 @@ class Mailbox:
         """The tags of the messages from a rank that no receive has taken."""
         return self._matching.unexpected_tags(source)
 
+    def _await_loan(self, request: MessageRequest) -> None:
+        """Wait while a carrier has the tensor of a request: the other side is about to do its part."""
+        began = time.monotonic()
+        while not request.done and (loan := self._loan_of(request)) is not None:
+            peer, nbytes = loan
+            waited_s = time.monotonic() - began
+            if waited_s > _LOAN_S + nbytes / _SLOWEST:
+                words = f"has kept a message in flight for {waited_s:.0f} s"
+                raise PeerFailed(peer, words, self._rank, "a call that was to be cancelled", self._world_ranks)
+            if not self.progress():
+                time.sleep(_ASK_S)
+
+    def _loan_of(self, request: MessageRequest) -> tuple[int, int] | None:
+        """To or from which rank on another host a carrier is moving the tensor of a request, and its bytes, if so."""
+        if isinstance(request, Send):
+            to = self._outgoing.get(request.peer)
+            lent = isinstance(to, FarSendChannel) and to.lending and to.queue[0] is request
+            return (request.peer, request.tensor.nbytes) if lent else None
+        message = request.message if isinstance(request, Receive) else None
+        if message is None or not isinstance(request, Receive) or message.buffer is not request.tensor:
+            return None
+        by = self._incoming.get(message.source)
+        lent = isinstance(by, FarReceiveChannel) and by.lending and by.message is message
+        return (message.source, message.nbytes) if lent else None
+
+    def _log_done(self, request: MessageRequest) -> None:
+        whom, nbytes, place = request.whom, request.nbytes, request.place
+        if request.logged:
+            self._log.end(request.logged, whom, nbytes, place, monotonic_ns())
+        else:
+            self._log.write(self._group, request.tag, request.entered_ns, whom, nbytes, place, monotonic_ns())
+
     def _finish(self, request: MessageRequest) -> None:
         request.done = True
+        self._log_done(request)
         self.finished.append(request)
         self.poller.wake()
 
     # Sending
 
-    def _channel_to(self, receiver: int) -> SendChannel:
+    def _channel_to(self, receiver: int) -> SendChannel | FarSendChannel:
         """The channel to a rank. The first time, makes its ring and publishes where it is."""
         channel = self._outgoing.get(receiver)
+        if channel is None and self._far is not None and receiver in self._far_ranks:
+            channel = self._outgoing[receiver] = self._far.sender(self, receiver)
         if channel is None:
             ring = self._heap.empty((DATA + self._capacity,), torch.uint8)
             address = ring.data_ptr()
@@ -137,9 +249,15 @@ class Mailbox:
         """Write what there is room for; if something is left, watch for more room."""
         channel = self._outgoing[receiver]
         queue = channel.queue
+        if isinstance(channel, FarSendChannel):
+            channel.read_answers()
         while queue and channel.write(queue[0]):
-            self._finish(queue.popleft())
-        if queue:
+            send = queue.popleft()
+            self._written[receiver] = send.place = self._written[receiver] + 1
+            self._finish(send)
+        if isinstance(channel, FarSendChannel):
+            self.poller.watch(self._size + receiver, channel.awaited, self.poller.zero)
+        elif queue:
             self.poller.watch(self._size + receiver, channel.ring + READ, channel.address_of(CursorWord.SEEN))
         else:
             self.poller.unwatch(self._size + receiver)
@@ -147,8 +265,9 @@ class Mailbox:
     def _send_to_self(self, send: Send) -> None:
         tensor = send.tensor
         shape = list(tensor.shape)
-        message = Message(self._rank, send.tag, time.monotonic_ns(), tensor.dtype, shape, tensor.nbytes)
+        message = Message(self._rank, send.tag, monotonic_ns(), tensor.dtype, shape, tensor.nbytes)
         message.buffer, message.complete = tensor.clone(), True
+        self._written[self._rank] = send.place = message.place = self._written[self._rank] + 1
         self._arrive(message)
         self._finish(send)
 
@@ -161,6 +280,7 @@ class Mailbox:
         for channel in channels:
             if channel.message is None and (message := channel.read_header()):
                 channel.message = message
+                self._arrived[channel.source] = message.place = self._arrived[channel.source] + 1
                 begun.append(message)
         if len(begun) > 1:
             begun.sort(key=lambda message: message.sent_ns)
@@ -175,6 +295,8 @@ class Mailbox:
                 message.complete = True
                 if message.receive is not None:
                     self._deliver(message, message.receive)
+            if isinstance(channel, FarReceiveChannel):
+                self.poller.watch(channel.source, channel.awaited, self.poller.zero)
 
     def _channel_from(self, source: int) -> ReceiveChannel:
         """The channel from a rank, which has published where its ring is. Raises InternalError if no ring is there."""
@@ -201,6 +323,8 @@ class Mailbox:
     def _match(self, receive: Receive, message: Message) -> None:
         """Let a receive take a message, or fail with MessageMismatch if dtype or size differ."""
         tensor = receive.tensor
+        receive.source, receive.whom = message.source, 2 * message.source + 1
+        receive.nbytes, receive.place = message.nbytes, message.place
         if tensor is not None and (tensor.dtype is not message.dtype or tensor.nbytes != message.nbytes):
             message.buffer = None
             sent = f"{dtype_name(message.dtype)}{message.shape}"
@@ -209,7 +333,6 @@ class Mailbox:
             self._finish(receive)
             return
         receive.message, message.receive = message, receive
-        receive.source = message.source
         if message.complete:
             self._deliver(message, receive)
         elif message.buffer is None:
@@ -226,10 +349,12 @@ class Mailbox:
         self._finish(receive)
 
     def _detach(self, message: Message) -> None:
-        """Take a message that is arriving from its receive, for the next one."""
+        """Take a message that is arriving from its receive, for the next one, which may be waiting already."""
         if message.receive is not None and message.buffer is message.receive.tensor:
             arrived, message.buffer = message.buffer, message.new_buffer()
             if arrived is not None:
                 ctypes.memmove(message.buffer.data_ptr(), arrived.data_ptr(), self._incoming[message.source].done)
         message.receive = None
-        self._matching.put_back(message)
+        receive = self._matching.put_back(message)
+        if receive is not None:
+            self._match(receive, message)

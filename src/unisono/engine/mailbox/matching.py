@@ -50,9 +50,14 @@ class MatchingQueues:
         """Forget a receive that waits."""
         _remove(self._posted, receive.peer, receive.tag, receive)
 
-    def put_back(self, message: Message) -> None:
-        """Let a message that was taken be the first of its queue again."""
+    def put_back(self, message: Message) -> Receive | None:
+        """Take another receive for a message that was taken; None: there is none, and it is the first of its queue."""
+        receive = self._first_posted(message.source, message.tag)
+        if receive is not None:
+            _remove(self._posted, receive.peer, receive.tag, receive)
+            return receive
         self._unexpected.setdefault((message.source, message.tag), deque()).appendleft(message)
+        return None
 
     def unexpected_tags(self, source: int) -> list[int]:
         """The tags of the messages from a rank that no receive has taken."""

@@ -17,12 +17,18 @@ ANY_SOURCE = -1
 
 
 class MessageRequest:
-    """A send or receive. done: whether it has ended; error: why it failed, or None; on_done: called once it is done."""
+    """A send or receive. done: whether it has ended; error: why it failed, or None; on_done: called once it is done.
 
-    __slots__ = ("done", "error", "on_done", "peer", "tag")
+    The rest is for the log of messages, in the words of `message_log.MessageWord`: entered_ns, nbytes as far as known,
+    place, whom; logged: its number there, or 0.
+    """
 
-    def __init__(self, peer: int, tag: int) -> None:
-        self.peer, self.tag = peer, tag
+    __slots__ = ("done", "entered_ns", "error", "logged", "nbytes", "on_done", "peer", "place", "tag", "whom")
+
+    def __init__(self, peer: int, tag: int, nbytes: int = 0) -> None:
+        self.peer, self.tag, self.nbytes = peer, tag, nbytes
+        self.entered_ns = self.place = self.logged = 0
+        self.whom = 2 * peer
         self.done = False
         self.error: Exception | None = None
         self.on_done: Callable[[], None] | None = None
@@ -34,7 +40,7 @@ class Send(MessageRequest):
     __slots__ = ("tensor",)
 
     def __init__(self, tensor: torch.Tensor, peer: int, tag: int) -> None:
-        super().__init__(peer, tag)
+        super().__init__(peer, tag, tensor.nbytes)
         self.tensor = tensor
 
 
@@ -52,7 +58,7 @@ class Receive(MessageRequest):
         self.tensor = tensor
         self.plain = tensor is not None and is_plain(tensor)
         self.marked = [] if tensor is None else needed_by_autograd((tensor,))
-        self.source = peer
+        self.source, self.whom = peer, 2 * peer + 1
         self.order = 0
         self.message: Message | None = None
 
@@ -69,15 +75,19 @@ class Receive(MessageRequest):
 
 
 class Message:
-    """A message that arrives. buffer: for its payload; None: drop it. receive: the request that it is for, or None."""
+    """A message that arrives. buffer: for its payload; None: drop it. receive: the request that it is for, or None.
 
-    __slots__ = ("buffer", "complete", "dtype", "nbytes", "receive", "sent_ns", "shape", "source", "tag")
+    place: how many have come from its source, with this one.
+    """
+
+    __slots__ = ("buffer", "complete", "dtype", "nbytes", "place", "receive", "sent_ns", "shape", "source", "tag")
 
     def __init__(self, source: int, tag: int, sent_ns: int, dtype: torch.dtype, shape: list[int], nbytes: int) -> None:
         self.source, self.tag, self.sent_ns = source, tag, sent_ns
         self.dtype, self.shape, self.nbytes = dtype, shape, nbytes
         self.buffer: torch.Tensor | None = None
         self.complete = False
+        self.place = 0
         self.receive: Receive | None = None
 
     def new_buffer(self) -> torch.Tensor:

@@ -14,6 +14,9 @@ from .named import named_address
 
 __all__ = ["DTYPES", "OPS", "CustomOp", "check_combine", "combine_address"]
 
+_ABLE = {op: tuple(dtype for dtype in DTYPES if op in OPS_OF[ELEMENT_TYPES[dtype].kind]) for op in OPS}
+"""Op -> the dtypes that it combines."""
+
 
 def check_combine(dtype: str, op: str | CustomOp) -> None:
     """Raise DTypeError if elements of this dtype cannot be combined with this op. Compiles nothing.
@@ -23,7 +26,7 @@ def check_combine(dtype: str, op: str | CustomOp) -> None:
     if isinstance(op, CustomOp):
         name, able = op.name, DTYPES
     elif op in OPS:
-        name, able = op, tuple(dtype for dtype in DTYPES if op in OPS_OF[ELEMENT_TYPES[dtype].kind])
+        name, able = op, _ABLE[op]
     else:
         raise DTypeError(f"there is no op {op!r}; there is {', '.join(OPS)}, and what make_op makes")
     if dtype not in able:

@@ -1,0 +1,111 @@
+"""The results as Markdown: for each fault in each place, who has said what after how long."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import median
+
+from unisono.schedule import Hosts
+from unisono.units import format_seconds
+
+from ..names import GLOO, OURS
+from .rank import PLACES
+from .trial import FAULTS, Ended, Trial
+
+__all__ = ["host_faults_markdown"]
+
+_HOW = """\
+Hosts are network namespaces of this machine, joined by a switch; links have 200 Mbit/s where long messages are under
+way. Ranks wait in one place, something happens, and each says how its call has ended. `gate`: in an all_reduce that
+one rank has not begun, which is the victim, or on its host. `send`, `receive`: in a message of 4 MiB to or from that
+rank. `long call`: all ranks are in an all_reduce of 32 MiB. `messages`: all send 4 MiB to all ranks of other hosts.
+Who has not begun does so as soon as the fault has happened, if it is there.
+
+Times are from the fault to the error, of all survivors in all trials: median, worst. *Names*: how many errors name
+victims and nobody else; where hosts are cut off, ranks of the other side. A message names the one who does not
+answer: that is another one where this one has gone on without the victim. And a death does not end messages between
+others: in `messages` a rank hears of it when it comes to wait for one from or to the victim, or for a rank that has
+gone on. *Goes on*: how many then have a smaller
+group in which an all_reduce is right (by `shrink`; of those who were late, `shrink(without=...)`), and the time that
+takes. *Left out*: how many are told so. *Same*: in how many trials all who go on have the same members. *Left*: in
+how many trials a process is there five seconds after the end."""
+
+
+def host_faults_markdown(machine: Mapping[str, str], shape: str, trials: Sequence[Trial]) -> str:
+    """The whole report."""
+    hosts = Hosts.parse(shape)
+    lines = ["# Faults over several hosts", "", *(f"- {name}: {value}" for name, value in machine.items()), ""]
+    lines += [f"{shape}: {len(hosts.members)} hosts, {hosts.ranks} ranks. {_HOW}", ""]
+    lines += [*(f"- `{name}`: {text}" for name, text in FAULTS.items()), ""]
+    ours = [one for one in trials if one.engine == OURS]
+    titles = ["fault", "place", "trials", "errors", "names", "after", "goes on", "left out", "same", "left"]
+    lines += _table(titles, _rows(ours, hosts))
+    if flat := [one for one in trials if one.engine == GLOO]:
+        lines += ["", "## Flat Gloo", "", "The same over one group of torch's Gloo, with a time-out of 20 s.", ""]
+        lines += _table(["fault", "place", "trials", "ranks that end", "after", "what they say"], _gloo(flat))
+    return "\n".join(lines) + "\n"
+
+
+def _cells(trials: Sequence[Trial]) -> Iterator[tuple[str, str, list[Trial]]]:
+    for fault in FAULTS:
+        for place in PLACES:
+            if found := [one for one in trials if (one.fault, one.place) == (fault, place)]:
+                yield fault, place, found
+
+
+def _survivors(one: Trial) -> dict[int, Ended]:
+    """The ranks that the fault has not ended, or stopped, and so must say something."""
+    ended = {"kill", "kill rank 0", "kill host", "stop", "stop host", "Ctrl-C"}
+    return {rank: end for rank, end in one.said.items() if rank not in one.victims or one.fault not in ended}
+
+
+def _right(one: Trial, rank: int, end: Ended, hosts: Hosts) -> bool:
+    """Does an error name who it should?"""
+    here, named = hosts.beside(rank), set(end.named)
+    if one.fault == "late":
+        return bool(named) and named <= set(one.absent)
+    if rank in one.victims or (one.fault == "cut switch" and end.error):
+        return bool(named) and named.isdisjoint(here)
+    return bool(named) and named <= set(one.victims)
+
+
+def _rows(trials: Sequence[Trial], hosts: Hosts) -> Iterator[list[str]]:
+    for fault, place, found in _cells(trials):
+        ends = [(one, rank, end) for one in found for rank, end in _survivors(one).items()]
+        errors = [(one, rank, end) for one, rank, end in ends if end.error]
+        right = sum(_right(one, rank, end, hosts) for one, rank, end in errors)
+        goes = [end for _, _, end in ends if end.after == "right"]
+        times = f"{len(goes)} of {len(ends)}" + (f", {_times([end.seconds for end in goes])}" if goes else "")
+        same = sum(len({end.left for end in _survivors(one).values() if end.after == "right"}) <= 1 for one in found)
+        left = sum(bool(one.left_behind) for one in found)
+        yield [
+            fault, place, str(len(found)), _kinds(ends) if errors else "no error",
+            f"{right} of {len(errors)}" if errors else "",
+            _times([end.after_s for _, _, end in ends if end.after_s is not None]),
+            times if errors else "same group", str(sum(end.after == "LeftOut" for _, _, end in ends)),
+            f"{same} of {len(found)}", str(left),
+        ]  # fmt: skip
+
+
+def _gloo(trials: Sequence[Trial]) -> Iterator[list[str]]:
+    for fault, place, found in _cells(trials):
+        ends = [end for one in found for end in _survivors(one).values()]
+        told = [end for end in ends if end.after_s is not None]
+        said = Counter(end.text.partition("] ")[2].partition(". This")[0].partition(" [")[0][:60] for end in told)
+        words = "; ".join(f"{text or 'nothing'} ×{count}" for text, count in said.most_common(2))
+        times = _times([end.after_s for end in told if end.after_s is not None])
+        yield [fault, place, str(len(found)), f"{len(told)} of {len(ends)}", times, words.replace("|", "/")]
+
+
+def _kinds(ends: Iterable[tuple[Trial, int, Ended]]) -> str:
+    count = Counter(end.error or ("nothing" if end.after_s is None else "none") for _, _, end in ends)
+    return ", ".join(f"{name} ×{number}" if len(count) > 1 else name for name, number in count.most_common())
+
+
+def _times(seconds: Sequence[float], text: Callable[[float], str] = format_seconds) -> str:
+    return f"{text(median(seconds))}, {text(max(seconds))}" if seconds else ""
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows)]

@@ -1,0 +1,181 @@
+"""Training steps over several hosts, on our backend and on Gloo, on hosts in network namespaces of this machine.
+
+    sudo python -m benchmarks.host_steps
+
+DistributedDataParallel also with gradients that are rounded between hosts. Contenders take turns, each with a copy of
+the model and the same data, in the same processes; a step takes as long as its slowest rank. Losses are held against
+those of the same training on one host, of a second run over hosts, and of Gloo.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import torch
+import torch.distributed as dist
+import typer
+
+import unisono
+from unisono.local_world.namespaces import PORT, Namespaces, enter, why_no_namespaces
+from unisono.schedule import Hosts
+
+from .machine import LOAD, describe, load, vendor_path
+from .names import GLOO, OURS
+from .rendezvous import Rendezvous
+from .torch_backend.calls import Times, slowest_rank
+from .torch_backend.steps import ALONE, KINDS, make_trainer, train_in_turns
+
+__all__ = ["HostSteps", "bench_host_steps", "host_steps_markdown", "losses_agree"]
+
+_WIRES = ("bf16", "int8")
+_SHARDED = "fully_shard"
+_CLOSE = 1e-4
+"""How far the losses of two orders of summing may be apart, relatively; in some thirty steps they drift."""
+
+Losses = Mapping[str, Sequence[float]]
+"""Contender -> rank 0's loss in each step."""
+
+
+@dataclass(frozen=True)
+class HostSteps:
+    """One kind of training at one rate: seconds per step, losses. alone: ours on one host. again: in a second run."""
+
+    kind: str
+    rate: str
+    times: Times
+    losses: Losses
+    alone: Sequence[float]
+    again: Sequence[float]
+
+
+def _names(kind: str) -> list[str]:
+    """The contenders of a kind of training; hooks are those of DistributedDataParallel."""
+    rounded = [] if kind == _SHARDED else [f"{OURS} {wire}" for wire in _WIRES]
+    return [OURS, *rounded, GLOO, ALONE]
+
+
+def _train(
+    spaces: Sequence[str], meeting: str, folder: str, kinds: Sequence[str], turns: int, *, only: bool
+) -> dict[str, tuple[Times, dict[str, list[float]]]]:
+    """What a rank does. spaces: the namespace of each rank; none: all share this host. only: no contender but us."""
+    rank, ranks = unisono.get_rank(), unisono.get_world_size()
+    meet = Rendezvous(Path(folder) / "ranks", rank, ranks)
+    if spaces:
+        enter(spaces[rank])
+        os.environ |= {"UNISONO_HOST_ID": spaces[rank], "GLOO_SOCKET_IFNAME": "eth0"}  # they are meant to be apart
+    torch.set_num_threads(1)
+    dist.init_process_group("unisono", meeting, timeout=timedelta(seconds=120), rank=rank, world_size=ranks)
+    ours: Any = dist.group.WORLD
+    others = {} if only else {GLOO: dist.new_group(backend="gloo"), ALONE: None}
+    wires = {f"{OURS} {wire}": wire for wire in _WIRES}
+    found = {}
+    for kind in kinds:
+        names = [OURS] if only else _names(kind)
+        trainers = {name: make_trainer(kind, others.get(name, ours), wires.get(name, "")) for name in names}
+        found[kind] = train_in_turns(trainers, meet, turns)
+    meet.barrier()
+    return found
+
+
+def _run(spaces: Namespaces | None, ranks: int, kinds: Sequence[str], turns: int, *, only: bool) -> list[Any]:
+    """Train on all ranks, over hosts or on one."""
+    with tempfile.TemporaryDirectory() as folder, unisono.world(ranks, timeout_s=900) as world:
+        if spaces is None:
+            return world.run(_train, [], f"file://{folder}/meeting", folder, kinds, turns, only=only)
+        where = [spaces.names[spaces.hosts.host_of(rank)] for rank in range(ranks)]
+        return world.run(_train, where, f"tcp://{spaces.address(0)}:{PORT}", folder, kinds, turns, only=only)
+
+
+def losses_agree(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Are the losses of all steps as close as another order of summing lets them be?"""
+    return all(abs(a - b) <= _CLOSE * max(abs(a), abs(b)) for a, b in zip(one, other, strict=True))
+
+
+def host_steps_markdown(shape: str, found: Sequence[HostSteps]) -> str:
+    """The tables of times and of losses."""
+    names = [OURS, *(f"{OURS} {wire}" for wire in _WIRES), GLOO, ALONE]
+    lines = ["", f"## Steps on {shape}, in ms: median (least)", ""]
+    lines += [_row(["", "each link", *names, "exact, times as fast as Gloo"]), _row(["---"] * (len(names) + 3))]
+    for each in found:
+        times = [_time(each.times[name]) if name in each.times else "" for name in names]
+        ratio = f"{median(each.times[GLOO]) / median(each.times[OURS]):.2f}"
+        lines.append(_row([f"`{each.kind}`", "no limit" if each.rate == "none" else each.rate, *times, ratio]))
+    lines += ["", "## Losses", "", "Of the last step, on rank 0.", ""]
+    lines += [_row(["", "each link", *names[:-1], "one host", "second run", "beside one host", "beside Gloo"])]
+    lines += [_row(["---"] * (len(names) + 5))]
+    for each in found:
+        last = [f"{each.losses[name][-1]:.7g}" if name in each.losses else "" for name in names[:-1]]
+        exact = each.losses[OURS]
+        words = [
+            "the same bits" if each.again == exact else "NOT THE SAME BITS",
+            *(_beside(exact, other) for other in (each.alone, each.losses[GLOO])),
+        ]
+        rate = "no limit" if each.rate == "none" else each.rate
+        lines.append(_row([f"`{each.kind}`", rate, *last, f"{each.alone[-1]:.7g}", *words]))
+    return "\n".join(lines) + "\n"
+
+
+def _beside(one: Sequence[float], other: Sequence[float]) -> str:
+    if list(one) == list(other):
+        return "the same bits"
+    return f"all within {_CLOSE:g}" if losses_agree(one, other) else "TOO FAR APART"
+
+
+def _time(seconds: Sequence[float]) -> str:
+    return f"{median(seconds) * 1e3:.1f} ({min(seconds) * 1e3:.1f})"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def bench_host_steps(
+    *,
+    shape: Annotated[str, typer.Option(help="Hosts, such as 2x2.")] = "2x2",
+    rates: Annotated[str, typer.Option(help="Of each link, both ways; none: no limit.")] = "1gbit,none",
+    kinds: Annotated[str, typer.Option(help=f"By number: {', '.join(KINDS)}.")] = "0,1,2",
+    steps: Annotated[int, typer.Option(min=1, help="Training steps that are timed.")] = 20,
+    output: Annotated[str, typer.Option(help="Write the report there, too.")] = "",
+) -> None:
+    """Print times of steps and losses. Fails where losses are not what they must be."""
+    if reason := why_no_namespaces():
+        sys.exit(reason)
+    hosts, trained = Hosts.parse(shape), [KINDS[int(number)] for number in kinds.split(",")]
+    report = ["# Training over several hosts", "", *(f"- {name}: {value}" for name, value in describe().items())]
+    report += [f"- {LOAD}: {load()}"]
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of the ranks: it warns of addresses without names
+    alone = _run(None, hosts.ranks, trained, steps, only=True)[0]
+    found = []
+    with closing(Namespaces(hosts)) as spaces:
+        again = _run(spaces, hosts.ranks, trained, steps, only=True)[0]
+        for rate in rates.split(","):
+            spaces.rate(rate)
+            ranks = _run(spaces, hosts.ranks, trained, steps, only=False)
+            for kind in trained:
+                times, losses = slowest_rank([rank[kind][0] for rank in ranks]), ranks[0][kind][1]
+                found.append(HostSteps(kind, rate, times, losses, alone[kind][1][OURS], again[kind][1][OURS]))
+                said = ", ".join(f"{name} {_time(each)}" for name, each in times.items())
+                print(f"{kind}, {rate}: {said}", file=sys.stderr)
+    text = "\n".join(report) + "\n" + host_steps_markdown(hosts.text, found)
+    print(text)
+    if output:
+        vendor_path(Path(output)).write_text(text)
+    if not all(
+        each.again == each.losses[OURS] and losses_agree(each.losses[OURS], other)
+        for each in found
+        for other in (each.alone, each.losses[GLOO])
+    ):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(bench_host_steps)

@@ -1,0 +1,118 @@
+"""Collectives over several hosts beside flat Gloo, on hosts in network namespaces of this machine.
+
+    sudo python -m benchmarks.hosts
+
+Ranks are processes in the namespaces of their hosts. The libraries make each call in turn, in the same processes; the
+slowest rank's time counts. With --mpi, Open MPI has started the ranks, and is one of the libraries. What leaves a host
+is counted by the kernel, headers included. Where ranks share processors and links have no limit, the figures say what
+the processors do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import torch
+import typer
+
+import unisono
+from unisono.cli.bench_hosts import slowest
+from unisono.cli.host_calls import host_cells, measure_over_hosts
+from unisono.local_world.namespaces import Namespaces, why_no_namespaces
+from unisono.schedule import Hosts, host_bounds
+from unisono.units import format_bytes, format_seconds, parse_bytes
+
+from .hosts_under_mpi import measure_under_mpi
+from .machine import LOAD, describe, load, vendor_path
+
+__all__ = ["bench_hosts"]
+
+_TURN_S = 1.5
+_SENT = 8
+"""The column of /proc/net/dev."""
+
+
+def _leaves(nbytes: int) -> float:
+    """What leaves this host in an all_reduce of ours, as a part of the vector."""
+    tensor, calls = torch.ones(nbytes // 4), 4
+    unisono.all_reduce(tensor)
+    unisono.barrier()
+    before = _sent()
+    for _ in range(calls):
+        unisono.all_reduce(tensor)
+    unisono.barrier()
+    return (_sent() - before) / calls / nbytes
+
+
+def _sent() -> int:
+    """The bytes that have left this thread's host."""
+    lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+    counts = next(line.partition(":")[2].split() for line in lines if line.strip().startswith("eth0:"))
+    return int(counts[_SENT])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], *, mpi: bool) -> list[str]:
+    """The table of one shape and rate."""
+    cells = host_cells(sizes)
+    if mpi:
+        ranks = measure_under_mpi(spaces, cells, _TURN_S)
+    else:
+        ranks = spaces.run(measure_over_hosts, spaces.addresses, cells, _TURN_S, timeout_s=600.0)
+    found = slowest(cells, ranks)
+    ours, *others = found[0].times
+    lines = ["", f"## {spaces.hosts.text}, {'no limit' if rate == 'none' else rate} on each link", ""]
+    heads = [f"{what} {other}" for other in others for what in ("times as fast as", "by least times")]
+    lines += [_row(["call", "vector", ours, *others, *heads]), _row(["---"] * (3 + 3 * len(others)))]
+    for name, nbytes, times, wrong in found:
+        if wrong:
+            sys.exit(f"{name} of {format_bytes(nbytes)}: {wrong} elements differ between the engines")
+        said = [f"{format_seconds(median(each))} ({format_seconds(min(each))})" for each in times.values()]
+        ratios = [f"{figure(times[other]) / figure(times[ours]):.2f}" for other in others for figure in (median, min)]
+        lines.append(_row([name, format_bytes(nbytes), *said, *ratios]))
+    return lines
+
+
+def bench_hosts(
+    *,
+    shapes: Annotated[str, typer.Option(help="Hosts, such as 2x2.")] = "2x1,2x2,4x1,3+1",
+    rates: Annotated[str, typer.Option(help="Of each link, both ways; none: no limit.")] = "none,5gbit,1gbit",
+    sizes: Annotated[str, typer.Option(help="Bytes of the vector.")] = "8,64KiB,1MiB,16MiB",
+    mpi: Annotated[bool, typer.Option("--mpi", help="Let Open MPI start the ranks, and measure it, too.")] = False,
+    output: Annotated[str, typer.Option(help="Write the report there, too.")] = "",
+) -> None:
+    """Print a table for each shape and rate, medians and least times, and what leaves a host."""
+    if reason := why_no_namespaces():
+        sys.exit(reason)
+    report = ["# Over several hosts", "", *(f"- {name}: {value}" for name, value in describe().items())]
+    report += [f"- {LOAD}: {load()}"]
+    print("\n".join(report), flush=True)
+    vectors = [parse_bytes(size) for size in sizes.split(",")]
+    for shape in shapes.split(","):
+        with closing(Namespaces(Hosts.parse(shape))) as spaces:
+            for rate in rates.split(","):
+                spaces.rate(rate)
+                section = _section(spaces, rate, vectors, mpi=mpi)
+                report += section
+                print("\n".join(section), flush=True)
+            spaces.rate("none")
+            leaves, bound = spaces.run(_leaves, 16 << 20)[0], host_bounds("all_reduce", spaces.hosts).leaves
+            report += [
+                "",
+                f"An all_reduce of 16 MiB: {leaves:.3f} of the vector leaves host 0; at least {bound:.3f} must.",
+            ]
+            print(report[-1], flush=True)
+    if output:
+        vendor_path(Path(output)).write_text("\n".join(report) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(bench_hosts)

@@ -1,0 +1,10 @@
+"""Across hosts: a table's transfers as messages that a carrier moves, proved and run."""
+
+from .clocks import hears_all
+from .exchange import Exchange
+from .lowering import lower
+from .program import MessageProgram
+from .proof import prove_messages
+from .wait import nap
+
+__all__ = ["Exchange", "MessageProgram", "hears_all", "lower", "nap", "prove_messages"]

@@ -1,0 +1,37 @@
+"""Memory for messages: landing places, copies that leave, scratch. What is given back is used again."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["Buffers"]
+
+_LINE = 64
+
+
+class Buffers:
+    """Buffers by size. idle_bytes: what is kept for later at most; more is given back to the system."""
+
+    def __init__(self, idle_bytes: int = 256 << 20) -> None:
+        self._idle: dict[int, list[torch.Tensor]] = {}
+        self._room = idle_bytes
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """A buffer of at least so many bytes, at the start of a cache line; its content is arbitrary."""
+        size = -(-nbytes // _LINE) * _LINE
+        same = self._idle.get(size)
+        try:
+            buffer = same.pop() if same else None
+        except IndexError:  # another thread took the last one
+            buffer = None
+        if buffer is None:
+            return torch.empty(size, dtype=torch.uint8, device="cpu")
+        self._room += size
+        return buffer
+
+    def give(self, buffers: list[torch.Tensor]) -> None:
+        """These are not used any more, by the carrier neither."""
+        for buffer in buffers:
+            if (size := buffer.numel()) <= self._room:
+                self._room -= size
+                self._idle.setdefault(size, []).append(buffer)

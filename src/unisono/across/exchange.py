@@ -1,0 +1,250 @@
+"""Run a rank's program of messages over a carrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+
+from ..carriers import Carrier, Handle
+from ..errors import InternalError
+from .buffers import Buffers
+from .memory import NO_WIRE, Action, Memory, Wire
+from .program import MOVE, POST, SEND, TAKE, MessageProgram
+from .settler import Settler, Settling, settle_apart
+
+__all__ = ["Exchange"]
+
+Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+"""combine(out, a, b): out = a op b, where out may be a or b, and a is from lower ranks than b."""
+
+_BUFFERS = Buffers()
+_SETTLER = Settler()
+_GIVEN_UP: list[Exchange] = []
+"""The carrier may still write into their memory."""
+
+_SPREAD = 0x9E3779B1
+_HERE = 1
+
+
+class _Row(NamedTuple):
+    """A deed with its memory. actions: what is copied and combined by it."""
+
+    kind: int
+    actions: list[Action]
+    number: int = 0
+    peer: int = 0
+    round: int = 0
+    wire: Wire = NO_WIRE
+
+
+class Exchange:
+    """A rank's part in a table, as messages: a state machine that never waits.
+
+    carrier: moves the messages. program: what this rank does. peers: for each rank of the table its rank in the world.
+    chunks: a flat tensor for each chunk of buffer X; none for a table without data, such as a barrier. combine: see
+    `Combine`; None for tables that only copy. tag: of a message, by its round and its index among those of one pair of
+    ranks in that round; it must differ from those of all other calls. y: the chunks of buffer Y, for tables that use
+    it.
+
+    given: where the input is, if not in `chunks`: these are only read. final: where final values of the table's result
+    buffer go if that is known not to be too soon: each of them depends on all ranks, so all have begun. `program.ends`
+    says for which chunks that is; values of others are in `chunks` or `y`. The carrier only reads both: what arrives
+    late, for an exchange that has been given up, does no harm there.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        program: MessageProgram,
+        peers: Sequence[int],
+        chunks: Sequence[torch.Tensor],
+        combine: Combine | None,
+        tag: Callable[[int, int], int],
+        *,
+        y: Sequence[torch.Tensor] = (),
+        given: Sequence[torch.Tensor] | None = None,
+        final: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        self._carrier, self._program, self._tag = carrier, program, tag
+        self._combine = combine or _no_combine
+        self._peers = [peers[parcel.peer] for parcel in program.parcels]
+        self._memory = Memory(_BUFFERS, chunks, y, given, final)
+        self._wires: dict[int, Wire] = {}
+        self._lends = False
+        self._settling: Settling | None = None
+        self._awaited: tuple[int, Settling] | None = None
+        self._rows = self._bound()
+        self._other_rows: list[_Row] = []
+        self._receives: dict[int, list[Handle]] = {}
+        self._sends: list[Handle] = []
+        self._earlier_sends: list[Handle] = []
+        self._news: Callable[[], object] = _nothing
+        self._start()
+
+    def again(self, tag: Callable[[int, int], int]) -> None:
+        """Start once more with the same places: what a new exchange would do in a later call, but sooner.
+
+        The run before is done. What the run before that one has sent is over: a call has been made in between, whose
+        end told of the start of all ranks.
+        """
+        for handle in self._earlier_sends:
+            handle.settle()
+        self._sends, self._earlier_sends = [], [] if self._settling else self._sends
+        self._rows, self._other_rows = self._other_rows or self._bound(), self._rows
+        self._tag = tag
+        self._start()
+
+    def advance(self) -> bool:
+        """Start what can be started, and take in what has arrived; True when all is done. Never waits. Raises Lost.
+
+        While it is not done, `waiting_for` is the rank of the world whose message is missing.
+        """
+        rows, carrier = self._rows, self._carrier
+        while self._at < len(rows):
+            kind, actions, number, peer, round_, wire = rows[self._at]
+            if kind == TAKE:
+                if wire.word[0] == wire.missing:
+                    self.waiting_for = peer
+                    carrier.progress()
+                    return False
+                for handle in self._receives.pop(number):
+                    handle.settle()
+            elif kind == POST:
+                wire.word[0] = wire.missing
+                tags = self._tags(round_, wire)
+                self._receives[number] = [carrier.irecv(peer, *mail) for mail in zip(tags, wire.payloads, strict=True)]
+            else:
+                for out, first, second in actions:
+                    if second is None:
+                        out.copy_(first)
+                    else:
+                        self._combine(out, first, second)
+                if kind == SEND:
+                    if wire.marked:
+                        wire.word[0] = _HERE
+                    tags = self._tags(round_, wire)
+                    self._sends += [carrier.isend(peer, *mail) for mail in zip(tags, wire.payloads, strict=True)]
+            self._at += 1
+        self.done, self.waiting_for = True, -1
+        if self._sends and not carrier.own_thread and self._settling is None:
+            self._settling = _SETTLER.settle(self._sends)  # who waits for messages lets them go on
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Of the memory that it has for messages."""
+        return sum(buffer.numel() for buffer in self._memory.taken)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Is a message missing, or one that has to be sent still being read?"""
+        return not self.done or (self._settling is not None and not (self._settling.over or self._settling.error))
+
+    @property
+    def watched(self) -> tuple[int, int] | None:
+        """The addresses of two words that differ as soon as the message is there that is missing. None: there is none,
+        or the carrier has no thread of its own.
+        """
+        return None if self.done or not self._carrier.own_thread else self._rows[self._at].wire.watched
+
+    def wake(self, news: Callable[[], object]) -> bool:
+        """Have `news` called, by another thread, when the message that is missing has come, or when all is sent.
+
+        False if nobody will: the carrier has no thread of its own, or a connection is lost.
+        """
+        if not self._carrier.own_thread:
+            return False
+        if self.done:
+            self._news = news
+            return self.is_under_way
+        if self._awaited is None or self._awaited[0] != self._at:
+            handles = list(self._receives[self._rows[self._at].number])
+            self._awaited = self._at, settle_apart(handles, news)
+        return self._awaited[1].error is None
+
+    def finish_sends(self) -> bool:
+        """Whether the carrier has read all that it sends from places, so that these may be written.
+
+        Never waits; the first call that finds something under way lets a thread wait for it. Short messages are sent
+        from copies: with these only, it is true as soon as all is done. Raises Lost. While it is false, `waiting_for`
+        is the rank of the world to which the last message goes.
+        """
+        if not self._lends or not self._sends:
+            return True
+        if self._settling is None:
+            self._settling = settle_apart(self._sends, self._tell)
+        if self._settling.error:
+            raise self._settling.error
+        if self._settling.over:
+            self._sends = []
+        else:
+            self.waiting_for = next(row.peer for row in reversed(self._rows) if row.kind == SEND)
+        return self._settling.over
+
+    def _tell(self) -> None:
+        self._news()
+
+    def close(self) -> None:
+        """Give the memory back, at once or when the last message has left. One that is not done is given up."""
+        if not self.done:
+            self.give_up()
+            return
+        handles = [*self._earlier_sends, *(self._sends if self._settling is None else ())]
+        if handles or self._settling:
+            _SETTLER.settle(handles, self._give_back)
+        else:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._settling is None or (self._settling.over and self._settling.error is None):
+            taken, self._memory.taken = self._memory.taken, []
+            _BUFFERS.give(taken)
+        else:
+            _GIVEN_UP.append(self)
+
+    def give_up(self) -> None:
+        """Leave it as it is, for good: what has not arrived or left by now still may, into and from this memory."""
+        _GIVEN_UP.append(self)
+        if self._settling is not None and not self._settling.over:
+            _SETTLER.replace()
+
+    def _start(self) -> None:
+        self._at = 0
+        self._settling = self._awaited = None
+        self.done = False
+        self.waiting_for = -1
+
+    def _bound(self) -> list[_Row]:
+        """The rows in memory. What leaves gets memory of its own: that of the run before may still be read."""
+        program, memory, wires = self._program, self._memory, self._wires
+        rows: list[_Row] = []
+        for (kind, _), deeds in groupby(program.rows, key=lambda deed: (deed.kind, program.round_of(deed))):
+            if kind == MOVE:
+                rows.append(_Row(MOVE, memory.actions([program.writings[n] for _, n in deeds], wires)))
+                continue
+            for _, number in deeds:
+                parcel = program.parcels[number]
+                if kind == SEND or number not in wires:
+                    wires[number] = memory.wire(parcel, leaves=kind == SEND)
+                wire = wires[number]
+                self._lends |= kind == SEND and wire.straight
+                rows.append(_Row(kind, wire.packing, number, self._peers[number], parcel.round, wire))
+        return rows
+
+    def _tags(self, round_: int, wire: Wire) -> list[int]:
+        """The tags of a message's payloads: of the lower half; the upper one is for messages from rank to rank. Sizes
+        are in them: what has another size does not meet.
+        """
+        tag, tags = self._tag, self._carrier.tags // 2
+        return [(tag(round_, n) + payload.numel() * _SPREAD) % tags for n, payload in enumerate(wire.payloads)]
+
+
+def _nothing() -> None:
+    pass
+
+
+def _no_combine(*_: torch.Tensor) -> None:
+    raise InternalError("a table combines chunks, and nobody has said how")

@@ -1,0 +1,87 @@
+"""Threads that wait for messages, for callers that must not wait for what may never come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from ..carriers import Handle, Lost
+
+__all__ = ["Settler", "Settling", "settle_apart"]
+
+
+def _nothing() -> None:
+    pass
+
+
+class Settling:
+    """Messages that a thread waits for. over: they are settled. error: one of them never will be.
+
+    then: what is done when they are settled; at_end: when nobody waits for them any more.
+    """
+
+    def __init__(self, handles: Sequence[Handle], then: Callable[[], None], at_end: Callable[[], object]) -> None:
+        self.over = False
+        self.error: Lost | None = None
+        self._handles, self._then, self._at_end = handles, then, at_end
+
+    def settle(self) -> None:
+        """Wait for all of them, then do what was to be done after it."""
+        try:
+            for handle in self._handles:
+                handle.settle()
+        except Lost as error:
+            self.error = error
+        else:
+            self._then()
+            self.over = True
+        self._at_end()
+
+
+class Settler:
+    """A thread, made when there is something to wait for, that waits for one after the other."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Settling] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def settle(
+        self, handles: Sequence[Handle], then: Callable[[], None] = _nothing, at_end: Callable[[], object] = _nothing
+    ) -> Settling:
+        """Let the thread wait for these, after all that it was given before."""
+        settling = Settling(handles, then, at_end)
+        self._queue.put(settling)
+        if self._thread is None or not self._thread.is_alive():  # in a forked process it is not
+            self.replace()
+        return settling
+
+    def replace(self) -> None:
+        """Go on in another thread: this one may wait for ever. It ends when it does not."""
+        self._thread = threading.Thread(target=self._run, name="unisono-settler", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while threading.current_thread() is self._thread:
+            self._queue.get().settle()
+
+
+_IDLE: list[Settler] = []
+"""Those that wait for nothing."""
+
+
+def settle_apart(handles: Sequence[Handle], at_end: Callable[[], object]) -> Settling:
+    """Let a thread wait for these that waits for nothing else. at_end: called when they are settled, or never will be.
+
+    Where they never are, the thread waits for ever, and another one does what comes next.
+    """
+    try:
+        settler = _IDLE.pop()
+    except IndexError:
+        settler = Settler()
+
+    def over() -> None:
+        _IDLE.append(settler)
+        at_end()
+
+    return settler.settle(handles, at_end=over)

@@ -1,0 +1,8 @@
+"""Tables over hosts: collectives inside each host, between hosts, and inside again."""
+
+from .make import CORES, flat, spanning
+from .part import Part
+from .proof import prove_by_parts
+from .whole import Spanning
+
+__all__ = ["CORES", "Part", "Spanning", "flat", "prove_by_parts", "spanning"]

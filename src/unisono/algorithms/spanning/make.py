@@ -1,0 +1,104 @@
+"""`spanning`: the parts of a collective over hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from ...errors import ArgumentError
+from ...schedule import BLOCKED, ROOTED, Hosts, Schedule, spread
+from ..broadcast import SEGMENTS
+from . import blocks, exchange, vectors
+from .part import Part, width
+from .whole import Spanning, transposed
+
+__all__ = ["CORES", "flat", "spanning"]
+
+CORES: Mapping[str, tuple[str, ...]] = {
+    "all_reduce": ("circulant", "recursive_doubling", "rabenseifner", "ring", "two_shot"),
+    "broadcast": ("circulant", "binomial", "chain", "linear"),
+    "reduce": ("circulant", "binomial", "chain", "linear"),
+    "all_gather": ("circulant", "bruck", "ring", "direct"),
+    "reduce_scatter": ("circulant", "bruck", "ring", "direct"),
+    "scatter": ("linear",),
+    "gather": ("linear",),
+    "all_to_all": ("direct", "pairwise"),
+    "barrier": ("dissemination", "direct"),
+}
+"""Collective -> what may run between hosts; the first is for many bytes, and used where none is named."""
+
+_SEGMENTED = ("circulant", "chain")
+"""Of broadcast and reduce: those for which the vector is cut into as many segments as one likes."""
+
+
+@lru_cache(maxsize=256)
+def spanning(
+    collective: str,
+    hosts: Hosts,
+    root: int = 0,
+    *,
+    rails: int | None = None,
+    core: str | None = None,
+    segments: int | None = None,
+) -> Spanning:
+    """The parts of a collective over hosts.
+
+    rails: how many ranks of each host take part between hosts, each with a slice; by default as many as each host has.
+    scatter, gather, all_to_all and barrier have no rails. core: one of `CORES`. segments: into how many the slice of a
+    rail is cut, for the circulant and chain forms of broadcast and reduce.
+
+    Raises ArgumentError for what does not exist.
+    """
+    _check(collective, hosts, root, rails, core)
+    if segments is not None and segments < 1:
+        raise ArgumentError(f"{collective}: {segments} segments are none")
+    rails, core = rails or hosts.rails, core or CORES[collective][0]
+    n = len(hosts.members)
+    match collective:
+        case "all_reduce":
+            return vectors.all_reduce(hosts, rails, core, width("all_reduce", core, n))
+        case "broadcast":
+            cut = (segments or SEGMENTS) if core in _SEGMENTED else width("broadcast", core, n)
+            return vectors.broadcast(hosts, root, rails, core, cut)
+        case "all_gather":
+            return blocks.all_gather(hosts, rails, core)
+        case "scatter":
+            return blocks.scatter(hosts, root, core)
+        case "all_to_all":
+            return exchange.all_to_all(hosts, core)
+        case "barrier":
+            return exchange.barrier(hosts, core)
+    dual = {"reduce": "broadcast", "reduce_scatter": "all_gather", "gather": "scatter"}[collective]
+    return transposed(spanning(dual, hosts, root, rails=rails, core=core, segments=segments))
+
+
+def _check(collective: str, hosts: Hosts, root: int, rails: int | None, core: str | None) -> None:
+    if collective not in CORES:
+        raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
+    if core is not None and core not in CORES[collective]:
+        known = ", ".join(CORES[collective])
+        raise ArgumentError(f"{collective}: between hosts there is no algorithm {core!r}; there are: {known}")
+    if rails is not None and not 1 <= rails <= hosts.rails:
+        raise ArgumentError(f"{collective}: {rails} rails are not between 1 and {hosts.rails}, what each host has")
+    if collective in ROOTED and not 0 <= root < hosts.ranks:
+        raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0 to {hosts.ranks - 1}")
+
+
+@lru_cache(maxsize=256)
+def flat(schedule: Schedule, hosts: Hosts) -> Spanning:
+    """A table of all ranks as one part between hosts: ranks of one host send each other messages, too.
+
+    For tables that nobody has made for hosts: slower than `spanning`, and right.
+    """
+    table, ranks = spread(schedule), tuple(range(schedule.ranks))
+    each = table.chunks // table.ranks
+    blocks: tuple[tuple[int, ...], ...] = (tuple(range(table.chunks)),)
+    if table.collective in BLOCKED:
+        blocks = tuple(tuple(range(rank * each, (rank + 1) * each)) for rank in ranks)
+    part = Part(table.collective, ranks, blocks, table.root, table.name, given=table)
+    call = Spanning(table.collective, hosts, table.root, table.chunks, table.result, (), (part,), ())
+    if all(len(heard) == len(hosts.members) for heard in call.heard()):
+        return call
+    words = Part("barrier", tuple(host[0] for host in hosts.members), ((),), 0, "dissemination")
+    return replace(call, across=(part, words))

@@ -1,0 +1,66 @@
+"""What a carrier does: it moves messages between two ranks of the world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Carrier", "Handle", "Lost"]
+
+
+class Lost(Exception):
+    """A message cannot go through any more. For the caller, who knows better why: the other side of a connection is
+    what breaks first, and is not always the culprit.
+
+    peer: the rank of the world at the other side. reason: what the engine says.
+    """
+
+    def __init__(self, peer: int, reason: str) -> None:
+        self.peer, self.reason = peer, reason
+        super().__init__(peer, reason)
+
+    def __str__(self) -> str:
+        return f"the connection to rank {self.peer} of the world is lost: {self.reason}"
+
+
+class Handle(Protocol):
+    """A message under way. It keeps its tensor alive."""
+
+    def settle(self) -> None:
+        """Wait until the tensor is the caller's again: a received message is there, a sent one is not read any more.
+
+        It may block for as long as the message takes, so it is for messages that are known to be over, and for threads
+        that may block. Raises Lost.
+        """
+
+
+class Carrier(Protocol):
+    """Messages between ranks of the world. Two threads may call at the same time.
+
+    A message meets the receive that has its tag, in the order in which those of one tag were sent and posted. Its
+    tensor is flat, contiguous and of uint8, and belongs to the carrier until the handle is settled. A receive must have
+    exactly the size of its message: no engine can tell the receiver in time that it has not.
+
+    tags: the number of tags; a tag is below it. own_thread: messages go on while nobody calls the carrier.
+    """
+
+    name: str
+    tags: int
+    own_thread: bool
+
+    def isend(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
+        """Begin to send a tensor; does not wait for the receiver. Raises Lost."""
+
+    def irecv(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
+        """Begin to receive a tensor. Raises Lost."""
+
+    def progress(self) -> None:
+        """Let messages go on; to be called while one waits."""
+
+    def abort(self) -> None:
+        """End the carrier at once: every `settle` that waits raises Lost, as does every later call. From any thread."""
+
+    def close(self) -> None:
+        """Give everything back. Waits for nobody: what has not left by now never does, and its receiver hears that."""

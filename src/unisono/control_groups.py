@@ -1,0 +1,110 @@
+"""What control groups, of containers or of systemd, leave to this process: time of processors, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Allowance", "allowance", "free_bytes"]
+
+_NO_LIMIT = 1 << 60
+"""Version 1 writes a number of about 2^63 bytes where there is none."""
+
+
+class Allowance(NamedTuple):
+    """processors: how much time per second, as a number of processors. memory_bytes: what the groups may have in all;
+    free_bytes: what of it is not in use, or only by files that can be read again. None: no limit.
+    """
+
+    processors: float | None
+    memory_bytes: int | None
+    free_bytes: int | None
+
+
+def allowance(root: Path = Path("/")) -> Allowance:
+    """The least that the groups of this process, and those that they are in, leave to it."""
+    processors = [share for folder in _folders(root, "cpu") if (share := _processors(folder)) is not None]
+    limits = [limit for folder in _folders(root, "memory") if (limit := _limit(folder)) is not None]
+    return Allowance(min(processors, default=None), min(limits, default=None), free_bytes(root))
+
+
+def free_bytes(root: Path = Path("/")) -> int | None:
+    """The memory that these groups have left; None: no limit. Which of them have one is looked up once per process."""
+    free = [left for folder in _limited(root) if (left := _left(folder)) is not None]
+    return min(free, default=None)
+
+
+@cache
+def _limited(root: Path) -> tuple[Path, ...]:
+    """The groups whose memory has a limit."""
+    return tuple(folder for folder in _folders(root, "memory") if _limit(folder) is not None)
+
+
+def _folders(root: Path, controller: str) -> tuple[Path, ...]:
+    """The folders of the groups that this process is in, with this controller: its own, and all above."""
+    found: list[Path] = []
+    places = dict(_own_places(root))
+    for kind, options, mounted in _mounts(root):
+        where = places.get("" if kind == "cgroup2" else controller)
+        if where is None or (kind == "cgroup" and controller not in options):
+            continue
+        own = mounted / where.lstrip("/")  # in a container, this may be a path outside, and the mount is what is left
+        found += [own, *(above for above in own.parents if above.is_relative_to(mounted))]
+    return tuple(folder for folder in found if folder.is_dir())
+
+
+def _own_places(root: Path) -> Iterator[tuple[str, str]]:
+    """Controller, or "" for all of version 2 -> the group of this process, as a path below the mount."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            yield controller, path
+
+
+def _mounts(root: Path) -> Iterator[tuple[str, list[str], Path]]:
+    """The kind of each mount of control groups, its options, and where it is."""
+    for line in _text(root / "proc/self/mounts").splitlines():
+        _, path, kind, options, *_ = line.split(" ")
+        if kind in ("cgroup", "cgroup2"):
+            yield kind, options.split(","), root / path.lstrip("/")
+
+
+def _processors(folder: Path) -> float | None:
+    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    if not quota:
+        quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+    with suppress(ValueError, ZeroDivisionError):  # "max": no limit
+        share = int(quota) / int(period)
+        return share if share > 0 else None
+    return None
+
+
+def _limit(folder: Path) -> int | None:
+    with suppress(ValueError):  # "max": no limit
+        limit = int(_text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes"))
+        return limit if limit < _NO_LIMIT else None
+    return None
+
+
+def _left(folder: Path) -> int | None:
+    """How much memory a group with a limit has left."""
+    limit = _limit(folder)
+    with suppress(ValueError):
+        used = int(_text(folder / "memory.current") or _text(folder / "memory.usage_in_bytes"))
+        said = _numbers(_text(folder / "memory.stat"))
+        again = said.get("total_inactive_file", said.get("inactive_file", 0))
+        return None if limit is None else max(0, limit - used + again)
+    return None
+
+
+def _numbers(text: str) -> Mapping[str, int]:
+    return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text().strip()
+    return ""

@@ -1,0 +1,86 @@
+"""`plan_step`: plan one run of a table, inside a host or over several."""
+
+from __future__ import annotations
+
+import time
+
+from ..algorithms.catalogue import find
+from ..algorithms.spanning import CORES, flat, spanning
+from ..arguments import scale_name
+from ..choose.spanning import choose_spanning
+from ..engine.written import mark_written, needed_by_autograd
+from ..errors import InternalError
+from ..schedule import BLOCKED
+from .debug import debug_line
+from .known import What
+from .planning import check_order
+from .rank_order import needs_rank_order, plan_in_rank_order
+from .request import Request, Tensors
+from .span_plan import SpanPlan, plan_span
+from .span_run import run_span
+from .step import Action, How, contiguous, plan_inside
+
+__all__ = ["plan_step"]
+
+_MOST_PLANS = 4096
+
+
+def plan_step(how: How, request: Request, known_as: What | None = None) -> Action:
+    """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
+    if how.group.span is None:
+        return plan_inside(how, request, known_as)
+    if needs_rank_order(request):
+        return plan_in_rank_order(how, request, _plan_over_hosts)
+    return _plan_over_hosts(how, request)
+
+
+def _plan_over_hosts(how: How, request: Request) -> Action:
+    group = how.group
+    inp, out, copy_back = contiguous(request, group)
+    plan = _plan(how, request)
+    written = needed_by_autograd(request.written_on(group.rank))
+
+    def action(where: str | None) -> Tensors:
+        began = time.perf_counter()
+        run_span(group, plan, request, inp, out, how.timeout_s, where)
+        if group.host.config.debug:
+            debug_line(group, plan.record, request.like.nbytes, plan.why, began)
+        copy_back()
+        mark_written(written)
+        return request.out
+
+    return action
+
+
+def _plan(how: How, request: Request) -> SpanPlan:
+    """The plan of a request. Plans are kept."""
+    group, span = how.group, how.group.span
+    if span is None:
+        raise InternalError(f"group {group.name!r} is on one host")
+    scale = scale_name(request.like) if request.like.is_quantized else ""
+    key = (
+        "plan", request.collective, request.op, request.root, request.like.dtype, request.like.numel(),
+        request.extents, request.words, scale, request.in_place, request.says, how.algorithm,
+    )  # fmt: skip
+    plan: SpanPlan | None = span.resources.get(key)
+    if plan is None:
+        nbytes = request.like.nbytes * (group.size if request.collective in BLOCKED else 1)
+        chosen = choose_spanning(request.collective, nbytes, span.hosts, group.host.config)
+        why = "the call names it"
+        named = how.algorithm if isinstance(how.algorithm, str) and how.algorithm in CORES[request.collective] else None
+        pieces = chosen.pieces if request.extents is None else 1
+        if named or how.algorithm is None or request.extents is not None:  # others may move blocks to places of others
+            core, why = named or chosen.core, why if named else chosen.why
+            form = {"rails": chosen.rails, "core": core, "segments": chosen.segments}
+            made = spanning(request.collective, span.hosts, request.root, **form)
+        else:
+            table = find(request.collective, how.algorithm).schedule(group.size, request.root)
+            check_order(request, table)
+            made = flat(table, span.hosts)
+        plan = plan_span(group, request, made, pieces, why)
+        if len(span.resources) > _MOST_PLANS:
+            plans = [key for key in span.resources if isinstance(key, tuple) and key[0] == "plan"]
+            for old in plans[: _MOST_PLANS // 2]:
+                span.resources.pop(old, None)
+        span.resources[key] = plan
+    return plan

@@ -1,0 +1,198 @@
+"""The receiver's end of a stream from a rank on another host, with the surface of `channel.ReceiveChannel`. Nothing
+waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections import deque
+
+from ...carriers import Lost
+from ...errors import InternalError
+from ..tensors import ALL_DTYPES
+from . import far_channel as far
+from .far_channel import END, HEAD_WORDS, NEVER, FarChannel, head_bytes
+from .pieces import HEAD_BYTES, FarPiece, Loan, Pieces
+from .requests import Message
+
+__all__ = ["FarReceiveChannel"]
+
+
+class FarReceiveChannel(FarChannel):
+    """source: the sender's rank in the group. message: the one that is arriving, or None.
+
+    ended: has the sender said that no more comes? news_at: when something has last come, by the monotonic clock.
+    """
+
+    def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int], source: int) -> None:
+        super().__init__(pieces, peer, tags)
+        self.source = source
+        self.message: Message | None = None
+        self.ended = False
+        self.news_at = time.monotonic()
+        self._expected: deque[FarPiece] = deque()
+        self._head: FarPiece | None = None
+        """That of the message that is arriving, if its payload is inside."""
+        self._loan: Loan | None = None
+        self._taken = self._ready = self._unanswered = 0
+        self._answers: deque[FarPiece] = deque()
+        """Those that the sender may not have yet."""
+        self._answered = 0
+        self._broken: list[FarPiece] = []
+        """What the carrier may still touch, though it has lost the connection."""
+        self._expect(HEAD_BYTES)
+
+    @property
+    def awaited(self) -> int:
+        """The address of the word that changes when the next piece comes."""
+        return self._expected[0].end if self._expected else NEVER
+
+    @property
+    def lending(self) -> bool:
+        """Does the carrier have the buffer of the message?"""
+        return self._loan is not None and self.lost is None
+
+    def read_header(self) -> Message | None:
+        """The next message, without its payload; None while there is none."""
+        head = self._take()
+        if head is None:
+            return None
+        nbytes, tag, kind, answers, following = head.words(HEAD_WORDS)
+        self._settle_answers(answers)
+        if not HEAD_BYTES <= following <= far.MOST_HEAD_BYTES:
+            raise self._wrong(f"a head of {following} bytes")
+        if kind == END:
+            self.ended = True
+            if self._unanswered:
+                self._answer()
+            return None
+        dimensions, code = kind & 0xFF, kind >> 8
+        shape = head.words(HEAD_WORDS + min(dimensions, 64))[HEAD_WORDS:]
+        if not 0 <= code < len(ALL_DTYPES) or dimensions > 64 or min(shape, default=0) < 0:
+            raise self._wrong(f"a tensor of kind {kind}")
+        dtype = ALL_DTYPES[code]
+        if math.prod(shape) * dtype.itemsize != nbytes:
+            raise self._wrong(f"{nbytes} bytes for {dtype} of shape {shape}")
+        self.done, self._head_bytes = 0, following
+        if head_bytes(dimensions, nbytes) <= head.nbytes:
+            self._head = head
+            self._expect(following)
+        else:
+            self._pieces.give_back(head)
+            if nbytes <= far.COPIED_BYTES:
+                self._expect(nbytes)
+        return Message(self.source, tag, time.monotonic_ns(), dtype, shape, nbytes)
+
+    def read_payload(self, target: int) -> int:
+        """Take what has arrived of the payload to this address, or drop it at address 0; 1 when it is complete."""
+        message = self.message
+        if message is None:
+            return 0
+        if self._head is not None:
+            head, self._head = self._head, None
+            self._copy(head, 8 * (HEAD_WORDS + len(message.shape)), target)
+        elif not self._expected:
+            self._borrow(message)
+        elif (piece := self._take()) is not None:
+            if piece is self._loan:
+                self._loan, self.done = None, message.nbytes
+                self._answer()
+            else:
+                self._copy(piece, 0, target)
+                self._expect(self._head_bytes)
+        if self.done < message.nbytes:
+            return 0
+        self.done = -1
+        return 1
+
+    def end(self) -> None:
+        """See `Stream`."""
+
+    def catch_up(self) -> bool:
+        """See `Stream`."""
+        while self.message is not None or (message := self.read_header()) is not None:
+            self.message = self.message or message
+            if not self.read_payload(0):
+                break
+            self.message = None
+        return self.ended or self.lost is not None
+
+    def _borrow(self, message: Message) -> None:
+        """Let the carrier write a long payload where it belongs."""
+        if self.lost is None:
+            buffer = message.buffer if message.buffer is not None else message.new_buffer()
+            self._loan = Loan(buffer)
+            self._ready = self._taken + 1
+            self._expect_piece(self._loan)
+            self._expect(self._head_bytes)
+            self._answer()
+
+    def _take(self) -> FarPiece | None:
+        """The next piece, if it has come. Answers if it is time to."""
+        if not self._expected or not self._expected[0].number:
+            return None
+        piece = self._expected[0]
+        try:
+            piece.settle()
+        except Lost as lost:  # it has come in part
+            self._lose(lost)
+            self._broken += self._expected
+            self._expected.clear()
+            return None
+        self._expected.popleft()
+        self._taken += 1
+        if piece.number != self._taken:
+            raise self._wrong(f"piece {piece.number} where piece {self._taken} was to come")
+        self._unanswered += piece.nbytes
+        self.news_at = time.monotonic()
+        if 2 * self._unanswered >= far.WINDOW_BYTES:
+            self._answer()
+        return piece
+
+    def _copy(self, piece: FarPiece, place: int, target: int) -> None:
+        if self.message is not None:
+            if target:
+                ctypes.memmove(target, piece.address + place, self.message.nbytes)
+            self.done = self.message.nbytes
+        self._pieces.give_back(piece)
+
+    def _expect(self, nbytes: int) -> None:
+        """Tell the carrier of the next piece."""
+        self._expect_piece(self._pieces.take(nbytes))
+
+    def _expect_piece(self, piece: FarPiece) -> None:
+        if self.lost is None:
+            try:
+                self._pieces.expect(piece, self._peer, self._piece_tag)
+                self._expected.append(piece)
+            except Lost as lost:
+                self._lose(lost)
+
+    def _answer(self) -> None:
+        if self.lost is None:
+            answer = self._pieces.take(8 * len(far.AnswerWord))
+            answer.words(len(far.AnswerWord))[:] = [self._taken, self._ready]
+            self._answered += 1
+            self._unanswered = 0
+            self._answers.append(answer)
+            try:
+                self._pieces.send(answer, self._peer, self._answer_tag, self._answered)
+            except Lost as lost:
+                self._lose(lost)
+
+    def _settle_answers(self, come: int) -> None:
+        if not self._answered - len(self._answers) <= come <= self._answered:
+            raise self._wrong(f"that {come} answers have come, of {self._answered},")
+        try:
+            while self._answered - len(self._answers) < come:
+                self._answers.popleft().settle()
+        except Lost as lost:
+            self._lose(lost)
+
+    def _wrong(self, what: str) -> InternalError:
+        return InternalError(
+            f"rank {self._peer} of the world has sent {what} as a part of its messages: the ranks run different "
+            "versions"
+        )

@@ -1,0 +1,65 @@
+"""When the rows of a rank's programs began and ended: a ring of entries, which the kernel writes that records them.
+
+Only a trace that asks for rounds has one (`Host.log_rows_to`). The usual kernel knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["REUSE", "LoggedRow", "RowLog", "RowLogWord", "row_log_bytes"]
+
+REUSE = -1
+"""In place of a row: before the first one of a segment, the rank waits until nobody reads its staging half any more."""
+
+
+class RowLogWord(IntEnum):
+    """The words of an entry. Times are in cycles of the processor's counter."""
+
+    NUMBER = 0  # of the call
+    SEGMENT = 1  # counted over all calls
+    ROW = 2  # its index in the program, or REUSE
+    BEGAN = 3
+    ENDED = 4  # not later than BEGAN: the rank is at this row, and this is of an earlier one
+    WORDS = 5
+
+
+def row_log_bytes(rows: int) -> int:
+    """The bytes of a log of so many rows."""
+    return 8 * RowLogWord.WORDS * rows
+
+
+class LoggedRow(NamedTuple):
+    """A row of a call of this number. began, ended: in cycles; ended is 0 while the rank is at it."""
+
+    number: int
+    segment: int
+    row: int
+    began: int
+    ended: int
+
+
+class RowLog:
+    """The log in this memory."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._words = np.frombuffer(memory, np.int64).reshape(-1, RowLogWord.WORDS)
+        self.rows = len(self._words)
+
+    def read(self) -> list[LoggedRow]:
+        """The rows in order of time, of calls of which all rows are there; segments are counted from 0 in each call."""
+        words = self._words[self._words[:, RowLogWord.NUMBER] > 0]
+        words = words[np.argsort(words[:, RowLogWord.BEGAN])]
+        found = [LoggedRow(*row) for row in words.tolist()]
+        if len(found) == self.rows:  # it may have gone round, and earlier rows of the first call are lost
+            found = [row for row in found if row.number != found[0].number]
+        first: dict[int, int] = {}
+        for row in found:
+            first[row.number] = min(row.segment, first.get(row.number, row.segment))
+        return [
+            row._replace(segment=row.segment - first[row.number], ended=row.ended if row.ended >= row.began else 0)
+            for row in found
+        ]

@@ -1,0 +1,108 @@
+"""Which ranks share a host. A map: nothing here knows how that was found out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..errors import ArgumentError
+
+__all__ = ["Hosts"]
+
+_FORM = re.compile(r"(?:(?P<hosts>\d+)x(?P<each>\d+)|(?P<sizes>\d+(?:\+\d+)*))(?P<turns>:round_robin)?")
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The ranks 0 .. p-1 by host. members: per host its ranks, ascending; hosts in the order of their lowest ranks.
+
+    Raises ArgumentError if that is not what `members` says.
+    """
+
+    members: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        ranks = sorted(rank for host in self.members for rank in host)
+        lowest = [host[0] for host in self.members if host]
+        tidy = all(list(host) == sorted(host) for host in self.members) and lowest == sorted(lowest)
+        if not ranks or ranks != list(range(len(ranks))) or len(lowest) < len(self.members) or not tidy:
+            raise ArgumentError(f"hosts: each of the ranks 0 .. p-1 is on one host, in ascending order: {self.members}")
+
+    @classmethod
+    def one(cls, ranks: int) -> Hosts:
+        """All ranks on one host."""
+        return cls((tuple(range(ranks)),))
+
+    @classmethod
+    def of(cls, names: Sequence[object]) -> Hosts:
+        """By the name of each rank's host: equal names, one host."""
+        by_name: dict[object, list[int]] = {}
+        for rank, name in enumerate(names):
+            by_name.setdefault(name, []).append(rank)
+        return cls(tuple(map(tuple, by_name.values())))
+
+    @classmethod
+    def parse(cls, text: str) -> Hosts:
+        """From `4x8` (4 hosts of 8 ranks), `3+1` (3 ranks, then 1), either with `:round_robin` behind it: ranks are
+        then dealt out in turn. Raises ArgumentError.
+        """
+        found = _FORM.fullmatch(text.strip())
+        sizes: list[int] = []
+        if found:
+            sizes = [int(size) for size in (found["sizes"] or "").split("+") if size]
+            sizes = sizes or [int(found["each"])] * int(found["hosts"])
+        if not found or not sizes or 0 in sizes:
+            raise ArgumentError(f"hosts: expected such as 4x8, 3+1 or 2x2:round_robin, not {text!r}")
+        turns = [(place if found["turns"] else 0, host) for host, size in enumerate(sizes) for place in range(size)]
+        return cls.of([host for _, host in sorted(turns, key=lambda turn: turn[0])])
+
+    @property
+    def spans(self) -> bool:
+        """Is there more than one host?"""
+        return len(self.members) > 1
+
+    @cached_property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return sum(map(len, self.members))
+
+    @cached_property
+    def rails(self) -> int:
+        """The fewest ranks that a host has: so many can each be responsible for a slice, on every host."""
+        return min(map(len, self.members))
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        return {rank: (host, seat) for host, ranks in enumerate(self.members) for seat, rank in enumerate(ranks)}
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """All ranks, host by host."""
+        return tuple(rank for host in self.members for rank in host)
+
+    def host_of(self, rank: int) -> int:
+        """The number of a rank's host."""
+        return self._places[rank][0]
+
+    def seat(self, rank: int) -> int:
+        """A rank's place among the ranks of its host."""
+        return self._places[rank][1]
+
+    def beside(self, rank: int) -> tuple[int, ...]:
+        """All ranks of a rank's host."""
+        return self.members[self.host_of(rank)]
+
+    def restrict(self, ranks: Iterable[int]) -> Hosts:
+        """The hosts of some ranks; the ranks get the numbers of their places in `ranks`."""
+        return Hosts.of([self.host_of(rank) for rank in ranks])
+
+    @property
+    def text(self) -> str:
+        """Such as `4x8` or `3+1`; where ranks are not numbered host by host, with the ranks of each host."""
+        sizes = [len(host) for host in self.members]
+        alike = len(set(sizes)) == 1 and len(sizes) > 1
+        short = f"{len(sizes)}x{sizes[0]}" if alike else "+".join(map(str, sizes))
+        in_order = self.order == tuple(range(self.ranks))
+        return short if in_order else f"{short} ({' | '.join(' '.join(map(str, host)) for host in self.members)})"

@@ -1,0 +1,69 @@
+"""A map of what is best where: sizes by numbers of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..schedule import Hosts
+from ..units import format_bytes, format_seconds
+from .network import Network
+from .survey import candidates, price, ready
+
+__all__ = ["Atlas", "atlas", "atlas_text"]
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class Atlas(NamedTuple):
+    """What is best where. best[k][i]: name and seconds of what is best at hosts[k] and sizes[i]."""
+
+    title: str
+    hosts: tuple[Hosts, ...]
+    sizes: tuple[int, ...]
+    best: tuple[tuple[tuple[str, float], ...], ...]
+
+    @property
+    def names(self) -> list[str]:
+        """What is best somewhere, in the order of appearance."""
+        return list(dict.fromkeys(name for row in self.best for name, _ in row))
+
+
+def atlas(
+    collective: str,
+    shapes: Sequence[Hosts],
+    sizes: Sequence[int],
+    make: Callable[[Hosts], Network],
+    *,
+    segment_bytes: int = 0,
+    show: Callable[[int, str], None] = lambda _done, _what: None,
+) -> Atlas:
+    """Price all ways to do a collective on some hosts. make: their network. show: is told how far it has come."""
+    rows, name = [], ""
+    for done, hosts in enumerate(shapes):
+        show(done, hosts.text)
+        network = make(hosts)
+        name = network.name.partition(":")[0]
+        able = [ready(some, network) for some in candidates(collective, hosts) if not some.why_not]
+        row = []
+        for size in sizes:
+            prices = [price(some, network, size, segment_bytes=segment_bytes) for some in able]
+            best = min(prices, key=lambda of: of.seconds)
+            row.append((best.name, best.seconds))
+        rows.append(tuple(row))
+    show(len(shapes), "")
+    return Atlas(f"{collective} on {name}", tuple(shapes), tuple(sizes), tuple(rows))
+
+
+def atlas_text(found: Atlas) -> str:
+    """The map as text: a letter for each algorithm, a line for each number of ranks, the most on top."""
+    letter = {name: _LETTERS[k] if k < len(_LETTERS) else "?" for k, name in enumerate(found.names)}
+    heads = [format_bytes(size) for size in found.sizes]
+    wide, edge = max(map(len, heads)) + 1, max(len(f"{hosts.ranks} ranks") for hosts in found.hosts)
+    lines = [" " * edge + "".join(f"{head:>{wide}}" for head in heads)]
+    for hosts, row in reversed(list(zip(found.hosts, found.best, strict=True))):
+        cells = "".join(f"{letter[name]:>{wide}}" for name, _ in row)
+        lines.append(f"{f'{hosts.ranks} ranks':>{edge}}{cells}")
+    times = {name: min(s for row in found.best for best, s in row if best == name) for name in found.names}
+    keys = [f"{letter[name]}  {name} (from {format_seconds(times[name])})" for name in found.names]
+    return "\n".join([*lines, "", *keys])

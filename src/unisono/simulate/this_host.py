@@ -1,0 +1,122 @@
+"""Prices on this host: what calls cost that were timed here, and from it what any table takes.
+
+A price is a sum along the way of the rank that is ready last: rounds, bytes copied, bytes combined. So timed calls are
+equations for what one of each takes, and the figures are those with which prices are nearest to the times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from ..algorithms import Algorithm
+from ..errors import ArgumentError
+from ..link import Link
+from ..measured import HostCosts, Rates, measured
+from ..schedule import Hosts
+from .clocks import routed
+from .messages import Messages, messages
+from .named import network
+from .network import Hardware, Numbers
+from .survey import Price, Ready, price
+
+__all__ = ["Timed", "calibrate", "known_costs", "like_this_host", "price_here", "whole_call", "without_own"]
+
+_UNIT = Hardware(inside=Link(1e-6, 1e10), combine_bytes_per_s=1e10)
+"""Of a host like any: what a way is made of depends on the figures only where two ways are about as long."""
+
+_LEAST_STEP_S, _LEAST_BYTE_S = 2e-8, 5e-12
+"""Signals take no less between two processors, nor bytes: a figure that comes out lower is noise."""
+
+
+class Timed(NamedTuple):
+    """A call that was timed. nbytes: of its vector."""
+
+    algorithm: Algorithm
+    nbytes: int
+    seconds: float
+
+
+def known_costs() -> HostCosts:
+    """What `unisono tune` has measured on this machine. Raises ArgumentError where it has not."""
+    found = measured()
+    if found is None or found.costs is None:
+        raise ArgumentError("the costs of this machine are not known yet: run `unisono tune`, which takes some seconds")
+    return found.costs
+
+
+def like_this_host(costs: HostCosts, nbytes: float, hardware: Hardware | None = None) -> Hardware:
+    """A hardware whose hosts do what this one does in calls on so many bytes; what is between them is as given."""
+    rates, between = costs.rates_of(nbytes), (hardware or Hardware()).between
+    return Hardware(between, Link(costs.step_s, 1 / rates.copy_s), combine_bytes_per_s=1 / rates.combine_s)
+
+
+def price_here(algorithm: Algorithm, ranks: int, nbytes: int, costs: HostCosts, segment_bytes: int) -> Price:
+    """What a call takes on this host."""
+    return whole_call(_price(algorithm, ranks, nbytes, like_this_host(costs, nbytes), segment_bytes), nbytes, costs)
+
+
+def without_own(make: Callable[[], list[Messages]]) -> list[Messages]:
+    """Messages in which what a rank takes of its own vector is not counted, as `Rates.own_s` has it."""
+    return [part._replace(share=np.where(part.src == part.dst, 0.0, part.share)) for part in make()]
+
+
+def whole_call(found: Price, nbytes: float, costs: HostCosts) -> Price:
+    """A price on one host, with what every call takes: its beginning, and each rank's own vector."""
+    own_s = nbytes * costs.rates_of(nbytes).own_s
+    seconds = found.seconds + costs.call_s + own_s
+    return found._replace(seconds=seconds, latency=found.latency + costs.call_s, transfer=found.transfer + own_s)
+
+
+def calibrate(timed: Iterable[Timed], ranks: int, segment_bytes: int) -> HostCosts:
+    """The costs with which prices are nearest to the times, each taken as a ratio.
+
+    timed: calls of several numbers of rounds on vectors of a few bytes, and of several amounts on longer ones.
+    """
+    by_size: dict[int, list[Timed]] = {}
+    for one in timed:
+        by_size.setdefault(one.nbytes, []).append(one)
+    few, *others = sorted(by_size)
+    rounds, _, times = _equations(by_size[few], ranks, segment_bytes)
+    call_s, step_s = _least_squares(np.column_stack([np.ones_like(rounds), rounds]), times, times, _LEAST_STEP_S)
+    rates = []
+    for size in others:
+        rounds, amounts, times = _equations(by_size[size], ranks, segment_bytes)
+        figures = _least_squares(amounts, times - call_s - rounds * step_s, times, _LEAST_BYTE_S)
+        rates.append(Rates(size, *figures))
+    return HostCosts(call_s, step_s, tuple(rates))
+
+
+def _equations(timed: Sequence[Timed], ranks: int, segment_bytes: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Of calls on vectors of one size: their rounds; their bytes, own, copied and combined, by column; their times."""
+    prices = [_price(one.algorithm, ranks, one.nbytes, _UNIT, segment_bytes) for one in timed]
+    rounds = np.array([found.latency for found in prices]) / _UNIT.inside.latency_s
+    copied = np.array([found.transfer for found in prices]) * _UNIT.inside.bytes_per_s
+    combined = np.array([found.combine for found in prices]) * _UNIT.combine_bytes_per_s
+    own = np.array([one.nbytes for one in timed], float)
+    return rounds, np.column_stack([own, copied, combined]), np.array([one.seconds for one in timed])
+
+
+def _price(algorithm: Algorithm, ranks: int, nbytes: int, hardware: Hardware, segment_bytes: int) -> Price:
+    where = network("two-levels", Hosts.one(ranks), hardware)
+    one = Ready(algorithm.full_name, routed(without_own(partial(messages, algorithm.schedule(ranks))), where))
+    return price(one, where, nbytes, segment_bytes=segment_bytes)
+
+
+def _least_squares(amounts: Numbers, times: Numbers, scale: Numbers, least: float) -> list[float]:
+    """Costs such that amounts times costs are times, by ratio to `scale`, and none is below `least`.
+
+    Of the costs some are at `least`; of all ways to choose these, the one that comes nearest counts.
+    """
+    left, best, found = times - amounts.sum(axis=1) * least, np.inf, np.zeros(amounts.shape[1])
+    for free in product((True, False), repeat=len(found)):
+        tried = np.zeros(len(found))
+        tried[list(free)] = np.linalg.lstsq(amounts[:, free] / scale[:, None], left / scale, rcond=None)[0]
+        off = float((((amounts @ tried - left) / scale) ** 2).sum())
+        if (tried >= 0).all() and off < best:
+            best, found = off, tried
+    return [float(cost) + least for cost in found]

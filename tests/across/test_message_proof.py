@@ -1,0 +1,163 @@
+"""The proof of message programs is checked: with programs of which something is left out or moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.message_runs import run_messages
+from unisono.across import MessageProgram, lower, memory, prove_messages
+from unisono.across.program import MOVE, POST, SEND, TAKE
+from unisono.algorithms import CATALOGUE
+from unisono.errors import ProgramError
+from unisono.schedule import Schedule
+
+TABLES = [
+    ("all_reduce.circulant", 2),
+    ("all_reduce.circulant", 3),
+    ("all_reduce.recursive_doubling", 3),
+    ("all_reduce.ring", 3),
+    ("all_reduce.one_shot", 3),
+    ("all_gather.circulant", 4),
+    ("reduce_scatter.circulant", 4),
+    ("broadcast.binomial", 4),
+    ("broadcast.circulant", 3),
+    ("reduce.binomial", 4),
+    ("scatter.binomial", 4),
+    ("gather.linear", 3),
+    ("all_to_all.bruck", 3),
+    ("all_to_all.direct", 3),
+    ("barrier.dissemination", 3),
+    ("exscan.hillis_steele", 4),
+]
+
+
+def refused(schedule: Schedule, programs: tuple[MessageProgram, ...]) -> bool:
+    try:
+        prove_messages(schedule, programs)
+    except ProgramError:
+        return True
+    return False
+
+
+def changed(programs: tuple[MessageProgram, ...], rank: int, **what: object) -> tuple[MessageProgram, ...]:
+    return tuple(replace(one, **what) if r == rank else one for r, one in enumerate(programs))
+
+
+def swapped(programs: tuple[MessageProgram, ...]) -> Iterator[tuple[MessageProgram, ...]]:
+    """Each row a row later."""
+    for rank, program in enumerate(programs):
+        rows = program.rows
+        for k in range(len(rows) - 1):
+            yield changed(programs, rank, rows=(*rows[:k], rows[k + 1], rows[k], *rows[k + 2 :]))
+
+
+@pytest.mark.parametrize(("name", "p"), TABLES)
+def test_no_row_can_be_left_out(name: str, p: int) -> None:
+    schedule = CATALOGUE[name].schedule(p)
+    programs = lower(schedule)
+    for rank, program in enumerate(programs):
+        for k in range(len(program.rows)):
+            less = (*program.rows[:k], *program.rows[k + 1 :])
+            assert refused(schedule, changed(programs, rank, rows=less)), (rank, program.rows[k])
+
+
+@pytest.mark.parametrize(("name", "p"), TABLES)
+def test_no_row_can_be_done_twice(name: str, p: int) -> None:
+    schedule = CATALOGUE[name].schedule(p)
+    programs = lower(schedule)
+    for rank, program in enumerate(programs):
+        for k, (kind, number) in enumerate(program.rows):
+            copies = kind == MOVE and len(program.writings[number].sources) == 1
+            if not copies:  # to copy once more changes nothing
+                more = (*program.rows[:k], program.rows[k], *program.rows[k:])
+                assert refused(schedule, changed(programs, rank, rows=more)) or schedule.collective == "barrier"
+
+
+@pytest.mark.parametrize(("name", "p"), TABLES)
+def test_what_is_taken_sent_or_moved_at_another_time(name: str, p: int) -> None:
+    """A TAKE behind the MOVE that needs it; a SEND before the MOVE that made its value."""
+    schedule = CATALOGUE[name].schedule(p)
+    programs = lower(schedule)
+    tried = 0
+    for rank, program in enumerate(programs):
+        made: dict[object, int] = {}
+        for k, (kind, number) in enumerate(program.rows):
+            rest = [*program.rows[:k], *program.rows[k + 1 :]]
+            if kind == MOVE:
+                made[program.writings[number].spot] = k
+            elif kind == SEND:
+                earlier = [made[spot] for spot in program.parcels[number].spots if spot in made]
+                if earlier:
+                    rest.insert(max(earlier), program.rows[k])
+                    assert refused(schedule, changed(programs, rank, rows=tuple(rest)))
+                    tried += 1
+            elif kind == TAKE:
+                needs = [
+                    at
+                    for at, (other, writing) in enumerate(program.rows)
+                    if other == MOVE and any(s[0] == number and len(s) == 2 for s in program.writings[writing].sources)
+                ]
+                rest.insert(needs[0], program.rows[k])
+                assert refused(schedule, changed(programs, rank, rows=tuple(rest)))
+                tried += 1
+    assert tried
+
+
+@pytest.mark.parametrize(("name", "p"), TABLES)
+def test_what_the_proof_accepts_is_right_at_any_timing(name: str, p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that change places with the next: refused, or harmless."""
+    monkeypatch.setattr(memory, "LARGE_BYTES", 16)  # so that all that may do without a copy does
+    schedule = CATALOGUE[name].schedule(p)
+    accepted = [programs for programs in swapped(lower(schedule)) if not refused(schedule, programs)]
+    for seed, programs in enumerate(accepted):
+        run_messages(schedule, programs, 13, seed, apart=bool(seed & 1))
+    assert accepted
+
+
+def test_copies_that_are_needed_cannot_be_left_out() -> None:
+    schedule = CATALOGUE["all_reduce.recursive_doubling"].schedule(4)
+    programs = lower(schedule)
+    flipped = 0
+    for rank, program in enumerate(programs):
+        for number, parcel in enumerate(program.parcels):
+            if not parcel.direct:
+                parcels = (*program.parcels[:number], replace(parcel, direct=True), *program.parcels[number + 1 :])
+                assert refused(schedule, changed(programs, rank, parcels=parcels)), (rank, parcel)
+                flipped += 1
+    assert flipped
+
+
+def test_a_receive_is_not_posted_where_the_old_value_is_still_needed() -> None:
+    schedule = CATALOGUE["all_reduce.ring"].schedule(3)
+    programs = lower(schedule)
+    early = 0
+    for rank, program in enumerate(programs):
+        for k, (kind, number) in enumerate(program.rows):
+            if kind == POST and program.parcels[number].direct:
+                rows = (program.rows[k], *program.rows[:k], *program.rows[k + 1 :])
+                assert refused(schedule, changed(programs, rank, rows=rows))
+                early += 1
+    assert early
+
+
+def test_results_are_not_written_before_all_ranks_are_known_to_have_begun() -> None:
+    schedule = CATALOGUE["broadcast.linear"].schedule(3)
+    programs = lower(schedule)
+    program = programs[1]
+    final = program.writings[0].spot._replace(where=2)
+    parcels = (replace(program.parcels[0], spots=(final,)),)
+    mutant = changed(programs, 1, parcels=parcels, writings=(replace(program.writings[0], spot=final),))
+    with pytest.raises(ProgramError, match="while ranks may be in another call"):
+        prove_messages(schedule, mutant)
+
+
+def test_a_message_of_another_size_is_refused() -> None:
+    schedule = CATALOGUE["all_gather.direct"].schedule(2)
+    programs = lower(schedule)
+    parcel = programs[0].parcels[0]
+    parcels = (replace(parcel, spots=parcel.spots * 2), *programs[0].parcels[1:])
+    with pytest.raises(ProgramError, match="another size"):
+        prove_messages(schedule, changed(programs, 0, parcels=parcels))

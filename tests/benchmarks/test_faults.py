@@ -1,0 +1,77 @@
+"""The benchmark of faults side by side: trials over our backend and over Gloo, and its report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from benchmarks.faults.contenders import contenders
+from benchmarks.faults.report import faults_markdown
+from benchmarks.faults.trial import CALLS, FAULTS, Trial, possible, trial
+from benchmarks.names import GLOO, OURS
+from torch.distributed import TCPStore
+
+ERROR = {"SIGKILL": "PeerGone", "longer": "MismatchError", "refused": "MismatchError"}
+
+
+@pytest.fixture
+def store() -> Any:
+    return TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+
+
+@pytest.mark.parametrize("fault", ERROR)
+def test_over_ours_the_others_name_the_victim_and_go_on(fault: str, store: Any) -> None:
+    one = trial(OURS, fault, "all_reduce", 1, store.port)
+    for rank in (0, 2):
+        seen = one.seen[rank]["rounds"][0]
+        assert (seen["data"], seen["error"], seen["names"]) == ("error", ERROR[fault], True)
+        assert one.seen[rank]["same group"] is (fault != "SIGKILL")
+        assert ("new group" in one.seen[rank]) is (fault == "SIGKILL")
+    assert (1 in one.seen) is (fault != "SIGKILL")
+
+
+def test_over_gloo_the_others_go_on_in_a_new_group(store: Any) -> None:
+    one = trial(GLOO, "exit", "barrier", 0, store.port)
+    assert sorted(one.seen) == [1, 2]
+    assert all(end["rounds"][0]["data"] == "error" and "new group" in end for end in one.seen.values())
+    assert "code 3" in one.ended[0]
+
+
+def test_who_is_late_is_waited_for(store: Any) -> None:
+    one = trial(OURS, "late", "send/recv", 2, store.port)
+    assert all(end["same group"] for end in one.seen.values())
+    assert len(one.seen) == 3
+
+
+def test_a_barrier_has_nothing_to_be_wrong() -> None:
+    assert [fault for fault in FAULTS if not possible(fault, "barrier")] == ["longer", "shorter", "refused"]
+    assert all(possible(fault, call) for fault in FAULTS for call in CALLS if call != "barrier")
+    assert {OURS, GLOO} <= set(contenders())
+
+
+def test_the_report() -> None:
+    told = {"data": "error", "seconds": 0.05, "error": "PeerGone", "names": True, "text": "rank 1 | died"}
+    lied = {"data": "wrong", "seconds": 0.001}
+    right = {"data": "right", "seconds": 0.001}
+    gone = {rank: {"rounds": [told], "same group": False, "new group": 0.004} for rank in (0, 2)}
+    same = {rank: {"rounds": [lied, right], "same group": True} for rank in range(3)}
+    trials = [
+        Trial(OURS, "SIGKILL", "all_reduce", 1, gone, {1: "rank 1 was killed by signal 9 (SIGKILL)"}, {}),
+        Trial(GLOO, "SIGKILL", "all_reduce", 1, {}, {0: "waits", 1: "by signal 9 (SIGKILL)"}, {}),
+        Trial(OURS, "shorter", "broadcast", 1, same, {}, {}),
+        Trial(GLOO, "longer", "all_reduce", 1, {1: {"rounds": [lied, right], "same group": False, "new group": 0.2}},
+              {0: "rank 0 was killed by signal 6 (SIGABRT)", 2: "rank 2 was killed by signal 6 (SIGABRT)"},
+              {0: "enforce fail", 2: "enforce fail"}),
+    ]  # fmt: skip
+    text = faults_markdown({"date": "a day", "command": "python"}, trials)
+    for words in (
+        "torchft is not installed here.",
+        "| SIGKILL | all_reduce | PeerGone, named, 50 ms<br>new group 4 ms | hangs ×1, nothing ×1<br>does not go on |",
+        "| shorter | broadcast | **wrong data**<br>same group |",
+        "SIGABRT<br>new group of the rest 200 ms |",
+        "| processes that ended by SIGABRT or the like | 0 | 2 |",
+        "| other ranks whose call returned with wrong data | 2 | 0 |",
+        "PeerGone: rank 1 \\| died",
+        "| longer |  | enforce fail |",
+    ):
+        assert words in text

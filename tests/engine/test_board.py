@@ -1,0 +1,135 @@
+"""Copies of boards, as other hosts get them: equal for readers, and never half of one word and half of the next."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unisono.engine.board import BOARD_BYTES, Board, Topic
+from unisono.engine.program import LineWord
+from unisono.records import CallRecord, DepartureKind, GivenUp, Proposal
+from unisono.sentinel import regions
+
+RANKS = st.frozensets(st.integers(0, 1023), max_size=5)
+WRITES = st.one_of(
+    st.tuples(st.just("set_process"), st.integers(1, 1 << 30), st.integers(0, 1 << 60)),
+    st.tuples(st.just("set_gone"), st.sampled_from(DepartureKind), st.text(max_size=2000)),
+    st.tuples(st.just("set_back")),
+    st.tuples(st.just("set_let_go")),
+    st.tuples(st.just("set_herald")),
+    st.tuples(st.just("set_call"), st.integers(1, 1 << 63), st.builds(CallRecord, st.text(max_size=1500))),
+    st.tuples(st.just("set_gave_up"), st.builds(GivenUp, st.integers(1, 99), st.booleans(), RANKS, st.text())),
+    st.tuples(st.just("set_proposal"), st.sampled_from(Topic), st.builds(Proposal, RANKS, st.booleans())),
+    st.tuples(st.just("set_region"), st.integers(0, 1 << 60)),
+)
+
+
+def board() -> Board:
+    return Board(memoryview(bytearray(BOARD_BYTES)))
+
+
+def said(of: Board, numbers: set[int]) -> list[object]:
+    """All that a board says."""
+    calls = [of.call(number) for number in sorted(numbers)]
+    return [of.pid, of.ticks, of.let_go, of.gone, *calls, of.gave_up, *map(of.proposal, Topic), of.region]
+
+
+@given(st.lists(st.tuples(st.booleans(), WRITES), max_size=20))
+def test_a_copy_says_the_same(steps: list[tuple[bool, tuple[object, ...]]]) -> None:
+    original, copy = board(), board()
+    numbers: set[int] = set()
+    for copies, (name, *arguments) in steps:
+        getattr(original, str(name))(*arguments)
+        numbers |= {int(number) for number in arguments[:1] if name == "set_call"}  # type: ignore[call-overload]
+        if copies:
+            copy.copy(original.image())
+            assert said(copy, numbers) == said(original, numbers)
+            assert not copy.has_herald
+
+
+def test_what_is_known_of_a_dead_rank_stays() -> None:
+    original, copy = board(), board()
+    copy.set_gone(DepartureKind.DIED, "died")
+    copy.copy(original.image(), keep_gone=True)
+    assert copy.gone == (DepartureKind.DIED, "died")
+    copy.copy(original.image())
+    assert copy.gone is None
+
+
+def test_a_damaged_image_is_no_error() -> None:
+    copy = board()
+    copy.copy(b"\xff" * BOARD_BYTES)
+    assert (copy.pid, copy.gone, copy.gave_up) == (0, None, GivenUp())
+
+
+class Changing:
+    """A page that its owner writes while it is read."""
+
+    def __init__(self, *states: bytes) -> None:
+        self.states = list(states)
+
+    def __bytes__(self) -> bytes:
+        return self.states.pop(0)
+
+
+def test_an_image_is_of_one_moment() -> None:
+    torn, whole = b"new number, old data", b"new number, new data"
+    assert Board(Changing(torn, whole, whole)).image() == whole  # type: ignore[arg-type]
+
+
+def test_readers_of_a_copy_see_whole_words_while_the_original_changes() -> None:
+    original, copy, done = board(), board(), threading.Event()
+
+    def write() -> None:
+        for k in range(1, 3000):
+            original.set_call(k, CallRecord("c", counts=(k,), words=f"{k} " * (k % 50)))
+            original.set_gave_up(GivenUp(k, k % 2 == 0, frozenset({k % 1024}), f"{k} " * (k % 50)))
+            original.set_proposal(Topic.SHRINK, Proposal(frozenset({k % 1024, (k + 1) % 1024})))
+        done.set()
+
+    def copying() -> None:
+        while not done.is_set():
+            copy.copy(original.image())
+
+    threads = [threading.Thread(target=write), threading.Thread(target=copying)]
+    for thread in threads:
+        thread.start()
+    while not done.is_set():
+        latest = copy.gave_up
+        assert latest == GivenUp() or latest.reason == f"{latest.number} " * (latest.number % 50)
+        call = copy.call(latest.number)
+        assert call is None or call.words == f"{latest.number} " * (latest.number % 50)
+        proposal = copy.proposal(Topic.SHRINK)
+        assert proposal is None or len(proposal.failed) == 2
+    for thread in threads:
+        thread.join()
+
+
+def test_the_numbers_of_calls_are_the_words_that_are_copied_last() -> None:
+    assert list(range(LineWord.NUMBER, LineWord.NUMBER + 2)) == list(range(16))[regions._NUMBERS]
+
+
+class Overtaken(Board):
+    """A board whose owner writes the next record after a reader has seen the number of the last one."""
+
+    overtaken = False
+
+    def _data(self, at: int) -> bytes:
+        if not self.overtaken:
+            self.overtaken = True
+            self.set_gave_up(GivenUp(8, blames=frozenset({8}), reason="8"))
+            self.set_call(8, CallRecord("eight"))
+        return super()._data(at)
+
+
+def test_a_record_is_of_one_moment() -> None:
+    first = GivenUp(7, blames=frozenset({7}), reason="7")
+    looks: list[Callable[[Board], object]] = [lambda of: of.gave_up, lambda of: of.call(6)]
+    for look in looks:
+        overtaken = Overtaken(memoryview(bytearray(BOARD_BYTES)))
+        Board.set_gave_up(overtaken, first)
+        Board.set_call(overtaken, 6, CallRecord("six"))
+        assert look(overtaken) in {GivenUp(8, blames=frozenset({8}), reason="8"), None}

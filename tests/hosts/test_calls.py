@@ -1,0 +1,267 @@
+"""Every collective over several hosts, against what its inputs must give."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import unisono
+
+OnHosts = Callable[[str], unisono.World]
+
+SHAPES = ["2x2", "3+1", "2x1", "2x2:round_robin"]
+MANY = 40_001
+
+
+def data(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Small whole numbers, others on each rank: sums of them are exact in every dtype."""
+    return ((torch.arange(count) * 7 + 3 * rank) % 11 - 5).to(dtype)
+
+
+def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.stack([data(rank, count, dtype) for rank in range(unisono.get_world_size())])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sums_and_their_parts(on_hosts: OnHosts, shape: str) -> None:
+    def work() -> None:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        for count in (1, 7, MANY):
+            for dtype in (torch.float32, torch.int64, torch.bfloat16):
+                whole = everybody(count, dtype)
+                tensor = whole[me].clone()
+                unisono.all_reduce(tensor)
+                assert torch.equal(tensor.double(), whole.double().sum(0))
+                unisono.all_reduce(tensor.copy_(whole[me]), "max")
+                assert torch.equal(tensor, whole.max(0).values)
+                for root in range(size):
+                    unisono.reduce(tensor.copy_(whole[me]), root)
+                    expected = whole.double().sum(0) if me == root else whole[me].double()
+                    assert torch.equal(tensor.double(), expected)
+                blocks, mine = everybody(count * size, dtype), torch.empty(count, dtype=dtype)
+                unisono.reduce_scatter_single(mine, blocks[me].clone())
+                assert torch.equal(mine.double(), blocks.double().sum(0).view(size, count)[me])
+
+    on_hosts(shape).run(work)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_copied(on_hosts: OnHosts, shape: str) -> None:
+    def work() -> None:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        for count in (1, 5, MANY):
+            whole, blocks = everybody(count), everybody(count * size)
+            taken = torch.empty(size, count)
+            unisono.all_gather_single(taken, whole[me].clone())
+            assert torch.equal(taken, whole)
+            unisono.all_to_all_single(taken, blocks[me].clone())
+            assert torch.equal(taken, blocks.view(size, size, count)[:, me])
+            for root in range(size):
+                tensor = whole[me].clone()
+                unisono.broadcast(tensor, root)
+                assert torch.equal(tensor, whole[root])
+                outputs = list(torch.empty(size, count)) if me == root else None
+                unisono.gather(whole[me].clone(), outputs, root)
+                assert outputs is None or torch.equal(torch.stack(outputs), whole)
+                inputs = list(blocks[root].view(size, count)) if me == root else None
+                unisono.scatter(tensor, inputs, root)
+                assert torch.equal(tensor, blocks[root].view(size, count)[me])
+
+    on_hosts(shape).run(work)
+
+
+@pytest.mark.parametrize("shape", ["2x2:round_robin", "3+1"])
+def test_in_rank_order(on_hosts: OnHosts, shape: str) -> None:
+    def work() -> None:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        whole = everybody(100, torch.int64)
+        tensor = whole[me].clone()
+        unisono.scan(tensor)
+        assert torch.equal(tensor, whole[: me + 1].sum(0))
+        unisono.exscan(tensor.copy_(whole[me]))
+        assert me == 0 or torch.equal(tensor, whole[:me].sum(0))
+        big = torch.full((3,), 2**62, dtype=torch.int64) + me * size
+        unisono.all_reduce(big, "avg")  # no partial sum fits into 64 bits
+        assert big.tolist() == [2**62 + size * (size - 1) // 2] * 3
+        first = unisono.make_op(lambda x, _: x, commutative=False)
+        unisono.all_reduce(tensor.copy_(whole[me]), first)
+        assert torch.equal(tensor, whole[0])
+
+    on_hosts(shape).run(work)
+
+
+@pytest.mark.parametrize("shape", ["2x2", "3+1"])
+def test_blocks_of_several_sizes_and_of_unknown_ones(on_hosts: OnHosts, shape: str) -> None:
+    def work() -> None:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        sizes = [5 * rank + (rank != 1) for rank in range(size)]
+        whole = [data(rank, sizes[rank]) for rank in range(size)]
+        for _ in range(2):
+            outputs = [torch.empty(count) for count in sizes]
+            unisono.all_gather(outputs, whole[me])
+            assert all(map(torch.equal, outputs, whole))
+            assert all(map(torch.equal, unisono.all_gather(None, whole[me]), whole))
+        inputs = [torch.full((2 * me + peer,), float(10 * me + peer)) for peer in range(size)]
+        outputs = [torch.empty(2 * peer + me) for peer in range(size)]
+        unisono.all_to_all(outputs, inputs)
+        assert [set(output.tolist()) <= {10.0 * peer + me} for peer, output in enumerate(outputs)] == [True] * size
+        vectors = [data(rank, sum(sizes)) for rank in range(size)]
+        mine = torch.empty(sizes[me])
+        unisono.reduce_scatter(mine, list(vectors[me].split(sizes)))
+        assert torch.equal(mine, torch.stack(vectors).sum(0).split(sizes)[me])
+
+    on_hosts(shape).run(work)
+
+
+@pytest.mark.parametrize("name", ["ring", "naive", "two_shot"])
+def test_an_algorithm_that_the_call_names(on_hosts: OnHosts, name: str) -> None:
+    def work() -> None:
+        whole = everybody(1000)
+        tensor = whole[unisono.get_rank()].clone()
+        unisono.all_reduce(tensor, algorithm=name)
+        assert torch.equal(tensor, whole.sum(0))
+        unisono.all_reduce(tensor.copy_(whole[unisono.get_rank()]), "avg", algorithm=name)
+        assert torch.allclose(tensor, whole.mean(0))
+
+    on_hosts("3+1").run(work)
+
+
+def test_in_the_background_in_one_call_and_as_objects(on_hosts: OnHosts) -> None:
+    def work() -> None:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        total = size * (size - 1) / 2
+        tensors = [torch.full((1000,), float(me + k)) for k in range(5)]
+        works = [unisono.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for pending in reversed(works):
+            pending.wait()
+        assert [tensor[7].item() for tensor in tensors] == [total + k * size for k in range(5)]
+        tensors = [torch.full((k + 1,), float(me + k)) for k in range(5)]
+        unisono.all_reduce_coalesced(tensors)
+        assert [tensor[0].item() for tensor in tensors] == [total + k * size for k in range(5)]
+        told: list[object] = [None] * size
+        unisono.all_gather_object(told, {"rank": me, "words": "x" * me})
+        assert told == [{"rank": rank, "words": "x" * rank} for rank in range(size)]
+
+    on_hosts("2x2").run(work)
+
+
+@pytest.mark.parametrize("shape", ["2x2", "3+1"])
+def test_groups_inside_a_host_and_over_hosts(on_hosts: OnHosts, shape: str) -> None:
+    def work() -> list[tuple[str, float]]:
+        me, found = unisono.get_rank(), []
+        hosts = unisono.init().hosts
+        inside = unisono.split(hosts.host_of(me))
+        across = unisono.split(hosts.seat(me))
+        reverse = unisono.split(0, key=-me)
+        for group in (inside, across, reverse, unisono.new_group([1, 3])):
+            if group:
+                tensor = torch.full((300,), 10.0**me)
+                unisono.all_reduce(tensor, group=group)
+                found.append((group.hosts.text, tensor[5].item()))
+        return found
+
+    members = {"2x2": [[0, 1], [2, 3]], "3+1": [[0, 1, 2], [3]]}[shape]
+    results = on_hosts(shape).run(work)
+    for host in members:
+        for seat, rank in enumerate(host):
+            inside = (str(len(host)), sum(10.0**other for other in host))
+            rail = [other[seat] for other in members if len(other) > seat]
+            assert results[rank][0] == inside
+            assert results[rank][1][1] == sum(10.0**other for other in rail)
+            assert results[rank][2][1] == 1111.0
+    assert results[3][3][1] == results[1][3][1] == 1010.0
+
+
+def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing(on_hosts: OnHosts) -> None:
+    def work() -> list[str]:
+        me, said = unisono.get_rank(), []
+        tensor = torch.full((4 + (me == 3),), float(me))
+        for _ in range(3):
+            with pytest.raises(unisono.MismatchError) as raised:
+                unisono.all_reduce(tensor)
+            said.append(str(raised.value))
+            assert set(tensor.tolist()) == {float(me)}
+            with pytest.raises((unisono.MismatchError, unisono.DTypeError)):
+                unisono.all_reduce(tensor if me else "no tensor")  # type: ignore[arg-type]
+            total = torch.ones(3)
+            unisono.all_reduce(total)
+            assert total.tolist() == [4.0] * 3
+        return said
+
+    for said in on_hosts("2x2").run(work):
+        assert all("rank 3" in words and "float32[5]" in words and "float32[4]" in words for words in said)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors, and of half complex ones
+def test_dtypes_and_layouts(on_hosts: OnHosts) -> None:
+    def work() -> None:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        for dtype in (torch.bool, torch.uint16, torch.float16, torch.complex64, torch.float8_e4m3fn, torch.int8):
+            tensor = torch.full((7,), float(me % 2)).to(dtype)
+            unisono.broadcast(tensor, 1)
+            assert torch.equal(tensor.to(torch.float32), torch.ones(7))
+        quantized = torch.quantize_per_tensor(torch.arange(6.0) + me, 0.5, 0, torch.quint8)
+        unisono.broadcast(quantized, 1)
+        assert torch.equal(quantized.dequantize(), torch.arange(6.0) + 1)
+        turned = (torch.arange(12.0).view(3, 4) + me).t()
+        unisono.all_reduce(turned)
+        assert torch.equal(turned, torch.arange(12.0).view(3, 4).t() * size + size * (size - 1) / 2)
+        unisono.all_reduce(torch.empty(0))
+        unisono.barrier()
+
+    on_hosts("3+1").run(work)
+
+
+def test_results_have_the_same_bits_on_all_ranks_and_in_all_runs(on_hosts: OnHosts) -> None:
+    def work() -> bytes:
+        torch.manual_seed(unisono.get_rank())
+        parts = []
+        for count in (3, 1000, 200_000):
+            tensor = torch.randn(count)
+            unisono.all_reduce(tensor)
+            parts.append(tensor.numpy().tobytes())
+        return b"".join(parts)
+
+    results = on_hosts("3+1").run(work) + on_hosts("3+1").run(work)
+    assert len(set(results)) == 1
+
+
+def test_each_call_over_hosts_has_its_debug_line() -> None:
+    def work() -> list[str]:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            for _ in range(2):
+                unisono.all_reduce(torch.ones(1000))
+            unisono.broadcast(torch.ones(5, dtype=torch.float64), 1)
+        return [line for line in said.getvalue().splitlines() if "of group" not in line]
+
+    with unisono.World(4, config=unisono.Config(debug=1), hosts="2x2", timeout_s=90) as world:
+        for rank, lines in enumerate(world.run(work)):
+            assert len(lines) == 3
+            for line, call in zip(lines, ["all_reduce(float32[1000]"] * 2 + ["broadcast(float64[5]"], strict=True):
+                assert line.startswith(f"[rank {rank}] {call}")
+                assert "over 2x2: " + ("40 B" if "broadcast" in call else "3.91 KiB") + " in " in line
+                assert "takes about" in line.partition("; ")[2]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors
+def test_quantized_tensors_of_two_scales_are_two_calls(on_hosts: OnHosts) -> None:
+    def work() -> None:
+        me, values = unisono.get_rank(), torch.arange(6.0) + unisono.get_rank()
+        group = unisono.new_group([0, 2])  # a rank of each host
+        if not group:
+            return
+        for scales in ((0.5, 0.5), (0.5, 0.25), (0.25, 0.25), (0.5, 0.25), (0.5, 0.5)):
+            tensor = torch.quantize_per_tensor(values, scales[me // 2], 0, torch.quint8)
+            if len(set(scales)) > 1:
+                with pytest.raises(unisono.MismatchError, match=r"(?s) \* 0\.25 \+ 0.* \* 0\.5 \+ 0"):
+                    unisono.broadcast(tensor, 1, group=group)
+                assert torch.equal(tensor.dequantize(), values)
+            else:
+                unisono.broadcast(tensor, 1, group=group)
+                assert torch.equal(tensor.dequantize(), torch.arange(6.0) + 2)
+
+    on_hosts("2x2").run(work)

@@ -1,0 +1,238 @@
+"""What ranks of several hosts say when one of them dies, aborts, is late, or leaves; and how they go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from unisono.across import Exchange
+from unisono.config import Config
+from unisono.dispatch.span_wait import _SpanWatch
+from unisono.schedule import Hosts
+from unisono.watch import Watch
+
+KILLED = "was killed by signal 9 (SIGKILL)"
+
+
+def until_it_fails() -> unisono.PeerError:
+    tensor = torch.ones(10)
+    while True:
+        try:
+            unisono.all_reduce(tensor.fill_(1.0))
+        except unisono.PeerError as error:
+            return error
+
+
+def lose(doomed: int) -> tuple[str, tuple[int, ...], float]:
+    """Rank `doomed` dies; the others go on: what they have heard, and a sum over those who are left."""
+    group = unisono.init()
+    unisono.all_reduce(torch.ones(10))
+    if group.rank == doomed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = until_it_fails()
+    assert isinstance(error, unisono.PeerGone)
+    smaller = group.shrink()
+    tensor = torch.full((100,), 10.0**group.rank)
+    unisono.all_reduce(tensor, group=smaller)
+    return str(error), error.failed, tensor[5].item()
+
+
+@pytest.mark.parametrize(("shape", "doomed"), [("2x2", 0), ("2x2", 3), ("3+1", 3), ("2x1", 0)])
+def test_a_death_is_told_on_all_hosts_and_the_others_go_on(shape: str, doomed: int) -> None:
+    ranks = Hosts.parse(shape).ranks
+    results = unisono.run(lose, ranks, (doomed,), hosts=shape, timeout_s=90, return_exceptions=True)
+    left = [rank for rank in range(ranks) if rank != doomed]
+    for rank in left:
+        result = results[rank]
+        assert not isinstance(result, unisono.RankFailed), result
+        words, failed, total = result
+        assert f"rank {doomed} " in words
+        assert KILLED in words
+        assert failed == (doomed,)
+        assert total == sum(10.0**other for other in left)
+
+
+def test_who_hears_what_others_have_decided_waits_for_nobody(tmp_path: Path) -> None:
+    """Rank 1 is told, and nothing that it asks is answered."""
+
+    def work() -> tuple[int, ...]:
+        group = unisono.init()
+        unisono.all_reduce(torch.ones(10))
+        if group.rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert group.span is not None
+        if group.rank == 1:
+            group.span.far.answered = lambda _: False  # type: ignore[method-assign]
+        error = until_it_fails()
+        assert isinstance(error, unisono.PeerGone)
+        (tmp_path / str(group.rank)).touch()
+        while len(list(tmp_path.iterdir())) < 2:  # rank 0 does not leave before
+            time.sleep(0.01)
+        return error.failed
+
+    results = unisono.run(work, 3, hosts="3x1", timeout_s=25, return_exceptions=True)
+    assert results[:2] == [(2,), (2,)]
+
+
+def test_an_abort_ends_the_waits_on_all_hosts() -> None:
+    def work() -> str:
+        group = unisono.init()
+        unisono.all_reduce(torch.ones(3))
+        if group.rank == 1:
+            group.abort("the disk is full")
+        return str(until_it_fails())
+
+    for words in unisono.run(work, 4, hosts="2x2", timeout_s=90):
+        assert "the disk is full" in words
+
+
+@pytest.mark.parametrize("where", ["behind the messages", "in the first part of all"])
+def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path) -> None:
+    """The ranks of its host may wait for it in a part of the call that is inside the host, or to make their group."""
+
+    def work() -> str:
+        group = unisono.init()
+        if where == "behind the messages":
+            unisono.all_reduce(torch.ones(10))
+        if group.rank == 0:
+
+            def fail(*_: object) -> None:
+                raise ValueError("enough")
+
+            group.host.pass_gate = group.host.lender.lend = fail  # type: ignore[method-assign, assignment]
+            with pytest.raises(ValueError, match="enough"):
+                unisono.all_reduce(torch.ones(10))
+            said = "enough"
+        else:
+            said = str(until_it_fails())
+        (tmp_path / str(group.rank)).touch()
+        while len(list(tmp_path.iterdir())) < 4:  # nobody ends before all have noticed
+            time.sleep(0.01)
+        return said
+
+    results = unisono.run(work, 4, hosts="2x2", timeout_s=30)
+    assert all("rank 0" in said and "ValueError: enough" in said for said in results[1:])
+
+
+def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> None:
+    def work() -> tuple[int, ...]:
+        me = unisono.get_rank()
+        unisono.all_reduce(torch.ones(3))
+        if me == 2:
+            while len(list(tmp_path.iterdir())) < 3:  # this rank makes no call until all others have given up
+                time.sleep(0.01)
+            return ()
+        with pytest.raises(unisono.WaitTimeout) as raised:
+            unisono.all_reduce(torch.ones(3), timeout_s=1.0)
+        (tmp_path / str(me)).touch()
+        return raised.value.missing
+
+    assert unisono.run(work, 4, hosts="2x2", timeout_s=90) == [(2,), (2,), (), (2,)]
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("waits_in", ["all_reduce", "recv"])
+def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
+    by: signal.Signals, waits_in: str, tmp_path: Path
+) -> None:
+    def work() -> tuple[str, tuple[int, ...], float]:
+        group = unisono.init()
+        assert group.span is not None
+        sentinel = group.span.far.sentinel_pid
+        unisono.all_reduce(torch.ones(10))
+        if group.rank == 0:
+            os.kill(sentinel, by)
+        try:
+            if group.rank < 2 and waits_in == "recv":
+                with pytest.raises(unisono.PeerGone) as raised:
+                    unisono.recv(torch.ones(1), 2)
+                error: unisono.PeerError = raised.value
+            else:
+                if group.rank == 3:
+                    time.sleep(3.0)  # who need not wait for anybody does not look
+                error = until_it_fails()
+            assert isinstance(error, unisono.PeerGone), error
+            if group.rank < 2:
+                assert f"its sentinel (process {sentinel}) has " in str(error)
+                with pytest.raises(unisono.LeftOut):
+                    group.shrink()
+                return str(error), error.failed, 0.0
+            smaller = group.shrink()
+            tensor = torch.full((100,), 10.0**group.rank)
+            unisono.all_reduce(tensor, group=smaller)
+            return str(error), error.failed, tensor[5].item()
+        finally:
+            (tmp_path / str(group.rank)).touch()
+            while group.rank == 0 and len(list(tmp_path.iterdir())) < 4:
+                time.sleep(0.01)
+            if group.rank == 0 and by is signal.SIGSTOP:
+                os.kill(sentinel, signal.SIGCONT)
+
+    results = unisono.run(work, 4, hosts="2+1+1", timeout_s=90)
+    words = "has ended" if by is signal.SIGKILL else "has not answered for 1.5 s"
+    for said, failed, _ in results[:2]:
+        assert words in said
+        assert "end the ranks of this host, and start them again" in said
+        assert failed == ((2,) if waits_in == "recv" else (2, 3))
+    for said, failed, total in results[2:]:
+        assert "which has been silent for 1.5 s" in said
+        assert (failed, total) == ((0, 1), 1100.0)
+
+
+def test_a_host_that_is_cut_off_is_told_in_calls_in_which_nobody_waits() -> None:
+    """Its messages go on for a while where only its sentinel has been killed."""
+
+    def work() -> tuple[int, ...]:
+        group = unisono.init()
+        unisono.barrier()
+        if group.rank == 1:
+            assert group.span is not None
+            os.kill(group.span.far.sentinel_pid, signal.SIGKILL)
+        error = until_it_fails()
+        assert isinstance(error, unisono.PeerGone)
+        return error.failed
+
+    patient = Config(look_up_s=4.0)  # a call that waits for less does not look at its peers
+    with unisono.World(3, hosts="3x1", timeout_s=90, config=patient) as world:
+        assert world.run(work) == [(1,), (0, 2), (1,)]
+
+
+def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host is told at once that it has left, and what it sent before may take longer."""
+
+    def work() -> float:
+        group, looks, advance = unisono.new_group(), 0, Exchange.advance
+        assert isinstance(group, unisono.Group)
+
+        def look(watch: Watch, *given: Any) -> None:
+            nonlocal looks
+            looks += group.presence.gone(1) is not None
+            Watch.look(watch, *given)
+
+        def late(exchange: Exchange) -> bool:
+            if advance(exchange) and looks <= 4:
+                exchange.done, exchange.waiting_for = False, 1
+            return exchange.done
+
+        tensor = torch.full((10,), 10.0**group.rank)
+        if group.rank == 0:
+            with monkeypatch.context() as patch:
+                patch.setattr(_SpanWatch, "look", look)
+                patch.setattr(Exchange, "advance", late)
+                patch.setattr(Exchange, "wake", lambda *_: False)
+                patch.setattr(Exchange, "watched", None)
+                unisono.all_reduce(tensor, group=group)
+        else:
+            unisono.all_reduce(tensor, group=group)
+            group.close()
+        unisono.barrier()
+        return tensor[3].item()
+
+    assert unisono.run(work, 2, hosts="2x1", timeout_s=60) == [11.0, 11.0]

@@ -1,0 +1,236 @@
+"""Jobs seen from outside: who computes, who is in which call, and whom all others hang on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import unisono
+from tests.support.waiting import until
+from unisono.cli import app
+from unisono.engine.arena import Arena
+from unisono.engine.call_log import CALLS
+from unisono.errors import ArgumentError
+from unisono.observe.diagnosis import diagnose
+from unisono.observe.jobs import attached, find_jobs, the_job
+from unisono.observe.last_calls import last_calls_text
+from unisono.observe.look import Culprit, Look, look
+from unisono.observe.rates import rates, time_inside_ns
+from unisono.observe.stacks import stack_of
+from unisono.observe.tracks import RankCall, Track
+
+RANKS = 4
+
+
+def begin(folder: Path) -> tuple[int, torch.Tensor, unisono.Group]:
+    """Make a sub-group and some calls, tell the process, and return this rank, a tensor and the group."""
+    world = unisono.init()
+    world.timeout_s = float("inf")
+    rank, tensor = world.rank, torch.full((1000,), world.rank + 1.0)
+    pair = unisono.new_group([2, 3], name="pair")
+    for _ in range(5):
+        unisono.all_reduce(tensor, "max")
+    (folder / f"{rank}.part").write_text(str(os.getpid()))
+    (folder / f"{rank}.part").rename(folder / f"{rank}.pid")
+    return rank, tensor, pair
+
+
+def stopped(folder: Path) -> None:
+    rank, tensor, _ = begin(folder)
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    unisono.all_reduce(tensor, "max")
+
+
+def looping(folder: Path) -> None:
+    rank, tensor, _ = begin(folder)
+    while rank == 1 and not (folder / "go").exists():
+        pass
+    unisono.all_reduce(tensor, "max")
+
+
+def looping_elsewhere(folder: Path) -> None:
+    rank, tensor, _ = begin(folder)
+    while rank == 3 and not (folder / "go").exists():
+        pass
+    unisono.all_reduce(tensor, "max")
+
+
+def in_another_group(folder: Path) -> None:
+    rank, tensor, pair = begin(folder)
+
+    def end() -> None:
+        until((folder / "go").exists, 60.0)
+        unisono.init().abort("the test has seen it")
+
+    if rank == 0:
+        threading.Thread(target=end).start()
+    if rank == 3:
+        unisono.all_reduce(tensor, "max", group=pair)
+    unisono.all_reduce(tensor, "max")
+
+
+@contextmanager
+def running(work: Callable[[Path], None], folder: Path, hosts: str | None = None) -> Iterator[tuple[Arena, list[int]]]:
+    """A job of four ranks that is looked at, where rank 0 is, and its processes."""
+    job = threading.Thread(
+        target=lambda: unisono.run(work, RANKS, (folder,), hosts=hosts, return_exceptions=True, timeout_s=60),
+        daemon=True,
+    )
+    job.start()
+    until(lambda: len(list(folder.glob("*.pid"))) == RANKS, 60.0)
+    pids = [int((folder / f"{rank}.pid").read_text()) for rank in range(RANKS)]
+    try:
+        with attached(the_job(pids[0])) as arena:
+            yield arena, pids
+    finally:
+        (folder / "go").touch()
+        if work is stopped:
+            until(lambda: Path(f"/proc/{pids[2]}/stat").read_text().split()[2] == "T")
+            os.kill(pids[2], signal.SIGCONT)
+        job.join(60)
+        assert not job.is_alive()
+
+
+def culprit(arena: Arena, waiting: int) -> tuple[Culprit, Look]:
+    """The first culprit, once so many ranks wait."""
+    seen: list[Look] = []
+
+    def found() -> bool:
+        seen[:] = [look(arena, 50_000_000)]
+        return bool(seen[0].culprits) and len(seen[0].culprits[0].waiting) == waiting
+
+    until(found)
+    return seen[0].culprits[0], seen[0]
+
+
+def test_a_stopped_rank_is_the_culprit(tmp_path: Path) -> None:
+    with running(stopped, tmp_path) as (arena, pids):
+        found, seen = culprit(arena, 3)
+        until(lambda: look(arena).ranks[2].does.startswith("is stopped"))
+        assert (found.ranks, found.waiting, found.is_circle) == ((2,), (0, 1, 3), False)
+        assert [rank.pid for rank in seen.ranks] == pids
+        inside = seen.ranks[0].inside
+        assert inside is not None
+        assert (inside.group, inside.number, inside.missing) == ("world", seen.ranks[2].calls + 1, (2,))
+        assert inside.call == "all_reduce(float32[1000], max)"
+        name, line = Path(__file__).name, stopped.__code__.co_firstlineno + 4
+        until(lambda: f"{name}:{line})" in look(arena).waits[0].call)
+        done = CliRunner().invoke(app, ["doctor", str(pids[0])])
+        said = " ".join(done.output.split())
+        assert said.startswith(f"rank 2 (pid {pids[2]}) is stopped: ranks 0, 1, 3 have waited "), done.output
+        assert f"for it Let it go on with `kill -CONT {pids[2]}`." in said
+        assert f"{name}:{line})" in said, "the line of this call, not of the first one like it"
+        refused = CliRunner().invoke(app, ["doctor", str(pids[0]), "--json"])
+        assert (refused.exit_code, "unisono top" in refused.output) == (2, True)
+
+
+def test_a_rank_that_computes_is_the_culprit_and_shows_its_stack(tmp_path: Path) -> None:
+    with running(looping, tmp_path) as (arena, pids):
+        found, seen = culprit(arena, 3)
+        assert (found.ranks, found.waiting) == ((1,), (0, 2, 3))
+        assert "waits in group 'world' for rank 1" in found.text
+        assert seen.ranks[1].inside is None
+        assert any("in looping" in line for line in stack_of(arena, 1).frames)
+        found_out = diagnose(seen, look(arena), lambda rank: stack_of(arena, rank).line)
+        assert found_out.ranks == [1, 0, 2, 3]
+        assert re.match(
+            rf"rank 1 \(pid {pids[1]}\) .*, at .*test_look.py:\d+: ranks 0, 2, 3 have waited .* for it",
+            found_out.lines[0],
+        )
+        assert not any("/unisono/" in frame for frame in stack_of(arena, 0).frames), "frames of this package"
+        assert "not entered by rank 1" in last_calls_text([t for t in seen.tracks if t.group == "world"], seen.at_ns)
+
+
+def test_a_rank_of_another_host_is_not_taken_for_a_process_of_this_one(tmp_path: Path) -> None:
+    with running(looping_elsewhere, tmp_path, "2x2") as (arena, pids):
+        until(lambda: [one.ranks for one in look(arena).culprits] == [(3,)])
+        seen = look(arena)
+        assert [rank.far for rank in seen.ranks] == [False, False, True, True]
+        assert {rank.does for rank in seen.ranks[2:]} == {"is on another host"}
+        said = " ".join(CliRunner().invoke(app, ["doctor", str(pids[0])]).output.split())
+        assert f"rank 3 (pid {pids[3]}) is on another host: " in said
+        assert f"Ask on its host: unisono doctor {pids[3]}" in said
+        said = " ".join(CliRunner().invoke(app, ["doctor", str(pids[3])]).output.split())
+        assert re.match(rf"rank 3 \(pid {pids[3]}\) .*, at .*test_look.py:\d+: rank 2 has waited ", said), said
+
+
+def test_a_circle_through_two_groups_is_told_as_one(tmp_path: Path) -> None:
+    with running(in_another_group, tmp_path) as (arena, pids):
+        found, _ = culprit(arena, 4)
+        assert (found.ranks, found.is_circle) == ((2, 3), True)
+        assert "rank 2 waits in group 'world' for rank 3, which waits in group 'pair' for rank 2:" in found.text
+        done = CliRunner().invoke(app, ["top", str(pids[1]), "--once", "--json"])
+        assert done.exit_code == 0, done.output
+        shown = json.loads(done.output)
+        assert [rank["pid"] for rank in shown["ranks"]] == pids
+        assert shown["culprits"][0]["ranks"] == [2, 3]
+        assert {(wait["rank"], wait["group"], tuple(wait["for"])) for wait in shown["waits"]} >= {
+            (0, "world", (3,)), (2, "world", (3,)), (3, "pair", (2,)),
+        }  # fmt: skip
+        done = CliRunner().invoke(app, ["doctor", str(pids[1])])
+        said = " ".join(done.output.split())
+        assert "deadlock for " in said
+        assert "Let all ranks make these calls in one order." in said
+        assert "last calls of group 'pair', by number: #1 all_reduce" in said
+        assert "rank 2 (pid" in said
+        assert "rank 3 (pid" in said
+        done = CliRunner().invoke(app, ["top", str(pids[1]), "--once"])
+        assert "none of them can go on" in " ".join(done.output.split())
+
+
+def test_of_two_jobs_the_command_that_has_started_each_is_shown(tmp_path: Path) -> None:
+    mine = "-c import sys; fd"  # how the fork server was started, which tells nobody anything
+    with running(looping, tmp_path) as (arena, pids), unisono.world(1):
+        done = CliRunner().invoke(app, ["top"])
+        assert done.exit_code == 0, done.output
+        said = " ".join(done.output.split())
+        assert f"{pids[0]} {arena.size} " in said
+        assert "name one: unisono top PROCESS" in said
+        assert mine not in said, done.output
+
+
+def test_what_has_no_job_is_named() -> None:
+    assert find_jobs(1 << 22) == []
+    with pytest.raises(ArgumentError, match="there is no process 4194304"):
+        the_job(1 << 22)
+
+
+def track(rank: int, *times: tuple[int, int]) -> Track:
+    calls = [RankCall(k, *span, None) for k, span in enumerate(times, 1)]
+    return Track("world", 0, rank, rank, 2, calls)
+
+
+def test_calls_within_calls_count_once() -> None:
+    some = [track(0, (10, 20), (30, 50), (60, 0)), track(0, (35, 45), (48, 55))]
+    assert time_inside_ns(some, 0, 100) == 10 + 25 + 40
+    assert time_inside_ns(some, 15, 40) == 5 + 10
+
+
+def test_rates_are_of_the_time_between_two_looks() -> None:
+    def work() -> None:
+        group, tensor = unisono.init(), torch.full((256,), unisono.get_rank() + 1.0)
+        with attached(the_job(os.getpid())) as arena:
+            unisono.barrier()
+            before = look(arena)
+            for _ in range(CALLS // 2):
+                unisono.all_reduce(tensor, "max")
+            after = look(arena)
+            found = rates(before, after)[group.rank]
+            passed_s = (after.at_ns - before.at_ns) / 1e9
+            assert round(found.calls_per_s * passed_s) in range(CALLS // 2 - 1, CALLS // 2 + 2)
+            assert 0 < found.share <= 1
+            assert round(found.bytes_per_s * passed_s) in range(1024 * CALLS // 2 - 1, 1024 * CALLS // 2 + 2)
+            unisono.barrier()
+
+    unisono.run(work, 2, timeout_s=90)  # processes of older worlds may still have memory of other jobs

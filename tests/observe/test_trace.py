@@ -1,0 +1,216 @@
+"""Traces: all calls of a job in one file for Perfetto, and what they tell."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from unisono.engine.notebook import PlanNote
+from unisono.observe.perfetto import events
+from unisono.observe.recorded import Recorded, jobs_in, recorded
+from unisono.observe.recording import export
+from unisono.observe.report import report
+from unisono.observe.tracks import RankCall, Track
+from unisono.records import CallRecord
+
+NEEDED = {
+    "M": {"name": str, "pid": int, "tid": int, "args": dict},
+    "X": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "dur": float, "args": dict},
+    "s": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "id": int},
+    "f": {"name": str, "cat": str, "pid": int, "tid": int, "ts": float, "id": int, "bp": str},
+}
+"""The Trace Event Format, as far as it is used: of each phase, the fields and their types."""
+
+
+def check(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Hold events against the format, and return the slices."""
+    for event in found:
+        assert set(event) == {"ph", *NEEDED[event["ph"]]}, event
+        assert all(isinstance(event[name], kind) for name, kind in NEEDED[event["ph"]].items()), event
+    slices = [event for event in found if event["ph"] == "X"]
+    tracks: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for one in slices:
+        assert one["dur"] >= 0 <= one["ts"]
+        tracks.setdefault((one["pid"], one["tid"]), []).append(one)
+    for some in tracks.values():
+        some.sort(key=lambda one: one["ts"])
+        for one, two in itertools.pairwise(some):
+            assert one["ts"] + one["dur"] <= two["ts"] + 1e-3
+    named = {(event["pid"], event["tid"]) for event in found if event["name"] == "thread_name"}
+    assert named >= set(tracks)
+    arrows: dict[int, list[dict[str, Any]]] = {}
+    for event in found:
+        if event["ph"] in "sf":
+            arrows.setdefault(event["id"], []).append(event)
+    for begin, end in arrows.values():
+        assert (begin["ph"], end["ph"], end["bp"]) == ("s", "f", "e")
+        assert begin["ts"] <= end["ts"]
+        for point in (begin, end):
+            around = tracks[point["pid"], point["tid"]]
+            assert any(one["ts"] - 1e-3 <= point["ts"] <= one["ts"] + one["dur"] + 1e-3 for one in around)
+    return slices
+
+
+def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    (path,) = folder.glob("*.json")
+    whole = json.loads(path.read_text())
+    return whole["otherData"], check(whole["traceEvents"])
+
+
+def train(steps: int) -> None:
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    tensor, blocks = torch.full((8,), rank + 1.0), torch.full((4 * size,), rank + 1.0)
+    for _ in range(steps):
+        unisono.all_reduce(tensor, "max")
+    unisono.all_gather_single(blocks, tensor[:4].clone())
+
+
+def test_a_job_with_the_setting_leaves_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    unisono.run(train, 2, (300,))
+    about, slices = read(tmp_path)
+    assert [about["job"]] == [*jobs_in(tmp_path)]
+    for rank in range(2):
+        mine = [one for one in slices if one["pid"] == rank]
+        assert [one["args"]["number"] for one in mine] == list(range(1, len(mine) + 1))
+        names = [one["name"] for one in mine]
+        assert names.count("all_reduce 32 B") == 300
+        assert names.count("all_gather 32 B") == 1
+        assert mine[0]["args"]["call"] == "all_reduce(float32[8], max)"
+        assert mine[0]["args"]["algorithm"].startswith("all_reduce.")
+        assert mine[0]["args"]["line"].startswith(f"{__file__}:")
+
+
+def test_a_part_of_a_program_is_traced_with_what_was_planned_before(tmp_path: Path) -> None:
+    def work() -> None:
+        world = unisono.init()
+        tensor = torch.full((6,), world.rank + 1.0)
+        pair = unisono.new_group([0, 2], name="pair")
+        unisono.all_reduce(tensor, "max")
+        unisono.barrier()
+        with unisono.tracing(tmp_path):
+            for _ in range(3):
+                unisono.all_reduce(tensor, "max")
+            if world.rank != 1:
+                unisono.all_reduce(tensor, "min", group=pair)
+            unisono.barrier()
+        unisono.all_reduce(tensor, "max")
+        unisono.barrier()
+        calls = world.host.log.read()
+        assert len(calls) >= 2  # in shared memory again
+        assert all(call.left for call in calls)
+        unisono.destroy_group(pair)
+
+    unisono.run(work, 3, timeout_s=90)
+    _, slices = read(tmp_path)
+    for rank in range(3):
+        names = [one["name"] for one in slices if one["pid"] == rank and one["name"] != "barrier"]
+        assert sorted(names) == ["all_reduce 24 B"] * (3 if rank == 1 else 4)
+
+
+def test_a_trace_keeps_the_last_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    monkeypatch.setenv("UNISONO_TRACE_CALLS", "50")
+    unisono.run(train, 2, (100,))
+    (job,) = jobs_in(tmp_path)
+    tracks = [track for part in recorded([tmp_path], job) for track in part.tracks]
+    assert [[call.number for call in track.calls][-63:] for track in tracks] == [list(range(39, 102))] * 2
+    assert report(tracks).lost == 38
+
+
+def test_what_a_killed_rank_has_called_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        train(20)
+        if unisono.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        unisono.barrier()
+
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    with pytest.raises(unisono.RankFailed):
+        unisono.run(work, 2)
+    (job,) = jobs_in(tmp_path)
+    parts = recorded([tmp_path], job)
+    assert [part.rank for part in parts] == [0, 1]
+    assert not parts[1].ended
+    assert [len(part.tracks[0].calls) for part in parts] == [22, 21]
+    assert export([tmp_path], job) is not None
+    assert len(read(tmp_path)[1]) == 43
+
+
+def test_the_command_runs_a_job_and_reports(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, unisono\nunisono.init()\nt = torch.full((4,), unisono.get_rank() + 1.0)\n"
+        "for _ in range(40):\n    unisono.all_reduce(t, 'max')\n"
+    )
+    run = [sys.executable, "-m", "unisono"]
+    command = [*run, "trace", "-o", str(tmp_path / "out"), "--", *run, "run", "-n", "2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "where time goes" in done.stdout
+    assert "one_shot" in done.stdout
+    assert len(read(tmp_path / "out")[1]) == 80
+    command = [*run, "trace", str(tmp_path / "out")]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert "where time goes" in again.stdout, again.stderr
+
+
+# The report, of calls made up here
+
+REDUCE = PlanNote(CallRecord("all_reduce", "float32", (2,), op="sum", algorithm="all_reduce.ring", where="a.py:1"), 8)
+GATHER = PlanNote(CallRecord("all_gather", "float32", (2,), algorithm="all_gather.ring", where="a.py:9"), 8)
+
+
+def track(rank: int, calls: list[tuple[int, int, PlanNote]], size: int = 2) -> Track:
+    made = [RankCall(k, first, last, what) for k, (first, last, what) in enumerate(calls, 1)]
+    return Track("world", 4096, rank, rank, size, made)
+
+
+def test_a_report_counts_times_bytes_and_who_is_late() -> None:
+    one = track(0, [(0, 500_000, REDUCE), (600_000, 700_000, REDUCE), (800_000, 900_000, GATHER)])
+    two = track(1, [(400_000, 510_000, REDUCE), (610_000, 690_000, REDUCE), (790_000, 900_000, GATHER)])
+    found = report([one, two])
+    kinds = {kind.collective: kind for kind in found.kinds}
+    reduce = kinds["all_reduce"]
+    assert (reduce.calls, reduce.nbytes, reduce.total_ns) == (2, 8, 110_000 + 90_000)
+    assert reduce.waited_ns == 400_000 // 2 + 10_000 // 2
+    assert (reduce.sent, reduce.bound) == (1.0, 1.0)
+    assert kinds["all_gather"].nbytes == 16
+    assert [(late.rank, late.calls, late.waited_ns, late.line) for late in found.late] == [(1, 1, 400_000, "a.py:1")]
+    assert [(time.rank, time.total_ns, time.inside_ns) for time in found.times] == [
+        (0, 900_000, 700_000),
+        (1, 500_000, 300_000),
+    ]
+
+
+def test_a_report_finds_calls_that_could_be_one() -> None:
+    near = [(1000 * k, 1000 * k + 900, REDUCE) for k in range(1, 6)]
+    alone = [(900_000, 900_900, REDUCE)]
+    other = [(2_000_000 + 1000 * k, 2_000_900 + 1000 * k, GATHER) for k in range(3)]
+    (series,) = report([track(0, [*near, *alone, *other]), track(1, [*near, *alone, *other])]).series
+    assert (series.collective, series.line, series.times, series.calls, series.nbytes) == (
+        "all_reduce", "a.py:1", 1, 5, 40,
+    )  # fmt: skip
+    assert series.took_ns == 4900
+
+
+def test_arrows_lead_to_the_rank_that_came_late() -> None:
+    tracks = [track(rank, [(100 + 50_000 * rank, 300_000, REDUCE)], 3) for rank in range(3)]
+    parts = [Recorded("j", rank, 3, 0, "a", "m", 7, 7, "", 0, True, [tracks[rank]]) for rank in range(3)]
+    found = list(events(parts))
+    slices = check(found)
+    assert [(one["args"].get("waited_for"), one["args"].get("waited_us")) for one in slices] == [
+        (2, 100.0), (2, 50.0), (None, None),
+    ]  # fmt: skip
+    assert [event["pid"] for event in found if event["ph"] == "s"] == [0, 1]
+    assert [event["pid"] for event in found if event["ph"] == "f"] == [2, 2]

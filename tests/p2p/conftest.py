@@ -1,0 +1,45 @@
+"""All tests of messages run on one host, and once more as if odd ranks were on another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import unisono
+
+NewWorld = Callable[..., unisono.World]
+
+
+def _make(size: int, hosts: int, **options: Any) -> unisono.World:
+    if min(hosts, size) == 1:
+        return unisono.World(size, **options)
+    return unisono.World(size, hosts=f"{size - size // 2}+{size // 2}:round_robin", **options)
+
+
+@pytest.fixture(params=[1, 2], ids=["one host", "two hosts"], scope="session")
+def hosts(request: pytest.FixtureRequest) -> int:
+    """On how many hosts the ranks of `worlds` and `new_world` are."""
+    return int(request.param)
+
+
+@pytest.fixture
+def new_world(hosts: int) -> NewWorld:
+    """new_world(p, ...): a World of p ranks, for a test that does not leave it as it was."""
+    return lambda size, **options: _make(size, hosts, **options)
+
+
+@pytest.fixture(scope="session")
+def worlds(hosts: int) -> Iterator[Callable[[int], unisono.World]]:
+    """worlds(p): a world of p ranks, the same for everybody who asks."""
+    with ExitStack() as stack:
+        made: dict[int, unisono.World] = {}
+
+        def of(size: int) -> unisono.World:
+            if size not in made:
+                made[size] = stack.enter_context(_make(size, hosts, timeout_s=60))
+            return made[size]
+
+        yield of

@@ -1,0 +1,57 @@
+"""Maps of ranks to hosts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unisono.errors import ArgumentError
+from unisono.schedule import Hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "members"),
+    [
+        ("2x2", ((0, 1), (2, 3))),
+        ("3+1", ((0, 1, 2), (3,))),
+        ("4", ((0, 1, 2, 3),)),
+        ("2x2:round_robin", ((0, 2), (1, 3))),
+        ("1+3:round_robin", ((0,), (1, 2, 3))),
+        ("3+1:round_robin", ((0, 2, 3), (1,))),
+    ],
+)
+def test_forms(text, members):
+    assert Hosts.parse(text).members == members
+
+
+@pytest.mark.parametrize("text", ["", "x", "0x2", "2x0", "3+0", "2x2x2", "2x2:random", "-1"])
+def test_no_form(text):
+    with pytest.raises(ArgumentError, match="expected such as 4x8"):
+        Hosts.parse(text)
+
+
+@pytest.mark.parametrize("members", [(), ((),), ((1, 0),), ((0, 2),), ((1,), (0,)), ((0,), (0,)), ((0,), ())])
+def test_no_map(members):
+    with pytest.raises(ArgumentError, match="each of the ranks"):
+        Hosts(members)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+def test_places_and_restriction(names):
+    hosts = Hosts.of(names)
+    assert hosts.ranks == len(names)
+    for rank, name in enumerate(names):
+        assert rank in hosts.beside(rank)
+        assert hosts.members[hosts.host_of(rank)][hosts.seat(rank)] == rank
+        assert {names[other] for other in hosts.beside(rank)} == {name}
+    some = range(0, len(names), 2)
+    fewer = hosts.restrict(some)
+    for place, rank in enumerate(some):
+        beside = {names[some[other]] for other in fewer.beside(place)}
+        assert beside == {names[rank]}
+
+
+def test_text():
+    assert Hosts.parse("4x8").text == "4x8"
+    assert Hosts.parse("3+1").text == "3+1"
+    assert Hosts.parse("2x2:round_robin").text == "2x2 (0 2 | 1 3)"
+    assert Hosts.one(4).text == "4"

@@ -1,0 +1,84 @@
+"""Costs of this host: found again from times that were made of them, kept, and used in prices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unisono.algorithms import CATALOGUE
+from unisono.errors import ArgumentError
+from unisono.measured import HostCosts, Measured, Rates, save
+from unisono.simulate import Timed, calibrate, known_costs, like_this_host, price_here
+
+COSTS = HostCosts(2e-6, 5e-7, (Rates(64 << 10, 3e-11, 1e-10, 2e-11), Rates(1 << 20, 7e-11, 2e-10, 5e-11)))
+NAMES = ("all_reduce.one_shot", "all_reduce.two_shot", "all_reduce.tree", "broadcast.linear", "all_gather.direct")
+SEGMENT = 512 << 10
+
+
+def timed(costs: HostCosts, sizes: tuple[int, ...]) -> list[Timed]:
+    """Calls of two ranks that take what they should."""
+    found = []
+    for name in NAMES:
+        for size in sizes:
+            algorithm = CATALOGUE[name]
+            found.append(Timed(algorithm, size, price_here(algorithm, 2, size, costs, SEGMENT).seconds))
+    return found
+
+
+def test_a_price_is_its_formula() -> None:
+    size, rates = 64 << 10, COSTS.rates[0]
+    for p, off in ((2, 1e-6), (3, 0.2), (5, 0.2)):  # what comes first is added while the rest is fetched
+        got = price_here(CATALOGUE["all_reduce.one_shot"], p, size, COSTS, SEGMENT)
+        bytes_s = size * (rates.own_s + (p - 1) * (rates.copy_s + rates.combine_s))
+        assert got.seconds == pytest.approx(COSTS.call_s + COSTS.step_s + bytes_s, rel=off)
+        assert p > 2 or got.latency == pytest.approx(COSTS.call_s + COSTS.step_s)
+        assert got.seconds == pytest.approx(got.latency + got.transfer + got.combine)
+
+
+def test_costs_are_found_again_from_the_times_that_they_make() -> None:
+    found = calibrate(timed(COSTS, (8, 64 << 10, 1 << 20)), 2, SEGMENT)
+    assert found.call_s == pytest.approx(COSTS.call_s, rel=0.01)
+    assert found.step_s == pytest.approx(COSTS.step_s, rel=0.01)
+    for got, want in zip(found.rates, COSTS.rates, strict=True):
+        assert got.nbytes == want.nbytes
+        assert got[1:] == pytest.approx(want[1:], rel=0.05)
+
+
+def test_a_cost_is_never_below_what_is_possible() -> None:
+    """Where a call of more rounds, or of more sums, was timed as the faster one, by chance."""
+    slow = [one._replace(seconds=one.seconds * (3 if one.algorithm.name == "two_shot" else 1)) for one in
+            timed(COSTS, (8, 64 << 10))]  # fmt: skip
+    found = calibrate(slow, 2, SEGMENT)
+    assert min(found.call_s, found.step_s, *found.rates[0][1:]) > 0
+    fast = [one._replace(seconds=one.seconds / (4 if one.algorithm.name == "tree" else 1)) for one in slow]
+    found = calibrate(fast, 2, SEGMENT)
+    assert min(found.call_s, found.step_s, *found.rates[0][1:]) > 0
+
+
+def test_between_two_sizes_costs_are_between_theirs() -> None:
+    assert COSTS.rates_of(8)[1:] == COSTS.rates[0][1:]
+    assert COSTS.rates_of(1 << 30)[1:] == COSTS.rates[1][1:]
+    middle = COSTS.rates_of(256 << 10)
+    assert middle.nbytes == 256 << 10
+    assert middle.copy_s == pytest.approx((1e-10 * 2e-10) ** 0.5)
+    assert COSTS.rates_of(1 << 20)[1:] == pytest.approx(COSTS.rates[1][1:])
+
+
+def test_a_network_s_hosts_may_be_like_this_one() -> None:
+    found = like_this_host(COSTS, 1 << 20)
+    assert found.inside.latency_s == COSTS.step_s
+    assert found.inside.bytes_per_s == pytest.approx(5e9)
+    assert found.combine_bytes_per_s == pytest.approx(2e10)
+
+
+def test_what_is_not_known_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_MEASURED", str(tmp_path / "figures.json"))
+    with pytest.raises(ArgumentError, match="run `unisono tune`"):
+        known_costs()
+    sizes = ("segment_bytes", "one_shot_bytes", "zero_copy_bytes", "cross_memory_bytes", "fetch_bytes")
+    save(Measured("2026-11-22", dict.fromkeys(sizes, 1 << 20)))
+    with pytest.raises(ArgumentError, match="run `unisono tune`"):
+        known_costs()
+    save(Measured("2026-11-22", dict.fromkeys(sizes, 1 << 20), COSTS))
+    assert known_costs() == COSTS

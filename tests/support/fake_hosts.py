@@ -1,0 +1,96 @@
+"""Several hosts on this machine, as far as sentinels know: an arena and a sentinel each, over loopback.
+
+Of each host, the first rank is this process, which so sees the memory of all of them; the others are processes that
+only sleep, to be killed and stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import subprocess
+import time
+from contextlib import ExitStack
+from types import TracebackType
+
+from unisono.config import Config
+from unisono.engine.arena import Arena
+from unisono.engine.process import start_ticks
+from unisono.membership.far import Far
+from unisono.schedule import Hosts
+from unisono.sentinel.start import Sentinel
+
+__all__ = ["WORLD", "FakeHosts"]
+
+WORLD = 7
+"""The number of the group of all ranks."""
+
+
+class FakeHosts:
+    """Hosts such as `2x2`. Of each host: names of sockets, arenas, sentinels, their pidfds, far; sleepers: by rank."""
+
+    def __init__(self, shape: str, *, register: bool = True) -> None:
+        self.hosts, self._register = Hosts.parse(shape), register
+        self.names = [secrets.token_hex(8) for _ in self.hosts.members]
+        self.arenas: list[Arena] = []
+        self.sentinels: list[Sentinel] = []
+        self.pidfds: list[int] = []
+        self.far: list[Far] = []
+        self.started_s = 0.0
+        self.sleepers: dict[int, subprocess.Popen[bytes]] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> FakeHosts:
+        with ExitStack() as stack:
+            self._begin(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _begin(self, stack: ExitStack) -> None:
+        secret = secrets.token_bytes(32)
+        began = time.monotonic()
+        me = os.getpid(), start_ticks(os.getpid())
+        for number, members in enumerate(self.hosts.members):
+            arena = Arena.create(self.hosts.ranks, Config(heap_bytes=4 << 20))
+            stack.callback(arena.close)
+            ranks = {members[0]: me}
+            for rank in members[1:]:
+                sleeper = self.sleepers[rank] = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+                stack.callback(end, sleeper)
+                ranks[rank] = sleeper.pid, start_ticks(sleeper.pid)
+            sentinel = Sentinel.start(arena.fd, self.hosts, number, ranks, "127.0.0.1", secret, self.names[number])
+            stack.callback(sentinel.stop)
+            self.arenas.append(arena)
+            self.sentinels.append(sentinel)
+            self.pidfds.append(os.pidfd_open(sentinel.pid))
+            stack.callback(os.close, self.pidfds[-1])
+        self.started_s = time.monotonic() - began
+        for sentinel in self.sentinels:
+            sentinel.introduce([other.address for other in self.sentinels], [*"abcdefgh"[: len(self.sentinels)]])
+        for number, members in enumerate(self.hosts.members):
+            far = Far(self.arenas[number], self.hosts, members[0], self.names[number])
+            stack.callback(far.close)
+            self.far.append(far)
+            if self._register:
+                far.register(WORLD, self.arenas[number].start, range(self.hosts.ranks))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def lives(self, host: int) -> bool:
+        """Is the sentinel of a host there?"""
+        return not select.select([self.pidfds[host]], [], [], 0)[0]
+
+    def kill_sentinel(self, host: int) -> None:
+        """As if the host lost its power."""
+        signal.pidfd_send_signal(self.pidfds[host], signal.SIGKILL)
+
+
+def end(sleeper: subprocess.Popen[bytes]) -> None:
+    """End a rank that only sleeps."""
+    sleeper.kill()
+    sleeper.wait()

@@ -1,0 +1,164 @@
+"""Sentinels without processes: machines, a network that loses, repeats and reorders datagrams, a clock that jumps."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from unisono.records import Departure, DepartureKind
+from unisono.sentinel.machine import Event, Machine, Registered, Tick
+from unisono.sentinel.wire import IMAGE_BYTES, Seal
+
+__all__ = ["START", "WORLD", "FakeMemory", "FakeNetwork"]
+
+WORLD, START = 7, 4096
+_FAST_S = 0.0005
+
+
+class FakeMemory:
+    """The shared memory of one host. pages: of each group and member; history: all that was written there."""
+
+    def __init__(self) -> None:
+        self.pages: dict[tuple[int, int], bytes] = {}
+        self.history: dict[tuple[int, int], list[bytes]] = {}
+        self.gone: dict[int, Departure] = {}
+        self.groups: set[int] = set()
+
+    def add(self, gid: int, start: int, size: int) -> None:
+        if start % START or not size:
+            raise ValueError("no region")
+        self.groups.add(gid)
+
+    def remove(self, gid: int) -> None:
+        self.groups.remove(gid)
+
+    def read(self, gid: int, member: int) -> bytes:
+        assert gid in self.groups
+        return self.pages.get((gid, member), bytes(IMAGE_BYTES))
+
+    def write(self, gid: int, member: int, image: bytes, *, keep_gone: bool) -> None:  # noqa: ARG002
+        assert gid in self.groups
+        self.pages[gid, member] = image
+        self.history.setdefault((gid, member), []).append(image)
+
+    def depart(self, rank: int, how: int, words: str) -> None:
+        self.gone.setdefault(rank, Departure(DepartureKind(how), words))
+
+    def departure(self, rank: int) -> Departure | None:
+        return self.gone.get(rank)
+
+    def say(self, gid: int, member: int, number: int) -> None:
+        """A member writes a number, all over its page."""
+        self.pages[gid, member] = number.to_bytes(4, "little") * (IMAGE_BYTES // 4)
+
+    def said(self, gid: int, member: int) -> int:
+        """The number that a member has written, or its copy."""
+        return int.from_bytes(self.pages.get((gid, member), b"")[:4], "little")
+
+
+class FakeNetwork:
+    """The machines of hosts with these ranks. told: of each host, all that its ranks have been told.
+
+    loss, twice: how likely a datagram gets lost, or comes twice. slow_s: how long it takes at most. reaches: whether
+    one host's datagrams get to another one. stopped: hosts that do nothing.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Sequence[int]],
+        seed: int = 0,
+        loss: float = 0.0,
+        twice: float = 0.0,
+        slow_s: float = 0.002,
+    ) -> None:
+        self.hosts, self.now, self._random = hosts, 100.0, random.Random(seed)
+        self.loss, self.twice, self.slow_s = loss, twice, slow_s
+        self.reaches: Callable[[int, int], bool] = lambda _a, _b: True
+        self.stopped: set[int] = set()
+        self.memories = [FakeMemory() for _ in hosts]
+        names = [f"h{k}" for k in range(len(hosts))]
+        self.machines = [Machine(hosts, k, names, self.memories[k], self.now) for k in range(len(hosts))]
+        self.seals = [Seal(b"s" * 32, k, len(hosts)) for k in range(len(hosts))]
+        self.told: list[list[tuple[int | None, list[object]]]] = [[] for _ in hosts]
+        self.sent = 0
+        self._ticks = [self.now] * len(hosts)
+        self._next = [(self.now, host) for host in range(len(hosts))]
+        self._flying: list[tuple[float, int, int, bytes]] = []
+        self._order = itertools.count()
+
+    def register(self, gid: int = WORLD, members: Sequence[int] | None = None) -> None:
+        """All members use this group."""
+        members = range(sum(map(len, self.hosts))) if members is None else members
+        for host, ranks in enumerate(self.hosts):
+            for rank in ranks:
+                if rank in members:
+                    self.step(host, Registered(rank, gid, START, tuple(members)))
+
+    def step(self, host: int, event: Event) -> None:
+        """Give a machine an event, and its messages to the network."""
+        machine = self.machines[host]
+        machine.step(event, self.now)
+        self.told[host] += machine.told
+        machine.told = []
+        for to, digest, body in machine.sent:
+            data = self.seals[host].seal(to, digest, body)
+            self.sent += 1
+            for _ in range(1 + (self._random.random() < self.twice)):
+                if self.reaches(host, to) and self._random.random() >= self.loss:
+                    when = self.now + _FAST_S + self._random.random() * self.slow_s
+                    heapq.heappush(self._flying, (when, next(self._order), to, data))
+        machine.sent = []
+        self._ticks[host] = self.now + machine.wake_in(self.now)
+        heapq.heappush(self._next, (self._ticks[host], host))
+
+    def _lives(self, host: int) -> bool:
+        return host not in self.stopped and not self.machines[host].done
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.now + seconds
+        while True:
+            while self._next and (
+                self._next[0][0] != self._ticks[self._next[0][1]] or not self._lives(self._next[0][1])
+            ):
+                heapq.heappop(self._next)
+            tick = max(self.now, self._next[0][0]) if self._next else end
+            arrival = self._flying[0][0] if self._flying else end
+            if min(tick, arrival) >= end:
+                self.now = end
+                return
+            self.now = min(tick, arrival)
+            if arrival <= tick:
+                _, _, to, data = heapq.heappop(self._flying)
+                if self._lives(to) and (datagram := self.seals[to].open(data)):
+                    self.step(to, datagram)
+            else:
+                _, host = heapq.heappop(self._next)
+                self.step(host, Tick())
+
+    def until(self, condition: Callable[[], bool], most_s: float = 30.0) -> float:
+        """Let time pass until this is true; how long it took."""
+        began = self.now
+        while not condition():
+            assert self.now - began < most_s, "it did not happen"
+            self.run(0.001)
+        return self.now - began
+
+    def heard(self, host: int, word: str) -> list[list[object]]:
+        """What the ranks of a host have been told that begins with this word."""
+        return [value for _, value in self.told[host] if value[0] == word]
+
+    def lost(self, host: int) -> set[object]:
+        """The hosts that the ranks of a host take for lost."""
+        return {value[1] for value in self.heard(host, "lost")}
+
+    def cut_off(self) -> set[int]:
+        """The hosts whose ranks have been told that they are cut off."""
+        return {host for host in range(len(self.hosts)) if self.heard(host, "cut")}
+
+    def cut(self, *sides: Iterable[int]) -> None:
+        """Only hosts of one side reach each other."""
+        side = {host: number for number, hosts in enumerate(sides) for host in hosts}
+        self.reaches = lambda a, b: side[a] == side[b]

@@ -1,0 +1,127 @@
+"""Run tables as messages with all ranks in one process: at random timings, with data that show every mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import torch
+
+from tests.support.in_process_carrier import InProcessCarrier, Wires
+from unisono.across import Exchange, MessageProgram
+from unisono.across.program import FINAL
+from unisono.schedule import BLOCKED, Schedule, X, Y, even_bounds, execute
+
+__all__ = ["combined", "cut", "elements", "run_messages", "tag"]
+
+_SALT = 7
+
+
+def combined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """An operation for which order and grouping matter."""
+    return (first * 3 + second * 5 + first * second) % 65_521
+
+
+def elements(schedule: Schedule, wanted: int) -> int:
+    """A number of elements that the table's collective can have: as many as wanted, or so many per chunk."""
+    return wanted * schedule.chunks if schedule.collective in BLOCKED else wanted
+
+
+def tag(call: int, round_: int, index: int) -> int:
+    """A tag that no other message has."""
+    return (call * 1009 + round_) * 31 + index
+
+
+def cut(vector: torch.Tensor, chunks: int) -> list[torch.Tensor]:
+    """The chunks of a vector."""
+    bounds = even_bounds(len(vector), chunks).tolist()
+    return [vector[a:b] for a, b in pairwise(bounds)]
+
+
+class _Place:
+    """The memory of one rank. apart: input, intermediate values and results do not share any."""
+
+    def __init__(self, schedule: Schedule, values: np.ndarray, *, apart: bool) -> None:
+        self.given = torch.tensor(values)
+        self.kept = torch.full_like(self.given, -1) if apart else self.given
+        self.y = torch.zeros_like(self.given)
+        self.final = torch.full_like(self.given, -2) if apart else self.y if schedule.result == Y else self.given
+
+    def of(self, buffer: int, where: int) -> torch.Tensor:
+        """Where values of a buffer end."""
+        return self.final if where == FINAL else self.y if buffer == Y else self.kept
+
+
+def run_messages(
+    schedule: Schedule,
+    programs: Sequence[MessageProgram],
+    wanted: int,
+    seed: int,
+    *,
+    apart: bool = False,
+    calls: int = 1,
+) -> None:
+    """Run programs `calls` times, timed by a seed; assert that what they write holds what the table leaves there."""
+    random, p, chunks = Random(seed), schedule.ranks, schedule.chunks
+    wires, n = Wires(random), elements(schedule, wanted)
+    values = [np.array([random.randrange(65_521) for _ in range(n)], dtype=np.int64) for _ in range(p)]
+    places = [_Place(schedule, values[rank], apart=apart) for rank in range(p)]
+
+    def combine(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
+        out.copy_(torch.from_numpy(combined(first.numpy(), second.numpy())))
+
+    def exchange(rank: int) -> Exchange:
+        place = places[rank]
+        return Exchange(
+            InProcessCarrier(wires, rank + _SALT),
+            programs[rank],
+            [rank + _SALT for rank in range(p)],
+            cut(place.kept, chunks),
+            combine,
+            lambda round_, index: tag(0, round_, index),
+            y=cut(place.y, chunks),
+            given=cut(place.given, chunks) if apart else None,
+            final=cut(place.final, chunks) if apart else None,
+        )
+
+    exchanges = [exchange(rank) for rank in range(p)]
+    for call in range(calls):
+        if call:
+            values = [(vector + call) % 65_521 for vector in values]
+            for rank, place in enumerate(places):
+                place.given.copy_(torch.from_numpy(values[rank]))
+                exchanges[rank].again(lambda round_, index, call=call: tag(call, round_, index))
+        _finish(exchanges, wires, random)
+        _check(schedule, programs, places, values)
+        if apart:
+            assert all(np.array_equal(place.given.numpy(), mine) for place, mine in zip(places, values, strict=True))
+    for one in exchanges:
+        one.close()
+
+
+def _finish(exchanges: Sequence[Exchange], wires: Wires, random: Random) -> None:
+    going = list(exchanges)
+    while going:
+        if random.random() < 0.5 or not wires.move():
+            one = random.choice(going)
+            if one.advance():
+                going.remove(one)
+            else:
+                assert one.waiting_for >= _SALT
+    while wires.move():
+        pass
+    assert wires.unmet == 0
+
+
+def _check(
+    schedule: Schedule, programs: Sequence[MessageProgram], places: Sequence[_Place], values: list[np.ndarray]
+) -> None:
+    want = execute(schedule, values, combine=combined)
+    for rank, program in enumerate(programs):
+        for (buffer, chunk), where in program.ends.items():
+            got = cut(places[rank].of(buffer, where), schedule.chunks)[chunk].numpy()
+            right = cut(torch.from_numpy(want[buffer][rank]), schedule.chunks)[chunk].numpy()
+            assert np.array_equal(got, right), (schedule.name, rank, "XY"[buffer], chunk)
+        assert {X, Y} >= {buffer for buffer, _ in program.ends}
