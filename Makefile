@@ -54,7 +54,7 @@ demo: $(VENV)/ready
 
 test: $(VENV)/ready
 	@echo "All tests: ten to twenty minutes on 2 processors. The quick ones come first; failures are shown as they happen."
-	$(BIN)/python -m pytest --instafail --durations=10
+	$(BIN)/python -m pytest --instafail --durations=10 --reruns 1 -rR
 
 quick: $(VENV)/ready
 	@echo "Some tests of every room: three to four minutes on 2 processors."

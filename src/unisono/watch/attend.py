@@ -48,7 +48,7 @@ _PAUSE_S = 0.002
 _COLLECT_S = 1.0
 """How long a rank waits for the other ranks' calls before it raises a MismatchError without them.
 
-Where the calls that are known could be made again in another way, it waits for all.
+Where the calls that are known could be made again in another way, it waits until all have come, and then so long.
 """
 
 
@@ -132,7 +132,7 @@ class Watch:
         self.stall = Stall(group, self.call, background=group.worker is not None and group.worker.is_this_thread)
         self.told = False
         self.seen_gone: set[int] = set()
-        self.disagree_since: float | None = None
+        self.silent_since: float | None = None
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Look at all peers once; raise if the call cannot succeed."""
@@ -202,14 +202,16 @@ class Watch:
 
     def may_hear_more(self, peers: Sequence[PeerView]) -> bool:
         """Are there ranks to be waited for, before a disagreement is told?"""
-        if self.disagree_since is None:
-            self.disagree_since = time.monotonic()
         calls = self.known_calls()
         silent = [peer for peer in peers if peer.rank not in calls]
         if all(peer.gone for peer in silent):
             return False
-        late = any(peer.number < self.number for peer in silent)
-        return (late and _can_be_cured(calls)) or time.monotonic() - self.disagree_since < _COLLECT_S
+        if any(peer.number < self.number for peer in silent) and _can_be_cured(calls):
+            self.silent_since = None  # who comes at last has its time, too
+            return True
+        if self.silent_since is None:
+            self.silent_since = time.monotonic()
+        return time.monotonic() - self.silent_since < _COLLECT_S
 
     def never_to_be_cured(self, peers: Sequence[PeerView], allowed_s: float) -> PeerGone | None:
         """The error where the others would make the call in another way, but for one that has gone before it told."""
