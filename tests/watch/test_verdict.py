@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from dataclasses import replace
+from importlib import import_module
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import unisono.watch.attend  # noqa: F401  for sys.modules
+import unisono
+import unisono.watch.attend  # for sys.modules
+from tests.support.waiting import until
 from unisono.records import Departure, DepartureKind, GivenUp
 from unisono.watch.verdict import Disagree, Failed, Gone, Late, Patience, PeerView, Situation, Verdict, judge
 
@@ -88,7 +96,16 @@ TABLE: dict[str, tuple[Situation, list[PeerView], Verdict]] = {
     "a peer gave up because of one who lives": (
         inside(),
         [here(1, gave_up=up(N, blames=(2,), reason="PeerGone")), here(2)],
-        Failed(1, "PeerGone"),
+        Failed(1, "PeerGone", unseen=True),
+    ),
+    "a peer gave up because of one that gave up because of the dead": (
+        inside(),
+        [
+            here(1, gave_up=up(N, blames=(3,), reason="PeerFailed")),
+            here(2, **DEAD),
+            here(3, gave_up=up(N, blames=(2,), reason="PeerGone")),
+        ],
+        Gone(2, DEAD["gone"]),
     ),
     "a peer gave up because of one that did": (
         inside(),
@@ -198,6 +215,37 @@ def test_ranks_at_the_gate_agree_on_whether_they_agree(peers: tuple[PeerView, ..
         for others in [[other for other in ranks if other is not one]]
     }
     assert len(verdicts) == 1
+
+
+def test_a_death_that_a_peer_saw_first_is_told_as_a_death() -> None:
+    """Rank 1 is looked at before it dies, rank 2 after it has seen that, and given up."""
+
+    def work() -> tuple[int, tuple[int, ...]]:
+        group, attend = unisono.init(), import_module("unisono.watch.attend")
+        unisono.barrier()
+        if group.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if group.rank == 0:
+            plain, seen = attend.Watch.view, set[int]()
+
+            def view(watch: Any, rank: int) -> PeerView:
+                if rank == 2 and not seen:
+                    until(lambda: group.host.arena.board(2).gave_up.number > 0)
+                peer = plain(watch, rank)
+                if rank == 1 and not seen:
+                    peer = replace(peer, gone=None)
+                if rank == 2:
+                    seen.add(rank)
+                return cast(PeerView, peer)
+
+            attend.Watch.view = view
+        with pytest.raises(unisono.PeerGone) as caught:
+            unisono.all_reduce(torch.ones(3))
+        return caught.value.rank, tuple(caught.value.failed)
+
+    with unisono.World(3, timeout_s=20, return_exceptions=True) as world:
+        first, _, last = world.run(work)
+    assert first == last == (1, (1,))
 
 
 def test_a_peer_that_enters_while_it_is_looked_at_is_not_blamed() -> None:

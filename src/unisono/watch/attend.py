@@ -51,6 +51,9 @@ _COLLECT_S = 1.0
 Where the calls that are known could be made again in another way, it waits until all have come, and then so long.
 """
 
+_SEE_S = 0.5
+"""How long a rank waits to see for itself what a peer gave up for. From another host news takes some milliseconds."""
+
 
 def caller() -> str:
     """The line outside this package and torch that made the current call, as file:line."""
@@ -133,6 +136,7 @@ class Watch:
         self.told = False
         self.seen_gone: set[int] = set()
         self.silent_since: float | None = None
+        self.unseen_since: float | None = None
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Look at all peers once; raise if the call cannot succeed."""
@@ -154,6 +158,9 @@ class Watch:
                 return  # it may have finished its part before it went: let the kernel look once more
             raise self.gone(verdict, allowed_s)
         if isinstance(verdict, Failed):
+            if verdict.unseen and not me.overdue and self.may_see_why():
+                time.sleep(_PAUSE_S)
+                return
             raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
         if isinstance(verdict, Disagree):
             if error := self.never_to_be_cured(peers, allowed_s):
@@ -194,6 +201,12 @@ class Watch:
         gone, spans = self.group.presence.gone(rank), self.group.span is not None
         owes = spans and gone is not None and not gone.in_order and not self.host.has_ended(rank)
         return PeerView(rank, entered, signature, gone, gave_up, owes)
+
+    def may_see_why(self) -> bool:
+        """May it be seen yet that a rank has gone, because of which a peer gave up? The peer saw it after this rank."""
+        if self.unseen_since is None:
+            self.unseen_since = time.monotonic()
+        return time.monotonic() - self.unseen_since < _SEE_S
 
     def known_calls(self) -> dict[int, CallRecord]:
         """The ranks' calls of this number, as far as they have written them."""

@@ -63,10 +63,11 @@ class Gone:
 
 @dataclass(frozen=True)
 class Failed:
-    """This peer gave the call up."""
+    """This peer gave the call up. unseen: because of a rank that has neither gone nor given up, as far as is seen."""
 
     rank: int
     reason: str
+    unseen: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,17 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
     for peer in peers:
         given_up = peer.gave_up
         if 0 < given_up.number <= me.number:
-            for blamed in (by_rank[rank] for rank in sorted(given_up.blames) if rank in by_rank):
+            first = _first(peer, by_rank)
+            blames = sorted((given_up.blames | first.gave_up.blames) & by_rank.keys())
+            for blamed in (by_rank[rank] for rank in blames):
                 if blamed.gone and blamed.gave_up.number != me.number:
                     return Gone(blamed.rank, blamed.gone)
             # The peer timed out in this very call, waiting for ranks that this rank waits for, too.
             if given_up.late and given_up.number == me.number and all(rank in by_rank for rank in given_up.blames):
                 return Late(tuple(sorted(given_up.blames)))
-            first = _first(peer, by_rank)
-            return Failed(first.rank, first.gave_up.reason)
+            causes = [by_rank[rank] for rank in first.gave_up.blames & by_rank.keys()]
+            seen = first.gave_up.late or all(cause.gone or cause.gave_up.number for cause in causes)
+            return Failed(first.rank, first.gave_up.reason, unseen=not seen)
     if me.overdue:
         absent = tuple(peer.rank for peer in peers if peer.number < me.number)
         return Late(absent or (me.waiting_for,))
