@@ -44,7 +44,7 @@ def nested(found: list[dict[str, Any]]) -> list[tuple[dict[str, Any], ...]]:
     for slices in tracks.values():
         around: list[dict[str, Any]] = []
         for one in slices:
-            while around and around[-1]["ts"] + around[-1]["dur"] <= one["ts"] and one["cat"] != "call":
+            while around and around[-1]["ts"] + around[-1]["dur"] <= one["ts"] + 1e-4 and one["cat"] != "call":
                 around.pop()
             around = [] if one["cat"] == "call" else around
             if around:

@@ -122,6 +122,7 @@ def test_a_screen_ends_with_its_job_and_the_last_picture_stays(tmp_path: Path) -
     with running(looping, tmp_path) as (_, pids), screen(pids[0]) as top:
         top.shows("calls/s")
         os.kill(pids[3], signal.SIGKILL)
+        (tmp_path / "go").touch()  # rank 1 ends its loop, and hears of it
         top.shows("all ranks have ended")
         assert top.ends() == 0
         assert str(pids[3]) in top.read()
