@@ -10,7 +10,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make quick   some tests of every room: three to four minutes on 2 processors"
-	@echo "make test    all tests, the quick ones first: ten to twenty minutes on 2 processors"
+	@echo "make test    all tests, the quick ones first: half an hour on 2 processors"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
 	@echo "make notebooks   execute the notebooks of the documentation"
 	@echo "make test-integrations   programs of accelerate, Lightning, Ray, transformers and torchmetrics (adds these)"
@@ -53,7 +53,7 @@ demo: $(VENV)/ready
 	$(BIN)/unisono demo
 
 test: $(VENV)/ready
-	@echo "All tests: ten to twenty minutes on 2 processors. The quick ones come first; failures are shown as they happen."
+	@echo "All tests: half an hour on 2 processors. The quick ones come first; failures are shown as they happen."
 	$(BIN)/python -m pytest --instafail --durations=10 --reruns 1 -rR
 
 quick: $(VENV)/ready

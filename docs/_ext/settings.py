@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from unisono.config import SHAPING, Config
+from unisono.config import SHAPING, VENDORS, Config
 from unisono.measured import LIMITS
 from unisono.units import format_bytes
 
@@ -40,7 +40,13 @@ def page() -> str:
     rows = []
     for knob in fields(Config):
         env, unit, meaning = (knob.metadata[key] for key in ("env", "unit", "why"))
-        default = format_bytes(knob.default) if unit == "bytes" and knob.default else knob.default
+        default = _said(knob.metadata["usually"], unit)
+        for vendor, other in knob.metadata["of_vendor"].items():
+            default += f"; on {VENDORS[vendor]} {_said(other, unit)}"
         rows.append(f"| `{knob.name}` | `{env}` | {default} | {unit} | {meaning} |")
     shaping, tuned = (", ".join(f"`{name}`" for name in names) for names in (SHAPING, LIMITS))
     return _PAGE.format(rows="\n".join(rows), shaping=shaping, measured=tuned)
+
+
+def _said(value: object, unit: str) -> str:
+    return format_bytes(value) if unit == "bytes" and isinstance(value, int) and value else str(value)

@@ -9,16 +9,19 @@ from typing import Any
 
 from .errors import ArgumentError
 from .link import Link
-from .measured import measured
+from .measured import measured, vendor
 from .units import parse_bytes
 
-__all__ = ["SHAPING", "Config"]
+__all__ = ["SHAPING", "VENDORS", "Config"]
 
 SHAPING = ("segment_bytes", "one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes", "fetch_bytes")
 """The settings that shape what a call does inside a host. Those of the process that makes the host's memory, its first
 rank or the parent of the ranks, are in that memory and count on all ranks there, so that these are of one mind whatever
 files they find. Another host may have others.
 """
+
+VENDORS: Mapping[str, str] = {"amd": "AMD processors", "intel": "Intel processors"}
+"""What vendors are called in messages."""
 
 _CARRIERS = ("gloo", "mpi")
 
@@ -37,8 +40,10 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 _WHAT = {"link": "no link", "carrier": f"no carrier: there are {' and '.join(_CARRIERS)}"}
 
 
-def _setting(default: Any, unit: str, env: str, why: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "env": env, "why": why})
+def _setting(default: Any, unit: str, env: str, why: str, **of_vendor: Any) -> Any:
+    """of_vendor: other defaults, where the processor is of this vendor."""
+    about = {"unit": unit, "env": env, "why": why, "usually": default, "of_vendor": of_vendor}
+    return field(default=of_vendor.get(vendor(), default), metadata=about)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Config:
     """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
 
     All ranks must have the same, but for those in SHAPING, where those of each host's first rank count. The metadata of
-    each field has its environment variable (`env`), its unit (`unit`) and its meaning (`why`).
+    each field has its environment variable (`env`), its unit (`unit`) and its meaning (`why`); what it usually is by
+    default (`usually`), and what it is where the processor is of some vendor (`of_vendor`).
     """
 
     timeout_s: float = _setting(
@@ -82,6 +88,7 @@ class Config:
         "UNISONO_CROSS_MEMORY_BYTES",
         "the shortest private vector that is copied from process to process by system calls, where that is faster than "
         "to stage it; 0: none",
+        amd=0,  # what another processor has written is cheap to read there: staging takes half the time
     )
     fetch_bytes: int = _setting(
         1 << 20,
@@ -187,5 +194,7 @@ class Config:
         value, found = getattr(self, name), measured()
         if found and found.figures.get(name) == value:
             return f"measured on this machine on {found.on}"
-        default = next(knob.default for knob in fields(self) if knob.name == name)
-        return "the default" if value == default else "as set"
+        knob = next(knob for knob in fields(self) if knob.name == name)
+        if value != knob.default:
+            return "as set"
+        return f"the default for {VENDORS[vendor()]}" if vendor() in knob.metadata["of_vendor"] else "the default"

@@ -19,7 +19,7 @@ from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["LIMITS", "HostCosts", "Measured", "Rates", "file", "measured", "processor", "save"]
+__all__ = ["LIMITS", "HostCosts", "Measured", "Rates", "cpuinfo", "file", "measured", "processor", "save", "vendor"]
 
 LIMITS: Mapping[str, tuple[int, int]] = {
     "segment_bytes": (64 << 10, 64 << 20),
@@ -29,6 +29,8 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "fetch_bytes": (0, 64 << 20),
 }
 """The settings that are measured -> the least and the greatest figure that makes sense."""
+
+_VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 
 
 class Rates(NamedTuple):
@@ -75,11 +77,25 @@ class Measured(NamedTuple):
 
 def processor() -> str:
     """The model of the processor, or at least its architecture."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
+    return cpuinfo("model name") or platform.machine()
+
+
+@cache
+def vendor() -> str:
+    """Who has made the processor, in one word: `amd`, `intel`, or else its architecture."""
+    return _VENDORS.get(cpuinfo("vendor_id"), platform.machine())
+
+
+def cpuinfo(name: str) -> str:
+    """What the system says of the first processor, such as its `model name`; "" if nothing."""
+    with suppress(OSError), Path("/proc/cpuinfo").open() as lines:
+        for line in lines:  # no further than needed: there may be hundreds of processors
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+            if not line.strip():
+                break
+    return ""
 
 
 def file() -> Path | None:

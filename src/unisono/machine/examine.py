@@ -57,7 +57,7 @@ def examine(files: Files, seen: Probed, ranks: int, found: Measurements) -> list
         *starts(files, seen, ranks),
         check_huge_pages(files, found.copies.gain if found.copies else None),
         check_shm(seen.shm),
-        check_cross_memory(files, found.reaches, crossing_gain(found.speeds)),
+        check_cross_memory(files, seen.crosses_memory, found.reaches, crossing_gain(found.speeds)),
         check_threads(seen.environ, seen.usable, ranks),
         check_tuned(seen.tuned),
         check_address(seen.address, seen.outside, seen.interface, seen.environ),

@@ -31,8 +31,9 @@ _SHM = "/dev/shm"  # noqa: S108  it is only looked at
 class Probed(NamedTuple):
     """usable: processors that this process may run on. load: what others use, in a moment. clock_s: of a reading
     of the clock. no_memfd, no_watching: why not, or "". address_space, files: the limits; None: none. heap_bytes: of a
-    rank. shm: the size of /dev/shm. code_folder: where machine code can be kept, and code_kept: whether it is there.
-    address: toward MASTER_ADDR; outside: toward anybody; interface: that of the address.
+    rank. crosses_memory: would ranks read each other's. shm: the size of /dev/shm. code_folder: where machine code can
+    be kept, and code_kept: whether it is there. address: toward MASTER_ADDR; outside: toward anybody; interface: that
+    of the address.
     """
 
     usable: int
@@ -43,6 +44,7 @@ class Probed(NamedTuple):
     address_space: int | None
     files: int
     heap_bytes: int
+    crosses_memory: bool
     shm: int | None
     python: str
     code_folder: Path | None
@@ -70,7 +72,8 @@ def probe(files: Files) -> Probed:
         no_watching=why_no_watching(),
         address_space=None if space == resource.RLIM_INFINITY else space,
         files=1 << 30 if opened == resource.RLIM_INFINITY else opened,
-        heap_bytes=_heap_bytes(),
+        heap_bytes=_config().heap_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2,
+        crosses_memory=_config().cross_memory_bytes > 0,
         shm=_shm(),
         python=platform.python_version(),
         code_folder=writable_folder(),
@@ -83,11 +86,11 @@ def probe(files: Files) -> Probed:
     )
 
 
-def _heap_bytes() -> int:
-    with suppress(ArgumentError):  # of some other setting: the first call says so
-        if given := Config.from_env().heap_bytes:
-            return given
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+def _config() -> Config:
+    try:
+        return Config.from_env()
+    except ArgumentError:  # the first call says so
+        return Config()
 
 
 def _shm() -> int | None:

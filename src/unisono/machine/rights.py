@@ -39,8 +39,12 @@ def check_watching(refused: str) -> Finding:
     )
 
 
-def check_cross_memory(files: Files, reaches: bool | None, gain: str) -> Finding:
-    """May ranks read each other's memory? reaches: what they found; None: none was asked. gain: as measured, or ""."""
+def check_cross_memory(files: Files, used: bool, reaches: bool | None, gain: str) -> Finding:
+    """May ranks read each other's memory? used: would they. reaches: what they found; None: none was asked. gain: as
+    measured, or "".
+    """
+    if not used:
+        return fine("ptrace", "ranks have no need to read each other's memory: tensors are staged here")
     scope = files.number("proc/sys/kernel/yama/ptrace_scope") or 0
     capable = int(files.field("proc/self/status", "CapEff") or "0", 16) >> _CAP_SYS_PTRACE & 1
     if reaches or (reaches is None and (scope == 0 or (capable and scope < _NOBODY))):
