@@ -14,7 +14,10 @@ from .units import parse_bytes
 
 __all__ = ["SHAPING", "VENDORS", "Config"]
 
-SHAPING = ("segment_bytes", "one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes", "fetch_bytes")
+SHAPING = (
+    "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes",
+    "fetch_bytes",
+)  # fmt: skip
 """The settings that shape what a call does inside a host. Those of the process that makes the host's memory, its first
 rank or the parent of the ranks, are in that memory and count on all ranks there, so that these are of one mind whatever
 files they find. Another host may have others.
@@ -72,6 +75,14 @@ class Config:
         "bytes",
         "UNISONO_SEGMENT_BYTES",
         "what a rank stages per step of a long call; half a second-level cache",
+    )
+    one_way_segment_bytes: int = _setting(
+        128 << 10,
+        "bytes",
+        "UNISONO_ONE_WAY_SEGMENT_BYTES",
+        "the shortest segment of a call of more than two in which some ranks stage what others read: short ones let "
+        "readers begin early, but are written where others have just read",
+        amd=512 << 10,  # to write where another processor has just read is dear there
     )
     one_shot_bytes: int = _setting(
         8 << 10, "bytes", "UNISONO_ONE_SHOT_BYTES", "the longest vector for which two ranks use a one_shot algorithm"

@@ -23,6 +23,7 @@ __all__ = ["LIMITS", "HostCosts", "Measured", "Rates", "cpuinfo", "file", "measu
 
 LIMITS: Mapping[str, tuple[int, int]] = {
     "segment_bytes": (64 << 10, 64 << 20),
+    "one_way_segment_bytes": (4 << 10, 64 << 20),
     "one_shot_bytes": (0, 1 << 20),
     "zero_copy_bytes": (0, 1 << 20),
     "cross_memory_bytes": (0, 1 << 30),

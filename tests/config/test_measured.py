@@ -19,6 +19,7 @@ from unisono.measured import LIMITS, HostCosts, Measured, Rates, _read, cpuinfo,
 
 FIGURES = {
     "segment_bytes": 256 << 10,
+    "one_way_segment_bytes": 64 << 10,
     "one_shot_bytes": 3 << 10,
     "zero_copy_bytes": 5 << 10,
     "fetch_bytes": 7 << 10,

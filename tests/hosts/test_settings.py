@@ -14,6 +14,7 @@ from unisono.measured import Measured, save
 
 FIGURES = {
     "segment_bytes": (64 << 10, 1 << 20),
+    "one_way_segment_bytes": (16 << 10, 512 << 10),
     "one_shot_bytes": (1 << 10, 64 << 10),
     "zero_copy_bytes": (0, 32 << 10),
     "cross_memory_bytes": (0, 128 << 10),

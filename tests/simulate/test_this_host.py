@@ -8,7 +8,7 @@ import pytest
 
 from unisono.algorithms import CATALOGUE
 from unisono.errors import ArgumentError
-from unisono.measured import HostCosts, Measured, Rates, save
+from unisono.measured import LIMITS, HostCosts, Measured, Rates, save
 from unisono.simulate import Timed, calibrate, known_costs, like_this_host, price_here
 
 COSTS = HostCosts(2e-6, 5e-7, (Rates(64 << 10, 3e-11, 1e-10, 2e-11), Rates(1 << 20, 7e-11, 2e-10, 5e-11)))
@@ -76,9 +76,8 @@ def test_what_is_not_known_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("UNISONO_MEASURED", str(tmp_path / "figures.json"))
     with pytest.raises(ArgumentError, match="run `unisono tune`"):
         known_costs()
-    sizes = ("segment_bytes", "one_shot_bytes", "zero_copy_bytes", "cross_memory_bytes", "fetch_bytes")
-    save(Measured("2026-11-22", dict.fromkeys(sizes, 1 << 20)))
+    save(Measured("2026-11-22", dict.fromkeys(LIMITS, 1 << 20)))
     with pytest.raises(ArgumentError, match="run `unisono tune`"):
         known_costs()
-    save(Measured("2026-11-22", dict.fromkeys(sizes, 1 << 20), COSTS))
+    save(Measured("2026-11-22", dict.fromkeys(LIMITS, 1 << 20), COSTS))
     assert known_costs() == COSTS

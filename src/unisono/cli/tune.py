@@ -66,6 +66,9 @@ def _questions() -> Iterator[Question]:
     )
     long = [(kind, size * _MI, False) for kind in ("all_reduce", "all_to_all") for size in (1, 4, 16)]
     yield Question("segment_bytes", long, segments, limit=False)
+    rooted = [(kind, 512 * _KI << k, False) for kind in ("broadcast", "reduce") for k in range(3)]
+    one_way = [({"one_way_segment_bytes": size * _KI}, None) for size in (128, 256, 512)]
+    yield Question("one_way_segment_bytes", rooted, one_way, limit=False)
 
 
 def tune(

@@ -22,9 +22,10 @@ __all__ = ["Blocks", "Plan", "bind"]
 
 _LINE = 64
 _SMALLEST_SLOT = 4096
-_SEGMENTS, _SHORT_SEGMENT = 8, 128 << 10
-"""Where some ranks stage what others read, a call has so many segments, if they are not shorter: the readers idle while
-the first is staged. Two are worth it in any case: neither waits for a staging half to be read.
+_SEGMENTS = 8
+"""Where some ranks stage what others read, a call has so many segments, if they are not shorter than the configuration
+says: the readers idle while the first is staged. Two are worth it in any case: neither waits for a staging half to be
+read.
 """
 
 
@@ -93,7 +94,8 @@ def bind(
     count, item = blocks.length, blocks.item
     record = record._replace(algorithm=program.name, lowering=str(program.lowering))
     # The signature does not cover in_list and out_list: ranks may differ in whether they pass lists or one tensor.
-    agreed = record, program.table, count, item, blocks.extents, config.segment_bytes, config.tag_bytes
+    shaping = config.segment_bytes, config.one_way_segment_bytes, config.tag_bytes
+    agreed = record, program.table, count, item, blocks.extents, *shaping
     align = max(1, _LINE // item)
     chunk, segments = count, 1
     if program.slots:
@@ -105,7 +107,7 @@ def bind(
         segment = config.segment_bytes
         staged = count * item * program.slots // program.per_block
         if program.one_way and staged > config.tag_bytes:
-            segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, _SHORT_SEGMENT)))
+            segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, config.one_way_segment_bytes)))
         most = min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128)) // item
         segments = max(1, -(-count // (most // align * align * program.per_block)))
         chunk = -(-count // (segments * program.per_block))
