@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unisono import __version__
 from unisono.cli.machine import date, processor, processors
-from unisono.measured import cpuinfo, vendor
+from unisono.processor import cpuinfo, vendor
 
 __all__ = ["LOAD", "describe", "load", "vendor_path"]
 

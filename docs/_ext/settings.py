@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from unisono.config import SHAPING, VENDORS, Config
+from unisono.config import SHAPING, Config
 from unisono.measured import LIMITS
+from unisono.processor import KINDS
 from unisono.units import format_bytes
 
 __all__ = ["page"]
@@ -41,8 +42,8 @@ def page() -> str:
     for knob in fields(Config):
         env, unit, meaning = (knob.metadata[key] for key in ("env", "unit", "why"))
         default = _said(knob.metadata["usually"], unit)
-        for vendor, other in knob.metadata["of_vendor"].items():
-            default += f"; on {VENDORS[vendor]} {_said(other, unit)}"
+        for kind, other in knob.metadata["of_kind"].items():
+            default += f"; on {KINDS[kind].name} {_said(other, unit)}"
         rows.append(f"| `{knob.name}` | `{env}` | {default} | {unit} | {meaning} |")
     shaping, tuned = (", ".join(f"`{name}`" for name in names) for names in (SHAPING, LIMITS))
     return _PAGE.format(rows="\n".join(rows), shaping=shaping, measured=tuned)

@@ -9,10 +9,11 @@ from typing import Any
 
 from .errors import ArgumentError
 from .link import Link
-from .measured import measured, vendor
+from .measured import measured
+from .processor import KINDS
 from .units import parse_bytes
 
-__all__ = ["SHAPING", "VENDORS", "Config"]
+__all__ = ["SHAPING", "Config"]
 
 SHAPING = (
     "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes",
@@ -22,9 +23,6 @@ SHAPING = (
 rank or the parent of the ranks, are in that memory and count on all ranks there, so that these are of one mind whatever
 files they find. Another host may have others.
 """
-
-VENDORS: Mapping[str, str] = {"amd": "AMD processors", "intel": "Intel processors"}
-"""What vendors are called in messages."""
 
 _CARRIERS = ("gloo", "mpi")
 
@@ -43,10 +41,11 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 _WHAT = {"link": "no link", "carrier": f"no carrier: there are {' and '.join(_CARRIERS)}"}
 
 
-def _setting(default: Any, unit: str, env: str, why: str, **of_vendor: Any) -> Any:
-    """of_vendor: other defaults, where the processor is of this vendor."""
-    about = {"unit": unit, "env": env, "why": why, "usually": default, "of_vendor": of_vendor}
-    return field(default=of_vendor.get(vendor(), default), metadata=about)
+def _setting(default: Any, unit: str, env: str, why: str, **of_kind: Any) -> Any:
+    """of_kind: other defaults, for kinds of processors."""
+    kind = next((kind for kind in of_kind if KINDS[kind].here()), "")
+    about = {"unit": unit, "env": env, "why": why, "usually": default, "of_kind": of_kind, "kind": kind}
+    return field(default=of_kind.get(kind, default), metadata=about)
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ class Config:
     """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
 
     All ranks must have the same, but for those in SHAPING, where those of each host's first rank count. The metadata of
-    each field has its environment variable (`env`), its unit (`unit`) and its meaning (`why`); what it usually is by
-    default (`usually`), and what it is where the processor is of some vendor (`of_vendor`).
+    each field has its environment variable (`env`), its unit (`unit`) and its meaning (`why`); what it is by default:
+    `usually`, and on some kinds of processors (`of_kind`), of which this machine may have one (`kind`).
     """
 
     timeout_s: float = _setting(
@@ -99,7 +98,7 @@ class Config:
         "UNISONO_CROSS_MEMORY_BYTES",
         "the shortest private vector that is copied from process to process by system calls, where that is faster than "
         "to stage it; 0: none",
-        amd=0,  # what another processor has written is cheap to read there: staging takes half the time
+        amd_one_cache=0,  # what another processor has written is cheap to read there: staging takes half the time
     )
     fetch_bytes: int = _setting(
         1 << 20,
@@ -208,4 +207,5 @@ class Config:
         knob = next(knob for knob in fields(self) if knob.name == name)
         if value != knob.default:
             return "as set"
-        return f"the default for {VENDORS[vendor()]}" if vendor() in knob.metadata["of_vendor"] else "the default"
+        kind = knob.metadata["kind"]
+        return f"the default for {KINDS[kind].name}" if kind else "the default"

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
 from importlib import import_module
@@ -19,7 +17,9 @@ from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["LIMITS", "HostCosts", "Measured", "Rates", "cpuinfo", "file", "measured", "processor", "save", "vendor"]
+from .processor import model
+
+__all__ = ["LIMITS", "HostCosts", "Measured", "Rates", "file", "measured", "save"]
 
 LIMITS: Mapping[str, tuple[int, int]] = {
     "segment_bytes": (64 << 10, 64 << 20),
@@ -30,8 +30,6 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "fetch_bytes": (0, 64 << 20),
 }
 """The settings that are measured -> the least and the greatest figure that makes sense."""
-
-_VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 
 
 class Rates(NamedTuple):
@@ -76,29 +74,6 @@ class Measured(NamedTuple):
     costs: HostCosts | None = None
 
 
-def processor() -> str:
-    """The model of the processor, or at least its architecture."""
-    return cpuinfo("model name") or platform.machine()
-
-
-@cache
-def vendor() -> str:
-    """Who has made the processor, in one word: `amd`, `intel`, or else its architecture."""
-    return _VENDORS.get(cpuinfo("vendor_id"), platform.machine())
-
-
-def cpuinfo(name: str) -> str:
-    """What the system says of the first processor, such as its `model name`; "" if nothing."""
-    with suppress(OSError), Path("/proc/cpuinfo").open() as lines:
-        for line in lines:  # no further than needed: there may be hundreds of processors
-            key, _, value = line.partition(":")
-            if key.strip() == name:
-                return value.strip()
-            if not line.strip():
-                break
-    return ""
-
-
 def file() -> Path | None:
     """Where the figures of this machine are kept, or would be; None where the environment says nowhere."""
     named = os.environ.get("UNISONO_MEASURED")
@@ -137,7 +112,7 @@ def save(found: Measured) -> Path:
 
 def _key() -> dict[str, str | int]:
     version = import_module("unisono").__version__
-    return {"processor": processor(), "processors": os.cpu_count() or 1, "unisono": version}
+    return {"processor": model(), "processors": os.cpu_count() or 1, "unisono": version}
 
 
 @cache

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import platform
-import sys
 import warnings
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ import unisono
 from unisono.choose import choose
 from unisono.config import SHAPING, Config
 from unisono.engine.arena import Arena
-from unisono.measured import LIMITS, HostCosts, Measured, Rates, _read, cpuinfo, file, measured, save, vendor
+from unisono.measured import LIMITS, HostCosts, Measured, Rates, _read, file, measured, save
 
 FIGURES = {
     "segment_bytes": 256 << 10,
@@ -69,29 +66,6 @@ def test_it_is_said_which_figure_decided(path: Path, monkeypatch: pytest.MonkeyP
     assert choose("all_reduce", 2048, 2).why.endswith("(L·B: measured on this machine on 2026-11-22)")
     monkeypatch.setenv("UNISONO_ONE_SHOT_BYTES", "4096")
     assert choose("all_reduce", 4096, 2).why.endswith("(L·B: as set)")
-
-
-@pytest.mark.parametrize(
-    ("said", "word"), [("AuthenticAMD", "amd"), ("GenuineIntel", "intel"), ("", platform.machine())]
-)
-def test_who_has_made_the_processor(monkeypatch: pytest.MonkeyPatch, said: str, word: str) -> None:
-    monkeypatch.setattr(sys.modules[vendor.__module__], "cpuinfo", {"vendor_id": said}.__getitem__)
-    assert vendor.__wrapped__() == word
-
-
-def test_what_the_system_says_of_the_first_processor() -> None:
-    lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    assert {key: cpuinfo(key) for key in said} == said
-    assert not cpuinfo("colour")
-
-
-def test_defaults_may_be_of_the_vendor_of_the_processor() -> None:
-    (knob,) = (knob for knob in fields(Config) if knob.name == "cross_memory_bytes")
-    assert knob.default == {"amd": 0}.get(vendor(), 1 << 20)
-    said = "the default for AMD processors" if vendor() == "amd" else "the default"
-    assert Config().origin("cross_memory_bytes") == said
-    assert Config(cross_memory_bytes=5).origin("cross_memory_bytes") == "as set"
 
 
 @pytest.mark.parametrize(

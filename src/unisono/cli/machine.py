@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 
-from ..measured import processor
+from ..processor import model as processor
 
 __all__ = ["date", "processor", "processors"]
 
