@@ -140,10 +140,17 @@ def test_a_list_on_one_rank_and_one_tensor_on_another(worlds: Worlds) -> None:
 def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds) -> None:
     def work() -> bool:
         attend = import_module("unisono.watch.attend")
-        usual, attend._COLLECT_S = attend._COLLECT_S, 0.05
+        usual, attend._COLLECT_S, look = attend._COLLECT_S, 0.3, attend.Watch.look
+
+        def slow_look(watch: Any, *more: Any) -> None:
+            if not watch.told:
+                time.sleep(0.1)  # the others see that it has come before it has told of its call
+            look(watch, *more)
+
         try:
             group = unisono.new_group(range(3))
             if group.rank == 2:
+                attend.Watch.look = slow_look
                 boards, number = [group.host.arena.board(rank) for rank in (0, 1)], group.host.call_number
                 while not all(board.call(number) for board in boards):  # they know that they disagree
                     time.sleep(0)
@@ -153,6 +160,6 @@ def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds) -> None:
             _, right = all_reduce(unisono.empty if group.rank == 0 else torch.empty, group=group)
             return bool(right())
         finally:
-            attend._COLLECT_S = usual
+            attend._COLLECT_S, attend.Watch.look = usual, look
 
     assert all(worlds(3).run(work))

@@ -93,7 +93,6 @@ class _Loop:
             self._ranks.flush()
             wait_s = self._machine.wake_in(time.monotonic())
             if wait_s <= 0:
-                self._hear()  # if this process could not run, what has come meanwhile counts before any silence
                 self._step(Tick())
                 wait_s = self._machine.wake_in(time.monotonic())
             for fd, _ in epoll.poll(min(wait_s, _SOON_S) if self._watching.impatient else wait_s):
