@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import cut, run_messages
+from tests.support.message_runs import cut, run_messages, tag
 from tests.support.waiting import until
-from unisono.across import Exchange, exchange, lower, memory, nap
+from unisono.across import Exchange, Landings, Standing, exchange, landing, lower, memory, nap
 from unisono.across.buffers import Buffers
 from unisono.across.program import FINAL
-from unisono.across.settler import settle_apart
 from unisono.algorithms import CATALOGUE
 from unisono.carriers import Handle, Lost
+from unisono.carriers.settler import settle_apart
 from unisono.errors import InternalError
 
 SEEDS = 7
@@ -40,6 +40,72 @@ def test_the_same_exchange_in_many_calls(name: str) -> None:
     schedule = CATALOGUE[name].schedule(4)
     for seed in range(4):
         run_messages(schedule, lower(schedule), 21, seed, apart=True, calls=6)
+        run_messages(schedule, lower(schedule), 21, seed, apart=True, calls=6, standing=True)
+
+
+def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor], number: int) -> list[Exchange]:
+    """Both ranks of an all_reduce whose messages arrive in receives that are always posted."""
+    programs = lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(2))
+    return [
+        Exchange(
+            carrier, program, [0, 1], [vector], lambda out, a, b: torch.add(a, b, out=out), number, tag,
+            standing=Standing(Landings.of(carrier), lambda round_: round_),
+        )
+        for carrier, program, vector in zip(carriers, programs, vectors, strict=True)
+    ]  # fmt: skip
+
+
+def test_a_receive_that_stands_is_posted_before_the_next_call_begins() -> None:
+    wires = Wires(Random(7))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    vectors = [torch.full((3,), rank + 1) for rank in range(2)]
+    ranks = standing_pair(carriers, vectors, 1)
+    finish(ranks, wires)
+    assert wires.unmet == 0
+    for rank, carrier in enumerate(carriers):
+        Landings.of(carrier).post_used(carrier)
+        assert wires.unmet == rank + 1, "nobody waits for what comes next, and there is room for it already"
+    others = standing_pair(carriers, vectors, 2)  # its steps have not been kept: the receives are the same
+    assert not others[0].advance()
+    while wires.move():
+        pass
+    assert others[1].advance(), "the message was there before the call began"
+    finish(others[:1], wires)
+    assert vectors[0].tolist() == vectors[1].tolist() == [6, 6, 6]
+
+
+@pytest.mark.parametrize("arrives", [False, True], ids=["later", "before"])
+def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(arrives: bool) -> None:
+    wires = Wires(Random(8))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    vectors = [torch.full((3,), rank + 1) for rank in range(2)]
+    finish(standing_pair(carriers, vectors, 1), wires)
+    for carrier in carriers:
+        Landings.of(carrier).post_used(carrier)
+    failed = standing_pair(carriers, [torch.full((3,), 100)] * 2, 2)
+    assert not failed[0].advance(), "rank 1 makes another call"
+    failed[0].give_up()
+    while arrives and wires.move():
+        pass
+    finish(standing_pair(carriers, vectors, 3), wires)
+    assert vectors[0].tolist() == vectors[1].tolist() == [6, 6, 6]
+
+
+def test_receives_that_stand_have_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing, "_STANDING_BYTES", 40)
+    wires = Wires(Random(9))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    first = standing_pair(carriers, [torch.ones(3, dtype=torch.int64) for _ in range(2)], 1)
+    finish(first, wires)
+    second = standing_pair(carriers, [torch.ones(1, dtype=torch.int64) for _ in range(2)], 1)
+    finish(second, wires)
+    for carrier in carriers:
+        Landings.of(carrier).post_used(carrier)
+    assert wires.unmet == 2, "three numbers and a word, of each rank; there is no room for one and a word"
+    for one in (*first, *second):
+        one.again(3)
+    finish(second, wires)
+    finish(first, wires)
 
 
 def pair(
@@ -55,7 +121,8 @@ def pair(
             [0, 1],
             cut(vector, schedule.chunks),
             (lambda out, a, b: torch.add(a, b, out=out)) if combine else None,
-            lambda round_, index: round_ * 10 + index,
+            1,
+            tag,
         )
         for rank, (program, vector) in enumerate(zip(lower(schedule), vectors, strict=True))
     ]
@@ -74,7 +141,7 @@ def finish(ranks: list[Exchange], wires: Wires) -> None:
 def test_a_table_without_data_has_messages_that_are_words_only() -> None:
     wires, schedule = Wires(Random(1)), CATALOGUE["barrier.dissemination"].schedule(3)
     ranks = [
-        Exchange(InProcessCarrier(wires, rank), program, [0, 1, 2], (), None, lambda round_, index: round_ * 10 + index)
+        Exchange(InProcessCarrier(wires, rank), program, [0, 1, 2], (), None, 1, tag)
         for rank, program in enumerate(lower(schedule))
     ]
     assert not ranks[0].advance()
@@ -183,7 +250,7 @@ def test_the_carrier_does_not_write_into_results(name: str, monkeypatch: pytest.
         ranks.append(
             Exchange(
                 InProcessCarrier(wires, rank), program, [0, 1], cut(kept, schedule.chunks),
-                lambda out, a, b: torch.add(a, b, out=out), lambda round_, index: round_ * 10 + index,
+                lambda out, a, b: torch.add(a, b, out=out), 1, tag,
                 given=cut(mine, schedule.chunks), final=cut(final, schedule.chunks),
             )
         )  # fmt: skip

@@ -86,7 +86,8 @@ def test_all_collectives(worlds: Worlds, size: int, tmp_path: Path) -> None:
                     range(size),
                     cut(given, chunks),
                     lambda out, a, b: out.copy_(torch.from_numpy(combined(a.numpy(), b.numpy()))),
-                    lambda round_, index, call=call: tag(call, round_, index),
+                    call + 1,
+                    tag,
                     y=cut(y, chunks),
                 )
                 wait(exchange.advance)
@@ -120,13 +121,14 @@ def test_types(worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -> None:
                 range(3),
                 cut(kept, 3),
                 lambda out, a, b: torch.add(a, b, out=out),
-                lambda round_, index, call=call: tag(call, round_, index),
+                call + 1,
+                tag,
                 given=cut(given, 3),
                 final=cut(final, 3),
             )
             for again in range(3):
                 if again:
-                    exchange.again(lambda round_, index, call=call, again=again: tag(call + 3 * again, round_, index))
+                    exchange.again(call + 1 + 3 * again)
                 wait(exchange.advance)
                 wait(exchange.finish_sends)
                 assert given.equal((torch.arange(n) % 7 + me).to(dtype))

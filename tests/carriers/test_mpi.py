@@ -37,7 +37,8 @@ for call, (name, elements) in enumerate(calls):
     vector = torch.arange(elements, dtype=torch.float64) + rank
     exchange = Exchange(
         carrier, lower(schedule)[rank], range(size), chunks(vector, schedule.chunks),
-        lambda out, a, b: torch.add(a, b, out=out), lambda round_, index: call * 1000 + round_ * 10 + index,
+        lambda out, a, b: torch.add(a, b, out=out), call + 1,
+        lambda number, round_, index: number * 1000 + round_ * 10 + index,
     )
     until(exchange.advance)
     until(exchange.finish_sends)

@@ -11,6 +11,7 @@ import torch
 
 import unisono
 from unisono.dispatch import span_steps
+from unisono.engine.poller import Poller
 from unisono.membership import current
 
 LONG, SHORT = 300_000, 1000
@@ -100,3 +101,52 @@ def test_a_short_call_that_is_refused_leaves_its_tensors_as_they_were(world: uni
         return before and tensor.equal(total(unisono.get_world_size(), SHORT, 0))
 
     assert all(world.run(work))
+
+
+def test_ranks_may_keep_the_steps_of_different_calls(world: unisono.World) -> None:
+    def work() -> None:
+        me, kept = unisono.get_rank(), span_steps._KEPT
+        span_steps._KEPT = 2 if me == 0 else kept
+        try:
+            for turn in range(4):
+                for n in (*range(1, 9), LONG, 3, 3, 4, 5):
+                    tensor = given(me, n, turn)
+                    unisono.all_reduce(tensor)
+                    assert tensor.equal(total(unisono.get_world_size(), n, turn))
+        finally:
+            span_steps._KEPT = kept
+
+    world.run(work)
+
+
+def test_what_is_left_of_calls_that_were_refused_is_no_part_of_later_ones(world: unisono.World) -> None:
+    def work() -> None:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        for turn in range(12):
+            for _ in range(turn % 3):
+                tensor = given(me, 5, turn)
+                unisono.all_reduce(tensor)
+                assert tensor.equal(total(size, 5, turn))
+            with pytest.raises(unisono.MismatchError):
+                unisono.all_reduce(given(me, 5, 100 + turn), "sum" if me != turn % size else "max")
+
+    world.run(work)
+
+
+def test_short_messages_are_looked_for_where_processors_are_free(world: unisono.World) -> None:
+    def work() -> bool:
+        group = current.default
+        assert group is not None
+        assert group.span is not None
+        free = group.host.processors_for_carriers
+        group.host.processors_for_carriers = True
+        try:
+            for turn in range(50):
+                tensor = given(group.rank, 3, turn)
+                unisono.all_reduce(tensor)
+                assert tensor.equal(total(group.size, 3, turn))
+        finally:
+            group.host.processors_for_carriers = free
+        return Poller in group.span.resources
+
+    assert any(world.run(work)), "somebody has waited"

@@ -57,6 +57,11 @@ class Wires:
             mine.setdefault(key, []).append(transfer)
             self.unmet += 1
 
+    @property
+    def untaken(self) -> int:
+        """How many messages have been sent that nobody has posted a receive for."""
+        return sum(map(len, self._sent.values()))
+
     def move(self) -> bool:
         """Move a few bytes of any message; False if there is none that could go on."""
         if not self._pairs:

@@ -75,4 +75,5 @@ def _command(wheel: str, program: Path, spaces: Namespaces, agent: Path) -> list
     prte = [word for name, value in settings.items() for word in ("--prtemca", name, value)]
     passed = [word for name in ("PYTHONPATH", "MPI4PY_MPIABI", "OMP_NUM_THREADS") for word in ("-x", name)]
     mca = ["--mca", "btl_tcp_if_include", "eth0"]
-    return [f"{program}", *prte, *mca, *passed, "--map-by", "slot:oversubscribe", "--host", ",".join(slots)]
+    place = ["--map-by", "slot:oversubscribe", "--bind-to", "none"]  # else the first of each host has processor 0
+    return [f"{program}", *prte, *mca, *passed, *place, "--host", ",".join(slots)]

@@ -2,9 +2,10 @@
 
 from .clocks import hears_all
 from .exchange import Exchange
+from .landing import Landings, Standing
 from .lowering import lower
 from .program import MessageProgram
 from .proof import prove_messages
 from .wait import nap
 
-__all__ = ["Exchange", "MessageProgram", "hears_all", "lower", "nap", "prove_messages"]
+__all__ = ["Exchange", "Landings", "MessageProgram", "Standing", "hears_all", "lower", "nap", "prove_messages"]

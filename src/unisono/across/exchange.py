@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 
 from ..carriers import Carrier, Handle
+from ..carriers.settler import Settler, Settling, settle_apart
 from ..errors import InternalError
 from .buffers import Buffers
+from .landing import Landing, Standing
 from .memory import NO_WIRE, Action, Memory, Wire
 from .program import MOVE, POST, SEND, TAKE, MessageProgram
-from .settler import Settler, Settling, settle_apart
 
 __all__ = ["Exchange"]
 
@@ -26,11 +27,12 @@ _GIVEN_UP: list[Exchange] = []
 """The carrier may still write into their memory."""
 
 _SPREAD = 0x9E3779B1
-_HERE = 1
 
 
 class _Row(NamedTuple):
-    """A deed with its memory. actions: what is copied and combined by it."""
+    """A deed with its memory. actions: what is copied and combined by it. tags: those of the message, if they are the
+    same in all calls.
+    """
 
     kind: int
     actions: list[Action]
@@ -38,6 +40,7 @@ class _Row(NamedTuple):
     peer: int = 0
     round: int = 0
     wire: Wire = NO_WIRE
+    tags: tuple[int, ...] = ()
 
 
 class Exchange:
@@ -45,9 +48,9 @@ class Exchange:
 
     carrier: moves the messages. program: what this rank does. peers: for each rank of the table its rank in the world.
     chunks: a flat tensor for each chunk of buffer X; none for a table without data, such as a barrier. combine: see
-    `Combine`; None for tables that only copy. tag: of a message, by its round and its index among those of one pair of
-    ranks in that round; it must differ from those of all other calls. y: the chunks of buffer Y, for tables that use
-    it.
+    `Combine`; None for tables that only copy. number: of the call, from 1. tag: of a message, by that number, its round
+    and its index among those of one pair of ranks in that round; it must differ from those of all other calls. y: the
+    chunks of buffer Y, for tables that use it. standing: how short messages arrive, if not in receives of this call.
 
     given: where the input is, if not in `chunks`: these are only read. final: where final values of the table's result
     buffer go if that is known not to be too soon: each of them depends on all ranks, so all have begun. `program.ends`
@@ -62,17 +65,21 @@ class Exchange:
         peers: Sequence[int],
         chunks: Sequence[torch.Tensor],
         combine: Combine | None,
-        tag: Callable[[int, int], int],
+        number: int,
+        tag: Callable[[int, int, int], int],
         *,
+        standing: Standing | None = None,
         y: Sequence[torch.Tensor] = (),
         given: Sequence[torch.Tensor] | None = None,
         final: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        self._carrier, self._program, self._tag = carrier, program, tag
+        self._carrier, self._program, self._number, self._tag = carrier, program, number, tag
+        self._standing = standing
         self._combine = combine or _no_combine
         self._peers = [peers[parcel.peer] for parcel in program.parcels]
         self._memory = Memory(_BUFFERS, chunks, y, given, final)
         self._wires: dict[int, Wire] = {}
+        self._landings: list[Landing] = []
         self._lends = False
         self._settling: Settling | None = None
         self._awaited: tuple[int, Settling] | None = None
@@ -84,8 +91,8 @@ class Exchange:
         self._news: Callable[[], object] = _nothing
         self._start()
 
-    def again(self, tag: Callable[[int, int], int]) -> None:
-        """Start once more with the same places: what a new exchange would do in a later call, but sooner.
+    def again(self, number: int) -> None:
+        """Start once more with the same places: what a new exchange would do in the call of this number, but sooner.
 
         The run before is done. What the run before that one has sent is over: a call has been made in between, whose
         end told of the start of all ranks.
@@ -94,7 +101,7 @@ class Exchange:
             handle.settle()
         self._sends, self._earlier_sends = [], [] if self._settling else self._sends
         self._rows, self._other_rows = self._other_rows or self._bound(), self._rows
-        self._tag = tag
+        self._number = number
         self._start()
 
     def advance(self) -> bool:
@@ -104,18 +111,26 @@ class Exchange:
         """
         rows, carrier = self._rows, self._carrier
         while self._at < len(rows):
-            kind, actions, number, peer, round_, wire = rows[self._at]
+            kind, actions, number, peer, round_, wire, tags = rows[self._at]
             if kind == TAKE:
                 if wire.word[0] == wire.missing:
                     self.waiting_for = peer
+                    if self._standing is not None:
+                        self._standing.landings.post_used(carrier)
                     carrier.progress()
                     return False
-                for handle in self._receives.pop(number):
-                    handle.settle()
+                if wire.landing is None:
+                    for handle in self._receives.pop(number):
+                        handle.settle()
+                elif not wire.landing.take(self._number):  # it was for a call that has failed
+                    wire.landing.post(carrier)
+                    continue
+            elif kind == POST and wire.landing is not None:
+                wire.landing.post(carrier)
             elif kind == POST:
                 wire.word[0] = wire.missing
-                tags = self._tags(round_, wire)
-                self._receives[number] = [carrier.irecv(peer, *mail) for mail in zip(tags, wire.payloads, strict=True)]
+                mails = zip(self._tags(round_, wire), wire.payloads, strict=True)
+                self._receives[number] = [carrier.irecv(peer, *mail) for mail in mails]
             else:
                 for out, first, second in actions:
                     if second is None:
@@ -124,11 +139,14 @@ class Exchange:
                         self._combine(out, first, second)
                 if kind == SEND:
                     if wire.marked:
-                        wire.word[0] = _HERE
-                    tags = self._tags(round_, wire)
-                    self._sends += [carrier.isend(peer, *mail) for mail in zip(tags, wire.payloads, strict=True)]
+                        wire.word[0] = self._number
+                    mails = zip(tags or self._tags(round_, wire), wire.payloads, strict=True)
+                    self._sends += [carrier.isend(peer, *mail) for mail in mails]
             self._at += 1
         self.done, self.waiting_for = True, -1
+        if self._standing is not None:
+            for landing in self._landings:
+                self._standing.landings.has_used(landing)
         if self._sends and not carrier.own_thread and self._settling is None:
             self._settling = _SETTLER.settle(self._sends)  # who waits for messages lets them go on
         return True
@@ -161,7 +179,9 @@ class Exchange:
             self._news = news
             return self.is_under_way
         if self._awaited is None or self._awaited[0] != self._at:
-            handles = list(self._receives[self._rows[self._at].number])
+            row = self._rows[self._at]
+            landing = row.wire.landing
+            handles = [landing.handle] if landing and landing.handle else list(self._receives[row.number])
             self._awaited = self._at, settle_apart(handles, news)
         return self._awaited[1].error is None
 
@@ -227,19 +247,42 @@ class Exchange:
                 continue
             for _, number in deeds:
                 parcel = program.parcels[number]
-                if kind == SEND or number not in wires:
-                    wires[number] = memory.wire(parcel, leaves=kind == SEND)
-                wire = wires[number]
+                peer, wire = self._peers[number], wires.get(number)
+                if kind == SEND or wire is None:
+                    wire = wires[number] = memory.wire(parcel, leaves=kind == SEND, landing=self._landing(number))
+                tags = self._standing_tags(parcel.round, wire) if kind == SEND else ()
                 self._lends |= kind == SEND and wire.straight
-                rows.append(_Row(kind, wire.packing, number, self._peers[number], parcel.round, wire))
+                rows.append(_Row(kind, wire.packing, number, peer, parcel.round, wire, tags))
         return rows
 
-    def _tags(self, round_: int, wire: Wire) -> list[int]:
-        """The tags of a message's payloads: of the lower half; the upper one is for messages from rank to rank. Sizes
-        are in them: what has another size does not meet.
+    def _tags(self, round_: int, wire: Wire) -> Sequence[int]:
+        """The tags of a message's payloads, which no other call has."""
+        tags = [self._tag(self._number, round_, n) for n in range(len(wire.payloads))]
+        return [self._sized(tag, payload.numel()) for tag, payload in zip(tags, wire.payloads, strict=True)]
+
+    def _standing_tags(self, round_: int, wire: Wire) -> tuple[int, ...]:
+        if self._standing is None or not wire.short:
+            return ()
+        return (self._sized(self._standing.tag(round_), wire.payloads[0].numel()),)
+
+    def _landing(self, number: int) -> Callable[[int], Landing] | None:
+        """Where this message arrives, for any size."""
+        standing, peer, round_ = self._standing, self._peers[number], self._program.parcels[number].round
+        if standing is None:
+            return None
+
+        def landing(nbytes: int) -> Landing:
+            found = standing.landings.at(peer, self._sized(standing.tag(round_), nbytes), nbytes)
+            self._landings.append(found)
+            return found
+
+        return landing
+
+    def _sized(self, tag: int, nbytes: int) -> int:
+        """A tag of the lower half; the upper one is for messages from rank to rank. Sizes are in it: what has another
+        size does not meet.
         """
-        tag, tags = self._tag, self._carrier.tags // 2
-        return [(tag(round_, n) + payload.numel() * _SPREAD) % tags for n, payload in enumerate(wire.payloads)]
+        return (tag + nbytes * _SPREAD) % (self._carrier.tags // 2)
 
 
 def _nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
 from secrets import randbits
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import torch
 
 from ..schedule import T, X
 from .buffers import Buffers
+from .landing import Landing
 from .program import FINAL, GIVEN, Parcel, Piece, Spot, Writing
 
 __all__ = ["LARGE_BYTES", "NO_WIRE", "Action", "Memory", "Wire"]
@@ -59,7 +60,8 @@ class Wire(NamedTuple):
     payloads: what is sent or received, in order. word: the last integer of it, which tells the receiver that it is
     there: it is not `missing` any more. watched: the addresses of both. pieces: where the bytes of each of its places
     are. straight: that is the places themselves. packing: else, what is copied before it is sent. marked: the word is
-    no part of the data, and is set by the sender.
+    no part of the data, and is set by the sender. short: it is one payload, with its word. landing: where it arrives,
+    if that is always the same memory.
     """
 
     payloads: list[torch.Tensor]
@@ -70,6 +72,8 @@ class Wire(NamedTuple):
     straight: bool
     packing: list[Action]
     marked: bool
+    short: bool = False
+    landing: Landing | None = None
 
 
 NO_WIRE = Wire([], memoryview(b""), (0, 0), 0, [], False, [], False)
@@ -98,8 +102,8 @@ class Memory:
         self._spans: dict[Spot, _Span] = {}
         self.taken: list[torch.Tensor] = []
 
-    def wire(self, parcel: Parcel, *, leaves: bool) -> Wire:
-        """A message in memory. leaves: it is sent, not received.
+    def wire(self, parcel: Parcel, *, leaves: bool, landing: Callable[[int], Landing] | None = None) -> Wire:
+        """A message in memory. leaves: it is sent, not received. landing: where one of so many bytes arrives, if short.
 
         Short ones are packed, with a word behind them. A long one is sent as it is; where it may arrive straight in its
         places, nothing may be written there before, and a message follows it that is a word only.
@@ -108,8 +112,10 @@ class Memory:
         ends = list(accumulate((place.stop - place.start for place in places), initial=0))
         if ends[-1] < LARGE_BYTES:
             size = -(-ends[-1] // _WORD) * _WORD + _WORD
-            whole = self._take(size)
-            return self._packed([whole[:size]], whole, places, ends, leaves, marked=True)
+            lands = None if leaves or landing is None else landing(size)
+            whole = lands.data if lands else self._take(size)[:size]
+            wire = self._packed([whole], whole, places, ends, leaves, marked=True)
+            return wire._replace(short=True, landing=lands)
         word = [self._take(_WORD)[:_WORD]] if parcel.copied else []
         if parcel.direct and (leaves or not self._final or all(spot.where != FINAL for spot in parcel.spots)):
             runs = [_joined([(place,) for place in places[a:b]]) for a, b in pairwise(parcel.runs)]

@@ -7,14 +7,14 @@ only, and keep nobody's memory alive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..across import Exchange
+from ..across import Exchange, Landings, Standing
 from ..arguments import plain_dtype
 from ..engine.combining import combiner
 from ..engine.tensors import borrowed, dtype_name
@@ -59,7 +59,6 @@ class Copy(NamedTuple):
 class WaveSteps(NamedTuple):
     """The steps of a wave. exchanges: for each leg. sums: the results of each leg, which an average divides."""
 
-    legs: tuple[Leg, ...]
     before: list[Action]
     brings: list[Copy]
     exchanges: list[Exchange]
@@ -176,8 +175,8 @@ class Steps:
     nbytes: the memory that they have for messages.
     """
 
-    def __init__(self, inp: Vector, out: Vector, waves: list[WaveSteps], tags: Tags) -> None:
-        self.inp, self.out, self.waves, self._tags = inp, out, waves, tags
+    def __init__(self, inp: Vector, out: Vector, waves: list[WaveSteps]) -> None:
+        self.inp, self.out, self.waves = inp, out, waves
         self.kept = False
         self.nbytes = sum(exchange.nbytes for exchange in self.exchanges)
 
@@ -188,9 +187,8 @@ class Steps:
 
     def again(self, number: int) -> None:
         """Be the steps of the call of this number, too."""
-        for wave in self.waves:
-            for leg, exchange in zip(wave.legs, wave.exchanges, strict=True):
-                exchange.again(self._tags.of(leg, number))
+        for exchange in self.exchanges:
+            exchange.again(number)
 
     def close(self) -> None:
         """Give memory back, as soon as no message needs it any more."""
@@ -204,10 +202,17 @@ class Tags(NamedTuple):
     gid: int
     signature: int
 
-    def of(self, leg: Leg, number: int) -> Callable[[int, int], int]:
-        """Those of a leg, in the call of this number, by round and index."""
-        base = digest(self.gid, number, self.signature, leg.number)
-        return lambda round_, index: (base + (round_ << 8) + index) * _TAG_ODD >> 20 & _TAG_MASK
+    def of(self, leg: Leg, number: int, round_: int, index: int) -> int:
+        """In the call of this number only."""
+        return _tag(digest(self.gid, number, self.signature, leg.number), round_, index)
+
+    def standing(self, leg: Leg, turn: int, round_: int) -> int:
+        """In all calls with even numbers, or in all with odd ones."""
+        return _tag(digest(self.gid, "turn", turn, self.signature, leg.number), round_, 0)
+
+
+def _tag(base: int, round_: int, index: int) -> int:
+    return (base + (round_ << 8) + index) * _TAG_ODD >> 20 & _TAG_MASK
 
 
 class _Maker:
@@ -223,12 +228,11 @@ class _Maker:
     def make(self, inp: Vector, out: Vector) -> Steps:
         """The steps on these vectors."""
         self._inp, self._out = inp, out
-        return Steps(inp, out, [self._wave(wave) for wave in self._plan.waves], self._tags)
+        return Steps(inp, out, [self._wave(wave) for wave in self._plan.waves])
 
     def _wave(self, wave: Wave) -> WaveSteps:
         view = partial(self._view, wave)
         return WaveSteps(
-            wave.legs,
             [*self._parts(wave.before, view)],
             [Copy(view(at._replace(place=Home.MADE)), view(at)) for leg in wave.legs for at in leg.brings],
             [self._exchange(leg, view) for leg in wave.legs],
@@ -278,7 +282,10 @@ class _Maker:
         peers = [self._group.world_ranks[peer] for peer in leg.peers]
         kept, fetched = (side(places) if any(leg.kept[X]) or any(leg.kept[Y]) else [] for places in leg.kept)
         given, final = (side(places) if places else None for places in (leg.given, leg.final))
-        tags = self._tags.of(leg, self._group.host.call_number)
+        number, carrier, standing = self._group.host.call_number, self._span.carrier, None
+        if carrier.own_thread:
+            standing = Standing(Landings.of(carrier), partial(self._tags.standing, leg, number & 1))
         return Exchange(
-            self._span.carrier, leg.program, peers, kept, combine, tags, y=fetched, given=given, final=final
-        )
+            carrier, leg.program, peers, kept, combine, number, partial(self._tags.of, leg),
+            standing=standing, y=fetched, given=given, final=final,
+        )  # fmt: skip

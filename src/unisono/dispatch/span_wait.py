@@ -25,8 +25,9 @@ __all__ = ["SpanWait"]
 
 _STALE_S = 2.0
 """A host that does not answer for so long has been lost, or is lost in a moment."""
-_NAPS_S = 1e-3
-"""How long a rank looks for short messages; for longer ones another thread waits, and wakes it when they are there."""
+_LOOKS_S = 1e-3
+"""How long a rank looks for short messages; for longer ones another thread waits, and wakes it when they are there. At
+once where the carriers' threads need the processors of those who look."""
 _POLLED = 4
 """At how many messages it looks; each rank has one under way in each piece of a vector."""
 _ARRIVES_S = 10.0
@@ -79,6 +80,7 @@ class SpanWait:
     def __init__(self, group: Group, span: Span, plan: SpanPlan, allowed_s: float, where: str | None) -> None:
         self._group, self._span, self._plan, self._allowed_s, self._where = group, span, plan, allowed_s, where
         self.all_entered_here = False
+        self._looks_s = _LOOKS_S if group.host.processors_for_carriers else 0.0
         self._watching: _SpanWatch | None = None
         self._news: SimpleQueue[None] | None = None
         self._waited_s = 0.0
@@ -119,7 +121,7 @@ class SpanWait:
         """
 
         def pause(_: int, waited_s: float, most_s: float) -> bool:
-            return self._poll(exchanges, waited_s) if waited_s < _NAPS_S else self._sleep(exchanges, most_s)
+            return self._poll(exchanges, waited_s) if waited_s < self._looks_s else self._sleep(exchanges, most_s)
 
         self._until(done, pause)
 
@@ -149,7 +151,7 @@ class SpanWait:
         watched = [pair for exchange in exchanges if (pair := exchange.watched)][:_POLLED]
         for slot in range(_POLLED):
             poller.watch(slot, *(watched[slot] if slot < len(watched) else (poller.zero, poller.zero)))
-        return bool(watched) and poller.wait(poller.wakeups, waited_s, _NAPS_S)
+        return bool(watched) and poller.wait(poller.wakeups, waited_s, self._looks_s)
 
     def _sleep(self, exchanges: Iterable[Exchange], most_s: float) -> bool:
         """Sleep until there is news of one of them, or for so long; False if nobody would tell."""

@@ -106,6 +106,8 @@ class Host:
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
         processors = len(os.sched_getaffinity(0))
         self.processors_to_spare = arena.neighbours < processors
+        self.processors_for_carriers = 2 * arena.neighbours <= processors
+        """Has each rank of this machine one of its own, and one for the thread that moves its messages?"""
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank

@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..carriers.settler import end_threads
 from ..config import Config
 from ..engine.arena import Arena
 from ..errors import ArgumentError, NotInitialized
@@ -113,3 +114,4 @@ def _at_exit() -> None:
     if group is not None and not group.world.closed:
         group.world.leave_at_exit()
     shutdown()
+    end_threads()

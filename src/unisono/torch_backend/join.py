@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
 
+from ..carriers.settler import end_threads
 from ..config import Config
 from ..engine.arena import Arena
 from ..errors import PeerGone, WaitTimeout
@@ -167,3 +168,4 @@ def _leave_all() -> None:
     for group in list(_alive):
         if not group.closed:
             group.leave_at_exit()
+    end_threads()

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
-from ..carriers import Handle, Lost
+from .carrier import Handle, Lost
 
-__all__ = ["Settler", "Settling", "settle_apart"]
+__all__ = ["Settler", "Settling", "end_threads", "settle_apart"]
+
+
+_END_S = 1.0
+"""How long the process waits for threads at its end."""
+
+_OPEN: set[int] = set()
+"""The `Settling`s that a thread has still to do with."""
 
 
 def _nothing() -> None:
@@ -51,6 +59,7 @@ class Settler:
     ) -> Settling:
         """Let the thread wait for these, after all that it was given before."""
         settling = Settling(handles, then, at_end)
+        _OPEN.add(id(settling))
         self._queue.put(settling)
         if self._thread is None or not self._thread.is_alive():  # in a forked process it is not
             self.replace()
@@ -63,7 +72,20 @@ class Settler:
 
     def _run(self) -> None:
         while threading.current_thread() is self._thread:
-            self._queue.get().settle()
+            settling = self._queue.get()
+            number = id(settling)
+            settling.settle()
+            del settling  # which frees tensors
+            _OPEN.discard(number)
+
+
+def end_threads() -> None:
+    """To be called when the process ends, and its carriers have been closed: wait until no thread is in torch, which it
+    enters to free a tensor. There it would abort a process whose interpreter shuts down.
+    """
+    until = time.monotonic() + _END_S
+    while _OPEN and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 _IDLE: list[Settler] = []
