@@ -91,6 +91,18 @@ def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(arrives
     assert vectors[0].tolist() == vectors[1].tolist() == [6, 6, 6]
 
 
+def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others() -> None:
+    wires = Wires(Random(10))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    ranks = standing_pair(carriers, [torch.ones(3) for _ in range(2)], 1)
+    finish(ranks, wires)
+    carriers[0].abort()
+    Landings.of(carriers[0]).post_used(carriers[0])
+    ranks[0].again(2)
+    with pytest.raises(Lost):
+        ranks[0].advance()
+
+
 def test_receives_that_stand_have_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(landing, "_STANDING_BYTES", 40)
     wires = Wires(Random(9))

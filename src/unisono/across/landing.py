@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 
-from ..carriers import Carrier, Handle
+from ..carriers import Carrier, Handle, Lost
 
 __all__ = ["Landing", "Landings", "Standing"]
 
@@ -86,13 +87,17 @@ class Landings:
             self._used.append(landing)
 
     def post_used(self, carrier: Carrier) -> None:
-        """Post the receives of those that have been used; to be called while one waits. Raises Lost."""
+        """Post the receives of those that have been used; to be called while one waits, perhaps in another group.
+
+        Of ranks that cannot be reached any more, the next call for them says so.
+        """
         while self._used:
             try:
                 landing = self._used.popleft()
             except IndexError:  # another thread has posted the last one
                 return
-            landing.post(carrier)
+            with suppress(Lost):
+                landing.post(carrier)
 
 
 _OF: WeakKeyDictionary[Any, Landings] = WeakKeyDictionary()
