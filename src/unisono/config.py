@@ -16,8 +16,8 @@ from .units import parse_bytes
 __all__ = ["SHAPING", "Config"]
 
 SHAPING = (
-    "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "tag_bytes", "zero_copy_bytes", "cross_memory_bytes",
-    "fetch_bytes",
+    "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes",
+    "cross_memory_bytes", "fetch_bytes",
 )  # fmt: skip
 """The settings that shape what a call does inside a host. Those of the process that makes the host's memory, its first
 rank or the parent of the ranks, are in that memory and count on all ranks there, so that these are of one mind whatever
@@ -85,6 +85,12 @@ class Config:
     )
     one_shot_bytes: int = _setting(
         8 << 10, "bytes", "UNISONO_ONE_SHOT_BYTES", "the longest vector for which two ranks use a one_shot algorithm"
+    )
+    crowd_one_shot_bytes: int = _setting(
+        64 << 10,
+        "bytes",
+        "UNISONO_CROWD_ONE_SHOT_BYTES",
+        "the same where ranks outnumber processors: one more wait then takes until each has had its turn on one",
     )
     zero_copy_bytes: int = _setting(
         8 << 10,

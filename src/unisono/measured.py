@@ -25,6 +25,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "segment_bytes": (64 << 10, 64 << 20),
     "one_way_segment_bytes": (4 << 10, 64 << 20),
     "one_shot_bytes": (0, 1 << 20),
+    "crowd_one_shot_bytes": (0, 16 << 20),
     "zero_copy_bytes": (0, 1 << 20),
     "cross_memory_bytes": (0, 1 << 30),
     "fetch_bytes": (0, 64 << 20),

@@ -67,6 +67,13 @@ def test_the_reason_names_the_link_and_what_else_there_is() -> None:
     assert "(the default)" in choice("all_reduce", 8, "2x2").why
 
 
+def test_what_goes_in_segments_goes_in_pieces_only_where_ranks_share_hosts() -> None:
+    assert choice("broadcast", 256 << 20, "2x1").pieces == 4, "one segment"
+    alone, together = (choice("broadcast", 256 << 20, hosts) for hosts in ("4x1", "4x2"))
+    assert (alone.segments or 1) > 1
+    assert (alone.pieces, together.pieces) == (1, 4)
+
+
 def test_an_unknown_collective() -> None:
     with pytest.raises(ArgumentError, match="'scan' has no table over hosts; there are: all_reduce"):
         choice("scan", 8, "2x2")

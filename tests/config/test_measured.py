@@ -18,6 +18,7 @@ FIGURES = {
     "segment_bytes": 256 << 10,
     "one_way_segment_bytes": 64 << 10,
     "one_shot_bytes": 3 << 10,
+    "crowd_one_shot_bytes": 48 << 10,
     "zero_copy_bytes": 5 << 10,
     "fetch_bytes": 7 << 10,
     "cross_memory_bytes": 1 << 16,

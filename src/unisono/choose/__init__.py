@@ -2,12 +2,15 @@
 
 On one host every rank reaches every other in one step, so the direct algorithms are fastest. Only all_reduce has two
 candidates: one step over whole vectors (one-shot) for few bytes, two steps over slices (two-shot) for many. With L the
-cost of one more wait and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. Both combine in
-rank order, so they give the same bits.
+cost of one more wait and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. In a crowd, where
+ranks outnumber processors, L is what it takes to give a processor to another rank. Both combine in rank order, so they
+give the same bits.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from typing import NamedTuple
 
 from ..algorithms.catalogue import Algorithm, find
@@ -15,7 +18,7 @@ from ..config import Config
 from ..errors import ArgumentError
 from ..units import format_bytes
 
-__all__ = ["Choice", "choose", "crosses_memory", "one_shot_limit", "zero_copy_limit"]
+__all__ = ["Choice", "choose", "crosses_memory", "is_crowd", "one_shot_limit", "one_shot_product", "zero_copy_limit"]
 
 
 class Choice(NamedTuple):
@@ -45,9 +48,14 @@ slower: what the root stages once stays in the cache for all readers. A reduce_s
 """
 
 
-def one_shot_limit(ranks: int, config: Config | None = None) -> int:
-    """The largest all_reduce, in bytes, that one-shot serves; L·B is `one_shot_bytes` of the configuration."""
-    return _limit((config or Config.from_env()).one_shot_bytes, ranks)
+def is_crowd(neighbours: int) -> bool:
+    """Do so many ranks of one machine outnumber its processors? Not those that a rank may use: these may differ."""
+    return neighbours > (os.cpu_count() or 1)
+
+
+def one_shot_limit(ranks: int, config: Config | None = None, *, crowd: bool = False) -> int:
+    """The largest all_reduce, in bytes, that one-shot serves; L·B is in the configuration. crowd: see `is_crowd`."""
+    return _limit(getattr(config or Config.from_env(), _product(crowd)), ranks)
 
 
 def zero_copy_limit(ranks: int, config: Config | None = None) -> int:
@@ -60,19 +68,37 @@ def crosses_memory(collective: str, nbytes: int, config: Config) -> bool:
     return 0 < config.cross_memory_bytes <= nbytes and collective in _CROSSING
 
 
+def _product(crowd: bool) -> str:
+    """The setting that is L·B."""
+    return "crowd_one_shot_bytes" if crowd else "one_shot_bytes"
+
+
+def one_shot_product(limit: int, ranks: int) -> int:
+    """The L·B by which one-shot serves so many bytes among so many ranks."""
+    return math.ceil(limit * _steps(ranks))
+
+
 def _limit(product: int, ranks: int) -> int:
-    return int(product / max(1.0, ranks - 2 + 2 / ranks))
+    return int(product / _steps(ranks))
 
 
-def choose(collective: str, nbytes: int, ranks: int, config: Config | None = None) -> Choice:
-    """The algorithm for a collective on vectors of `nbytes`. Raises ArgumentError for an unknown collective."""
+def _steps(ranks: int) -> float:
+    return max(1.0, ranks - 2 + 2 / ranks)
+
+
+def choose(collective: str, nbytes: int, ranks: int, config: Config | None = None, *, crowd: bool = False) -> Choice:
+    """The algorithm for a collective on vectors of `nbytes`. crowd: see `is_crowd`.
+
+    Raises ArgumentError for an unknown collective.
+    """
     if collective == "all_reduce":
         config = config or Config.from_env()
-        limit, origin = one_shot_limit(ranks, config), config.origin("one_shot_bytes")
+        limit, origin = one_shot_limit(ranks, config, crowd=crowd), config.origin(_product(crowd))
+        where = f"among {ranks} ranks" + (", more than processors," if crowd else "")
         if nbytes <= limit:
-            why = f"up to {format_bytes(limit)} among {ranks} ranks one step over whole vectors beats two over slices"
+            why = f"up to {format_bytes(limit)} {where} one step over whole vectors beats two over slices"
             return Choice(find(collective, "one_shot"), f"{why} (L·B: {origin})")
-        why = f"above {format_bytes(limit)} among {ranks} ranks each rank should combine its slice only"
+        why = f"above {format_bytes(limit)} {where} each rank should combine its slice only"
         return Choice(find(collective, "two_shot"), f"{why} (L·B: {origin})")
     if collective not in _DIRECT:
         raise ArgumentError(f"{collective!r} is no collective; there are: all_reduce, {', '.join(_DIRECT)}")

@@ -104,7 +104,8 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
     def form(rails: int | None, core: str, rounds: int, amount: float, segments: int | None = None) -> SpanningChoice:
         inside = time_inside(collective, nbytes, hosts, rails or 1)
         between = time_between(rounds, amount * nbytes, rails or 1, link) if n > 1 else 0.0
-        return SpanningChoice(rails, core, "", segments, _pieces(between), inside, between)
+        pieces = _pieces(between) if inside or (segments or 1) == 1 else 1  # segments are pieces already
+        return SpanningChoice(rails, core, "", segments, pieces, inside, between)
 
     for rails in dict.fromkeys((1, hosts.rails)):
         if collective == "all_reduce":

@@ -24,7 +24,7 @@ from .gloo import ENGINES
 from .host_calls import HostTurns, host_cells, measure_over_hosts
 from .machine import date, processor, processors
 from .paint import console, plain_table
-from .progress import progress
+from .progress import progress_of_others
 from .verdict import verdict
 
 __all__ = ["CellTimes", "bench_hosts", "slowest"]
@@ -63,8 +63,9 @@ def bench_hosts(hosts: Hosts, names: Mapping[int, str], seconds: float, link: st
         out.print(f"Each host is a network namespace of this machine; its link has {limit}.\n", soft_wrap=True)
     cells = host_cells([*names])
     compile_first()
-    with progress(f"bench, {plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')}"):
-        found = slowest(cells, _measure(hosts, rate, cells, seconds, namespaces=not reason))
+    title = f"bench, {plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')}"
+    with progress_of_others(title, [f"{name} of {names[nbytes]}" for name, nbytes in cells]) as steps:
+        found = slowest(cells, _measure(hosts, rate, cells, seconds, steps, namespaces=not reason))
     out.print(_table(found, names))
     calls = [len(times) for cell in found for times in cell.times.values()]
     out.print(f"\nMedians of {min(calls)} to {max(calls)} calls each, of the slowest rank; the engines take turns.")
@@ -88,17 +89,19 @@ def slowest(cells: Sequence[tuple[str, int]], ranks: Sequence[Sequence[HostTurns
     return found
 
 
-def _measure(hosts: Hosts, rate: str, cells: Sequence[tuple[str, int]], seconds: float, *, namespaces: bool) -> Any:
-    """What each rank has measured."""
+def _measure(
+    hosts: Hosts, rate: str, cells: Sequence[tuple[str, int]], seconds: float, steps: str, *, namespaces: bool
+) -> Any:
+    """What each rank has measured. steps: see `step_done`."""
     share_s = seconds / len(cells) / 2
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of the ranks: it warns of addresses without names
     if not namespaces:
         addresses = (_LOOPBACK,) * len(hosts.members)
         with unisono.world(hosts=hosts, timeout_s=_TIMEOUT_S) as world:
-            return world.run(measure_over_hosts, addresses, cells, share_s)
+            return world.run(measure_over_hosts, addresses, cells, share_s, None, steps)
     with closing(Namespaces(hosts)) as spaces:
         spaces.rate(rate)
-        return spaces.run(measure_over_hosts, spaces.addresses, cells, share_s, timeout_s=_TIMEOUT_S)
+        return spaces.run(measure_over_hosts, spaces.addresses, cells, share_s, None, steps, timeout_s=_TIMEOUT_S)
 
 
 def _rate(link: str) -> str:

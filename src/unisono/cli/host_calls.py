@@ -14,6 +14,7 @@ import torch.distributed as torch_dist
 import unisono
 
 from .gloo import ENGINES
+from .progress import step_done
 
 __all__ = ["BLOCKED", "HostCall", "HostTurns", "block_and_whole", "flat_gloo", "host_cells", "measure_over_hosts"]
 
@@ -65,10 +66,12 @@ def measure_over_hosts(
     cells: Sequence[tuple[str, int]],
     seconds: float,
     more: Mapping[str, Callable[[str, int], HostCall]] | None = None,
+    steps: str = "",
 ) -> list[HostTurns]:
     """For each collective and size this rank's times. seconds: about as long as Gloo may take for all calls of one.
 
-    more: further engines, each a function that makes a call of a collective and a size.
+    more: further engines, each a function that makes a call of a collective and a size. steps: see `step_done`; each
+    collective and size is one.
     """
     ours, flat = ENGINES
     engines: dict[str, Callable[[str, int], HostCall]]
@@ -94,6 +97,8 @@ def measure_over_hosts(
                 call()
                 times[engine].append(time.perf_counter() - began)
         found.append(HostTurns(times, wrong))
+        if unisono.get_rank() == 0:
+            step_done(steps)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..algorithms import CATALOGUE, Algorithm, find
 from ..algorithms.declare import Declaration
-from ..choose import choose
+from ..choose import choose, is_crowd
 from ..errors import ArgumentError
 from ..schedule import ROOTED, Schedule
 
@@ -70,7 +70,7 @@ def find_target(
         if short or algorithm:
             found, why = find(wanted, short or algorithm), "you named it"
         else:
-            choice = choose(wanted, nbytes, max(ranks, 1))
+            choice = choose(wanted, nbytes, max(ranks, 1), crowd=is_crowd(ranks))
             found, why = choice.algorithm, choice.why
     if root and found.collective not in ROOTED:
         raise ArgumentError(f"{found.collective} has no root: leave out --root {root}")

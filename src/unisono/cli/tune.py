@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 
 import unisono
 
+from ..choose import one_shot_limit, one_shot_product
 from ..config import Config
 from ..errors import ArgumentError
 from ..measured import Measured, file, save
@@ -32,6 +34,9 @@ _TURNS = 7
 _FOR_COSTS = 0.3
 """Of the time, for what calls cost."""
 
+_MOST_CROWD = 16
+"""Ranks; a crowd is two for each processor."""
+
 _ENOUGH = 0.05
 """A default gives way to what is faster by this share, on the mean of the calls tried."""
 
@@ -51,12 +56,22 @@ class Question:
     limit: bool
 
 
-def _questions() -> Iterator[Question]:
-    few = [_KI << k for k in range(1, 8)]
+_FEW = [_KI << k for k in range(1, 8)]
+
+
+def _of_steps(setting: str) -> Question:
     both: Sequence[tuple[Mapping[str, int], str | None]] = (({}, "one_shot"), ({}, "two_shot"))
-    yield Question("one_shot_bytes", [("all_reduce", size, False) for size in few], both, limit=True)
+    return Question(setting, [("all_reduce", size, False) for size in _FEW], both, limit=True)
+
+
+_IN_A_CROWD = _of_steps("crowd_one_shot_bytes")
+
+
+def _questions() -> Iterator[Question]:
+    """Those to two ranks."""
+    yield _of_steps("one_shot_bytes")
     staged = ({"zero_copy_bytes": _MI}, None), ({"zero_copy_bytes": 0}, None)
-    yield Question("zero_copy_bytes", [("all_reduce", size, True) for size in few], staged, limit=True)
+    yield Question("zero_copy_bytes", [("all_reduce", size, True) for size in _FEW], staged, limit=True)
     pages = ({"fetch_bytes": 64 * _MI}, None), ({"fetch_bytes": 0}, None)
     yield Question("fetch_bytes", [("broadcast", 64 * _KI << k, False) for k in range(8)], pages, limit=True)
     segments = [({"segment_bytes": size * _KI}, None) for size in (512, 256, 1024)]
@@ -86,16 +101,17 @@ def tune(
     if file() is None:
         raise ArgumentError("UNISONO_MEASURED is empty, so there is no file for figures: unset it, or name one")
     default, found = Config(), dict[str, int]()
-    questions = list(_questions())
-    many = sum(len(question.calls) for question in questions)
+    questions, crowd = list(_questions()), 2 * (os.cpu_count() or 1)
+    asked = [*questions, *([_IN_A_CROWD] if crowd <= _MOST_CROWD else [])]
+    many = sum(len(question.calls) for question in asked)
     share_s = seconds * (1 - _FOR_COSTS) / many
     compile_first()
-    with (
-        progress("tune, 2 ranks", many + len(SIZES)) as show,
-        unisono.world(2, timeout_s=120, config=Config(segment_bytes=_MI)) as world,
-    ):
+    with progress("tune", many + len(SIZES)) as show:
         done = 0
-        for question in questions:
+
+        def ask(world: unisono.World, question: Question) -> Sequence[Sequence[float]]:
+            """Seconds, per call and alternative."""
+            nonlocal done
             times = []
             for kind, nbytes, shared in question.calls:
                 show(done, question.setting)
@@ -107,9 +123,18 @@ def tune(
                 # Of the quietest turn, as other programs may run, too; of its slowest rank.
                 times.append([min(map(max, *of_trial)) for of_trial in zip(*ranks, strict=True)])
                 done += 1
-            found[question.setting] = _answer(question, times, getattr(default, question.setting))
-        costs = host_costs(world, seconds * _FOR_COSTS, lambda done: show(many + done, "what calls cost"))
-        show(many + len(SIZES), "")
+            return times
+
+        with unisono.world(2, timeout_s=120, config=Config(segment_bytes=_MI)) as world:
+            for question in questions:
+                found[question.setting] = _answer(question, ask(world, question), getattr(default, question.setting))
+            costs = host_costs(world, seconds * _FOR_COSTS, lambda sizes: show(done + sizes, "what calls cost"))
+        done += len(SIZES)
+        found[_IN_A_CROWD.setting] = default.crowd_one_shot_bytes
+        if _IN_A_CROWD in asked:
+            with unisono.world(crowd, timeout_s=120, config=Config()) as world:
+                found[_IN_A_CROWD.setting] = _crowd_product(ask(world, _IN_A_CROWD), crowd, default)
+        show(done, "")
     today = date()
     out = console()
     out.print(f"{processor()}, {processors()} processors · unisono {unisono.__version__} · {today}\n")
@@ -145,6 +170,14 @@ def _answer(question: Question, times: Sequence[Sequence[float]], default: int) 
         return cut([nbytes for _, nbytes, _ in question.calls], times, default)
     figures = [figures[question.setting] for figures, _ in question.alternatives]
     return pick(figures, times, default)
+
+
+def _crowd_product(times: Sequence[Sequence[float]], ranks: int, default: Config) -> int:
+    """The setting for crowds, from the times of one crowd."""
+    usual = one_shot_limit(ranks, default, crowd=True)
+    near = max((size for size in _FEW if size <= usual), default=0)
+    best = cut(_FEW, times, near)
+    return default.crowd_one_shot_bytes if best == near else one_shot_product(best, ranks)
 
 
 def cut(sizes: Sequence[int], times: Sequence[Sequence[float]], default: int) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from ..algorithms.catalogue import find
 from ..arguments import dtype_name, scale_name
-from ..choose import choose, crosses_memory, zero_copy_limit
+from ..choose import choose, crosses_memory, is_crowd, zero_copy_limit
 from ..engine.plan import Blocks, Plan
 from ..engine.program import Lowering
 from ..errors import AlgorithmError, ArgumentError
@@ -71,7 +71,9 @@ def make_plan(
     plan = group.plans.get(key)
     if plan is None:
         if algorithm is None:
-            chosen, why = choose(request.collective, nbytes, group.size, group.host.config)
+            chosen, why = choose(
+                request.collective, nbytes, group.size, config, crowd=is_crowd(group.host.arena.neighbours)
+            )
         else:
             chosen, why = find(request.collective, algorithm), "the call names it"
         schedule = chosen.schedule(group.size, request.root)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..choose import one_shot_limit
+from ..choose import is_crowd, one_shot_limit
 from ..membership import Group
 from .calls import Calls
 
@@ -27,7 +27,9 @@ _groups: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
 
 def make_buffer(group: Group, count: int, dtype: torch.dtype) -> torch.Tensor:
     """A flat tensor for collectives of a group; private if calls on it are staged in any case, because it is short."""
-    if count * dtype.itemsize <= one_shot_limit(group.size, group.host.config):
+    if count * dtype.itemsize <= one_shot_limit(
+        group.size, group.host.config, crowd=is_crowd(group.host.arena.neighbours)
+    ):
         return torch.empty(count, dtype=dtype, device="cpu")
     return group.buffer(count, dtype)
 
