@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from .dispatch.span_plan import SpanPlan
 from .engine.notebook import PlanNote
 from .engine.plan import Plan
 from .engine.program import PlanWord
@@ -52,6 +53,12 @@ def tracing(folder: str | PathLike[str], group: Any = None, *, rounds: bool = Fa
 def _follow(recording: Recording, group: Group) -> None:
     with group.lock:
         known = {int(plan.words[PlanWord.NOTE]): _note(plan, recording) for plan in group.plans.values()}
+        over_hosts = (
+            [plan for plan in group.span.resources.values() if isinstance(plan, SpanPlan)] if group.span else []
+        )
+        known |= {
+            plan.note: PlanNote(plan.record, plan.nbytes, plan.rows if recording.rounds else ()) for plan in over_hosts
+        }
         recording.keep_earlier(known)
         recording.follow(group.host, group.name, group.span.gid if group.span else 0)
         group.run = group.host.run

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from unisono.observe.round_report import WaitedIn, round_report
 from unisono.observe.rounds import stretches
 from unisono.observe.tracks import RankCall, RankRow, Track
 from unisono.records import CallRecord
+from unisono.schedule import Hosts
 
 RANKS, LENGTH = 3, 1 << 14
 
@@ -226,3 +228,66 @@ def test_the_report_says_where_ranks_wait() -> None:
     assert (kind.total_ns, kind.entering_ns, kind.copying_ns, kind.combining_ns) == (730, 100, 40, 140)
     assert kind.waiting_ns == 100 + 300 + 20
     assert kind.worst == WaitedIn(1, 9, 300)
+
+
+@pytest.mark.parametrize("shape", ["3x1", "2x2"])
+def test_what_goes_between_hosts_is_in_rounds(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def calls() -> None:
+        group, length = unisono.init(), 1 << 20
+        for _ in range(3):
+            unisono.all_reduce(torch.ones(2))
+        if group.rank == 0:
+            time.sleep(0.1)
+        tensor = torch.ones(length)
+        unisono.all_reduce(tensor)
+        assert tensor.eq(group.size).all()
+
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    monkeypatch.setenv("UNISONO_TRACE_ROUNDS", "1")
+    monkeypatch.setenv("UNISONO_LINK", "200Mbit")  # so a long vector goes in pieces
+    hosts = Hosts.parse(shape)
+    unisono.run(calls, hosts.ranks, hosts=shape, timeout_s=100)
+    parts, talk = traced(tmp_path), set[int]()
+    for part in parts:
+        (track,) = [track for track in part.tracks if track.group == "world"]
+        far = set(range(hosts.ranks)) - set(hosts.beside(part.rank))
+        at_home = set(hosts.beside(part.rank)) - {part.rank}
+        shorts, long = track.calls[:3], track.calls[3]
+        for call in track.calls:
+            rows = track.rows.get(call.number, ())
+            times = [moment for row in rows for moment in (row.began_ns, row.ended_ns)]
+            assert [call.entered_ns, *times, call.left_ns] == sorted([call.entered_ns, *times, call.left_ns])
+            for row in rows:
+                assert row.what is not None
+                assert not at_home & {*row.what.sources, *row.what.targets}, "those are traced where they are done"
+        assert len({row.segment for row in track.rows[long.number]}) > 1
+        kinds = [row.kind for row in track.rows[long.number]]
+        assert {"copy", "combine"} <= set(kinds)
+        assert {rank for row in track.rows[long.number] if row.what for rank in row.what.targets} & far
+        waits = [row for row in track.rows[long.number] if row.kind == "wait" and row.what]
+        assert {row.what.sources[0] for row in waits if row.what} <= far
+        if 0 in far and shape == "3x1":
+            assert sum(row.took_ns for row in waits) > 50_000_000, "for rank 0, which was late"
+        talk = talk | {part.rank} if any(call.number in track.rows for call in shorts) else talk
+    assert all(talk & set(host) for host in hosts.members)
+    nested([*events(parts)])
+    found = round_report(track for part in parts for track in part.tracks)
+    assert any("over" in kind.algorithm for kind in found)
+
+
+def test_a_part_of_a_program_over_hosts_is_traced_with_calls_made_before(tmp_path: Path) -> None:
+    def part() -> None:
+        tensor = torch.ones(3)
+        for _ in range(4):
+            unisono.all_reduce(tensor, "max")
+        with unisono.tracing(tmp_path, rounds=True):
+            for _ in range(2):
+                unisono.all_reduce(tensor, "max")
+        unisono.all_reduce(tensor, "max")
+
+    unisono.run(part, 2, hosts="2x1", timeout_s=100)
+    for one in traced(tmp_path):
+        (track,) = one.tracks
+        assert [call.number for call in track.calls] == [*track.rows]
+        assert len(track.rows) == 2
+        assert all({"copy", "combine"} <= {row.kind for row in rows} for rows in track.rows.values())

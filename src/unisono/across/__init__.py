@@ -2,10 +2,22 @@
 
 from .clocks import hears_all
 from .exchange import Exchange
+from .journal import Journal, journal_rows
 from .landing import Landings, Standing
 from .lowering import lower
 from .program import MessageProgram
 from .proof import prove_messages
 from .wait import nap
 
-__all__ = ["Exchange", "Landings", "MessageProgram", "Standing", "hears_all", "lower", "nap", "prove_messages"]
+__all__ = [
+    "Exchange",
+    "Journal",
+    "Landings",
+    "MessageProgram",
+    "Standing",
+    "hears_all",
+    "journal_rows",
+    "lower",
+    "nap",
+    "prove_messages",
+]

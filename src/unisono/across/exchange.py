@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 import torch
 
 from ..carriers import Carrier, Handle
 from ..carriers.settler import Settler, Settling, settle_apart
+from ..engine.clock import read_cycles
+from ..engine.row_log import LoggedRow
 from ..errors import InternalError
 from .buffers import Buffers
+from .journal import Journal
 from .landing import Landing, Standing
 from .memory import NO_WIRE, Action, Memory, Wire
 from .program import MOVE, POST, SEND, TAKE, MessageProgram
@@ -51,6 +53,7 @@ class Exchange:
     `Combine`; None for tables that only copy. number: of the call, from 1. tag: of a message, by that number, its round
     and its index among those of one pair of ranks in that round; it must differ from those of all other calls. y: the
     chunks of buffer Y, for tables that use it. standing: how short messages arrive, if not in receives of this call.
+    journal: where its steps are written down.
 
     given: where the input is, if not in `chunks`: these are only read. final: where final values of the table's result
     buffer go if that is known not to be too soon: each of them depends on all ranks, so all have begun. `program.ends`
@@ -69,12 +72,13 @@ class Exchange:
         tag: Callable[[int, int, int], int],
         *,
         standing: Standing | None = None,
+        journal: Journal | None = None,
         y: Sequence[torch.Tensor] = (),
         given: Sequence[torch.Tensor] | None = None,
         final: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self._carrier, self._program, self._number, self._tag = carrier, program, number, tag
-        self._standing = standing
+        self._standing, self._journal = standing, journal
         self._combine = combine or _no_combine
         self._peers = [peers[parcel.peer] for parcel in program.parcels]
         self._memory = Memory(_BUFFERS, chunks, y, given, final)
@@ -132,6 +136,7 @@ class Exchange:
                 mails = zip(self._tags(round_, wire), wire.payloads, strict=True)
                 self._receives[number] = [carrier.irecv(peer, *mail) for mail in mails]
             else:
+                began = read_cycles() if self._writer else 0
                 for out, first, second in actions:
                     if second is None:
                         out.copy_(first)
@@ -142,6 +147,8 @@ class Exchange:
                         wire.word[0] = self._number
                     mails = zip(tags or self._tags(round_, wire), wire.payloads, strict=True)
                     self._sends += [carrier.isend(peer, *mail) for mail in mails]
+                if actions or kind == SEND:
+                    self.write_down(began)
             self._at += 1
         self.done, self.waiting_for = True, -1
         if self._standing is not None:
@@ -150,6 +157,12 @@ class Exchange:
         if self._sends and not carrier.own_thread and self._settling is None:
             self._settling = _SETTLER.settle(self._sends)  # who waits for messages lets them go on
         return True
+
+    def write_down(self, began: int) -> None:
+        """Where this is traced: that this rank has been at its current step since then, in cycles, and until now."""
+        if self._writer is not None and self._journal is not None and not self.done:
+            segment, row = self._journal.segment, self._journal.first + self._at
+            self._writer.write(LoggedRow(self._number, segment, row, began, read_cycles()))
 
     @property
     def nbytes(self) -> int:
@@ -233,6 +246,7 @@ class Exchange:
 
     def _start(self) -> None:
         self._at = 0
+        self._writer = self._journal.writer() if self._journal else None
         self._settling = self._awaited = None
         self.done = False
         self.waiting_for = -1
@@ -241,18 +255,18 @@ class Exchange:
         """The rows in memory. What leaves gets memory of its own: that of the run before may still be read."""
         program, memory, wires = self._program, self._memory, self._wires
         rows: list[_Row] = []
-        for (kind, _), deeds in groupby(program.rows, key=lambda deed: (deed.kind, program.round_of(deed))):
+        for kind, round_, numbers in program.steps():
             if kind == MOVE:
-                rows.append(_Row(MOVE, memory.actions([program.writings[n] for _, n in deeds], wires)))
+                rows.append(_Row(MOVE, memory.actions([program.writings[n] for n in numbers], wires)))
                 continue
-            for _, number in deeds:
-                parcel = program.parcels[number]
-                peer, wire = self._peers[number], wires.get(number)
-                if kind == SEND or wire is None:
-                    wire = wires[number] = memory.wire(parcel, leaves=kind == SEND, landing=self._landing(number))
-                tags = self._standing_tags(parcel.round, wire) if kind == SEND else ()
-                self._lends |= kind == SEND and wire.straight
-                rows.append(_Row(kind, wire.packing, number, peer, parcel.round, wire, tags))
+            number = numbers[0]
+            peer, wire = self._peers[number], wires.get(number)
+            if kind == SEND or wire is None:
+                landing = self._landing(number)
+                wire = wires[number] = memory.wire(program.parcels[number], leaves=kind == SEND, landing=landing)
+            tags = self._standing_tags(round_, wire) if kind == SEND else ()
+            self._lends |= kind == SEND and wire.straight
+            rows.append(_Row(kind, wire.packing, number, peer, round_, wire, tags))
         return rows
 
     def _tags(self, round_: int, wire: Wire) -> Sequence[int]:

@@ -12,7 +12,9 @@ Only TAKE waits, and what it waits for does not depend on time: a program ends w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 __all__ = [
@@ -105,3 +107,9 @@ class MessageProgram:
     def round_of(self, deed: Deed) -> int:
         """The round of what a deed is about."""
         return (self.writings if deed.kind == MOVE else self.parcels)[deed.number].round
+
+    def steps(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """The rows as they are done: kind, round and numbers. Writes that follow each other in a round are one step."""
+        for (kind, round_), deeds in groupby(self.rows, key=lambda deed: (deed.kind, self.round_of(deed))):
+            numbers = tuple(number for _, number in deeds)
+            yield from [(kind, round_, numbers)] if kind == MOVE else [(kind, round_, (number,)) for number in numbers]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from itertools import zip_longest
@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..across import MessageProgram, lower, prove_messages
+from ..across import MessageProgram, journal_rows, lower, prove_messages
 from ..across.program import FINAL
 from ..algorithms.spanning import Part, Spanning
+from ..engine.notebook import ProgramRow
 from ..errors import InternalError
 from ..membership.group import Group
 from ..records import CallRecord, digest
@@ -115,6 +116,7 @@ class SpanPlan:
     """
 
     record: CallRecord
+    nbytes: int
     signature: int
     waves: tuple[Wave, ...]
     waits_for: tuple[int, ...]
@@ -123,6 +125,11 @@ class SpanPlan:
     note: int = 0
     gate_row: int = 0
     tag: bool = False
+
+    @property
+    def rows(self) -> tuple[ProgramRow, ...]:
+        """What this rank does between hosts, for traces: of each leg of each wave, one after the other."""
+        return tuple(row for wave in self.waves for leg in wave.legs for row in journal_rows(leg.program, leg.peers))
 
 
 def plan_span(group: Group, request: Request, spanning: Spanning, pieces: int, why: str) -> SpanPlan:
@@ -152,8 +159,10 @@ def plan_span(group: Group, request: Request, spanning: Spanning, pieces: int, w
     agreed = record, digest(whole.root, whole.rows.tobytes()), request.like.numel(), item, request.extents, pieces
     signature = int(np.uint64(digest(*agreed) or 1).astype(np.int64))
     waits_for = tuple(rank for rank in group.span.here if rank in on_rails)
-    note = group.host.note_plan(record, request.like.numel() * item)
-    return SpanPlan(record, signature, tuple(waves), waits_for, copied, why, note)
+    plan = SpanPlan(record, request.like.numel() * item, signature, tuple(waves), waits_for, copied, why)
+    return replace(
+        plan, note=group.host.note_plan(record, plan.nbytes, rows=plan.rows if group.host.row_writer else ())
+    )
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..across import Exchange, Landings, Standing
+from ..across import Exchange, Journal, Landings, Standing
 from ..arguments import plain_dtype
 from ..engine.combining import combiner
 from ..engine.tensors import borrowed, dtype_name
@@ -224,18 +224,20 @@ class _Maker:
         self._group, self._span, self._request, self._memory, self._allowed_s = group, span, request, memory, allowed_s
         self._plan, self._tags = plan, Tags(span.gid, plan.signature)
         self._empty = memory.made[:0]
+        self._rows = 0
+        """Of the exchanges that have been made."""
 
     def make(self, inp: Vector, out: Vector) -> Steps:
         """The steps on these vectors."""
         self._inp, self._out = inp, out
-        return Steps(inp, out, [self._wave(wave) for wave in self._plan.waves])
+        return Steps(inp, out, [self._wave(number, wave) for number, wave in enumerate(self._plan.waves)])
 
-    def _wave(self, wave: Wave) -> WaveSteps:
+    def _wave(self, number: int, wave: Wave) -> WaveSteps:
         view = partial(self._view, wave)
         return WaveSteps(
             [*self._parts(wave.before, view)],
             [Copy(view(at._replace(place=Home.MADE)), view(at)) for leg in wave.legs for at in leg.brings],
-            [self._exchange(leg, view) for leg in wave.legs],
+            [self._exchange(number, leg, view) for leg in wave.legs],
             [[*map(view, leg.results)] for leg in wave.legs],
             [*self._parts(wave.after, view)],
             [Copy(view(at._replace(place=Home.RESULT)), view(at)) for at in wave.copies],
@@ -268,7 +270,7 @@ class _Maker:
             self._span.local = make_sub_group(self._group.world, seat, members, name, self._allowed_s, self._group)
         return self._span.local
 
-    def _exchange(self, leg: Leg, view: View) -> Exchange:
+    def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:
         op, combine = self._request.op, None
         if isinstance(op, str | CustomOp):
             kernel = combiner(dtype_name(self._request.like.dtype), "sum" if op == "avg" else op)
@@ -287,5 +289,10 @@ class _Maker:
             standing = Standing(Landings.of(carrier), partial(self._tags.standing, leg, number & 1))
         return Exchange(
             carrier, leg.program, peers, kept, combine, number, partial(self._tags.of, leg),
-            standing=standing, y=fetched, given=given, final=final,
+            standing=standing, journal=self._journal(wave, leg), y=fetched, given=given, final=final,
         )  # fmt: skip
+
+    def _journal(self, wave: int, leg: Leg) -> Journal:
+        first, self._rows = self._rows, self._rows + len([*leg.program.steps()])
+        host = self._group.host
+        return Journal(lambda: host.row_writer, wave, first)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..across import Exchange, nap
 from ..carriers import Lost
+from ..engine.clock import read_cycles
 from ..engine.poller import Poller
 from ..errors import MismatchError, PeerError, PeerFailed, PeerGone, WaitTimeout
 from ..membership.group import Group
@@ -121,7 +122,11 @@ class SpanWait:
         """
 
         def pause(_: int, waited_s: float, most_s: float) -> bool:
-            return self._poll(exchanges, waited_s) if waited_s < self._looks_s else self._sleep(exchanges, most_s)
+            began, first = read_cycles(), next((exchange for exchange in exchanges if not exchange.done), None)
+            heard = self._poll(exchanges, waited_s) if waited_s < self._looks_s else self._sleep(exchanges, most_s)
+            if first is not None:
+                first.write_down(began)
+            return heard
 
         self._until(done, pause)
 

@@ -9,7 +9,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -27,14 +27,14 @@ from .heap import Heap
 from .kernels import kernel, unit
 from .layout import LINE
 from .nested import user_line
-from .notebook import GroupNote, PlanNote
+from .notebook import GroupNote, PlanNote, ProgramRow
 from .plan import Blocks, Plan, bind
 from .process import start_ticks
 from .program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .program_proof import prove_programs
 from .program_rows import program_rows
 from .reducers import CustomOp, combine_address
-from .row_log import row_log_bytes
+from .row_log import RowWriter, row_log_bytes
 from .slow_yield import slow_yield_cycles
 from .stacks import answer_with_stacks
 from .sub_arena import Lender, SubArena
@@ -98,6 +98,8 @@ class Host:
         self.notebook.used_by(self.log)
         self._noted: int | None = None
         self._row_log: mmap.mmap | None = None
+        self.row_writer: RowWriter | None = None
+        """For rows that no kernel runs, while rows are logged."""
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
         self._scratch = np.zeros(ROOM + 8 * self.size + 320, np.uint8)
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
@@ -194,13 +196,19 @@ class Host:
         plan.words[PlanWord.NOTE] = self.note_plan(plan.record, plan.nbytes, program)
         return plan
 
-    def note_plan(self, record: CallRecord, nbytes: int, program: Program | None = None) -> int:
-        """Write down what calls by a plan are, for those who read the log; the number of the note."""
+    def note_plan(
+        self, record: CallRecord, nbytes: int, program: Program | None = None, rows: Sequence[ProgramRow] = ()
+    ) -> int:
+        """Write down what calls by a plan are, for those who read the log; the number of the note.
+
+        program: the kernel's. rows: where there is none, what is done, if that is traced.
+        """
         where = user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
         if where.startswith(threading.__file__):  # planned on a thread of this package
             where = ""
-        rows = program_rows(program) if program is not None and self._row_log is not None else ()
-        return self.notebook.add_plan(PlanNote(record._replace(where=where), nbytes, rows))
+        if program is not None and self._row_log is not None:
+            rows = program_rows(program)
+        return self.notebook.add_plan(PlanNote(record._replace(where=where), nbytes, tuple(rows)))
 
     def note_group(self, name: str, gid: int = 0) -> None:
         """Write down that this rank is in this group, for those who look for its log. gid: of one on several hosts."""
@@ -228,6 +236,7 @@ class Host:
         """
         self.run = interpreter(logs_rows=memory is not None)
         self._row_log = memory  # keeps the address valid
+        self.row_writer = RowWriter(memory) if memory is not None else None
         address, rows = 0, 1
         if memory is not None:
             address, rows = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory) // row_log_bytes(1)

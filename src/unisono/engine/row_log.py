@@ -6,11 +6,12 @@ Only a trace that asks for rounds has one (`Host.log_rows_to`). The usual kernel
 from __future__ import annotations
 
 from enum import IntEnum
+from mmap import mmap
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["REUSE", "LoggedRow", "RowLog", "RowLogWord", "row_log_bytes"]
+__all__ = ["REUSE", "LoggedRow", "RowLog", "RowLogWord", "RowWriter", "row_log_bytes"]
 
 REUSE = -1
 """In place of a row: before the first one of a segment, the rank waits until nobody reads its staging half any more."""
@@ -40,6 +41,24 @@ class LoggedRow(NamedTuple):
     row: int
     began: int
     ended: int
+
+
+class RowWriter:
+    """Writes in this memory the rows that no kernel runs, of a group over several hosts. One thread at a time."""
+
+    def __init__(self, memory: mmap) -> None:
+        self._words = memoryview(memory).cast("q")
+        self._count, self._at = len(memory) // row_log_bytes(1), -1
+        self._last: tuple[int, ...] = ()
+
+    def write(self, row: LoggedRow) -> None:
+        """Write a row down. If it is the one that was written last, the rank is still at it."""
+        if row[: RowLogWord.BEGAN] != self._last:
+            self._at = (self._at + 1) % self._count
+            first, self._last = RowLogWord.WORDS * self._at, row[: RowLogWord.BEGAN]
+            for word, value in enumerate(row):
+                self._words[first + word] = value
+        self._words[RowLogWord.WORDS * self._at + RowLogWord.ENDED] = row.ended
 
 
 class RowLog:
