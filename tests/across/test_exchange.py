@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from random import Random
 
 import pytest
@@ -101,6 +102,24 @@ def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others() -> None:
     ranks[0].again(2)
     with pytest.raises(Lost):
         ranks[0].advance()
+
+
+def test_a_receive_that_two_threads_post_is_posted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    wires, receive = Wires(Random(11)), InProcessCarrier.irecv
+    carrier = InProcessCarrier(wires, 0)
+
+    def slowly(carrier: InProcessCarrier, peer: int, tag: int, data: torch.Tensor) -> Handle:
+        time.sleep(0.05)
+        return receive(carrier, peer, tag, data)
+
+    monkeypatch.setattr(InProcessCarrier, "irecv", slowly)
+    place = Landings.of(carrier).at(1, 5, 16)
+    threads = [threading.Thread(target=place.post, args=(carrier,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wires.unmet == 1
 
 
 def test_receives_that_stand_have_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ all of these; the word behind its bytes says of which call they are. What a fail
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,12 +27,16 @@ _WORD = 8
 
 
 class Landing:
-    """The memory of one message of each call of a kind. handle: its receive, if posted."""
+    """The memory of one message of each call of a kind. handle: its receive, if posted.
 
-    __slots__ = ("_peer", "_stands", "_tag", "_word", "data", "handle")
+    Any thread may post it, all else is for the one that makes the call.
+    """
+
+    __slots__ = ("_lock", "_peer", "_stands", "_tag", "_word", "data", "handle")
 
     def __init__(self, peer: int, tag: int, nbytes: int) -> None:
         self._peer, self._tag, self._stands = peer, tag, False
+        self._lock = threading.Lock()
         self.data = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         array: Any = self.data.numpy()
         self._word = memoryview(array)[-_WORD:].cast("q")
@@ -39,9 +44,10 @@ class Landing:
 
     def post(self, carrier: Carrier) -> None:
         """Post its receive, unless it has been. Raises Lost."""
-        if self.handle is None:
-            self._word[0] = 0
-            self.handle = carrier.irecv(self._peer, self._tag, self.data)
+        with self._lock:
+            if self.handle is None:
+                self._word[0] = 0
+                self.handle = carrier.irecv(self._peer, self._tag, self.data)
 
     def take(self, number: int) -> bool:
         """Have the message, whose word is there; False if it is not of the call of this number. Raises Lost."""
