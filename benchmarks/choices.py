@@ -3,8 +3,8 @@
     python -m benchmarks.choices --ranks 2,4 --sizes 8,1KiB,4KiB,8KiB,16KiB,64KiB,1MiB,16MiB
 
 Prices are made of what `unisono tune` has found on this machine, or else of a calibration before. All algorithms of the
-catalogue take turns; the least time of a call counts. What is printed is the time of what was chosen over that of the
-best, which is 1.00 for the best itself.
+catalogue take turns; the least time of a call counts, and where ranks outnumber processors the median. What is printed
+is the time of what was chosen over that of the best, which is 1.00 for the best itself.
 """
 
 from __future__ import annotations
