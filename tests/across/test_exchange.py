@@ -92,6 +92,28 @@ def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(arrives
     assert vectors[0].tolist() == vectors[1].tolist() == [6, 6, 6]
 
 
+def test_who_is_woken_by_what_a_failed_call_has_left_is_woken_again() -> None:
+    wires = Wires(Random(12))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    vectors = [torch.full((3,), rank + 1) for rank in range(2)]
+    failed = standing_pair(carriers, vectors, 1)
+    assert not failed[0].advance()
+    failed[0].give_up()
+    ranks = standing_pair(carriers, vectors, 2)
+    assert not ranks[1].advance()
+    for _ in range(2):
+        news = threading.Event()
+        assert ranks[1].wake(news.set)
+        while wires.move():
+            pass
+        until(news.is_set)
+        ranks[1].advance()
+        ranks[0].advance()
+    finish(ranks[:1], wires)
+    assert ranks[1].done
+    assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
+
+
 def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others() -> None:
     wires = Wires(Random(10))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]

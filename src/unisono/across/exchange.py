@@ -128,6 +128,7 @@ class Exchange:
                         handle.settle()
                 elif not wire.landing.take(self._number):  # it was for a call that has failed
                     wire.landing.post(carrier)
+                    self._awaited = None
                     continue
             elif kind == POST and wire.landing is not None:
                 wire.landing.post(carrier)
