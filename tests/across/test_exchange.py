@@ -14,6 +14,7 @@ from tests.support.message_runs import cut, run_messages, tag
 from tests.support.waiting import until
 from unisono.across import Exchange, Landings, Standing, exchange, landing, lower, memory, nap
 from unisono.across.buffers import Buffers
+from unisono.across.landing import Landing
 from unisono.across.program import FINAL
 from unisono.algorithms import CATALOGUE
 from unisono.carriers import Handle, Lost
@@ -37,7 +38,8 @@ def test_all_tables_at_random_timings(name: str, large: int, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_reduce.recursive_doubling", "all_to_all.bruck"])
-def test_the_same_exchange_in_many_calls(name: str) -> None:
+def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing, "_OFTEN", 2)
     schedule = CATALOGUE[name].schedule(4)
     for seed in range(4):
         run_messages(schedule, lower(schedule), 21, seed, apart=True, calls=6)
@@ -60,23 +62,57 @@ def test_a_receive_that_stands_is_posted_before_the_next_call_begins() -> None:
     wires = Wires(Random(7))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     vectors = [torch.full((3,), rank + 1) for rank in range(2)]
-    ranks = standing_pair(carriers, vectors, 1)
-    finish(ranks, wires)
-    assert wires.unmet == 0
+    ranks = standing_pair(carriers, [torch.ones(3, dtype=torch.int64) for _ in range(2)], 1)
+    for number in range(1, 4):
+        if number > 1:
+            ranks[0].again(number)
+            ranks[1].again(number)
+        for carrier in carriers:
+            Landings.of(carrier).post_used(carrier)
+        assert wires.unmet == 0, "it may be the last of its kind"
+        finish(ranks, wires)
     for rank, carrier in enumerate(carriers):
         Landings.of(carrier).post_used(carrier)
         assert wires.unmet == rank + 1, "nobody waits for what comes next, and there is room for it already"
-    others = standing_pair(carriers, vectors, 2)  # its steps have not been kept: the receives are the same
+    others = standing_pair(carriers, vectors, 4)  # its steps have not been kept: the receives are the same
     assert not others[0].advance()
     while wires.move():
         pass
     assert others[1].advance(), "the message was there before the call began"
     finish(others[:1], wires)
-    assert vectors[0].tolist() == vectors[1].tolist() == [6, 6, 6]
+    assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
+
+
+def test_what_no_exchange_uses_any_more_is_forgotten_unless_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    wires = Wires(Random(13))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+
+    def make(number: int) -> list[Exchange]:
+        return standing_pair(carriers, [torch.ones(3) for _ in range(2)], number)
+
+    def use(ranks: list[Exchange]) -> list[Landing]:
+        finish(ranks, wires)
+        places = ranks[0]._landings
+        for one in ranks:
+            one.close()
+        return places
+
+    first, second = make(1), make(2)
+    place = use(first)
+    assert make(3)[0]._landings == place, "there is one left that uses it"
+    wires = Wires(Random(14))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    assert use(make(1)) != use(make(2))
+    monkeypatch.setattr(landing, "_OFTEN", 1)
+    assert use(make(3)) == use(make(4))
+    assert second[0]._landings == place
 
 
 @pytest.mark.parametrize("arrives", [False, True], ids=["later", "before"])
-def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(arrives: bool) -> None:
+def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(
+    arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landing, "_OFTEN", 1)
     wires = Wires(Random(8))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     vectors = [torch.full((3,), rank + 1) for rank in range(2)]
@@ -114,7 +150,8 @@ def test_who_is_woken_by_what_a_failed_call_has_left_is_woken_again() -> None:
     assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
 
 
-def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others() -> None:
+def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing, "_OFTEN", 1)
     wires = Wires(Random(10))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     ranks = standing_pair(carriers, [torch.ones(3) for _ in range(2)], 1)
@@ -124,6 +161,15 @@ def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others() -> None:
     ranks[0].again(2)
     with pytest.raises(Lost):
         ranks[0].advance()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.bool, torch.float64], ids=str)
+def test_numbers_of_all_sizes_arrive_in_receives_that_stand(dtype: torch.dtype) -> None:
+    wires = Wires(Random(15))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    vectors = [torch.ones(5, dtype=dtype) for _ in range(2)]
+    finish(standing_pair(carriers, vectors, 1), wires)
+    assert all(vector.equal(torch.full((5,), 2, dtype=dtype)) for vector in vectors)
 
 
 def test_a_receive_that_two_threads_post_is_posted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +191,9 @@ def test_a_receive_that_two_threads_post_is_posted_once(monkeypatch: pytest.Monk
 
 
 def test_receives_that_stand_have_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing, "_STANDING_BYTES", 40)
+    monkeypatch.setattr(landing, "_OFTEN", 1)
+    monkeypatch.setattr(landing, "_RECEIVE_BYTES", 0)
+    monkeypatch.setattr(landing, "_STANDING_BYTES", 100)
     wires = Wires(Random(9))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     first = standing_pair(carriers, [torch.ones(3, dtype=torch.int64) for _ in range(2)], 1)
@@ -154,7 +202,7 @@ def test_receives_that_stand_have_limited_memory(monkeypatch: pytest.MonkeyPatch
     finish(second, wires)
     for carrier in carriers:
         Landings.of(carrier).post_used(carrier)
-    assert wires.unmet == 2, "three numbers and a word, of each rank; there is no room for one and a word"
+    assert wires.unmet == 2, "a line of each rank; there is no room for a second one"
     for one in (*first, *second):
         one.again(3)
     finish(second, wires)

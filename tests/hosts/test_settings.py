@@ -16,6 +16,7 @@ FIGURES = {
     "segment_bytes": (64 << 10, 1 << 20),
     "one_way_segment_bytes": (16 << 10, 512 << 10),
     "one_shot_bytes": (1 << 10, 64 << 10),
+    "crowd_one_shot_bytes": (16 << 10, 128 << 10),
     "zero_copy_bytes": (0, 32 << 10),
     "cross_memory_bytes": (0, 128 << 10),
     "fetch_bytes": (1 << 20, 0),

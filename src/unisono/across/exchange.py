@@ -226,6 +226,9 @@ class Exchange:
         if not self.done:
             self.give_up()
             return
+        if self._standing is not None:
+            for landing in self._landings:
+                self._standing.landings.give_back(landing)
         handles = [*self._earlier_sends, *(self._sends if self._settling is None else ())]
         if handles or self._settling:
             _SETTLER.settle(handles, self._give_back)

@@ -1,8 +1,9 @@
 """Where short messages arrive, call after call: their receives are posted before anybody needs them.
 
-A carrier moves a message once its receive has been posted, and the sender has heard of that. So a receive is posted
-again as soon as its message has been used, for the next call of its kind, whenever that is made. Its tag is the same in
-all of these; the word behind its bytes says of which call they are. What a failed call has left there is dropped.
+A carrier moves a message once its receive has been posted, and the sender has heard of that. So a receive that calls
+use again and again is posted as soon as its message has been used, for the next call of its kind, whenever that is
+made. Its tag is the same in all of these; the word behind its bytes says of which call they are. What a failed call has
+left there is dropped.
 """
 
 from __future__ import annotations
@@ -20,25 +21,32 @@ from ..carriers import Carrier, Handle, Lost
 
 __all__ = ["Landing", "Landings", "Standing"]
 
-_STANDING_BYTES = 16 << 20
-"""How much memory has receives that nobody may ever need; others are posted by the call that needs them."""
+_STANDING_BYTES, _RECEIVE_BYTES = 16 << 20, 4096
+"""How much memory may have receives that nobody may ever need, as their groups may be closed; and what a receive takes
+besides its data. Others are posted by the call that needs them."""
 
-_WORD = 8
+_OFTEN = 3
+"""A receive stands after so many calls."""
+
+_LINE, _WORD = 64, 8
 
 
 class Landing:
-    """The memory of one message of each call of a kind. handle: its receive, if posted.
+    """The memory of one message of each call of a kind. handle: its receive, if posted. whole: begins with the message,
+    and ends with a cache line. users: how many exchanges have it. uses: how many calls have used it. stands: its
+    receive is posted ahead.
 
     Any thread may post it, all else is for the one that makes the call.
     """
 
-    __slots__ = ("_lock", "_peer", "_stands", "_tag", "_word", "data", "handle")
+    __slots__ = ("_data", "_lock", "_word", "handle", "key", "stands", "users", "uses", "whole")
 
     def __init__(self, peer: int, tag: int, nbytes: int) -> None:
-        self._peer, self._tag, self._stands = peer, tag, False
+        self.key, self.stands, self.users, self.uses = (peer, tag, nbytes), False, 0, 0
         self._lock = threading.Lock()
-        self.data = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-        array: Any = self.data.numpy()
+        self.whole = torch.empty(-(-nbytes // _LINE) * _LINE, dtype=torch.uint8, device="cpu")
+        self._data = self.whole[:nbytes]
+        array: Any = self._data.numpy()
         self._word = memoryview(array)[-_WORD:].cast("q")
         self.handle: Handle | None = None
 
@@ -47,7 +55,7 @@ class Landing:
         with self._lock:
             if self.handle is None:
                 self._word[0] = 0
-                self.handle = carrier.irecv(self._peer, self._tag, self.data)
+                self.handle = carrier.irecv(*self.key[:2], self._data)
 
     def take(self, number: int) -> bool:
         """Have the message, whose word is there; False if it is not of the call of this number. Raises Lost."""
@@ -55,14 +63,6 @@ class Landing:
             self.handle.settle()
             self.handle = None
         return self._word[0] == number
-
-    def stand(self, room: int) -> int:
-        """How much of the room it takes from now on, if its receive may always be posted; -1: there is none."""
-        nbytes = self.data.nbytes
-        if not self._stands and nbytes <= room:
-            self._stands = True
-            return nbytes
-        return 0 if self._stands else -1
 
 
 class Landings:
@@ -81,15 +81,26 @@ class Landings:
         return _OF.setdefault(carrier, cls())
 
     def at(self, peer: int, tag: int, nbytes: int) -> Landing:
-        """The landing of messages from this rank of the world that have this tag and size."""
+        """The landing of messages from this rank of the world that have this tag and size, until it is given back."""
         key = peer, tag, nbytes
-        return self._all.get(key) or self._all.setdefault(key, Landing(*key))
+        landing = self._all.get(key) or self._all.setdefault(key, Landing(*key))
+        landing.users += 1
+        return landing
+
+    def give_back(self, landing: Landing) -> None:
+        """One exchange less uses it. To be called where calls of its kind are made."""
+        landing.users -= 1
+        if not (landing.users or landing.stands or landing.handle):
+            del self._all[landing.key]
 
     def has_used(self, landing: Landing) -> None:
         """What has arrived there is needed no more."""
-        taken = landing.stand(self._room)
-        if taken >= 0:
-            self._room -= taken
+        landing.uses += 1
+        nbytes = landing.whole.nbytes + _RECEIVE_BYTES
+        if not landing.stands and landing.uses >= _OFTEN and nbytes <= self._room:
+            self._room -= nbytes
+            landing.stands = True
+        if landing.stands:
             self._used.append(landing)
 
     def post_used(self, carrier: Carrier) -> None:

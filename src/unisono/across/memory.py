@@ -113,8 +113,8 @@ class Memory:
         if ends[-1] < LARGE_BYTES:
             size = -(-ends[-1] // _WORD) * _WORD + _WORD
             lands = None if leaves or landing is None else landing(size)
-            whole = lands.data if lands else self._take(size)[:size]
-            wire = self._packed([whole], whole, places, ends, leaves, marked=True)
+            whole = lands.whole if lands else self._take(size)
+            wire = self._packed([whole[:size]], whole, places, ends, leaves, marked=True)
             return wire._replace(short=True, landing=lands)
         word = [self._take(_WORD)[:_WORD]] if parcel.copied else []
         if parcel.direct and (leaves or not self._final or all(spot.where != FINAL for spot in parcel.spots)):
