@@ -17,7 +17,7 @@ from unisono.across.buffers import Buffers
 from unisono.across.landing import Landing
 from unisono.across.program import FINAL
 from unisono.algorithms import CATALOGUE
-from unisono.carriers import Handle, Lost
+from unisono.carriers import Handle, Lost, settler
 from unisono.carriers.settler import settle_apart
 from unisono.errors import InternalError
 
@@ -392,3 +392,19 @@ def test_a_thread_that_waits_apart_tells_when_it_is_over_and_waits_for_others_th
     assert isinstance(third.error, Lost)
     one.come.set()
     until(lambda: told == [2, 3, 1])
+
+
+def test_the_end_of_a_process_waits_for_its_threads_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settler, "_OPEN", set())
+    late, over = _LateHandle(), threading.Event()
+    settle_apart([late], over.set)
+    threading.Timer(0.1, late.come.set).start()
+    settler.end_threads()
+    assert over.is_set()
+    monkeypatch.setattr(settler, "_END_S", 0.05)
+    never = _LateHandle()
+    settle_apart([never], over.clear)
+    settler.end_threads()
+    assert over.is_set(), "it waits still"
+    never.come.set()
+    until(lambda: not settler._OPEN)

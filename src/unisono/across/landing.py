@@ -121,8 +121,8 @@ _OF: WeakKeyDictionary[Any, Landings] = WeakKeyDictionary()
 
 
 class Standing(NamedTuple):
-    """How short messages arrive in receives that are always posted. tag: of that from one rank to another in a round;
-    the same in all calls of a kind, of which only one is made at a time.
+    """How short messages arrive in receives that may stand. tag: of that from one rank to another in a round; the same
+    in all calls of a kind, of which only one is made at a time.
     """
 
     landings: Landings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,12 +13,13 @@ from .carrier import Handle, Lost
 
 __all__ = ["Settler", "Settling", "end_threads", "settle_apart"]
 
-
 _END_S = 1.0
 """How long the process waits for threads at its end."""
 
+_numbers = itertools.count()
 _OPEN: set[int] = set()
-"""The `Settling`s that a thread has still to do with."""
+"""The numbers of what threads have still to do. A forked process has none of these threads."""
+os.register_at_fork(after_in_child=_OPEN.clear)
 
 
 def _nothing() -> None:
@@ -51,16 +54,16 @@ class Settler:
     """A thread, made when there is something to wait for, that waits for one after the other."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[Settling] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[int, Settling]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def settle(
         self, handles: Sequence[Handle], then: Callable[[], None] = _nothing, at_end: Callable[[], object] = _nothing
     ) -> Settling:
         """Let the thread wait for these, after all that it was given before."""
-        settling = Settling(handles, then, at_end)
-        _OPEN.add(id(settling))
-        self._queue.put(settling)
+        settling, number = Settling(handles, then, at_end), next(_numbers)
+        _OPEN.add(number)
+        self._queue.put((number, settling))
         if self._thread is None or not self._thread.is_alive():  # in a forked process it is not
             self.replace()
         return settling
@@ -72,8 +75,7 @@ class Settler:
 
     def _run(self) -> None:
         while threading.current_thread() is self._thread:
-            settling = self._queue.get()
-            number = id(settling)
+            number, settling = self._queue.get()
             settling.settle()
             del settling  # which frees tensors
             _OPEN.discard(number)
