@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.message_runs import cut, run_messages, tag
+from tests.support.message_runs import Layout, cut, run_messages, tag
 from tests.support.waiting import until
 from unisono.across import Exchange, Landings, Standing, exchange, landing, lower, memory, nap
 from unisono.across.buffers import Buffers
@@ -34,7 +34,7 @@ def test_all_tables_at_random_timings(name: str, large: int, monkeypatch: pytest
             schedule = CATALOGUE[name].schedule(p, p // 2)
             programs = lower(schedule)
             for seed in range(SEEDS):
-                run_messages(schedule, programs, SIZES[seed % 4], seed, apart=bool(seed & 1))
+                run_messages(schedule, programs, SIZES[seed % 4], seed, layout=Layout.of(schedule, seed))
 
 
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_reduce.recursive_doubling", "all_to_all.bruck"])
@@ -42,8 +42,8 @@ def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(landing, "_OFTEN", 2)
     schedule = CATALOGUE[name].schedule(4)
     for seed in range(4):
-        run_messages(schedule, lower(schedule), 21, seed, apart=True, calls=6)
-        run_messages(schedule, lower(schedule), 21, seed, apart=True, calls=6, standing=True)
+        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6)
+        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, standing=True)
 
 
 def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor], number: int) -> list[Exchange]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.support.message_runs import run_messages
+from tests.support.message_runs import Layout, run_messages
 from unisono.across import MessageProgram, lower, memory, prove_messages
-from unisono.across.program import MOVE, POST, SEND, TAKE
+from unisono.across.program import FINAL, KEPT, MOVE, POST, SEND, TAKE
 from unisono.algorithms import CATALOGUE
 from unisono.errors import ProgramError
-from unisono.schedule import Schedule
+from unisono.schedule import ADD, COPY, Schedule, T, X, Y, send, trace
 
 TABLES = [
     ("all_reduce.circulant", 2),
@@ -113,7 +114,7 @@ def test_what_the_proof_accepts_is_right_at_any_timing(name: str, p: int, monkey
     schedule = CATALOGUE[name].schedule(p)
     accepted = [programs for programs in swapped(lower(schedule)) if not refused(schedule, programs)]
     for seed, programs in enumerate(accepted):
-        run_messages(schedule, programs, 13, seed, apart=bool(seed & 1))
+        run_messages(schedule, programs, 13, seed, layout=Layout.of(schedule, seed))
     assert accepted
 
 
@@ -152,6 +153,58 @@ def test_results_are_not_written_before_all_ranks_are_known_to_have_begun() -> N
     mutant = changed(programs, 1, parcels=parcels, writings=(replace(program.writings[0], spot=final),))
     with pytest.raises(ProgramError, match="while ranks may be in another call"):
         prove_messages(schedule, mutant)
+
+
+def own(generator: Callable[[Any, int], Iterator[Any]]) -> Schedule:
+    """A table of three ranks for all_reduce, with its result in buffer Y."""
+    return trace(generator, 3, 1, "all_reduce", result=Y)
+
+
+def inputs_sent_late(r: Any, p: int) -> Iterator[Any]:
+    yield [send(q, r, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
+    yield send(r, (r + 1) % p, 0, dbuf=T)
+
+
+def sums_at_rank_0(r: Any, p: int) -> Iterator[Any]:
+    yield [send(q, 0, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
+    yield [send(0, q, 0, sbuf=Y, dbuf=Y) for q in range(1, p)]
+
+
+@pytest.mark.parametrize("table", [inputs_sent_late, sums_at_rank_0])
+def test_a_result_beside_the_input_may_be_written_over_it(table: Callable[..., Any], monkeypatch: Any) -> None:
+    monkeypatch.setattr(memory, "LARGE_BYTES", 16)
+    schedule = own(table)
+    programs = lower(schedule)
+    prove_messages(schedule, programs)
+    for seed in range(60):
+        run_messages(schedule, programs, 13, seed, layout=Layout.of(schedule, seed))
+
+
+def test_an_input_that_is_read_later_is_not_overwritten_by_a_result() -> None:
+    schedule = own(inputs_sent_late)
+    programs = lower(schedule)
+    program = programs[1]
+    assert [writing.spot.where for writing in program.writings if writing.spot.buffer == Y] == [KEPT]
+    early = tuple(
+        replace(writing, spot=writing.spot._replace(where=FINAL)) if writing.spot.buffer == Y else writing
+        for writing in program.writings
+    )
+    with pytest.raises(ProgramError, match="may be written there"):
+        prove_messages(schedule, changed(programs, 1, writings=early))
+
+
+@pytest.mark.parametrize("schedule", [own(inputs_sent_late), CATALOGUE["all_reduce.one_shot"].schedule(3)])
+def test_an_input_over_which_a_result_comes_is_not_sent_from_where_it_lies(schedule: Schedule) -> None:
+    programs = lower(schedule)
+    refusals = 0
+    for rank, program in enumerate(programs):
+        for number, parcel in enumerate(program.parcels):
+            sends = any(row == (SEND, number) for row in program.rows)
+            if sends and not parcel.direct and parcel.spots[0].buffer == X:
+                parcels = (*program.parcels[:number], replace(parcel, direct=True), *program.parcels[number + 1 :])
+                assert refused(schedule, changed(programs, rank, parcels=parcels)), (rank, number)
+                refusals += 1
+    assert refusals
 
 
 def test_a_message_of_another_size_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from itertools import pairwise
 from random import Random
 
@@ -14,7 +15,7 @@ from unisono.across import Exchange, Landings, MessageProgram, Standing
 from unisono.across.program import FINAL
 from unisono.schedule import BLOCKED, Schedule, X, Y, even_bounds, execute
 
-__all__ = ["combined", "cut", "elements", "run_messages", "tag"]
+__all__ = ["Layout", "combined", "cut", "elements", "run_messages", "tag"]
 
 _SALT = 7
 
@@ -40,14 +41,32 @@ def cut(vector: torch.Tensor, chunks: int) -> list[torch.Tensor]:
     return [vector[a:b] for a, b in pairwise(bounds)]
 
 
-class _Place:
-    """The memory of one rank. apart: input, intermediate values and results do not share any."""
+class Layout(Enum):
+    """Which memory of a rank is one."""
 
-    def __init__(self, schedule: Schedule, values: np.ndarray, *, apart: bool) -> None:
+    ONE = "input, intermediate values and results, as far as a buffer has them"
+    APART = "none"
+    IN_PLACE = "input and results"
+
+    @classmethod
+    def of(cls, schedule: Schedule, seed: int) -> Layout:
+        """One of those that calls of this table can have."""
+        never_in_place = schedule.collective == "all_to_all"
+        return [cls.ONE, cls.APART, cls.IN_PLACE][seed % (2 if never_in_place else 3)]
+
+
+class _Place:
+    """The memory of one rank."""
+
+    def __init__(self, schedule: Schedule, values: np.ndarray, layout: Layout) -> None:
         self.given = torch.tensor(values)
-        self.kept = torch.full_like(self.given, -1) if apart else self.given
+        self.kept = self.given if layout is Layout.ONE else torch.full_like(self.given, -1)
         self.y = torch.zeros_like(self.given)
-        self.final = torch.full_like(self.given, -2) if apart else self.y if schedule.result == Y else self.given
+        self.final = {
+            Layout.ONE: self.y if schedule.result == Y else self.given,
+            Layout.APART: torch.full_like(self.given, -2),
+            Layout.IN_PLACE: self.given,
+        }[layout]
 
     def of(self, buffer: int, where: int) -> torch.Tensor:
         """Where values of a buffer end."""
@@ -60,7 +79,7 @@ def run_messages(
     wanted: int,
     seed: int,
     *,
-    apart: bool = False,
+    layout: Layout = Layout.ONE,
     calls: int = 1,
     standing: bool = False,
 ) -> None:
@@ -72,7 +91,7 @@ def run_messages(
     wires, n = Wires(random), elements(schedule, wanted)
     carriers = [InProcessCarrier(wires, rank + _SALT) for rank in range(p)]
     values = [np.array([random.randrange(65_521) for _ in range(n)], dtype=np.int64) for _ in range(p)]
-    places = [_Place(schedule, values[rank], apart=apart) for rank in range(p)]
+    places = [_Place(schedule, values[rank], layout) for rank in range(p)]
 
     def combine(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
         out.copy_(torch.from_numpy(combined(first.numpy(), second.numpy())))
@@ -89,8 +108,8 @@ def run_messages(
             tag,
             standing=Standing(Landings.of(carriers[rank]), lambda round_: round_) if standing else None,
             y=cut(place.y, chunks),
-            given=cut(place.given, chunks) if apart else None,
-            final=cut(place.final, chunks) if apart else None,
+            given=None if layout is Layout.ONE else cut(place.given, chunks),
+            final=None if layout is Layout.ONE else cut(place.final, chunks),
         )
 
     exchanges = [exchange(rank) for rank in range(p)]
@@ -103,7 +122,7 @@ def run_messages(
         _finish(exchanges, wires, random)
         assert wires.unmet == 0 or (standing and wires.untaken == 0)
         _check(schedule, programs, places, values)
-        if apart:
+        if layout is Layout.APART:
             assert all(np.array_equal(place.given.numpy(), mine) for place, mine in zip(places, values, strict=True))
     for one in exchanges:
         one.close()

@@ -74,6 +74,7 @@ class Exchange:
         standing: Standing | None = None,
         journal: Journal | None = None,
         y: Sequence[torch.Tensor] = (),
+        t: Sequence[int] = (),
         given: Sequence[torch.Tensor] | None = None,
         final: Sequence[torch.Tensor] | None = None,
     ) -> None:
@@ -81,7 +82,7 @@ class Exchange:
         self._standing, self._journal = standing, journal
         self._combine = combine or _no_combine
         self._peers = [peers[parcel.peer] for parcel in program.parcels]
-        self._memory = Memory(_BUFFERS, chunks, y, given, final)
+        self._memory = Memory(_BUFFERS, chunks, y, t, given, final)
         self._wires: dict[int, Wire] = {}
         self._landings: list[Landing] = []
         self._lends = False

@@ -3,7 +3,8 @@
 A message may leave straight from its places, and arrive straight in them, where no timing lets another use come
 between; else it is copied. What a slot holds is a *version*; each write makes a new one. The versions of a slot lie in
 up to three places (see GIVEN, KEPT and FINAL), but are treated here as if these were one: the caller's tensors may
-overlap in this way.
+overlap in this way. For the same reason a chunk of the result is treated as if it lay in that of the input, see
+`memory_of`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,22 @@ from ..errors import ProgramError
 from ..schedule import Move, Schedule, T, X, moves
 from ..schedule.contract import Slot
 from .clocks import Clock, after_round, at_start
-from .program import FINAL, GIVEN, KEPT, MOVE, POST, SEND, TAKE, Deed, MessageProgram, Parcel, Piece, Spot, Writing
+from .program import (
+    FINAL,
+    GIVEN,
+    KEPT,
+    MOVE,
+    POST,
+    SEND,
+    TAKE,
+    Deed,
+    MessageProgram,
+    Parcel,
+    Piece,
+    Spot,
+    Writing,
+    memory_of,
+)
 
 __all__ = ["lower"]
 
@@ -60,25 +76,32 @@ class _Write:
     version: int
     sources: list[tuple[_Letter | Slot, int]]
 
-    def other_slots(self) -> list[Slot]:
-        """What it reads of its own rank, but for the slot itself."""
-        return [source for source, _ in self.sources if not isinstance(source, _Letter) and source != self.slot]
+    def slots(self) -> list[Slot]:
+        """What it reads of its own rank."""
+        return [source for source, _ in self.sources if not isinstance(source, _Letter)]
 
 
 @dataclass(eq=False)
 class _Table:
     """What is known of a table's slots while its rounds are gone through.
 
-    version: of what a slot holds. used: in which round, after its sends, a message may come to be written to it.
-    flying: the messages that may still be leaving it. heard: its last write was when all ranks were known to have
-    begun.
+    By slot: version: of what it holds. heard: its last write was when all ranks were known to have begun. written: the
+    round of that write.
+    By memory: used: in which round, after its sends, a message may come to be written to it. flying: the messages that
+    may still be leaving it, with the slots that they leave. read: the last round that reads the input there.
     """
 
     schedule: Schedule
     version: dict[Slot, int] = field(default_factory=dict)
     used: dict[Slot, int] = field(default_factory=dict)
-    flying: dict[Slot, list[_Letter]] = field(default_factory=dict)
+    flying: dict[Slot, list[tuple[_Letter, Slot]]] = field(default_factory=dict)
     heard: dict[Slot, bool] = field(default_factory=dict)
+    read: dict[Slot, int] = field(default_factory=dict)
+    written: dict[Slot, int] = field(default_factory=dict)
+
+    def memory(self, slot: Slot) -> Slot:
+        """The slot that stands for its memory."""
+        return memory_of(self.schedule, slot)
 
     def where(self, slot: Slot, version: int) -> Spot:
         """The place of a version, once all rounds have been gone through."""
@@ -86,7 +109,8 @@ class _Table:
         if version == 0:
             return Spot(buffer, chunk, GIVEN if buffer == X else KEPT)
         last = version == self.version[slot] and buffer == self.schedule.result and buffer != T
-        return Spot(buffer, chunk, FINAL if last and self.heard[slot] else KEPT)
+        unread = self.read.get(self.memory(slot), -1) <= self.written[slot]
+        return Spot(buffer, chunk, FINAL if last and unread and self.heard[slot] else KEPT)
 
 
 def lower(schedule: Schedule) -> tuple[MessageProgram, ...]:
@@ -103,6 +127,7 @@ def lower(schedule: Schedule) -> tuple[MessageProgram, ...]:
         letters.append(sent)
         writes.append(written)
         clock = after
+    _results(table, clock)
     return tuple(_program(table, rank, letters, writes) for rank in range(schedule.ranks))
 
 
@@ -132,23 +157,27 @@ def _readers_first(table: _Table, writes: list[_Write]) -> list[_Write]:
     """A write of what another write of the round reads on the same rank comes after that one."""
     order: list[_Write] = []
     while writes:
-        read = {source for write in writes for source in write.other_slots()}
-        free = [write for write in writes if write.slot not in read]
+        readers = [(table.memory(source), write) for write in writes for source in write.slots()]
+        early = {memory for memory, write in readers if memory != table.memory(write.slot)}
+        free = [write for write in writes if table.memory(write.slot) not in early]
         if not free:
             raise ProgramError(f"{table.schedule.name}: a rank exchanges chunks with itself in one round; use buffer T")
         order += free
-        writes = [write for write in writes if write.slot in read]
+        writes = [write for write in writes if write not in free]
     return order
 
 
 def _arrivals(table: _Table, k: int, letters: list[_Letter], writes: list[_Write]) -> None:
     """Which messages may arrive straight in their places, and from which round on: nobody else uses these."""
-    sent = {source for letter in letters for source, _ in letter.slots}
-    read = {source for write in writes for source, _ in write.sources if not isinstance(source, _Letter)}
+    away = [source for letter in letters for source, _ in letter.slots]
+    here = [source for write in writes for source in write.slots()]
+    sent, read = ({table.memory(source) for source in some} for some in (away, here))
+    table.read.update((source, k) for source in (*away, *here) if not table.version.get(source, 0))
     for letter in letters:
-        letter.straight_in = letter.sole and not any(slot in sent or slot in read for _, slot in letter.slots)
+        places = [table.memory(slot) for _, slot in letter.slots]
+        letter.straight_in = letter.sole and sent.isdisjoint(places) and read.isdisjoint(places)
         if letter.straight_in:
-            letter.post = max(table.used.get(slot, 0) for _, slot in letter.slots)
+            letter.post = max(table.used.get(place, 0) for place in places)
     table.used.update(dict.fromkeys(sent, k))
     table.used.update(dict.fromkeys(read, k + 1))
 
@@ -159,16 +188,25 @@ def _departures(
     """Which messages cannot leave straight from their places: these are written before they have surely left."""
     for letter in letters:
         for source, _ in letter.slots:
-            table.flying.setdefault(source, []).append(letter)
+            table.flying.setdefault(table.memory(source), []).append((letter, source))
     for write in writes:
         first = write.sources[0][0]
         # What arrives straight is written by the carrier: only what its sender knew is sure to have happened before.
         knows = clock[first.src] if isinstance(first, _Letter) and first.straight_in else after[write.slot[0]]
-        for letter in table.flying.pop(write.slot, ()):
+        for letter, _ in table.flying.pop(table.memory(write.slot), ()):
             letter.straight_out &= bool(knows[letter.dst] >= letter.round + 2)
         table.version[write.slot] = write.version
         table.heard[write.slot] = bool(knows.all())
-        table.used[write.slot] = k + 1
+        table.written[write.slot] = k
+        table.used[table.memory(write.slot)] = k + 1
+
+
+def _results(table: _Table, clock: Clock) -> None:
+    """Results that are not FINAL are copied in the end, to where messages may still be leaving the input."""
+    for slot in table.version:
+        for letter, source in table.flying.get(table.memory(slot), ()) if slot[1] == table.schedule.result else ():
+            if source != slot:
+                letter.straight_out &= bool(clock[slot[0]][letter.dst] >= letter.round + 2)
 
 
 def _program(table: _Table, rank: int, letters: list[list[_Letter]], writes: list[list[_Write]]) -> MessageProgram:

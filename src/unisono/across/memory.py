@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from secrets import randbits
 from typing import Any, NamedTuple
 
@@ -82,8 +82,9 @@ NO_WIRE = Wire([], memoryview(b""), (0, 0), 0, [], False, [], False)
 class Memory:
     """Where the places of a program are. Without chunks, all of them are empty.
 
-    chunks, y: the places of buffers X and Y. given: those of the input, if others. final: those of the results, if
-    others; nothing arrives there but by a copy. taken: the buffers that are in use.
+    chunks, y: the places of buffers X and Y. t: the elements of each chunk of buffer T, by default those of X. given:
+    the places of the input, if others. final: those of the results, if others; nothing arrives there but by a copy.
+    taken: the buffers that are in use.
     """
 
     def __init__(
@@ -91,11 +92,13 @@ class Memory:
         buffers: Buffers,
         chunks: Sequence[torch.Tensor],
         y: Sequence[torch.Tensor],
+        t: Sequence[int],
         given: Sequence[torch.Tensor] | None,
         final: Sequence[torch.Tensor] | None,
     ) -> None:
         self._buffers = buffers
         self._kept = [chunks, y]
+        self._t = t or [chunk.numel() for chunk in chunks]
         self._given = chunks if given is None else given
         self._final = final
         self._dtype = chunks[0].dtype if len(chunks) else torch.uint8
@@ -131,9 +134,10 @@ class Memory:
         """What is done for consecutive writes of one round. wires: messages, by the numbers of their parcels."""
         writes = [self._steps(writing, wires) for writing in writings]
         actions: list[Action] = []
-        for _, alike in groupby(writes, key=len):  # neighbours that consist of as many steps may be one
-            for steps in zip(*alike, strict=True):
-                actions += _actions(steps)
+        for _, some in groupby(writes, key=len):  # neighbours that consist of as many steps may be one
+            alike = [*some]
+            turns = [*chain.from_iterable(alike)] if _any_reads_another(alike) else chain(*zip(*alike, strict=True))
+            actions += _actions([*turns])
         return actions
 
     def _steps(self, writing: Writing, wires: Mapping[int, Wire]) -> list[_Step]:
@@ -145,12 +149,15 @@ class Memory:
         ]
         if len(sources) == 1:
             return [] if sources[0] is out else [(out, sources[0])]
-        # The slot's own value must not be overwritten before its turn: until then the sum is in the first message.
-        own = next((n for n, s in enumerate(writing.sources) if isinstance(s, Spot) and s[:2] == writing.spot[:2]), 0)
-        value = sources[0]
+        # What lies where the sum goes, as the input of a call in place, must not be overwritten before its turn: until
+        # then the sum is in the first message, or, where that is none, in memory of its own.
+        own = max((n for n, source in enumerate(sources) if _meet(source, out)), default=0)
+        value = early = sources[0]
+        if own > 1 and not isinstance(writing.sources[0], Piece):
+            early = _span(self._room(out.stop - out.start))
         steps: list[_Step] = []
         for n, source in enumerate(sources[1:], 1):
-            into = out if n >= own else sources[0]
+            into = out if n >= own else early
             steps.append((into, value, source))
             value = into
         return steps
@@ -176,18 +183,18 @@ class Memory:
         """The memory of a place."""
         span = self._spans.get(spot)
         if span is None:
-            tensor = self._tensor(spot)
-            start = tensor.data_ptr()
-            span = self._spans[spot] = _Span(tensor, tensor.untyped_storage().data_ptr(), start, start + tensor.nbytes)
+            span = self._spans[spot] = _span(self._tensor(spot))
         return span
+
+    def _room(self, nbytes: int) -> torch.Tensor:
+        return self._take(nbytes)[:nbytes].view(self._dtype)
 
     def _tensor(self, spot: Spot) -> torch.Tensor:
         buffer, chunk, where = spot
         if not len(self._kept[X]):
             return torch.empty(0, dtype=self._dtype, device="cpu")
         if buffer == T:
-            nbytes = self._kept[X][chunk].nbytes
-            return self._take(nbytes)[:nbytes].view(self._dtype)
+            return self._room(self._t[chunk] * self._dtype.itemsize)
         if where == GIVEN:
             return self._given[chunk]
         return self._final[chunk] if where == FINAL and self._final is not None else self._kept[buffer][chunk]
@@ -196,6 +203,25 @@ class Memory:
         buffer = self._buffers.take(nbytes)
         self.taken.append(buffer)
         return buffer
+
+
+def _span(tensor: torch.Tensor) -> _Span:
+    start = tensor.data_ptr()
+    return _Span(tensor, tensor.untyped_storage().data_ptr(), start, start + tensor.nbytes)
+
+
+def _meet(one: _Span, two: _Span) -> bool:
+    """Do they share memory?"""
+    return max(one.start, two.start) < min(one.stop, two.stop)
+
+
+def _any_reads_another(writes: Sequence[Sequence[_Step]]) -> bool:
+    """Does one of several writes read in a later step what another may have written in an earlier one?"""
+    outs = [steps[-1][0] for steps in writes if steps]
+    return any(
+        _meet(source, out) for steps in writes for step in steps[1:] for source in step[1:] for out in outs
+        if out is not steps[-1][0]
+    )  # fmt: skip
 
 
 def _wire(

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from ..schedule import Schedule, X, Y
+from ..schedule.contract import Slot
+
 __all__ = [
     "FINAL",
     "GIVEN",
@@ -31,6 +34,7 @@ __all__ = [
     "Piece",
     "Spot",
     "Writing",
+    "memory_of",
 ]
 
 POST, SEND, TAKE, MOVE = range(4)
@@ -46,6 +50,18 @@ class Spot(NamedTuple):
     buffer: int
     chunk: int
     where: int
+
+
+def memory_of(schedule: Schedule, slot: Slot) -> Slot:
+    """The slot that stands for the memory of this one: two slots with the same may be one memory.
+
+    In a call in place, a chunk of the result (buffer Y) is the same memory as that chunk of the input (buffer X). So it
+    is where a rank's own block is a part of the larger tensor. An all_to_all is never in place.
+    """
+    rank, buffer, chunk = slot
+    if buffer == Y == schedule.result and schedule.collective != "all_to_all":
+        return rank, X, chunk
+    return slot
 
 
 class Piece(NamedTuple):

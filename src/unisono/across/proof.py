@@ -14,7 +14,7 @@ from ..errors import ProgramError
 from ..schedule import Schedule, moves
 from ..schedule.contract import Slot
 from ..schedule.fault import slot_text
-from .program import FINAL, GIVEN, MOVE, POST, TAKE, MessageProgram, Parcel, Piece
+from .program import FINAL, GIVEN, KEPT, MOVE, POST, TAKE, MessageProgram, Parcel, Piece, memory_of
 
 __all__ = ["prove_messages"]
 
@@ -59,21 +59,24 @@ class _Side:
 def prove_messages(schedule: Schedule, programs: Sequence[MessageProgram]) -> None:
     """Prove that all ranks come to their end, with the values of the table in all slots, at any timing.
 
-    And that no deed touches what the carrier has at that time, and that FINAL places are written when all ranks have
-    begun. Raises ProgramError.
+    And that no deed touches what the carrier has at that time, that FINAL places are written when all ranks have begun,
+    and that all this is so, too, where input and result are one memory (`memory_of`). Raises ProgramError.
     """
     _Run(schedule, programs).run()
 
 
 class _Run:
     def __init__(self, schedule: Schedule, programs: Sequence[MessageProgram]) -> None:
-        self.name = schedule.name
+        self.schedule, self.name = schedule, schedule.name
         self.numbers: dict[tuple[int, ...] | Slot, int] = {}
         self.want = self.expected(schedule)
         self.values: dict[Slot, int] = {}
         self.places: dict[Slot, int] = {}
         self.flights: dict[_Key, _Flight] = {}
-        self.leaving: dict[Slot, list[_Key]] = {}
+        self.leaving: dict[Slot, list[tuple[_Key, Slot]]] = {}
+        """By memory: the messages that may be leaving it, and the slots that they leave."""
+        self.gone: dict[Slot, Slot] = {}
+        """The memory in which the input is no more, and the result that has been written there."""
         ranks = schedule.ranks
         self.sides = [_Side(program, [int(q == r) for q in range(ranks)]) for r, program in enumerate(programs)]
 
@@ -105,6 +108,8 @@ class _Run:
                 raise self.fault(rank, "waits for a message for ever")
             if side.open or side.landed:
                 raise self.fault(rank, "leaves a message where it has arrived")
+        for slot in self.places:
+            self.copied(slot)
         for slot, value in self.want.items():
             if self.values.get(slot) != value:
                 raise self.fault(slot[0], f"ends with a wrong value in {slot_text(slot)}")
@@ -134,9 +139,9 @@ class _Run:
     def post(self, rank: int, side: _Side, number: int, parcel: Parcel) -> None:
         if number in side.open or number in side.taken:
             raise self.fault(rank, "posts a receive twice")
-        slots = [(rank, *spot[:2]) for spot in parcel.spots] if parcel.direct else []
+        slots = [self.memory((rank, *spot[:2])) for spot in parcel.spots] if parcel.direct else []
         self.free(rank, slots)
-        flying = [key for slot in slots for key in self.leaving.get(slot, ())]
+        flying = [key for slot in slots for key, _ in self.leaving.get(slot, ())]
         side.open[number] = _Open(list(side.clock), slots, flying)
 
     def send(self, rank: int, side: _Side, parcel: Parcel) -> None:
@@ -147,7 +152,7 @@ class _Run:
         values = [self.read(rank, slot, spot.where) for slot, spot in zip(slots, parcel.spots, strict=True)]
         self.flights[key] = _Flight(values, list(side.clock))
         for slot in slots if parcel.direct else ():
-            self.leaving.setdefault(slot, []).append(key)
+            self.leaving.setdefault(self.memory(slot), []).append((key, slot))
 
     def take(self, rank: int, side: _Side, number: int, parcel: Parcel) -> bool:
         flight = self.flights.get((parcel.round, parcel.peer, rank))
@@ -173,6 +178,7 @@ class _Run:
         writing = side.program.writings[number]
         spot, sources = writing.spot, writing.sources
         slot, values, direct = (rank, *spot[:2]), [], False
+        memory = self.memory(slot)
         for source in sources:
             if not isinstance(source, Piece):
                 values.append(self.read(rank, (rank, *source[:2]), source.where))
@@ -184,14 +190,25 @@ class _Run:
             direct = parcel.direct
             if direct and (len(sources) > 1 or parcel.spots[source.place] != spot):
                 raise self.fault(rank, "combines what has arrived in another place")
-        knows = side.landed.pop(slot, side.clock) if direct else side.clock
-        self.free(rank, [slot])
-        for key in self.leaving.pop(slot, ()):
+        knows = side.landed.pop(memory, side.clock) if direct else side.clock
+        self.free(rank, [memory])
+        for key, _ in self.leaving.pop(memory, ()):
             self.has_left(rank, key, side.clock)
         self.put(rank, slot, spot.where, self.combined(values), knows)
 
+    def memory(self, slot: Slot) -> Slot:
+        return memory_of(self.schedule, slot)
+
+    def copied(self, slot: Slot) -> None:
+        """A result that is KEPT is copied in the end, to where the input may be, which no message may be leaving."""
+        rank, memory = slot[0], self.memory(slot)
+        if memory != slot and self.places[slot] == KEPT:
+            for key, source in self.leaving.get(memory, ()):
+                if source != slot:
+                    self.has_left(rank, key, self.sides[rank].clock)
+
     def free(self, rank: int, slots: list[Slot]) -> None:
-        """Nobody may touch what a posted receive may write, or has written, before it is moved."""
+        """Nobody may touch memory that a posted receive may write, or has written, before it is moved."""
         side = self.sides[rank]
         for slot in slots:
             if slot in side.landed or any(slot in entry.slots for entry in side.open.values()):
@@ -203,7 +220,10 @@ class _Run:
             raise self.fault(rank, f"writes what may still be on its way to rank {receiver}")
 
     def read(self, rank: int, slot: Slot, where: int) -> int:
-        self.free(rank, [slot])
+        memory = self.memory(slot)
+        self.free(rank, [memory])
+        if where == GIVEN and memory in self.gone:
+            raise self.fault(rank, f"reads {slot_text(slot)} when {slot_text(self.gone[memory])} may be written there")
         if self.places.get(slot, GIVEN if slot[1] == 0 else 1) != where:
             raise self.fault(rank, f"reads an old value of {slot_text(slot)}")
         return self.values.get(slot, self.number(slot))
@@ -216,3 +236,5 @@ class _Run:
         if self.places.get(slot) == FINAL:
             raise self.fault(rank, f"writes the result {slot_text(slot)} twice")
         self.values[slot], self.places[slot] = value, where
+        if where == FINAL:
+            self.gone[self.memory(slot)] = slot

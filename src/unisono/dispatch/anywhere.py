@@ -11,6 +11,7 @@ from ..choose.spanning import choose_spanning
 from ..engine.written import mark_written, needed_by_autograd
 from ..errors import InternalError
 from ..schedule import BLOCKED
+from .copies import Copies
 from .debug import debug_line
 from .known import What
 from .planning import check_order
@@ -18,7 +19,7 @@ from .rank_order import needs_rank_order, plan_in_rank_order
 from .request import Request, Tensors
 from .span_plan import SpanPlan, plan_span
 from .span_run import run_span
-from .step import Action, How, contiguous, plan_inside
+from .step import Action, How, plan_inside
 
 __all__ = ["plan_step"]
 
@@ -35,17 +36,17 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
 
 
 def _plan_over_hosts(how: How, request: Request) -> Action:
-    group = how.group
-    inp, out, copy_back = contiguous(request, group)
+    group, copies = how.group, Copies.of(request, how.group)
     plan = _plan(how, request)
     written = needed_by_autograd(request.written_on(group.rank))
 
     def action(where: str | None) -> Tensors:
         began = time.perf_counter()
-        run_span(group, plan, request, inp, out, how.timeout_s, where)
+        copies.take()
+        run_span(group, plan, request, copies.inp, copies.out, how.timeout_s, where)
         if group.host.config.debug:
             debug_line(group, plan.record, request.like.nbytes, plan.why, began)
-        copy_back()
+        copies.give()
         mark_written(written)
         return request.out
 

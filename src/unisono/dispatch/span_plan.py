@@ -25,7 +25,7 @@ from ..engine.notebook import ProgramRow
 from ..errors import InternalError
 from ..membership.group import Group
 from ..records import CallRecord, digest
-from ..schedule import BLOCKED, DBUF, DCHUNK, DST, SBUF, SCHUNK, SRC, Schedule, X, Y, contract, expand, prove
+from ..schedule import BLOCKED, DBUF, DCHUNK, DST, SBUF, SCHUNK, SRC, Schedule, T, X, Y, contract, expand, prove
 from .chunks import Cut, Scratch
 from .request import Request
 
@@ -75,8 +75,9 @@ class Leg:
 
     number: differs among the legs of a call. peers: the ranks that take part, of the group. kept: where the chunks of
     the program's buffers X and Y are, in scratch memory. brings: what has to be copied there before, from the user's
-    input. given, final: other places of the input and of the results, if this leg reads the user's input and writes the
-    user's output itself. results: where the sums of all ranks are in the end.
+    input. temporary: the elements of each chunk of buffer T, if the program has that. given, final: other places of the
+    input and of the results, if this leg reads the user's input and writes the user's output itself. results: where the
+    sums of all ranks are in the end.
     """
 
     number: int
@@ -84,6 +85,7 @@ class Leg:
     peers: tuple[int, ...]
     kept: tuple[tuple[At | None, ...], tuple[At | None, ...]]
     brings: tuple[At, ...]
+    temporary: tuple[int, ...]
     given: tuple[At | None, ...]
     final: tuple[At | None, ...]
     results: tuple[At, ...]
@@ -282,11 +284,12 @@ class _Maker:
         index, table, cells = part.members.index(self._me), part.table, part.cells
         program = _programs(table)[index]
         used = sorted(_used(table, index)) if part.collective != "barrier" else []
+        has_temporary = any(buffer == T for buffer, _ in used)
         brings: list[At] = []
         kept, given, final = (dict[tuple[int, int], At]() for _ in range(3))
         for buffer, k in used:
             cell, slot = cells[k], (buffer, k)
-            if not cell:
+            if buffer == T or not cell:
                 continue
             homes = {self._at.get((buffer, chunk)) for chunk in cell}
             kept[slot] = At(cell[0], cell[-1], _SCRATCH[buffer])
@@ -312,6 +315,7 @@ class _Maker:
 
         return Leg(
             number, program, part.members, (side(X), side(Y)), tuple(brings),
+            tuple(sum(map(self._cut.size, cell)) for cell in cells) if has_temporary else (),
             side(X, given) if given else (), side(table.result, final) if final else (),
             tuple(ChainMap(final, kept)[slot] for slot in ends),
         )  # fmt: skip

@@ -28,7 +28,7 @@ from .known import as_list
 from .request import Request, Tensors, is_one
 from .span_inside import View, inside_request
 from .span_plan import At, Home, Inside, Leg, SpanPlan, Wave
-from .step import Action, How, plan_inside
+from .step import Action, How, plan_plain
 
 if TYPE_CHECKING:
     from ..membership.span import Span
@@ -259,7 +259,7 @@ class _Maker:
         for part in parts:
             if any(part.sizes):
                 how = How(self._local(), False, part.algorithm, self._allowed_s)
-                yield plan_inside(how, inside_request(part, self._request, seat, view, self._empty))
+                yield plan_plain(how, inside_request(part, self._request, seat, view, self._empty))
 
     def _local(self) -> Group:
         """The group of this host's ranks, which all have entered this call."""
@@ -289,7 +289,7 @@ class _Maker:
             standing = Standing(Landings.of(carrier), partial(self._tags.standing, leg, number & 1))
         return Exchange(
             carrier, leg.program, peers, kept, combine, number, partial(self._tags.of, leg),
-            standing=standing, journal=self._journal(wave, leg), y=fetched, given=given, final=final,
+            standing=standing, journal=self._journal(wave, leg), y=fetched, t=leg.temporary, given=given, final=final,
         )  # fmt: skip
 
     def _journal(self, wave: int, leg: Leg) -> Journal:

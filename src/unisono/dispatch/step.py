@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from ..engine.tensors import as_bits, make_plain
 from ..engine.written import mark_written, needed_by_autograd
 from ..errors import MismatchError
 from ..membership.group import Group
 from ..records import only_lowerings_differ
 from ..units import seconds
+from .copies import Copies
 from .known import What, as_list, keep
 from .learn import stage_private
 from .mixed import stage_for_a_while, takes_turn, waits_its_turn
@@ -21,7 +20,7 @@ from .planning import make_plan
 from .request import Request, Tensors, is_one
 from .shortcut import run_plan
 
-__all__ = ["Action", "How", "contiguous", "plan_inside"]
+__all__ = ["Action", "How", "plan_inside", "plan_plain"]
 
 Action = Callable[[str | None], Any]
 """Makes a planned call. Takes the user's line, if it is known; returns the result."""
@@ -38,16 +37,31 @@ class How(NamedTuple):
 
 def plan_inside(how: How, request: Request, known_as: What | None = None) -> Action:
     """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
-    group = how.group
-    inp, out, copy_back = contiguous(request, group)
+    copies = Copies.of(request, how.group)
+    plain = request._replace(inp=copies.inp, out=copies.out)
+    untouched = _same(plain.inp, request.inp) and (is_one(plain.out) or _same(plain.out, request.out))
+    move = plan_plain(how, plain, known_as if untouched else None)
+    written = needed_by_autograd(request.written_on(how.group.rank))
+
+    def action(where: str | None) -> Tensors:
+        copies.take()
+        move(where)
+        copies.give()
+        mark_written(written)
+        return request.out
+
+    return action
+
+
+def plan_plain(how: How, request: Request, known_as: What | None = None) -> Action:
+    """The same on tensors that are plain, and that may be written at once."""
+    group, inp, out = how.group, request.inp, request.out
     plan = make_plan(group, request, inp, out, how.algorithm)
-    untouched = _same(inp, request.inp) and (is_one(out) or _same(out, request.out))
-    if known_as is not None and untouched and not waits_its_turn(group, plan):
+    if known_as is not None and not waits_its_turn(group, plan):
         keep(group, plan, known_as, inp, out)
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)
     timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
-    written = needed_by_autograd(request.written_on(group.rank))
 
     def action(where: str | None) -> Tensors:
         nonlocal plan
@@ -67,43 +81,10 @@ def plan_inside(how: How, request: Request, known_as: What | None = None) -> Act
             except BaseException:
                 group.hold(used, kept_inp, kept_out)
                 raise
-        copy_back()
-        mark_written(written)
         _ = kept_inp, kept_out  # alive until here
-        return request.out
+        return out
 
     return action
-
-
-def contiguous(request: Request, group: Group) -> tuple[Tensors, Tensors, Callable[[], None]]:
-    """The input and output of a call, contiguous, and a function that copies results back to the user's tensors.
-
-    With `keep_inputs`, a call in place works on copies: the user's tensors change only when it has succeeded.
-    """
-    written = bool(request.written_on(group.rank))
-    keeps = request.in_place and group.host.config.keep_inputs
-    back: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def result(tensor: torch.Tensor) -> torch.Tensor:
-        copy = make_plain(tensor)
-        if copy is tensor and keeps:
-            copy = tensor.detach().clone()
-        if copy is not tensor and written:
-            back.append((as_bits(tensor.data), as_bits(copy)))  # .data: a version counter of its own
-        return copy
-
-    def finish() -> None:
-        for tensor, copy in back:
-            tensor.copy_(copy)
-
-    def each(tensors: Tensors, change: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
-        if tensors is None:
-            return None
-        return change(tensors) if isinstance(tensors, torch.Tensor) else [change(tensor) for tensor in tensors]
-
-    out = each(request.out, result)
-    inp = out if request.in_place else each(request.inp, make_plain)
-    return inp, out, finish
 
 
 def _same(tensors: Tensors, given: Tensors) -> bool:

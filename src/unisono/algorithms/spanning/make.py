@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ...errors import ArgumentError
-from ...schedule import BLOCKED, ROOTED, Hosts, Schedule, spread
+from ...schedule import BLOCKED, ROOTED, Hosts, Schedule, check_rows, spread
 from ..broadcast import SEGMENTS
 from . import blocks, exchange, vectors
 from .part import Part, width
@@ -91,6 +91,7 @@ def flat(schedule: Schedule, hosts: Hosts) -> Spanning:
 
     For tables that nobody has made for hosts: slower than `spanning`, and right.
     """
+    check_rows(schedule)
     table, ranks = spread(schedule), tuple(range(schedule.ranks))
     each = table.chunks // table.ranks
     blocks: tuple[tuple[int, ...], ...] = (tuple(range(table.chunks)),)
