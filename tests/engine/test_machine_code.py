@@ -92,7 +92,7 @@ words = np.zeros(8, np.int64)
 first = words.ctypes.data
 words[0], words[1] = first + 16, first + 24  # a pair of addresses, of words 2 and 3
 words[2] = 1
-print(kernel("waiting.wait")(first + 32, 1, first, 1, 0, 1 << 40, first + 40, 0, 1_000_000))
+print(kernel("waiting.wait")(first + 32, 1, first, 1, 0, 1 << 40, first + 40, 0, 1_000_000, 0))
 """
     assert run(program, tmp_path) == "1\n"
 

@@ -33,7 +33,7 @@ class Waiter:
         learned = self.learned.ctypes.data
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         what = self.word.ctypes.data, 1, 0, 0
-        result = kernel("waiting.wait")(*what, self.most_spins, slow_yield, learned, 0, limit_ns)
+        result = kernel("waiting.wait")(*what, self.most_spins, slow_yield, learned, 0, limit_ns, 0)
         assert result == self.word[0]
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
 

@@ -52,7 +52,9 @@ _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Prog
 _JOIN_S, _ASK_S = 0.05, 0.0002
 
 
-_KERNELS = "interpret.run", "waiting.time_yield", "waiting.read_cycles", "waiting.wait"
+_KERNELS = (
+    "interpret.run", "waiting.time_yield", "waiting.read_cycles", "waiting.wait", "sleeping.wake", "sleeping.register",
+)  # fmt: skip
 
 
 @cache
@@ -84,7 +86,7 @@ class Host:
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.having(arena.shape)
-        self.run, self._wait = interpreter(), kernel("waiting.wait")
+        self.run, self._wait, self._wake = interpreter(), kernel("waiting.wait"), kernel("sleeping.wake")
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
             self.heap = Heap(arena, rank)
@@ -118,10 +120,12 @@ class Host:
         self.most_spins = config.spins if arena.neighbours <= processors else 0
         state[StateWord.SPINS] = state[StateWord.LEARNED] = self.most_spins
         state[StateWord.QUICK] = slow_yield_cycles()
+        state[StateWord.SLEEPS] = kernel("sleeping.register")()
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         state[StateWord.ADDRESSES] = self._addresses.ctypes.data
         state[StateWord.LOG], state[StateWord.LOG_MASK] = arena.log_address(rank), CALLS - 1
+        self._asleep = arena.control(rank) + 8 * LineWord.ASLEEP
         self._lines = [_words(arena.control(q), _LINE_WORDS) for q in range(self.size)]
         self._tags = [
             [_words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
@@ -302,6 +306,7 @@ class Host:
         line, odd = self._lines[self.rank], self.call_number & 1
         line[LineWord.SIGNATURE + odd] = signature
         line[LineWord.NUMBER + odd] = self.call_number  # last: who sees the number sees the signature
+        self._wake(self._asleep)
 
     def pass_gate(self) -> None:
         """Note that every rank has entered the current call; for calls over several hosts."""
@@ -310,6 +315,7 @@ class Host:
     def set_across(self) -> None:
         """Tell that this rank's messages of the current call are done."""
         self._lines[self.rank][LineWord.ACROSS] = self.call_number
+        self._wake(self._asleep)
 
     def across(self, rank: int) -> int:
         """The last call in which the messages of a rank are done."""
@@ -322,7 +328,9 @@ class Host:
         """
         address, learned = self.arena.control(rank) + 8 * word, self.state + 8 * StateWord.LEARNED
         spinning = self.most_spins, slow_yield_cycles(), learned
-        return bool(self._wait(address, self.call_number, 0, 0, *spinning, int(waited_s * 1e9), int(most_s * 1e9)))
+        times = int(waited_s * 1e9), int(most_s * 1e9)
+        asleep = self.arena.control(rank) + 8 * LineWord.ASLEEP if self._state[StateWord.SLEEPS] else 0
+        return bool(self._wait(address, self.call_number, 0, 0, *spinning, *times, asleep))
 
     def begin_again(self) -> None:
         """Go back to the beginning of a call whose gate this rank has not entered."""
@@ -336,6 +344,7 @@ class Host:
         state[StateWord.CALL] += 1
         state[StateWord.PC], state[StateWord.OFFSET] = -1, 0
         self._lines[self.rank][LineWord.PROGRESS] = int(state[StateWord.SEGMENT]) << STEP_BITS
+        self._wake(self._asleep)
 
     def refuse_call(self) -> None:
         """Enter the next call with a signature that differs from all others, so that the peers raise; then skip it."""
@@ -364,6 +373,7 @@ class Host:
             words = self._lines[self.rank]
             words[LineWord.SIGNATURE + (number & 1)] = 0
             words[LineWord.NUMBER + (number & 1)] = number
+        self._wake(self._asleep)
 
 
 def _words(address: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

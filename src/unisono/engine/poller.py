@@ -58,4 +58,4 @@ class Poller:
         """
         waited_ns, limit_ns = int(waited_s * 1e9), int(limit_s * 1e9)
         goal = self._wakeups, wakeups + 1
-        return bool(self._wait(*goal, self._pairs, self._count, *self._spinning, waited_ns, limit_ns))
+        return bool(self._wait(*goal, self._pairs, self._count, *self._spinning, waited_ns, limit_ns, 0))

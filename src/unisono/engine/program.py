@@ -129,6 +129,7 @@ class LineWord(IntEnum):
     CONTENT = 11  # of that word
     STAGES = 12  # 1: it has found that system calls do not reach all tensors
     ACROSS = 13  # the last call, of a group over several hosts, in which its messages are done
+    ASLEEP = 14  # 1: ranks may be asleep until this rank writes to its line or its tag: see kernels/sleeping
 
 
 class TagWord(IntEnum):
@@ -166,7 +167,9 @@ class StateWord(IntEnum):
     ROW_LOG = 23  # address of the log of rows; 0: there is none
     ROW_LOG_MASK = 24  # its number of entries, a power of two, less one
     ROW_LOG_NEXT = 25  # the rows that have been logged
-    WORDS = 26
+    SLEEPS = 26  # 1: who waits long sleeps until it is woken; 0: it naps
+    WAITED_NS = 27  # how long the present wait has taken before the kernel last returned
+    WORDS = 28
 
 
 class Lowering(NamedTuple):

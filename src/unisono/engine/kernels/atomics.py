@@ -14,8 +14,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "call_combine", "copy_line", "cycles", "errno", "load", "load_acquire", "memcpy", "now_ns", "pause", "prctl",
-    "process_vm_readv", "process_vm_writev", "sched_yield", "store", "store_release", "usleep",
+    "call_combine", "copy_line", "cycles", "errno", "futex_wait", "load", "load_acquire", "memcpy", "now_ns", "pause",
+    "prctl", "process_vm_readv", "process_vm_writev", "sched_yield", "signal_fence", "store", "store_release", "syscall",
+    "usleep",
 ]  # fmt: skip
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -26,6 +27,7 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 prctl = types.ExternalFunction("prctl", types.int32(types.int32, *[types.intp] * 4))
 process_vm_readv = types.ExternalFunction("process_vm_readv", types.intp(types.int32, *[types.intp] * 5))
 process_vm_writev = types.ExternalFunction("process_vm_writev", types.intp(types.int32, *[types.intp] * 5))
+syscall = types.ExternalFunction("syscall", types.intp(*[types.intp] * 7))
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
@@ -70,6 +72,38 @@ def store_release(typing: Any, address: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.intp, types.int64), generate
+
+
+@intrinsic
+def signal_fence(typing: Any) -> Any:
+    """Keep the compiler from moving loads and stores across this place. Costs the processor nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst", targetscope="singlethread")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def futex_wait(typing: Any, number: Any, address: Any, expected: Any, limit_ns: Any) -> Any:
+    """Sleep while the word at an address is `expected`, until it is woken, but no longer than limit_ns nanoseconds.
+
+    number: of the system call. The word is 32 bits wide, and of all processes that map it.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number, address, expected, limit = args
+        words = cgutils.alloca_once(builder, _I64, size=2)
+        second = ir.Constant(_I64, 1_000_000_000)
+        builder.store(builder.sdiv(limit, second), words)
+        builder.store(builder.srem(limit, second), builder.gep(words, [ir.Constant(_I32, 1)]))
+        call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I64, [_I64] * 7), "syscall")
+        nothing = ir.Constant(_I64, 0)
+        limits = builder.ptrtoint(words, _I64)
+        return builder.call(call, [number, address, nothing, expected, limits, nothing, nothing])
+
+    return types.int64(*[types.int64] * 4), generate
 
 
 @intrinsic

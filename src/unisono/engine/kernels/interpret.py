@@ -35,6 +35,7 @@ from ..row_log import RowLogWord
 from .atomics import call_combine, copy_line, cycles, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
 from .cross_memory import is_far, move_far, within_reach
+from .sleeping import publish_and_wake
 from .waiting import wait
 
 __all__ = ["get", "put", "recording_run", "run"]
@@ -61,11 +62,15 @@ def put(base, word, value):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _wait(address, goal, state):  # type: ignore[no-untyped-def]
-    """Wait for a peer's word: 1 when it has reached the goal, 0 when it is time to return to Python."""
+def _wait(address, goal, rank, state):  # type: ignore[no-untyped-def]
+    """Wait for a word of this rank: 1 when it has reached the goal, 0 when it is time to return to Python."""
     most, slow, limit_ns = get(state, StateWord.SPINS), get(state, StateWord.QUICK), get(state, StateWord.LOOK_UP_NS)
-    none = np.int64(0)
-    return wait(address, goal, none, none, most, slow, state + 8 * StateWord.LEARNED, none, limit_ns)
+    none, waited_ns = np.int64(0), get(state, StateWord.WAITED_NS)
+    asleep = get(state, StateWord.CONTROL) + _LINE * rank + 8 * LineWord.ASLEEP if get(state, StateWord.SLEEPS) else 0
+    learned = state + 8 * StateWord.LEARNED
+    done = wait(address, goal, none, none, most, slow, learned, waited_ns, limit_ns, asleep)
+    put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
+    return done
 
 
 @compiled
@@ -75,7 +80,7 @@ def _progress(control, rank, goal, state):  # type: ignore[no-untyped-def]
     if get(state, StateWord.FLOOR) >= goal or load(known) >= goal:
         return 1
     address = control + _LINE * rank + 8 * LineWord.PROGRESS
-    if load_acquire(address) < goal and _wait(address, goal, state) == 0:
+    if load_acquire(address) < goal and _wait(address, goal, rank, state) == 0:
         return 0
     store(known, load_acquire(address))
     return 1
@@ -154,14 +159,14 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
         put(line, LineWord.IN_OFFSET, inp - heap)
         put(line, LineWord.OUT_OFFSET, out - heap)
     store(numbers + stride * me + to_signature, mine)
-    store_release(numbers + stride * me, number)
+    publish_and_wake(numbers + stride * me, number, control + _LINE * me + 8 * LineWord.ASLEEP)
     _log(plan, state)
     for k in range(1, ranks):
         rank = me + k
         if rank >= ranks:
             rank -= ranks
         theirs = numbers + stride * rank
-        if load_acquire(theirs) < number and _wait(theirs, number, state) == 0:
+        if load_acquire(theirs) < number and _wait(theirs, number, rank, state) == 0:
             return WAITING | rank << 8
         if load(theirs + to_signature) != mine:
             return DISAGREE | rank << 8
@@ -271,7 +276,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     outs = ins + 8 * ranks + 8
     store(tensors + 16 * me, inp)
     store(tensors + 16 * me + 8, out)
-    posted = control + _LINE * me + 8 * LineWord.PROGRESS
+    posted, asleep = control + _LINE * me + 8 * LineWord.PROGRESS, control + _LINE * me + 8 * LineWord.ASLEEP
     block = BLOCK // item * item
     shared, scratch = get(plan, PlanWord.SHARED), get(state, StateWord.SCRATCH)
     status = DONE
@@ -347,7 +352,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                         else:
                             _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks)
                 if get(row, RowWord.POST):
-                    store_release(posted, (segment << STEP_BITS) + get(row, RowWord.POST))
+                    publish_and_wake(posted, (segment << STEP_BITS) + get(row, RowWord.POST), asleep)
             if _RECORDS:
                 _end_row(state)
             pc += 1
@@ -358,7 +363,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
         offset += span
         segment += 1
         pc = -1
-        store_release(posted, segment << STEP_BITS)
+        publish_and_wake(posted, segment << STEP_BITS, asleep)
         if offset >= total:
             offset = 0
             put(_entry(state), LogWord.LEFT, cycles())

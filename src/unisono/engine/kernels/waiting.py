@@ -1,8 +1,9 @@
-"""How a rank waits for shared memory to change: it spins, then yields its processor, then sleeps in short naps.
+"""How a rank waits for shared memory to change: it spins, then yields its processor, then sleeps until it is woken.
 
 A yield gives the processor to whoever else wants it. Another rank gives it back within microseconds, a process that
-computes only after its time slice, some milliseconds. Who wakes from a nap runs ahead of who computes. So a rank naps
-in place of yielding once it has waited long, or where yields have been slow.
+computes only after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of one that computes. So a
+rank sleeps in place of yielding once it has waited long, or where yields have been slow. Where no writer would wake it
+(see `sleeping`), it naps: it sleeps for short times, and looks in between.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import numpy as np
 
 from .atomics import cycles, load, load_acquire, now_ns, pause, prctl, sched_yield, store, usleep
 from .compiled import compiled
+from .sleeping import announce, doze
 
 __all__ = ["read_cycles", "time_yield", "wait"]
 
 _PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
-"""After so long a rank naps: a microsecond for each share that it has waited."""
+"""After so long a rank sleeps. A nap is a microsecond for each share that it has waited."""
+_SHORT_SLEEP_NS = 50_000
+"""To be woken takes about as long; who sleeps no longer should have spun."""
 _FEWEST_SPINS = 100
-"""Before a nap; they cost about as much as the nap."""
+"""Before a sleep; they cost about as much as the shortest."""
 _SLICE = 400
 """A yield that takes so many times as long as a slow one has let a process run that computes."""
 _NAPPING = 50
-"""After two such yields in a row, naps replace them for so many times as long as the last one took."""
+"""After two such yields in a row, sleep replaces them for so many times as long as the last one took."""
 _SET_TIMER_SLACK, _GET_TIMER_SLACK = 29, 30
 
 
@@ -39,7 +43,7 @@ def _changed(address, goal, pairs, count):  # type: ignore[no-untyped-def]
 
 @compiled
 def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns):  # type: ignore[no-untyped-def]
-    """Yield until something has changed: -1; or until it is time to nap: the nanoseconds that went by."""
+    """Yield until something has changed: -1; or until it is time to sleep: the nanoseconds that went by."""
     spins, turns, begin = load(learned), 0, np.int64(0)
     while True:
         start = cycles()
@@ -81,23 +85,46 @@ def _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns):
         now = now_ns()
         turns += 1
     prctl(np.int32(_SET_TIMER_SLACK), slack, 0, 0, 0)
-    if most_spins > 0:
-        enough = min(most_spins, 2 * spins) if turns == 1 else spins >> 1
-        store(learned, max(enough, min(most_spins, _FEWEST_SPINS)))
+    _learn(learned, most_spins, spins, turns == 1)
     return 1 if changed else 0
 
 
 @compiled
-def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns, limit_ns):  # type: ignore[no-untyped-def]
+def _learn(learned, most_spins, spins, short):  # type: ignore[no-untyped-def]
+    """Spin longer before the next sleep where this one was short, else not so long."""
+    if most_spins > 0:
+        enough = min(most_spins, 2 * spins) if short else spins >> 1
+        store(learned, max(enough, min(most_spins, _FEWEST_SPINS)))
+
+
+@compiled
+def _sleep(address, goal, pairs, count, most_spins, learned, limit_ns, asleep):  # type: ignore[no-untyped-def]
+    """Sleep until something has changed: 1; 0 after limit_ns. asleep: see `wait`."""
+    spins, begin = load(learned), now_ns()
+    changed, now = False, begin
+    while not changed and now - begin < limit_ns:
+        announce(asleep)
+        changed = _changed(address, goal, pairs, count)
+        if not changed:
+            doze(asleep, limit_ns - (now - begin))
+            changed = _changed(address, goal, pairs, count)
+        now = now_ns()
+    _learn(learned, most_spins, spins, changed and now - begin < _SHORT_SLEEP_NS)
+    return 1 if changed else 0
+
+
+@compiled
+def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns, limit_ns, asleep):  # type: ignore[no-untyped-def]
     """Wait until the word at `address` has reached its goal, or any pair differs: 1; 0 after limit_ns.
 
     pairs: the address of a table of `count` pairs of addresses. most_spins: 0 where ranks outnumber processors.
     slow_yield: see `slow_yield_cycles`. learned: address of LEARNED_WORDS. waited_ns: how long the caller has waited
-    before.
+    before. asleep: the address of the word by which all who may bring the change are told that this rank sleeps; 0:
+    there is none.
 
     The number of spins adapts. Where the first yield was slow and brought the change, the peer needed this very
-    processor, and the next wait spins half as long; otherwise twice as long, up to most_spins. Where the first nap
-    brought no change, the next wait spins half as long, otherwise twice.
+    processor, and the next wait spins half as long; otherwise twice as long, up to most_spins. Where the sleep was
+    longer than a short one, the next wait spins half as long, otherwise twice.
     """
     if waited_ns <= _PATIENCE_NS:
         for _ in range(load(learned)):
@@ -110,6 +137,8 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
                 return 1
             waited_ns += spent_ns
             limit_ns -= spent_ns
+    if asleep != 0:
+        return _sleep(address, goal, pairs, count, most_spins, learned, limit_ns, asleep)
     return _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns)
 
 
