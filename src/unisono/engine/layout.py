@@ -51,6 +51,12 @@ class Layout:
         """The address of a rank's control line."""
         return self.base + self.start + rank * LINE
 
+    def awaits_mail(self, rank: int) -> int:
+        """The address of the word by which a rank says that it sleeps until a message comes, or is taken."""
+        from .program import LineWord  # which imports numpy: a sentinel does without
+
+        return self.control(rank) + 8 * LineWord.AWAITS_MAIL
+
     def mail(self, sender: int, receiver: int) -> int:
         """The address of the mail word from one rank to another. The word is 0 until the first message."""
         return self.base + self._mail + 8 * (receiver * self.size + sender)

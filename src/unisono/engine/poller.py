@@ -14,11 +14,12 @@ __all__ = ["Poller"]
 class Poller:
     """`count` slots, each with two addresses. A slot is ready while the words at its addresses differ.
 
-    Any number of threads may `wait`; all else is for one thread at a time. most_spins: see `waiting.wait`. wakeups:
-    how often `wake` has been called. zero: address of a word that stays 0.
+    Any number of threads may `wait`; all else is for one thread at a time. most_spins: see `waiting.wait`. asleep: the
+    address of the word by which all who write to the words that are watched are told that a thread sleeps; 0: they look
+    at none, so it naps. wakeups: how often `wake` has been called. zero: address of a word that stays 0.
     """
 
-    def __init__(self, count: int, most_spins: int) -> None:
+    def __init__(self, count: int, most_spins: int, asleep: int = 0) -> None:
         # The pairs of addresses, the slots that are ready, wakeups, zero, and what `wait` learns.
         words = np.zeros(3 * count + 2 + LEARNED_WORDS, np.int64)
         self._words, self._count = words.data, count
@@ -30,6 +31,7 @@ class Poller:
         words[: 2 * count] = self.zero
         words[3 * count + 2] = most_spins
         self._poll, self._wait = kernel("poll.poll"), kernel("waiting.wait")
+        self._asleep = asleep if asleep and kernel("sleeping.register")() else 0
         self.wakeups = 0
 
     def watch(self, slot: int, first: int, second: int) -> None:
@@ -50,6 +52,8 @@ class Poller:
         """Wake all threads that wait."""
         self.wakeups += 1
         self._words[3 * self._count] = self.wakeups
+        if self._asleep:
+            kernel("sleeping.wake")(self._asleep)
 
     def wait(self, wakeups: int, waited_s: float, limit_s: float) -> bool:
         """Wait until a slot is ready or `wakeups` has grown; False after limit_s seconds.
@@ -58,4 +62,4 @@ class Poller:
         """
         waited_ns, limit_ns = int(waited_s * 1e9), int(limit_s * 1e9)
         goal = self._wakeups, wakeups + 1
-        return bool(self._wait(*goal, self._pairs, self._count, *self._spinning, waited_ns, limit_ns, 0))
+        return bool(self._wait(*goal, self._pairs, self._count, *self._spinning, waited_ns, limit_ns, self._asleep))

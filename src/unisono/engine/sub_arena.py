@@ -66,6 +66,10 @@ class SubArena(Layout):
         """Has its lender freed it?"""
         self._kept: object = None
 
+    def awaits_mail(self, rank: int) -> int:
+        """In the memory of the world: messages may be on their way when this region is no more."""
+        return self.lender.arena.awaits_mail(self.members[rank])
+
     @property
     def complete(self) -> bool:
         """Does every living member use this memory, so that nobody looks for it any more?"""

@@ -14,9 +14,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
-    "call_combine", "copy_line", "cycles", "errno", "futex_wait", "load", "load_acquire", "memcpy", "now_ns", "pause",
-    "prctl", "process_vm_readv", "process_vm_writev", "sched_yield", "signal_fence", "store", "store_release", "syscall",
-    "usleep",
+    "add_half", "call_combine", "copy_line", "cycles", "errno", "futex_wait", "load", "load_acquire", "load_half",
+    "memcpy", "now_ns", "pause", "prctl", "process_vm_readv", "process_vm_writev", "sched_yield", "signal_fence",
+    "store", "store_half", "store_release", "syscall", "usleep",
 ]  # fmt: skip
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -69,6 +69,41 @@ def store_release(typing: Any, address: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], _I64.as_pointer())
         builder.store_atomic(args[1], pointer, ordering="release", align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.int64), generate
+
+
+@intrinsic
+def load_half(typing: Any, address: Any) -> Any:
+    """Load the 32-bit half of a word at an address; as `load_acquire`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _I32.as_pointer())
+        return builder.zext(builder.load_atomic(pointer, ordering="acquire", align=4), _I64)
+
+    return types.int64(types.intp), generate
+
+
+@intrinsic
+def store_half(typing: Any, address: Any, value: Any) -> Any:
+    """Store the 32-bit half of a word at an address; as `store_release`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _I32.as_pointer())
+        builder.store_atomic(builder.trunc(args[1], _I32), pointer, ordering="release", align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.int64), generate
+
+
+@intrinsic
+def add_half(typing: Any, address: Any, value: Any) -> Any:
+    """Add to the 32-bit half of a word at an address, as one step with a full fence."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _I32.as_pointer())
+        builder.atomic_rmw("add", pointer, builder.trunc(args[1], _I32), "seq_cst")
         return context.get_dummy_value()
 
     return types.void(types.intp, types.int64), generate

@@ -5,11 +5,12 @@ from __future__ import annotations
 from ..mailbox.ring import CAPACITY, DATA, READ, WRITTEN, CursorWord, HeaderWord
 from .atomics import load, load_acquire, memcpy, now_ns, store, store_release
 from .compiled import compiled
+from .sleeping import publish_and_wake
 
 __all__ = ["publish", "read_header", "read_payload", "write"]
 
 # Numba takes module constants as literals, but not members of an enumeration.
-_RING, _POSITION, _SEEN, _DONE, _HEADER = (8 * int(word) for word in CursorWord)
+_RING, _POSITION, _SEEN, _DONE, _PEER, _HEADER = (8 * int(word) for word in CursorWord)
 _NBYTES, _SENT_NS, _KIND, _SHAPE = (
     8 * int(word) for word in (HeaderWord.NBYTES, HeaderWord.SENT_NS, HeaderWord.KIND, HeaderWord.SHAPE)
 )
@@ -48,9 +49,9 @@ def write(cursor, payload):  # type: ignore[no-untyped-def]
             position = (position + _LINE - 1) // _LINE * _LINE
             store(cursor + _POSITION, position)
             store(cursor + _DONE, -1)
-            store_release(ring + WRITTEN, position)
+            publish_and_wake(ring + WRITTEN, position, load(cursor + _PEER))
             return 1
-        store_release(ring + WRITTEN, position)
+        publish_and_wake(ring + WRITTEN, position, load(cursor + _PEER))
         if n <= 0 or done >= limit:
             now = load_acquire(ring + READ)
             if now == read or done >= limit:
@@ -99,9 +100,9 @@ def read_payload(cursor, target):  # type: ignore[no-untyped-def]
             position = (position + _LINE - 1) // _LINE * _LINE
             store_release(cursor + _POSITION, position)
             store(cursor + _DONE, -1)
-            store_release(ring + READ, position)
+            publish_and_wake(ring + READ, position, load(cursor + _PEER))
             return 1
-        store_release(ring + READ, position)
+        publish_and_wake(ring + READ, position, load(cursor + _PEER))
         if n <= 0 or done >= limit:
             store_release(cursor + _POSITION, position)
             store(cursor + _DONE, done)
@@ -109,7 +110,7 @@ def read_payload(cursor, target):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def publish(address, word):  # type: ignore[no-untyped-def]
-    """Store a word, and publish by it what has been written before."""
-    store_release(address, word)
+def publish(address, word, asleep):  # type: ignore[no-untyped-def]
+    """Store a word, publish by it what has been written before, and wake the rank that sleeps until then."""
+    publish_and_wake(address, word, asleep)
     return 0

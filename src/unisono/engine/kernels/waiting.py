@@ -1,9 +1,9 @@
 """How a rank waits for shared memory to change: it spins, then yields its processor, then sleeps until it is woken.
 
 A yield gives the processor to whoever else wants it. Another rank gives it back within microseconds, a process that
-computes only after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of one that computes. So a
-rank sleeps in place of yielding once it has waited long, or where yields have been slow. Where no writer would wake it
-(see `sleeping`), it naps: it sleeps for short times, and looks in between.
+computes only after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of one that computes.
+So a rank sleeps in place of yielding once it has waited long, or where yields have been slow. Where no writer would
+wake it (see `sleeping`), it naps: it sleeps for short times, and looks in between.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def _sleep(address, goal, pairs, count, most_spins, learned, limit_ns, asleep): 
     spins, begin = load(learned), now_ns()
     changed, now = False, begin
     while not changed and now - begin < limit_ns:
-        announce(asleep)
+        ticket = announce(asleep)
         changed = _changed(address, goal, pairs, count)
         if not changed:
-            doze(asleep, limit_ns - (now - begin))
+            doze(asleep, ticket, limit_ns - (now - begin))
             changed = _changed(address, goal, pairs, count)
         now = now_ns()
     _learn(learned, most_spins, spins, changed and now - begin < _SHORT_SLEEP_NS)

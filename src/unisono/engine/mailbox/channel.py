@@ -17,11 +17,11 @@ _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for
 
 
 class _Channel:
-    """ring: address of the ring buffer."""
+    """ring: address of the ring buffer. peer: of the word by which the other side says that it sleeps."""
 
-    def __init__(self, ring: int) -> None:
+    def __init__(self, ring: int, peer: int) -> None:
         words = np.zeros(CURSOR_WORDS, np.int64)
-        words[CursorWord.RING], words[CursorWord.DONE] = ring, -1
+        words[CursorWord.RING], words[CursorWord.DONE], words[CursorWord.PEER] = ring, -1, peer
         self.ring = ring
         self._words, self._cursor = words.data, words.ctypes.data
         self._kernels = kernels()
@@ -40,8 +40,8 @@ class _Channel:
 class SendChannel(_Channel):
     """The sender's end, with the queue of requests that are not written yet."""
 
-    def __init__(self, ring: int) -> None:
-        super().__init__(ring)
+    def __init__(self, ring: int, peer: int) -> None:
+        super().__init__(ring, peer)
         self.queue: deque[Send] = deque()
 
     def write(self, send: Send) -> int:
@@ -59,8 +59,8 @@ class SendChannel(_Channel):
 class ReceiveChannel(_Channel):
     """The receiver's end. message: the one that is arriving, or None."""
 
-    def __init__(self, ring: int, source: int) -> None:
-        super().__init__(ring)
+    def __init__(self, ring: int, source: int, peer: int) -> None:
+        super().__init__(ring, peer)
         self.source = source
         self.message: Message | None = None
 

@@ -73,7 +73,7 @@ class Mailbox:
         self._far, self._far_ranks = far, far.ranks if far else frozenset[int]()
         self._matching = MatchingQueues()
         self.finished: list[MessageRequest] = []
-        self.poller = Poller(2 * self._size, most_spins)
+        self.poller = Poller(2 * self._size, most_spins, 0 if self._far_ranks else arena.awaits_mail(rank))
         for source in range(self._size):
             if source != rank and source not in self._far_ranks:
                 self.poller.watch(source, arena.mail(source, rank), self.poller.zero)
@@ -241,8 +241,9 @@ class Mailbox:
             ctypes.memset(address, 0, DATA)
             ctypes.c_int64.from_address(address + CAPACITY).value = self._capacity
             self._rings.append(ring)
-            channel = self._outgoing[receiver] = SendChannel(address)
-            kernels().publish(self._arena.mail(self._rank, receiver), address - self._arena.heap(self._rank) + 1)
+            channel = self._outgoing[receiver] = SendChannel(address, self._arena.awaits_mail(receiver))
+            offset = address - self._arena.heap(self._rank)
+            kernels().publish(self._arena.mail(self._rank, receiver), offset + 1, self._arena.awaits_mail(receiver))
         return channel
 
     def _write(self, receiver: int) -> None:
@@ -308,7 +309,7 @@ class Mailbox:
                 f"rank {source} says that its messages lie at byte {offset} of its heap, where they are not: a program "
                 "has overwritten shared memory, or the ranks run different versions"
             )
-        channel = self._incoming[source] = ReceiveChannel(there, source)
+        channel = self._incoming[source] = ReceiveChannel(there, source, self._arena.awaits_mail(source))
         self.poller.watch(source, channel.ring + WRITTEN, channel.address_of(CursorWord.POSITION))
         return channel
 
