@@ -1,4 +1,4 @@
-"""Calls that work on copies of the user's tensors: of those that are not plain, and with `keep_inputs` of all in place."""
+"""Calls that work on copies: of tensors that are not plain, and with `keep_inputs` of all in place."""
 
 from __future__ import annotations
 
