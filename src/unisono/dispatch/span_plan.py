@@ -276,7 +276,8 @@ class _Maker:
         """This rank's parts between hosts. first: their first number."""
         for number, part in enumerate(parts, first):
             if self._me in part.members:
-                yield self._leg(number, part, lends=True)
+                # A table that makes Y of X must not write the one where the other still is.
+                yield self._leg(number, part, lends=not (self._request.in_place and part.table.result == Y))
 
     def _leg(self, number: int, part: Part, *, lends: bool) -> Leg:
         index, table, cells = part.members.index(self._me), part.table, part.cells
