@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from math import isqrt
 from typing import NamedTuple
 
-from ..algorithms.spanning import CORES
+from ..algorithms.catalogue import Algorithm, AlgorithmLike, find
+from ..algorithms.spanning import CORES, Spanning, flat, spanning, spanning_name
 from ..config import Config
 from ..errors import ArgumentError
 from ..link import Link
@@ -33,7 +34,12 @@ _PIECE_S, _MOST_PIECES = 20e-3, 4
 
 
 class SpanningChoice(NamedTuple):
-    """How many rails, which algorithm between hosts, into how many segments, why, and how long it should take."""
+    """How many rails, which algorithm between hosts, into how many segments, why, and how long it should take.
+
+    inside_s, between_s: 0 where the call names its algorithm.
+    name: the full one of the table.
+    table: an algorithm that knows no hosts, which is used as it is; then there are no rails and no core.
+    """
 
     rails: int | None
     core: str | None
@@ -42,6 +48,14 @@ class SpanningChoice(NamedTuple):
     pieces: int = 1
     inside_s: float = 0.0
     between_s: float = 0.0
+    name: str = ""
+    table: Algorithm | None = None
+
+    def make(self, collective: str, hosts: Hosts, root: int) -> Spanning:
+        """The call that this is."""
+        if self.table is not None:
+            return flat(self.table.schedule(hosts.ranks, root), hosts)
+        return spanning(collective, hosts, root, rails=self.rails, core=self.core, segments=self.segments)
 
     @property
     def seconds(self) -> float:
@@ -49,16 +63,37 @@ class SpanningChoice(NamedTuple):
         return self.inside_s + self.between_s
 
 
-def choose_spanning(collective: str, nbytes: int, hosts: Hosts, config: Config | None = None) -> SpanningChoice:
+def choose_spanning(
+    collective: str,
+    nbytes: int,
+    hosts: Hosts,
+    config: Config | None = None,
+    algorithm: AlgorithmLike | None = None,
+) -> SpanningChoice:
     """The choice for a collective on vectors of `nbytes`, as `schedule.count` defines a vector.
 
-    It depends on nothing but the arguments, so all ranks make the same. Raises ArgumentError for an unknown collective.
+    algorithm: what the call names, if it does; see `find`. A name of `CORES`, short or full, is what hosts do between
+    each other, on as many rails as the call takes without a name. All else is a table of all ranks, used as it is.
+
+    It depends on nothing but the arguments, so all ranks make the same. Raises ArgumentError for an unknown collective,
+    and as `find` does.
     """
     if collective not in CORES:
         raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
     config = config or Config.from_env()
     if not config.link.known:
         raise ArgumentError("link: auto is measured where hosts meet; to ask without them, give such as 1Gbit,100us")
+    best = _cheapest(collective, nbytes, hosts, config)
+    if algorithm is not None:
+        named = find(collective, algorithm)
+        best = best._replace(why="the call names it", inside_s=0.0, between_s=0.0)
+        if not isinstance(algorithm, str) or named.name not in CORES[collective]:
+            return best._replace(rails=None, core=None, segments=None, name=named.full_name, table=named)
+        best = best._replace(core=named.name)
+    return best._replace(name=spanning_name(collective, hosts, best.rails, best.core or "", best.segments))
+
+
+def _cheapest(collective: str, nbytes: int, hosts: Hosts, config: Config) -> SpanningChoice:
     forms = sorted(_forms(collective, nbytes, hosts, config.link), key=lambda form: form.seconds)
     best, *others = forms
     other = next((form for form in others if form.core != best.core or form.rails != best.rails), None)
