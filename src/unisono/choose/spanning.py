@@ -8,6 +8,7 @@ take one rail and the fewest rounds, and many bytes all rails, which share the w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from math import isqrt
 from typing import NamedTuple
 
@@ -15,11 +16,14 @@ from ..algorithms.catalogue import Algorithm, AlgorithmLike, find
 from ..algorithms.spanning import CORES, Spanning, flat, spanning, spanning_name
 from ..config import Config
 from ..errors import ArgumentError
-from ..link import Link
+from ..link import Link, rate_text
 from ..schedule import Hosts, host_bounds
-from ..units import format_seconds, plural
+from ..units import format_bytes, format_seconds, plural
 
-__all__ = ["SpanningChoice", "choose_spanning", "time_between", "time_inside"]
+__all__ = [
+    "SpanningChoice", "choose_spanning", "derive_between", "derive_inside", "time_between", "time_inside",
+    "why_priced_only",
+]  # fmt: skip
 
 _MESSAGE_S = 40e-6
 """What a message more in a round costs its host; Gloo takes 35 to 50 microseconds."""
@@ -28,6 +32,9 @@ _RANK_BYTES_PER_S = 5e9
 """What a rank combines or copies within its host, and what it can send."""
 
 _MOST_SEGMENTS = 64
+
+_FEW = Hosts.parse("2x2")
+"""On so many ranks it is tried whether calls over hosts can use a table."""
 
 _PIECE_S, _MOST_PIECES = 20e-3, 4
 """A piece more costs each rank half a millisecond, and more where others use its processor."""
@@ -104,10 +111,54 @@ def _cheapest(collective: str, nbytes: int, hosts: Hosts, config: Config) -> Spa
     return best._replace(why=f"{over} {_name(best)} takes about {format_seconds(best.seconds)}, {than}")
 
 
+@cache
+def why_priced_only(algorithm: Algorithm) -> str:
+    """Why no call over hosts can use this table of all ranks; "" if calls can."""
+    if algorithm.collective not in CORES:
+        return f"over hosts, every rank combines for {algorithm.collective} in rank order what it has gathered"
+    try:
+        flat(algorithm.schedule(_FEW.ranks), _FEW)
+    except ArgumentError as error:
+        return str(error).partition(":")[0]
+    return ""
+
+
 def time_between(rounds: int, nbytes: float, rails: int, link: Link) -> float:
     """Seconds for rounds between hosts in which the busiest host sends or receives so many bytes."""
+    return sum(_parts_between(rounds, nbytes, rails, link))
+
+
+def derive_between(rounds: int, nbytes: float, rails: int, link: Link, like: str) -> str:
+    """How `time_between` comes about, in words. like: the size as the user gave it; see `format_bytes`."""
+    each = format_seconds(link.latency_s)
+    if rails > 1:
+        each = f"({each} + {plural(rails - 1, 'further message')} × {format_seconds(_MESSAGE_S)})"
+    parts = [f"{plural(rounds, 'round')} × {each}"]
+    if nbytes:
+        whole, mine = format_bytes(nbytes, like), format_bytes(nbytes / rails, like)
+        parts += [f"{whole} at {rate_text(link.bytes_per_s)}", f"{mine} of a rank at {rate_text(_RANK_BYTES_PER_S)}"]
+    return _sum_text(parts, [*_parts_between(rounds, nbytes, rails, link)][: len(parts)])
+
+
+def _parts_between(rounds: int, nbytes: float, rails: int, link: Link) -> tuple[float, float, float]:
     each = link.latency_s + (rails - 1) * _MESSAGE_S
-    return rounds * each + nbytes / link.bytes_per_s + nbytes / rails / _RANK_BYTES_PER_S
+    return rounds * each, nbytes / link.bytes_per_s, nbytes / rails / _RANK_BYTES_PER_S
+
+
+def derive_inside(collective: str, nbytes: float, hosts: Hosts, rails: int, like: str) -> str:
+    """How `time_inside` comes about, in words. like: the size as the user gave it; see `format_bytes`."""
+    took_s = time_inside(collective, nbytes, hosts, rails)
+    amount = format_bytes(took_s * _RANK_BYTES_PER_S, like)
+    return _sum_text(
+        [f"{amount} that the busiest rank combines and copies at {rate_text(_RANK_BYTES_PER_S)}"], [took_s]
+    )
+
+
+def _sum_text(parts: list[str], seconds: list[float]) -> str:
+    terms = [format_seconds(part) for part in seconds]
+    return " = ".join(
+        [" + ".join(parts), *([" + ".join(terms)] if len(terms) > 1 else []), format_seconds(sum(seconds))]
+    )
 
 
 def time_inside(collective: str, nbytes: float, hosts: Hosts, rails: int) -> float:
