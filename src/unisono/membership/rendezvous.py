@@ -331,7 +331,14 @@ class _Meeting:
 
     def _at_store(self) -> AbstractContextManager[None]:
         """Where the store has gone, say which rank has died, or that no rank waits for it any longer."""
-        return at_store(self._where, self._rank, self._start, self._look_at_peers)
+        return at_store(self._where, self._rank, self._start, self._look_why)
+
+    def _look_why(self) -> None:
+        """Raise why the store has gone, if that is known: what has been told last arrives at sockets, or a death."""
+        if isinstance(self._store, SocketStore):
+            with suppress(RuntimeError):  # it has told nothing
+                self._heed_the_end()
+        self._look_at_peers()
 
     def _look_at_peers(self) -> None:
         """Raise PeerGone for a rank that has died, as far as this can be seen without the store."""

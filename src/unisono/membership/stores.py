@@ -35,6 +35,8 @@ _MOST_BYTES = 4096
 _LOOPBACK = "127.0.0.1"
 _NO_WAY_S = 30.0
 """How long a rank tries to resolve a name, or to find a way to a host: networks and their names may come up late."""
+_TRY_S = 1.0
+"""How long the last try may take, when the time is up already."""
 _ANSWER_S = 3.0
 """How long a process at a port may take to show that it is the store that is looked for."""
 _OWN = "unisono store"
@@ -89,7 +91,7 @@ def _find_a_way(launch: Launch, deadline: float, *, serve: bool) -> None:
         while True:
             there, cause = False, "the system does not say whether there is a way"
             with suppress(TimeoutError):
-                until = min(deadline, no_way_since + _NO_WAY_S)
+                until = max(min(deadline, no_way_since + _NO_WAY_S), time.monotonic() + _TRY_S)
                 there, cause = thread.call(partial(try_to_reach, launch.address, launch.port), until)
             now = time.monotonic()
             if there and (serve or not cause):
