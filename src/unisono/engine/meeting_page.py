@@ -25,7 +25,7 @@ class Waiting(NamedTuple):
     """What a rank waits for before it has a group.
 
     ranks: for which, or the first of many; what: what these have to do; where: the address at which, or "". since_ns:
-    on the monotonic clock. stacks: see `answer_with_stacks`.
+    when it began to wait for this, on the monotonic clock. stacks: see `answer_with_stacks`.
     """
 
     rank: int
@@ -40,7 +40,8 @@ class Waiting(NamedTuple):
 class _Page(threading.local):
     """The page of this thread. number: of its file; 0: it has none."""
 
-    number = rank = size = stacks = 0
+    number = rank = size = stacks = since_ns = 0
+    what = ""
 
 
 _page = _Page()
@@ -60,17 +61,18 @@ def meeting_page(rank: int, size: int) -> Iterator[None]:
     finally:
         if _page.number:
             os.close(_page.number)
-            _page.number = 0
+            _page.number, _page.what = 0, ""
 
 
 def waits(ranks: Sequence[int], what: str, where: str = "") -> None:
     """Say on the page what this rank waits for from now on."""
-    if _page.number:
-        one = Waiting(
-            _page.rank, _page.size, tuple(ranks[:_MOST_RANKS]), what[:_MOST_WORDS], where[:_MOST_WORDS],
-            time.monotonic_ns(), _page.stacks,
-        )  # fmt: skip
-        os.pwrite(_page.number, json.dumps(one).encode().ljust(_MOST_BYTES), 0)
+    if not _page.number:
+        return
+    if what != _page.what:
+        _page.what, _page.since_ns = what, time.monotonic_ns()
+    some, what, where = tuple(ranks[:_MOST_RANKS]), what[:_MOST_WORDS], where[:_MOST_WORDS]
+    one = Waiting(_page.rank, _page.size, some, what, where, _page.since_ns, _page.stacks)
+    os.pwrite(_page.number, json.dumps(one).encode().ljust(_MOST_BYTES), 0)
 
 
 def _in_child() -> None:

@@ -27,8 +27,8 @@ END = "end"
 _NOTICE = "meeting"
 _ASK_S = 0.005
 
-_last = ""
-"""The last meeting of which this process has heard."""
+_heard: dict[int, str] = {}
+"""The last meeting of which this process has heard as this rank."""
 
 
 def enter_meeting(store: Store, rank: int, size: int, job: str, deadline: float) -> tuple[str, Store]:
@@ -39,7 +39,6 @@ def enter_meeting(store: Store, rank: int, size: int, job: str, deadline: float)
     """
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
 
-    global _last  # noqa: PLW0603  of this process
     began = time.monotonic()
     with closing(AskedStore(store, deadline)) as asked, at_store(asked.where, rank, began):
         if rank == 0:
@@ -47,7 +46,7 @@ def enter_meeting(store: Store, rank: int, size: int, job: str, deadline: float)
             asked.set(_NOTICE, notice.text())
         else:
             notice = _the_notice(asked, rank, size, job, began, deadline)
-    _last = notice.name
+    _heard[rank] = notice.name
     return notice.name, PrefixStore(notice.name, store)
 
 
@@ -81,9 +80,8 @@ def _the_notice(store: AskedStore, rank: int, size: int, job: str, began: float,
 
 def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int) -> None:
     """Raise why there was no group in a meeting that has ended, if this is news, and would be so in the next one."""
-    global _last  # noqa: PLW0603  see enter_meeting
-    if notice.name != _last:
-        _last = notice.name
+    if notice.name != _heard.get(rank):
+        _heard[rank] = notice.name
         said = MeetingVerdict.read(store.get(f"{notice.name}/{END}"), notice.size, rank)
         if said.reason:
             store.set(f"{notice.name}/told {rank}", "")

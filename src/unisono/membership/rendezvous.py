@@ -42,6 +42,16 @@ __all__ = ["meet"]
 _ASK_S = 0.005
 _CHECK_S = 0.05
 """How often to look whether the ranks that have come are still there."""
+_SAY_S = 1.0
+"""How often rank 0 looks which ranks have not come, to say so on its page."""
+_TO_DO = {
+    "rank": "to come",
+    "verdict": "to say which ranks share a host",
+    "host": "to hand out the memory of their host",
+    "proven": "to say which ranks have the memory of their host",
+    END: "to say how the meeting has ended",
+}
+"""What the rank has to do that is waited for, by the first word of the key."""
 _REASON_S = 1.0
 """How much longer to wait for the reason why there is no group: rank 0's time may be up a little later. And how long
 rank 0, whose process may run the store, waits until the others have heard the reason.
@@ -313,7 +323,8 @@ class _Meeting:
 
     def _get(self, key: str, teller: int) -> bytes:
         """What the store has under a key, once it is there. Polls: the `wait` of torch's stores ignores Ctrl-C."""
-        waits([teller], "to come" if key.startswith("rank") else f"to tell {key.partition(' ')[0]!r}", self._where)
+        say_at = time.monotonic() + _SAY_S
+        waits([teller], _TO_DO[key.partition(" ")[0]], self._where)
         with self._at_store():
             while not self._store.check([key]):
                 now = time.monotonic()
@@ -326,6 +337,9 @@ class _Meeting:
                     self._check_at = now + _CHECK_S
                     self._check_peers(self._identities)
                     self._heed_the_end()
+                if self._rank == 0 and key == f"rank {teller}" and now >= say_at:
+                    say_at = now + _SAY_S
+                    waits(self._absent(), _TO_DO["rank"], self._where)
                 time.sleep(_ASK_S)
             return self._store.get(key)
 
