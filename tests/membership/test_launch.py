@@ -24,7 +24,9 @@ def test_one_process_without_a_launcher():
 
 def test_torchrun():
     why = "RANK=2 and WORLD_SIZE=5 are set"
-    assert detect(TORCHRUN) == Launch(2, 5, "torchrun", why, "node-a", 41001, True, "unisono/job7/3", name="torchrun job7/3")
+    assert detect(TORCHRUN) == Launch(
+        2, 5, "torchrun", why, "node-a", 41001, True, "unisono/job7/3", name="torchrun job7/3"
+    )
 
 
 def test_a_restart_has_keys_of_its_own():
