@@ -34,6 +34,7 @@ def fails_in(name):
 for name in ("_come", "_place", "_hand_out", "_follow"):
     fails_in(name)
 print("starts", flush=True)
+sys.stdin.readline()
 began = time.monotonic()
 try:
     unisono.init(timeout_s=float(os.environ["TIMEOUT_S"]))
@@ -49,14 +50,15 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """start(rank, port, ...): a rank of three, which has imported what it needs."""
+    """start(rank, port, ...): a rank of three, which calls init() when `go` says so."""
     started: list[subprocess.Popen[str]] = []
 
     def one(rank: int, port: int, timeout_s: float, **more: str) -> subprocess.Popen[str]:
         env = {"RANK": rank, "WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TIMEOUT_S": timeout_s}
         env = {**os.environ, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in env.items()}, **more}
         command = [sys.executable, "-c", PROGRAM]
-        started.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
         return started[-1]
 
     yield one
@@ -72,10 +74,21 @@ def port() -> int:
         return int(probe.getsockname()[1])
 
 
+def go(*ranks: subprocess.Popen[str]) -> None:
+    """Let these ranks call init(), when all of them have imported what they need."""
+    for rank in ranks:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "starts\n", rank.communicate()
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write("go\n")
+        rank.stdin.flush()
+
+
 def said(process: subprocess.Popen[str]) -> tuple[str, list[int], str, float]:
     out, err = process.communicate(timeout=100)
-    assert len(out.splitlines()) == 2, (out, err)
-    kind, culprits, words, took_s = json.loads(out.splitlines()[-1])
+    assert len(out.splitlines()) == 1, (out, err)
+    kind, culprits, words, took_s = json.loads(out)
     return kind, culprits, words, took_s
 
 
@@ -84,6 +97,7 @@ def said(process: subprocess.Popen[str]) -> tuple[str, list[int], str, float]:
 )
 def test_a_rank_that_is_killed_is_named_by_all(start: Start, port: int, victim: int, phase: str) -> None:
     ranks = [start(rank, port, 80.0, **({"PHASE": phase} if rank == victim else {})) for rank in range(3)]
+    go(*ranks)
     for rank in {0, 1, 2} - {victim}:
         kind, culprits, words, took_s = said(ranks[rank])
         assert (kind, culprits) == ("PeerGone", [victim]), words
@@ -94,6 +108,7 @@ def test_a_rank_that_is_killed_is_named_by_all(start: Start, port: int, victim: 
 
 def test_a_rank_that_is_killed_before_it_has_come_is_missing(start: Start, port: int) -> None:
     ranks = [start(rank, port, 15.0, **({"PHASE": "before _come"} if rank == 2 else {})) for rank in range(3)]
+    go(*ranks)
     for rank in range(2):
         kind, culprits, words, _ = said(ranks[rank])
         assert (kind, culprits) == ("WaitTimeout", [2]), words
@@ -103,6 +118,7 @@ def test_a_rank_0_that_is_stopped_is_named_in_time(start: Start, port: int) -> N
     """Its process runs the store, which then says neither yes nor no."""
     stopped = {"PHASE": "after _place", "SIGNAL": "SIGSTOP"}
     ranks = [start(rank, port, 10.0, **(stopped if rank == 0 else {})) for rank in range(3)]
+    go(*ranks)
     for rank in (1, 2):
         kind, culprits, words, took_s = said(ranks[rank])
         assert (kind, culprits) == ("WaitTimeout", [0]), words
@@ -111,11 +127,10 @@ def test_a_rank_0_that_is_stopped_is_named_in_time(start: Start, port: int) -> N
 
 
 def test_a_job_whose_port_is_taken_is_told_by_whom(start: Start, port: int) -> None:
-    first = start(0, port, 100.0, TORCHELASTIC_RUN_ID="a")
-    assert first.stdout is not None
-    assert first.stdout.readline() == "starts\n"
+    first, second = (start(0, port, 100.0, TORCHELASTIC_RUN_ID=job) for job in "ab")
+    go(first)
     until_it_listens(port)
-    second = start(0, port, 100.0, TORCHELASTIC_RUN_ID="b")
+    go(second)
     kind, _, words, _ = said(second)
     assert kind == "ArgumentError"
     assert f"rank 0 cannot listen at MASTER_ADDR=127.0.0.1, MASTER_PORT={port}: job 'torchrun a/0'" in words

@@ -91,7 +91,8 @@ def waiting_of(pid: int) -> Waiting | None:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
                 if os.readlink(entry).startswith(f"/memfd:{_NAME}"):
-                    return _read(entry.open("rb").read(_MOST_BYTES))
+                    with entry.open("rb") as page:
+                        return _read(page.read(_MOST_BYTES))
     return None
 
 
