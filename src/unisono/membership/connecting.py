@@ -61,7 +61,9 @@ def _check_peers(far: Far, met: Met, rank: int) -> None:
         how = far.left(peer) if peer != rank else None
         if how is not None and how.how in (DepartureKind.RAISED, DepartureKind.DIED):
             identity = (met.identities or {}).get(peer)
-            raise PeerGone(peer, identity.pid if identity else met.arena.board(peer).pid, how, rank, "init()")
+            raise PeerGone(
+                peer, identity.pid if identity else met.arena.board(peer).pid, how, rank, "init()", met=False
+            )
 
 
 class _Attempt:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..channel import LONGEST_S
 from ..config import Config
+from ..engine.meeting_page import waits
 from ..engine.process import start_ticks
-from ..errors import ArgumentError, InternalError, PeerGone, WaitTimeout
-from ..records import Departure, DepartureKind, digest
+from ..errors import ArgumentError, InternalError, PeerGone
+from ..records import DepartureKind, digest
+from .asked_store import AskedStore, at_store
 from .connecting import connect
 from .group import Group
 from .measured_link import agreed_link
 from .met import Met
 from .notices import SentinelNotice
 from .span import Span
+from .unmet import died, missing
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -72,6 +77,8 @@ def _gloo(met: Met, rank: int, store: Store, far: Far, deadline: float) -> Carri
     from ..carriers.gloo import GlooCarrier
 
     left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
+
+    waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
 
     def make() -> Carrier:
         return GlooCarrier(PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s)
@@ -137,22 +144,20 @@ class _Joining:
     def _said(self, host: int) -> SentinelNotice:
         """What the first rank of a host has told of its sentinel."""
         key, first = f"sentinel {host}", self._met.hosts.members[host][0]
-        try:
-            while not self._store.check([key]):
+        look = partial(self._check, first)
+        store = AskedStore(self._store, self._deadline, look)
+        waits([first], "to start the sentinel of its host", store.where)
+        with closing(store), at_store(store.where, self._rank, self._began, look):
+            while not store.check([key]):
                 if time.monotonic() > self._deadline:
-                    raise self._timeout(first, " Its host's sentinel has not come.")
-                self._check(first)
+                    waited_s = time.monotonic() - self._began
+                    raise missing((first,), self._rank, waited_s, " Its host's sentinel has not come.")
+                look()
                 time.sleep(_ASK_S)
-            return SentinelNotice.read(self._store.get(key), first)
-        except RuntimeError as error:
-            self._check(first)
-            raise self._timeout(first, f" The store where the ranks meet has gone: {error}.") from error
+            return SentinelNotice.read(store.get(key), first)
 
     def _check(self, first: int) -> None:
         """Raise PeerGone if that rank is on this host, and has ended."""
         there = (self._met.identities or {}).get(first)
         if there is not None and start_ticks(there.pid) != there.ticks:
-            raise PeerGone(first, there.pid, Departure(DepartureKind.DIED, "died"), self._rank, "init()")
-
-    def _timeout(self, missing: int, details: str) -> WaitTimeout:
-        return WaitTimeout("init()", time.monotonic() - self._began, (missing,), self._rank, details)
+            raise died(first, there.pid, self._rank)
