@@ -58,7 +58,7 @@ def at_once() -> list[str]:
         try:
             begin.wait(60)
             calls(groups[thread], thread)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  of any kind: the caller tells it
             wrong.append(f"thread {thread}: {type(error).__name__}: {error}")
 
     threads = [threading.Thread(target=work, args=(thread,)) for thread in range(THREADS)]
@@ -70,12 +70,12 @@ def at_once() -> list[str]:
 
 
 def main() -> None:
-    """Print what has gone wrong on the ranks of a world."""
-    print(unisono.run(at_once, 2, hosts=sys.argv[1] or None, timeout_s=100))
+    """Write what has gone wrong on the ranks of a world."""
+    sys.stdout.write(f"{unisono.run(at_once, 2, hosts=sys.argv[1] or None, timeout_s=100)}\n")
 
 
 def program(hosts: str, code: Path | None = None) -> str:
-    """What the program above prints. code: the folder where machine code is kept; None: the usual one."""
+    """What the program above writes. code: the folder where machine code is kept; None: the usual one."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if code is not None:
         environ["UNISONO_CACHE_DIR"] = str(code)
