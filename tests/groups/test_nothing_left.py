@@ -77,7 +77,7 @@ def watched(group: unisono.Group) -> Iterator[tuple[str, Any]]:
 
 def left_of(refs: list[tuple[str, weakref.ref[Any]]]) -> list[str]:
     """What is still there when all ranks have left, and what took its time has ended."""
-    lender, end = unisono.init().host.lender, time.monotonic() + 20.0
+    lender, end = unisono.init().host.lender, time.monotonic() + 10.0
     while True:
         lender.collect()
         gc.collect()
