@@ -18,10 +18,19 @@ _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
 
 
 def make_sub_group(
-    world: Group, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float, whole: Group | None = None
+    world: Group,
+    rank: int,
+    world_ranks: Sequence[int],
+    name: str,
+    timeout_s: float,
+    *,
+    within: Group | None = None,
+    whole: Group | None = None,
 ) -> Group:
     """The group of these ranks of the world, of which this is number `rank`; all of them call this, and nobody else.
 
+    within: the group over hosts whose call this is a part of. Threads make groups of one name and the same ranks in any
+    order; the number of that call tells these groups apart. None: every member makes such groups in the same order.
     whole: the group over hosts that needs this one, of its ranks on this host, in its current call.
 
     On each host the first member lends the memory, and says where in its region table, which only ranks of the world
@@ -30,11 +39,14 @@ def make_sub_group(
     lender, members = world.host.lender, tuple(world_ranks)
     lender.collect()
     hosts = world.hosts.restrict(members)
-    making = _Making(world, rank, members, name, timeout_s, hosts.beside(rank), whole)
+    call = within or whole
+    which = None if call is None or call.span is None else (call.span.gid, call.host.call_number)
+    key = lender.key(name, members, which)
+    making = _Making(world, rank, members, name, timeout_s, hosts.beside(rank), whole, key)
     arena = making.lend() if rank == hosts.beside(rank)[0] else making.borrow()
     span = None
     if world.span is not None and hosts.spans:
-        gid = int.from_bytes(making.key[:8], "little")
+        gid = int.from_bytes(key[:8], "little")
         span = Span(hosts, rank, gid, world.span.carrier, world.span.far)
     group = Group(arena, rank, name=name, config=world.host.config, parent=world, span=span)
     group.timeout_s = timeout_s
@@ -53,11 +65,11 @@ class _Making:
         timeout_s: float,
         here: Sequence[int],
         whole: Group | None,
+        key: bytes,
     ) -> None:
         self._world, self._lender, self._rank, self._members = world, world.host.lender, rank, members
         self._timeout_s, self._call, self._here = timeout_s, f"making the process group {name!r}", here
-        self._whole = whole
-        self.key = self._lender.key(name, members)
+        self._whole, self._key = whole, key
 
     def lend(self) -> SubArena:
         """The part of the first member on a host."""
@@ -76,7 +88,7 @@ class _Making:
 
     def _announce(self, arena: SubArena | None) -> None:
         why = " It has made many groups that their other members have not joined yet."
-        self._until(lambda: self._lender.announce(self.key, arena, self._members[self._rank]) or None, why, ())
+        self._until(lambda: self._lender.announce(self._key, arena, self._members[self._rank]) or None, why, ())
 
     def borrow(self) -> SubArena:
         """Everybody else's part."""
@@ -87,7 +99,7 @@ class _Making:
 
         def said() -> int | None:
             departure = self._world.presence.gone(first)  # before the table: it may have written there and gone
-            start = table.find(self.key)
+            start = table.find(self._key)
             if start is None and departure:
                 raise PeerGone(number, board.pid, departure, self._rank, self._call, self._members)
             return start

@@ -141,6 +141,26 @@ def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path)
     assert all("rank 0" in said and "ValueError: enough" in said for said in results[1:])
 
 
+def test_a_time_out_that_names_no_rank_is_told() -> None:
+    """A rank finds no place for the group of its host's ranks, which their first call makes."""
+
+    def work() -> str:
+        group = unisono.new_group()
+        assert isinstance(group, unisono.Group)
+        if group.rank == 0:
+            group.world.host.lender.announce = lambda *_: False  # type: ignore[method-assign]
+        try:
+            unisono.all_reduce(torch.ones(10), group=group, timeout_s=1.0 if group.rank == 0 else 20.0)
+        except unisono.UnisonoError as error:
+            return str(error)
+        return ""
+
+    said = unisono.run(work, 4, hosts="2x2", timeout_s=90)
+    assert "making the process group" in said[0]
+    assert all(said), said
+    assert "IndexError" not in " ".join(said)
+
+
 def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> None:
     def work() -> tuple[int, ...]:
         me = unisono.get_rank()

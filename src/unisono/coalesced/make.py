@@ -82,7 +82,7 @@ def make(
         if steps is None:
             requests = [_request(group, call, layout, one) for one in layout.passes]
             steps = requests[0], [plan_step(made.how, request) for request in requests]
-            layout.steps[what, timeout_s] = steps
+            layout.keep((what, timeout_s), steps)
         made.request, actions = steps
 
     written = tensors[call.written().start : call.written().stop]

@@ -183,6 +183,8 @@ class SpanWait:
         if self._judged or not isinstance(error, PeerError | WaitTimeout | Lost):
             return error
         suspect, waited_s = self._suspect(error), 2 * self._allowed_s if isinstance(error, WaitTimeout) else 0.0
+        if suspect is None:
+            return error
         until = time.monotonic() + _CAUSE_S
         while time.monotonic() < until:
             try:
@@ -196,9 +198,9 @@ class SpanWait:
         reason = error.reason if isinstance(error, Lost) else " ".join(str(error).split())
         return PeerFailed(suspect, f"cannot go on: {reason}", self._group.rank, self.watch.call, named)
 
-    def _suspect(self, error: PeerError | WaitTimeout | Lost) -> int:
-        """The rank of this group that an error in a part of the call is about."""
+    def _suspect(self, error: PeerError | WaitTimeout | Lost) -> int | None:
+        """The rank of this group that an error in a part of the call is about; None: it names none of this host."""
         if isinstance(error, Lost):
             return self._group.world_ranks.index(error.peer)
-        seat: int = error.missing[0] if isinstance(error, WaitTimeout) else getattr(error, "rank", 0)
-        return self._span.here[seat]
+        seats = error.missing if isinstance(error, WaitTimeout) else (getattr(error, "rank", 0),)
+        return next((self._span.here[seat] for seat in seats if seat < len(self._span.here)), None)

@@ -87,6 +87,8 @@ class Group:
         """By `dispatch.planning.PlanKey`; empty once the group is broken or closed."""
         self.shortcuts: dict[Any, Any] = {}
         """The same plans by `ShortcutKey` or `ListKey` of `dispatch.known`, for the fast paths."""
+        self.kept: dict[Any, Any] = {}
+        """What else calls keep from one to the next, by the class that keeps it; empty as `plans` is."""
         self.worker: Any = None
         """The thread that runs asynchronous calls, after the first of them; see `work`."""
         self.uneven: dict[tuple[str, int], int] = {}
@@ -257,7 +259,7 @@ class Group:
         self.lock = threading.Lock()
 
     def _stop(self) -> None:
-        self.plans, self.shortcuts = {}, {}
+        self.plans, self.shortcuts, self.kept = {}, {}, {}
         # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 

@@ -22,6 +22,7 @@ import os
 import socket
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -83,7 +84,8 @@ class Recording:
         elif isinstance(arena, Arena):
             job = f"unisono-{os.fstat(arena.fd).st_ino}"
         self._name = f"{job}.rank-{host.rank}.{me}.{next(_numbers)}"
-        self._hosts: list[Host] = []
+        self._hosts: weakref.WeakSet[Host] = weakref.WeakSet()
+        self._followed = count()
         self._file = (place / f"{self._name}.notes").open("x", buffering=1)
         self._owner = me
         self._write(
@@ -101,11 +103,11 @@ class Recording:
 
     def follow(self, host: Host, name: str, gid: int) -> None:
         """Keep the calls of a group, too. gid: its number, if it is over several hosts. Not while it is in a call."""
-        path = self._folder / "calls" / f"{self._name}.{len(self._hosts)}.log"
+        path = self._folder / "calls" / f"{self._name}.{next(self._followed)}.log"
         memory = self._map(path, log_bytes(self._calls), f"calls of group {name!r}")
         if memory is None:
             return
-        self._hosts.append(host)
+        self._hosts.add(host)
         members = list(getattr(host.arena, "members", range(host.size)))
         which = {"name": name, "start": host.arena.start, "gid": gid, "member": host.rank, "size": host.size}
         rows, row_memory = path.with_suffix(".rows"), None

@@ -79,7 +79,10 @@ class Stall:
         self._next_s = self._limit_s
 
     def look(self, missing: Sequence[int], waited_s: float) -> None:
-        """Let the other ranks know for whom this one waits, ranks of the group; warn if it is time."""
+        """Let the other ranks know for whom this one waits, ranks of the group; warn if it is time.
+
+        missing: empty where only this rank itself can end its wait, by a message to itself.
+        """
         present = self.background_of is None or bool(AWAITED)
         self._publish(missing if present else ())
         if not present or self._told or not 0 < self._next_s <= waited_s:
@@ -133,12 +136,12 @@ class Stall:
 
     def _warning(self, missing: Sequence[int], waited_s: float, way: Trail, waits: dict[int, Wait]) -> str:
         """The line, and below it the stack of the rank that all this hangs on."""
+        line = f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self._call} for"
+        if not missing:
+            return f"{line} a message from itself: no other rank can send it\n"
         ranks = [self._group.world_ranks[rank] for rank in missing]
         subject = ranks[0] if len(way) == 1 else way[1] if way.is_circle else way[-1]
         seen = sight(self._world, [subject])[0]
         chain = f"{way.text(waits)}; " if len(way) > 2 else ""
-        line = (
-            f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self._call} for "
-            f"{ranks_text(ranks, _MOST_NAMED)}: {chain}rank {subject} (pid {seen.pid}) {seen}"
-        )
+        line += f" {ranks_text(ranks, _MOST_NAMED)}: {chain}rank {subject} (pid {seen.pid}) {seen}"
         return f"{line}\n{indent(seen.stack or f'  (no stack: {seen.silent})', '  ')}\n"
