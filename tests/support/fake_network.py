@@ -61,7 +61,9 @@ class FakeMemory:
 class FakeNetwork:
     """The machines of hosts with these ranks. told: of each host, all that its ranks have been told.
 
-    silent_s: how long a host may be silent. loss, twice: how likely a datagram gets lost, or comes twice. slow_s: how long it takes at most. reaches: whether
+    silent_s: how long a host may be silent.
+
+    loss, twice: how likely a datagram gets lost, or comes twice. slow_s: how long it takes at most. reaches: whether
     one host's datagrams get to another one. stopped: hosts that do nothing.
     """
 
