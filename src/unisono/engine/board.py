@@ -163,7 +163,7 @@ class Board:
         self._words(_REGION)[0] = start
 
     def set_wait(self, wait: Wait | None) -> None:
-        """Let other hosts know in which call this rank of the world waits; None: in none. A wait is to be said again."""
+        """Let other hosts know in which call this rank of the world waits; None: in none. To be said again."""
         data = b"" if wait is None else wait.pack(_ROOM)
         if data != self._data(_WAIT):
             self._write(_WAIT, self._latest(_WAIT)[0] + 1, data)
@@ -180,16 +180,12 @@ class Board:
 
     def image(self) -> bytes:
         """The bytes of the board, as they were at one moment, without a wait that has not been said again lately."""
-        seen = self._bytes()
-        while (again := self._bytes()) != seen:  # its owner writes just now
+        seen = bytes(self._page)
+        while (again := bytes(self._page)) != seen:  # its owner writes just now
             seen = again
-        return seen
-
-    def _bytes(self) -> bytes:
-        said = int(struct.unpack_from("<Q", self._page, _SAID)[0])
-        last = _WAIT if time.monotonic_ns() - said > FRESH_NS else _WAIT + _HEAD.size + _ROOM
-        page = bytes(self._page)
-        return b"".join((page[:_SAID], bytes(_WAIT - _SAID), page[_WAIT:last], bytes(BOARD_BYTES - last)))
+        said_ns = int(struct.unpack_from("<Q", seen, _SAID)[0])
+        last = _WAIT if time.monotonic_ns() - said_ns > FRESH_NS else _WAIT + _HEAD.size + _ROOM
+        return b"".join((seen[:_SAID], bytes(_WAIT - _SAID), seen[_WAIT:last], bytes(BOARD_BYTES - last)))
 
     def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
         """Make this board, which nobody else writes, equal to another one. image: of that board, from `image`.
