@@ -44,8 +44,8 @@ def start_keeper(folder: Path, job: str, host: int) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        # The lock goes with the descriptor: it is held as long as the keeper lives. sys.path goes by the command line, and
-        # not by a file: another user may own the folder.
+        # The lock goes with the descriptor: it is held as long as the keeper lives. sys.path goes by the command line,
+        # and not by a file: another user may own the folder.
         paths = [str(Path(__file__).parents[2]), json.dumps(sys.path)]
         words = [sys.executable, "-I", "-S", "-c", _BOOT, str(folder), job, str(host), *paths, str(lock.fileno())]
         null = subprocess.DEVNULL
