@@ -149,7 +149,9 @@ def _enter(group: Group, memory: SubArena, decision: Decision) -> Group:
         if group.world.door is not None and larger.rank > 0:
             group.world.door.close()
             group.world.door = None
-        until_all_are_in(larger, memory)
+        until_all_are_in(larger, memory, "grow()")
+    except WaitTimeout:
+        raise  # the larger group is there, for its shrink() without those that are missing
     except BaseException as error:
         memory.board(memory.rank).set_gone(DepartureKind.RAISED, f"raised {type(error).__name__} in grow()")
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 import torch
 
 import unisono
+from tests.support.waiting import until
 from unisono.across import Exchange
 from unisono.config import Config
 from unisono.dispatch.span_wait import _SpanWatch
 from unisono.schedule import Hosts
 from unisono.watch import Watch
 
+OnHosts = Callable[[str], unisono.World]
 KILLED = "was killed by signal 9 (SIGKILL)"
 
 
@@ -175,6 +178,32 @@ def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> None:
         return raised.value.missing
 
     assert unisono.run(work, 4, hosts="2x2", timeout_s=90) == [(2,), (2,), (), (2,)]
+
+
+def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts: OnHosts, tmp_path: Path) -> None:
+    """Ranks 2 and 3 are on one host; rank 3 is in the user's code, rank 2 waits for it, and rank 0 for rank 2."""
+
+    def work() -> tuple[str, int]:
+        me, word = unisono.get_rank(), torch.zeros(1, dtype=torch.int64)
+        if me == 0:
+            with pytest.raises(unisono.WaitTimeout) as late:
+                unisono.recv(word, src=2, timeout_s=2.0)
+            (tmp_path / "late").touch()
+            unisono.recv(word, src=2)
+            return str(late.value), int(word)
+        if me == 3:
+            until((tmp_path / "late").exists, 40.0)
+            unisono.send(word + 7, dst=2)
+        if me == 2:
+            unisono.recv(word, src=3)
+            unisono.send(word + 40, dst=0)
+        return "", 0
+
+    said, word = on_hosts("2x2").run(work)[0]
+    assert word == 47
+    assert "for rank 2." in said
+    assert "waits itself in recv(int64[1], src=3, tag=0)" in said
+    assert "for rank 3" in said
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])

@@ -251,6 +251,10 @@ COMMON = common_settings(Config())
             {"common": COMMON.replace("gloo", "mpi")},
             r"rank 2 .* has carrier=mpi, rank 0 .* has gloo: set UNISONO_CARRIER",
         ),
+        (
+            {"common": common_settings(Config(host_silence_s=4.5))},
+            r"rank 2 .* has host_silence_s=4.5, rank 0 .* has 1.5: set UNISONO_HOST_SILENCE_S",
+        ),
     ],
 )
 def test_ranks_that_cannot_form_a_group(change, words):

@@ -60,7 +60,7 @@ class FakeHosts:
                 sleeper = self.sleepers[rank] = subprocess.Popen(["sleep", "1000"], start_new_session=True)
                 stack.callback(end, sleeper)
                 ranks[rank] = sleeper.pid, start_ticks(sleeper.pid)
-            sentinel = Sentinel.start(arena.fd, self.hosts, number, ranks, "127.0.0.1", secret, self.names[number])
+            sentinel = Sentinel.start(arena.fd, self.hosts, number, ranks, "127.0.0.1", secret, self.names[number], 1.5)
             stack.callback(sentinel.stop)
             self.arenas.append(arena)
             self.sentinels.append(sentinel)
@@ -70,7 +70,7 @@ class FakeHosts:
         for sentinel in self.sentinels:
             sentinel.introduce([other.address for other in self.sentinels], [*"abcdefgh"[: len(self.sentinels)]])
         for number, members in enumerate(self.hosts.members):
-            far = Far(self.arenas[number], self.hosts, members[0], self.names[number])
+            far = Far(self.arenas[number], self.hosts, members[0], self.names[number], 1.5)
             stack.callback(far.close)
             self.far.append(far)
             if self._register:

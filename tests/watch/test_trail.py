@@ -10,6 +10,7 @@ import torch
 
 import unisono
 from unisono.engine.arena import Arena
+from unisono.engine.board import Board
 from unisono.engine.stacks import Answer
 from unisono.observe.frames import shown
 from unisono.records import Sighting, Wait
@@ -76,6 +77,29 @@ def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page(monkeypatch: pytes
     page.set_stacks(17)
     assert (arena.whereabouts(1).stacks, arena.whereabouts(0).stacks) == (17, 0)
     arena.close()
+
+
+@pytest.mark.parametrize("data", [b"7", b"[", b'["a", "b", [1]]', b'["a", "b", [0.5], true, true]', b"[" * 900])
+def test_what_is_no_wait_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        Wait.unpack(data)
+
+
+def test_another_host_sees_a_wait_as_long_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there, wait = Board(memoryview(bytearray(8192))), Board(memoryview(bytearray(8192))), Wait("g", "c", (3,))
+    here.set_wait(wait)
+    there.copy(here.image())
+    assert there.wait == wait
+    now = time.monotonic_ns()
+    monkeypatch.setattr("time.monotonic_ns", lambda: now + 3_600_000_000_000)
+    there.copy(here.image())
+    assert there.wait is None, "the rank has not said so for an hour"
+    here.set_wait(wait)
+    there.copy(here.image())
+    assert there.wait == wait
+    here.set_wait(None)
+    there.copy(here.image())
+    assert there.wait is None
 
 
 ANSWERS = f"""\

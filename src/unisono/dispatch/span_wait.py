@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["SpanWait"]
 
 _STALE_S = 2.0
-"""A host that does not answer for so long has been lost, or is lost in a moment."""
+"""Where a host does not answer for so long, a rank looks all the same: its own time may be up."""
 _LOOKS_S = 1e-3
 """How long a rank looks for short messages; for longer ones another thread waits, and wakes it when they are there. At
 once where the carriers' threads need the processors of those who look."""
@@ -33,9 +33,10 @@ _POLLED = 4
 """At how many messages it looks; each rank has one under way in each piece of a vector."""
 _ARRIVES_S = 10.0
 """How long messages of a rank that has left after this call may take."""
-_CAUSE_S = 4.0
-"""How long a rank whose part has failed looks for the cause, which may be on another host: that a host is lost is told
-some two seconds after its last word, and its messages may end before."""
+_CAUSE_S = 2.5
+"""How long a rank whose part has failed looks for the cause, beyond the time for which hosts may be silent: the cause
+may be on another host, and that a host is lost is told some time after its messages have ended.
+"""
 
 
 class _SpanWatch(Watch):
@@ -185,7 +186,7 @@ class SpanWait:
         suspect, waited_s = self._suspect(error), 2 * self._allowed_s if isinstance(error, WaitTimeout) else 0.0
         if suspect is None:
             return error
-        until = time.monotonic() + _CAUSE_S
+        until = time.monotonic() + self._span.far.silent_s + _CAUSE_S
         while time.monotonic() < until:
             try:
                 self._span.refresh(until)

@@ -49,7 +49,7 @@ def world_group(
     if met.store is None:
         raise InternalError("ranks of several hosts have met without a store")
     deadline = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
-    far = _Joining(met, rank, met.store, deadline).far()
+    far = _Joining(met, rank, met.store, config.host_silence_s, deadline).far()
     try:
         carrier = _mpi(met, rank) if config.carrier == "mpi" else _gloo(met, rank, met.store, far, deadline)
     except BaseException as error:
@@ -108,8 +108,9 @@ def _mpi(met: Met, rank: int) -> Carrier:
 class _Joining:
     """How the sentinels of all hosts come to know each other, and this rank its own."""
 
-    def __init__(self, met: Met, rank: int, store: Store, deadline: float) -> None:
-        self._met, self._rank, self._store, self._deadline = met, rank, store, deadline
+    def __init__(self, met: Met, rank: int, store: Store, silent_s: float, deadline: float) -> None:
+        self._met, self._rank, self._store = met, rank, store
+        self._silent_s, self._deadline = silent_s, deadline
         self._began = time.monotonic()
         self._host = met.hosts.host_of(rank)
 
@@ -121,7 +122,7 @@ class _Joining:
             name = self._start()
         else:
             name = self._said(self._host).name
-        return Far(self._met.arena, self._met.hosts, self._rank, name, self._deadline)
+        return Far(self._met.arena, self._met.hosts, self._rank, name, self._silent_s, self._deadline)
 
     def _start(self) -> str:
         from ..sentinel.start import Sentinel
@@ -130,7 +131,7 @@ class _Joining:
         name = f"unisono-{secrets.token_hex(16)}"
         ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
         sentinel = Sentinel.start(
-            met.arena.fd, met.hosts, self._host, ranks, met.address, met.secret, name, self._deadline
+            met.arena.fd, met.hosts, self._host, ranks, met.address, met.secret, name, self._silent_s, self._deadline
         )
         try:
             self._store.set(f"sentinel {self._host}", SentinelNotice(name, *sentinel.address).text())

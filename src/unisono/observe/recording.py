@@ -178,7 +178,7 @@ def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) ->
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    with (folder / "calls" / "lock").open("w") as file:
+    with (folder / "calls" / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -52,7 +52,7 @@ def main(channel_fd: int, arena_fd: int) -> None:
         return  # the ranks have not met
     introduced = json.loads(line)
     addresses = [(str(host), int(port)) for host, port in introduced["addresses"]]
-    machine = Machine(setup["hosts"], setup["me"], introduced["names"], regions, time.monotonic())
+    machine = Machine(setup["hosts"], setup["me"], introduced["names"], regions, time.monotonic(), setup["silent_s"])
     seal = Seal(bytes.fromhex(setup["secret"]), setup["me"], len(addresses))
     _Loop(machine, seal, udp, addresses, Ranks(listener, ranks), watching).run()
     os._exit(0)  # without the time that an interpreter takes to end

@@ -88,7 +88,8 @@ class Stall:
         if not present or self._told or not 0 < self._next_s <= waited_s:
             return
         self._next_s = waited_s + self._limit_s / 8
-        waits = waits_of(self._group)
+        # Those of other hosts have a rank of their own that says it: one that can see the stack.
+        waits = waits_of(self._group, here=True)
         way = trail(waits, self._world.rank)
         others = [rank for rank in waits if rank != way[0] and trail(waits, rank).end == way.end]
         if any(waits[rank].told for rank in others):
@@ -102,10 +103,10 @@ class Stall:
         """The error for a call whose time is up."""
         waits = waits_of(self._group)
         way = trail(waits, self._world.rank)
-        if way.is_circle:
-            details += f" In the world, {way.text(waits)}."
         group = self._group
         same_call = len(way) > 2 and all(waits[rank].call == self._call for rank in way[1:-1])
+        if way.is_circle or (len(way) > 3 and not same_call):
+            details += f" In the world, {way.text(waits)}."
         if same_call and len(missing) == 1 and way[-1] in group.world_ranks:
             missing = (group.world_ranks.index(way[-1]),)
         world_ranks = group.world_ranks if group.parent else ()
@@ -128,11 +129,22 @@ class Stall:
                 wait = Wait(group.name, self._call, ranks, self._any_of, self._told)
                 if _present.get(self) == (world, wait):
                     page.say_again()
+                    self._tell_other_hosts()
                     return
                 _present[self] = world, wait
             elif _present.pop(self, None) is None:
                 return
-            page.set_wait(next((wait for where, wait in _present.values() if where is world), None))
+            page.set_wait(self._oldest())
+            self._tell_other_hosts()
+
+    def _oldest(self) -> Wait | None:
+        """The call of this rank of the world that has waited for longest."""
+        return next((wait for where, wait in _present.values() if where is self._world), None)
+
+    def _tell_other_hosts(self) -> None:
+        """Write the same where this host's sentinel reads it, once another one asks."""
+        if self._world.span is not None:
+            self._world.host.arena.board(self._world.rank).set_wait(self._oldest())
 
     def _warning(self, missing: Sequence[int], waited_s: float, way: Trail, waits: dict[int, Wait]) -> str:
         """The line, and below it the stack of the rank that all this hangs on."""
