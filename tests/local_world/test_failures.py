@@ -187,7 +187,7 @@ def test_the_servers_death_is_an_error_and_the_next_run_starts_another():
 
 def test_stuck_ranks_are_killed_and_show_where_they_were(short_grace):
     with pytest.raises(RankFailed) as caught:
-        run(lambda: boom() if init().rank == 1 else forever(), 3)
+        run(lambda: (unisono.barrier(), boom() if init().rank == 1 else forever()), 3)
     assert caught.value.rank == 1
     for rank in (0, 2):
         assert "in forever" in caught.value.waiting[rank]
@@ -196,7 +196,7 @@ def test_stuck_ranks_are_killed_and_show_where_they_were(short_grace):
 
 def test_a_stopped_rank_is_killed_too(short_grace):
     with pytest.raises(RankFailed) as caught:
-        run(lambda: boom() if init().rank == 1 else os.kill(os.getpid(), signal.SIGSTOP), 2)
+        run(lambda: (unisono.barrier(), boom() if init().rank == 1 else os.kill(os.getpid(), signal.SIGSTOP)), 2)
     assert "does not say where it is: its process takes no signals now" in caught.value.waiting[0]
 
 
