@@ -109,7 +109,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ArgumentError,
         "element by element",
     ),
-    "factors": (lambda: all_reduce_coalesced(ones(4), unisono.ReduceOp.PREMUL_SUM(2.0)), ArgumentError, "element by"),
+    "factors of integers": (
+        lambda: all_reduce_coalesced([torch.ones(4, dtype=torch.int64)], unisono.premul_sum(2.0)),
+        DTypeError,
+        "no premul_sum of int64",
+    ),
 }
 
 
