@@ -87,6 +87,7 @@ def in_part() -> list[torch.Tensor]:
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a tensor": (lambda: all_reduce_coalesced(torch.ones(3)), DTypeError, "tensors: expected a list"),
     "a number": (lambda: all_reduce_coalesced(7), DTypeError, "tensors: expected a list"),  # type: ignore[arg-type]
+    "an array": (lambda: all_reduce_coalesced(np.ones(3)), DTypeError, "tensors: expected a list.* ndarray"),  # type: ignore[arg-type]
     "a list of numbers": (lambda: all_reduce_coalesced([1.0]), DTypeError, r"tensors\[0\]"),  # type: ignore[list-item]
     "sparse": (lambda: all_reduce_coalesced([*ones(2), torch.eye(3).to_sparse()]), DTypeError, r"tensors\[1\]"),
     "expanded": (lambda: all_reduce_coalesced([torch.ones(1).expand(4)]), ArgumentError, r"tensors\[0\]"),

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
+import numpy as np
 import torch
 
-__all__ = ["ALL_DTYPES", "DTYPE_CODES", "as_bits", "borrowed", "dtype_name", "is_plain", "make_plain"]
+from ..errors import DTypeError
+
+__all__ = [
+    "ALL_DTYPES", "DTYPE_CODES", "as_bits", "borrowed", "check_is_tensor", "dtype_name", "is_plain", "make_plain",
+]  # fmt: skip
 
 ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
     sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
@@ -23,6 +29,14 @@ _ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32` for torch.float32."""
     return str(dtype).removeprefix("torch.")
+
+
+def check_is_tensor(argument: str, value: Any, move: str = "") -> None:
+    """Raise DTypeError for anything but a tensor. move: what to do then; for arrays of numpy that is known."""
+    if not isinstance(value, torch.Tensor):
+        if isinstance(value, np.ndarray):
+            move = "pass torch.from_numpy(array), which has the same memory"
+        raise DTypeError(f"{argument}: expected a torch.Tensor, got {type(value).__name__}{move and f'; {move}'}")
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
