@@ -226,6 +226,7 @@ def test_wrong_arguments_raise_where_they_are_given(worlds: Worlds, name: str) -
     def one_is_wrong() -> tuple[type[Exception] | None, str, float]:
         function, kind, _ = WRONG[name]
         group = unisono.init()
+        unisono.all_gather([f(), f()], f())  # now a list of this length is known
         error, message = None, ""
         expected = kind if group.rank == 0 else unisono.MismatchError
         try:
