@@ -7,11 +7,13 @@ import time
 
 import pytest
 import torch
+import typing_extensions
 
 import unisono
 from unisono.engine.arena import Arena
 from unisono.engine.board import Board
 from unisono.engine.stacks import Answer
+from unisono.engine.user_code import is_users
 from unisono.observe.frames import shown
 from unisono.records import Sighting, Wait
 from unisono.trail import trail
@@ -119,6 +121,7 @@ Thread 0x00007f02 (most recent call first):
 
 Current thread 0x00007f03 (most recent call first):
   File "{TORCH}/functional.py", line 10 in mm
+  File "{typing_extensions.__file__}", line 3140 in wrapper
   File "/home/me/my model.py", line 88 in forward
   File "{TORCH}/nn/modules/module.py", line 1500 in _call_impl
   File "/home/me/train.py", line 12 in main
@@ -143,6 +146,25 @@ def test_without_a_user_s_frame_something_is_shown_all_the_same() -> None:
     text = f'Current thread 0x1 (most recent call first):\n  File "{STDLIB}/queue.py", line 1 in get\n'
     assert shown(Answer.of(text).threads) == ("", f'  File "{STDLIB}/queue.py", line 1 in get')
     assert shown(()) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "theirs"),
+    {
+        f"{PACKAGE}/work.py": False,
+        f"{TORCH}/nn/modules/module.py": False,
+        f"{PACKAGE}_of_mine/work.py": True,
+        f"{os.path.dirname(PACKAGE)}/train.py": True,
+        typing_extensions.__file__: False,
+        f"{STDLIB}/contextlib.py": False,
+        f"{STDLIB}/site-packages/accelerate/utils.py": True,
+        "/home/me/unisono/unisono/train.py": True,
+        "/home/site-packages/typing_extensions.py": True,
+        "<string>": True,
+    }.items(),
+)
+def test_a_file_is_the_user_s_by_its_folder(file: str, theirs: bool) -> None:
+    assert is_users(file) is theirs
 
 
 def test_what_a_rank_does_in_words() -> None:

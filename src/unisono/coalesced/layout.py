@@ -12,7 +12,7 @@ import torch
 
 from ..arguments import count_name
 from ..dispatch import Action, Request
-from ..engine.tensors import is_plain
+from ..engine.tensors import have_strides, is_plain
 from ..membership.group import Group
 from ..records import digest
 
@@ -98,7 +98,10 @@ def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any])
     memory: _Memory | None = group.kept.get(_Memory)
     if memory is None:
         return None
-    for layout in memory.layouts.get((*kind, len(tensors)), ()):
+    layouts = memory.layouts.get((*kind, len(tensors)))
+    if layouts is None or not have_strides(tensors):
+        return None
+    for layout in layouts:
         if layout.alike is not None and layout.alike(*tensors):
             return layout
     return None
