@@ -267,7 +267,7 @@ class _Maker:
             members = [self._group.world_ranks[rank] for rank in self._span.here]
             name = f"{self._group.name} on one host"
             seat = self._span.here.index(self._group.rank)
-            self._span.local = make_sub_group(self._group.world, seat, members, name, self._allowed_s, self._group)
+            self._span.local = make_sub_group(self._group, seat, members, name, self._allowed_s, in_call=True)
         return self._span.local
 
     def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:

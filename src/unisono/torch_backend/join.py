@@ -62,7 +62,7 @@ def join(
         _meeting = meeting_number(store, rank)
     if not world and _world is not None and not _world.closed:
         members = [_world.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
-        return make_sub_group(_world.world, rank, members, name, timeout_s)
+        return make_sub_group(_world, rank, members, name, timeout_s)
     own = PrefixStore(f"unisono {_meeting}", store)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
     group = world_group(_meet(own, rank, size, name, config), rank, name=name, config=config)
