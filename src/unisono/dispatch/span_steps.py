@@ -17,7 +17,7 @@ import torch
 from ..across import Exchange, Journal, Landings, Standing
 from ..arguments import plain_dtype
 from ..engine.combining import combiner
-from ..engine.tensors import borrowed, dtype_name
+from ..engine.tensors import as_bits, borrowed, dtype_name
 from ..membership.group import Group
 from ..ops import CustomOp
 from ..records import digest
@@ -53,7 +53,7 @@ class Copy(NamedTuple):
 
     def make(self) -> None:
         """Make it."""
-        self.to.copy_(self.source)
+        as_bits(self.to).copy_(as_bits(self.source))
 
 
 class WaveSteps(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..engine.tensors import as_bits, make_plain
+from ..engine.tensors import as_bits, copy_of, make_plain
 from ..engine.written import mark_written, needed_by_autograd
 from ..errors import MismatchError
 from ..membership.group import Group
@@ -87,7 +87,7 @@ def contiguous(request: Request, group: Group) -> tuple[Tensors, Tensors, Callab
     def result(tensor: torch.Tensor) -> torch.Tensor:
         copy = make_plain(tensor)
         if copy is tensor and keeps:
-            copy = tensor.detach().clone()
+            copy = copy_of(tensor)
         if copy is not tensor and written:
             back.append((as_bits(tensor.data), as_bits(copy)))  # .data: a version counter of its own
         return copy
