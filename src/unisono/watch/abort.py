@@ -35,8 +35,8 @@ def aborted(group: Group) -> tuple[Group, int, str] | None:
 def check_abort(group: Group, call: Callable[[], str]) -> None:
     """Raise PeerFailed if the group has been aborted, by this rank or another one, and refuse all further calls.
 
-    Also if one of the ranks of one host has given up the call over hosts of which theirs is a part, or if a peer shrinks
-    a group of which this one was made.
+    Also if one of the ranks of one host has given up the call over hosts of which theirs is a part, or if a peer
+    shrinks a group of which this one was made.
 
     call: makes the text of the call that waits. The ranks in the error are those of the group that was aborted.
     """
