@@ -59,7 +59,7 @@ class _Making:
         self._lender = self._world.host.lender
         self._timeout_s, self._call, self._here = timeout_s, f"making the process group {name!r}", here
         self._in_call = in_call
-        self.key = self._lender.key(name, members)
+        self.key = self._lender.key(name, members, parent.span.gid if parent.span is not None else 0)
 
     def lend(self) -> SubArena:
         """The part of the first member on a host."""
