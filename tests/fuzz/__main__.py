@@ -48,6 +48,7 @@ def minimal(program: Program, past: list[Program], limit_s: float = 20.0) -> tup
             return False
 
         for start, word in ((program, ""), (together, "Only after the programs before it:")):
+            worlds.limit_s = limit_s * (1 if start is program else len(past))
             if fails(start, TRIES):
                 tries = 1 if fails(start, 1) and fails(start, 1) else TRIES
                 least = shrink(start, partial(fails, tries=tries), time.monotonic() + SHRINK_S)

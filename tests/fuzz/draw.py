@@ -53,7 +53,7 @@ SETTINGS: dict[str, tuple[float | str, ...]] = {
 
 COUNTS = (0, 1, 2, 7, 64, 97, 1000, 2049, 5003, 5003, 20_011, 100_003)
 LONG = (400_009, 1 << 20, 3_000_017)
-MOST_BYTES = 48 << 20
+MOST_BYTES = 16 << 20
 """What all ranks together pass in a call."""
 
 GLOO_DTYPES = ("int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
@@ -87,8 +87,8 @@ class Session:
         kinds = {"call": 12, "barrier": 1, "objects": 1, "messages": 3, "wait": 1, "late": 1}
         if self._api == "unisono":
             kinds["coalesced"] = 2
-        if not in_thread:
-            kinds |= {"group": 1, "threads": 1 if self._api != "gloo" else 0}
+        if not in_thread and self._api != "gloo":
+            kinds |= {"group": 1, "threads": 1}
         kind = draw.choices(list(kinds), list(kinds.values()))[0]
         if kind == "call":
             return self._call(group, groups)

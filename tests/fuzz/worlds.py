@@ -21,7 +21,7 @@ class Worlds:
     """One world at a time. past: the programs that it has run. limit_s: how long a program may take."""
 
     def __init__(self, limit_s: float = 60.0) -> None:
-        self._limit_s, self._key = limit_s, ()
+        self.limit_s, self._key = limit_s, ()
         self._world: unisono.World | None = None
         self._folder: Any = tempfile.TemporaryDirectory(prefix="unisono-fuzz-")
         self._meeting = ""
@@ -32,7 +32,7 @@ class Worlds:
         if self._world is None or self._key != program.world:
             self.renew()
             self._key, self._meeting = program.world, f"{self._folder.name}/{secrets.token_hex(4)}"
-            self._world = _world(program, self._limit_s)
+            self._world = _world(program, self.limit_s)
         self.past.append(program)
         try:
             results = self._world.run(play, program, self._meeting)
