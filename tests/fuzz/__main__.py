@@ -32,8 +32,8 @@ def script(program: Program) -> str:
     return f"from tests.fuzz.programs import *\nfrom tests.fuzz.worlds import check\n\ncheck({shown(program)})\n"
 
 
-def minimal(program: Program, past: list[Program], limit_s: float = 20.0) -> tuple[Program, str]:
-    """A smaller program that goes wrong in a new world, and a word on it."""
+def minimal(program: Program, past: list[Program], known: str, limit_s: float) -> tuple[Program, str]:
+    """A smaller program that goes wrong in a new world, in a way that is not known, and a word on it."""
     last: list[str] = []
     steps = tuple(step for one in past for step in one.steps)
     together = Program(program.hosts, steps, program.settings, program.api)
@@ -42,7 +42,7 @@ def minimal(program: Program, past: list[Program], limit_s: float = 20.0) -> tup
         def fails(candidate: Program, tries: int) -> bool:
             for _ in range(tries):
                 worlds.renew()
-                if wrong := worlds.run(candidate):
+                if new(wrong := worlds.run(candidate), candidate, known):
                     last[:] = wrong
                     return True
             return False
@@ -56,6 +56,11 @@ def minimal(program: Program, past: list[Program], limit_s: float = 20.0) -> tup
     return program, f"not again in {TRIES} runs"
 
 
+def new(wrong: list[str], program: Program, known: str) -> bool:
+    """Has something gone wrong, in a way that is not known?"""
+    return bool(wrong) and not re.search(known, "\n".join([*wrong, shown(program)]))
+
+
 def kind(wrong: list[str]) -> str:
     """What went wrong without numbers, so that two findings of one cause look alike."""
     return re.sub(r"(seed|n|root|tag|shift)=\d+|rank \d+|\d+", "", "\n".join(wrong))[:300]
@@ -66,13 +71,14 @@ def main(
     seed: Annotated[str, typer.Option(help="Of the programs; drawn, if not given.")] = "",
     hosts: Annotated[str, typer.Option(help="Worlds, as Hosts.parse reads them.")] = ",".join(HOSTS),
     go_on: Annotated[bool, typer.Option(help="After a program that goes wrong, too.")] = False,
-    known: Annotated[str, typer.Option(help="A pattern: failures that it is found in do not count.")] = "$^",
+    known: Annotated[str, typer.Option(help="A pattern: failures in whose text or program it is do not count.")] = "$^",
+    limit_s: Annotated[float, typer.Option(help="How long a program may take.")] = 60.0,
 ) -> None:
     """Run programs for some seconds; exit with 1 if one goes wrong."""
     seed = seed or secrets.token_hex(3)
     typer.echo(f"seed {seed}")
     until, ran, number, found = time.monotonic() + seconds, 0, 0, set[str]()
-    with Worlds() as worlds:
+    with Worlds(limit_s) as worlds:
         while time.monotonic() < until and (go_on or not found):
             session = Session(f"{seed} {number}", tuple(hosts.split(",")))
             number += 1
@@ -81,10 +87,10 @@ def main(
                 program = session.program()
                 ran += 1
                 wrong = worlds.run(program)
-                if wrong and kind(wrong) not in found and not re.search(known, "\n".join(wrong)):
+                if new(wrong, program, known) and kind(wrong) not in found:
                     found.add(kind(wrong))
                     typer.echo("\n".join(["", f"seed {seed} {number - 1}:", *(text[:1500] for text in wrong)]))
-                    least, word = minimal(program, worlds.past)
+                    least, word = minimal(program, worlds.past, known, limit_s / 2)
                     typer.echo(f"\nThe smallest program found:\n\n{script(least)}\n{word[:3000]}")
                 if wrong or time.monotonic() > until:
                     break

@@ -36,8 +36,8 @@ __all__ = ["HOSTS", "Session"]
 
 HOSTS = ("1", "2", "3", "4", "5", "2x1", "2x2", "3x1", "3+1", "1+2", "2x2:round_robin")
 SETTINGS: dict[str, tuple[float | str, ...]] = {
-    "segment_bytes": (64, 4096, 100_000),
-    "one_way_segment_bytes": (64, 4096),
+    "segment_bytes": (4096, 100_000),
+    "one_way_segment_bytes": (4096,),
     "one_shot_bytes": (0, 1 << 20),
     "crowd_one_shot_bytes": (0, 1 << 20),
     "zero_copy_bytes": (0, 64, 1 << 20),
@@ -56,6 +56,9 @@ LONG = (400_009, 1 << 20, 3_000_017)
 MOST_BYTES = 16 << 20
 """What all ranks together pass in a call."""
 
+FINE = ("segment_bytes", "one_way_segment_bytes", "look_up_s")
+"""Settings with which a long call takes very many steps."""
+
 GLOO_DTYPES = ("int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 GLOO_FORMS = ("all_reduce", "broadcast", "scatter", "gather", "all_gather", "all_gather_single", "all_to_all_single")
 TORCH_LAYOUTS = ("contiguous", "offset", "strided", "transposed", "scalar", "empty", "mixed", "channels_last")
@@ -66,14 +69,15 @@ Groups = dict[str, tuple[tuple[int, ...], ...]]
 
 
 class Session:
-    """Draws programs for one world."""
+    """Draws programs for one world. only: of these hosts. most_bytes: what all ranks together pass in a call."""
 
-    def __init__(self, seed: str, only: tuple[str, ...] = HOSTS) -> None:
+    def __init__(self, seed: str, only: tuple[str, ...] = HOSTS, most_bytes: int = MOST_BYTES) -> None:
         self.draw = draw = random.Random(seed)
         hosts = draw.choice(only)
         api = draw.choice(["unisono"] * 4 + ["torch"] * 2 + ["gloo"])
         names = draw.sample(list(SETTINGS), draw.choice((0, 0, 1, 2, 3))) if api != "gloo" else []
         self._empty = Program(hosts, (), tuple((name, draw.choice(SETTINGS[name])) for name in sorted(names)), api)
+        self._most_bytes = min(most_bytes, 256 << 10) if set(FINE) & set(names) else most_bytes
         self._hosts, self._api, self._tag = Hosts.parse(hosts), api, 2
 
     def program(self) -> Program:
@@ -175,7 +179,7 @@ class Session:
             return draw.choice(COUNTS[:6])  # the oracle goes through them number by number
         count = draw.choice(LONG) if draw.random() < 0.04 else draw.choice(COUNTS)
         each = getattr(torch, dtype).itemsize * size * (size if form.startswith(("all_", "reduce_s")) else 1)
-        most = 5003 if op == "avg" and dtype in ("int64", "uint64") else MOST_BYTES // each
+        most = 5003 if op == "avg" and dtype in ("int64", "uint64") else self._most_bytes // each
         return min(count, most)
 
     def _algorithm(self, collective: str, op: str, dtype: str, parts: tuple[tuple[int, ...], ...]) -> str | None:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -35,6 +36,7 @@ __all__ = ["play"]
 
 def play(program: Program, meeting: str) -> list[str]:
     """Run a program on this rank. Returns what went wrong, step by step: wrong values, and an error that ended it."""
+    warnings.filterwarnings("ignore", "ComplexHalf")
     api = api_of(program.api, program.settings, meeting)
     player = _Player(api, api.world)
     player.play(program.steps)

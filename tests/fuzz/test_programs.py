@@ -44,16 +44,16 @@ def live() -> Iterator[Worlds]:
 @pytest.mark.parametrize("hosts", ["1", "2", "3", "2x1", "2+1"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_programs(live: Worlds, hosts: str, seed: int) -> None:
-    session = Session(f"{hosts} {seed}", (hosts,))
-    for _ in range(12):
+    session = Session(f"{hosts} {seed}", (hosts,), 1 << 20)
+    for _ in range(8):
         program = session.program()
         wrong = live.run(program)
         assert not wrong, "\n".join([*wrong, shown(program)])
 
 
 def drawn() -> list[Program]:
-    sessions = [Session(f"{seed}") for seed in range(120)]
-    return [session.program() for session in sessions for _ in range(25)]
+    sessions = [Session(f"{seed}") for seed in range(300)]
+    return [session.program() for session in sessions for _ in range(10)]
 
 
 def test_programs_reach_all_that_there_is() -> None:
