@@ -27,7 +27,7 @@ import unisono
 from tests.fuzz.fault_growth import grows
 from tests.fuzz.fault_oracle import complaints
 from tests.fuzz.fault_rank import play
-from tests.fuzz.fault_scene import Call, Fault, Scene, draw
+from tests.fuzz.fault_scene import STOPPING, Call, Fault, Scene, draw
 from unisono.config import Config
 
 __all__ = ["Call", "Fault", "Scene", "check", "smaller", "watch"]
@@ -36,7 +36,8 @@ TIMEOUT_S = 6.0
 """Of calls, where a rank is frozen; other scenes have no time-out that could hide that a rank waits for ever."""
 MOST_S = 45.0
 """How long a scene may take; those of its ranks that are not ready then are shown with their stacks."""
-_PAUSE_S, _DYING_S = 0.3, 0.7
+_STOPPED_S = 0.5
+"""Less than hosts may be silent."""
 _MARK = "UNISONO_FUZZ_SCENE"
 _LEFT_S = 10.0
 _SMALLER_S = 120.0
@@ -118,7 +119,7 @@ class _Warden(threading.Thread):
         if fault.how == "freeze":
             others = self._scene.ranks - len(self._scene.dead | self._scene.frozen)
             return len(list(self._folder.glob("*.json"))) >= others or passed_s > MOST_S - 10
-        return fault.how in ("pause", "stop and kill") and passed_s > (_PAUSE_S if fault.how == "pause" else _DYING_S)
+        return fault.how in STOPPING and passed_s > _STOPPED_S
 
 
 def _descriptors() -> Counter[str]:

@@ -36,19 +36,20 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
         yield from (f"rank {rank}: {what}: {event}" for rank, event in _events(said, what))
     # Who waits for a rank that is stopped while it makes the group of the survivors is late itself, for the others.
     late_to_shrink = any(fault.how == "freeze" and fault.in_recovery for fault in scene.faults)
+    apart, hit = scene.frozen | scene.cut_off, {fault.rank for fault in scene.faults} | scene.cut_off
     for rank, event in _events(said, "left out"):
-        if rank not in scene.frozen and not late_to_shrink:
+        if rank not in apart and not late_to_shrink:
             yield f"rank {rank} was left out: {event['text']}"
     for rank, event in _events(said, "end"):
         if event["threads"]:
             yield f"rank {rank} has threads left: {event['threads']}"
     allowed = _classes(scene)
     for rank, event in _events(said, "error"):
-        if event["kind"] not in allowed and rank not in scene.frozen:
+        if event["kind"] not in allowed and rank not in apart:
             yield f"rank {rank} raised {event['kind']}, not one of {sorted(allowed)}: {event['text']}"
         for name in ("failed", "missing"):
-            innocent = set(event[name]) - {fault.rank for fault in scene.faults}
-            if innocent and rank not in scene.frozen and not late_to_shrink:
+            innocent = set(event[name]) - hit
+            if innocent and rank not in apart and not late_to_shrink:
                 yield f"rank {rank} names {sorted(innocent)} as {name}, to whom nothing happened: {event['text']}"
 
 
@@ -56,10 +57,10 @@ def _classes(scene: Scene) -> set[str]:
     """The classes of errors that may be raised."""
     hows = {fault.how for fault in scene.faults}
     allowed: set[str] = set()
-    if hows & set(DEADLY):
+    if hows & {*DEADLY, "end sentinel"}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
-        if not only_collectives or hows - set(DEADLY) - {"pause"}:
+        if not only_collectives or hows - set(DEADLY) - {"pause", "pause sentinel"}:
             allowed |= {"PeerFailed"}
     if "abort" in hows:
         allowed |= {"PeerFailed"}
@@ -72,7 +73,7 @@ def _classes(scene: Scene) -> set[str]:
 
 def _agree(scene: Scene, said: Mapping[int, Said]) -> Iterator[str]:
     """All together: one set of failed ranks in each round, one group after it, the same steps with the same members."""
-    loyal = {rank: events for rank, events in said.items() if rank not in scene.frozen}
+    loyal = {rank: events for rank, events in said.items() if rank not in scene.frozen | scene.cut_off}
     rounds: dict[object, dict[int, object]] = {}
     for rank, event in _events(loyal, "error"):
         call = scene.calls[event["step"]] if 0 <= event["step"] < len(scene.calls) else None
@@ -97,7 +98,7 @@ def _in_time(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]
     last = max(faults.values(), default=0.0)
     most_s = TIMED_OUT_S if scene.frozen else SOON_S
     for rank, events in said.items():
-        for event in events if last and rank not in scene.frozen else ():
+        for event in events if last and rank not in scene.frozen | scene.cut_off else ():
             if event["at"] - last > most_s:
                 yield f"rank {rank}, {event['at'] - last:.1f} s after the last fault: {event}"
                 break

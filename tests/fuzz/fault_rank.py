@@ -17,7 +17,7 @@ import torch
 
 import unisono
 from tests.fuzz.fault_calls import given, prepare, wanted
-from tests.fuzz.fault_scene import COLLECTIVES, Call, Fault, Scene
+from tests.fuzz.fault_scene import COLLECTIVES, STOPPING, Call, Fault, Scene
 from unisono.testing import chaos
 
 __all__ = ["play"]
@@ -220,18 +220,25 @@ class _Rank:
 
         lender.lend = happens  # type: ignore[method-assign]
 
-    def _mark(self, fault: Fault) -> None:
-        (self._folder / f"fault {self._scene.faults.index(fault)} {os.getpid()}").write_text(f"{time.monotonic()}")
+    def _mark(self, fault: Fault) -> int:
+        """Tell the parent that it happens; the process to which it happens."""
+        pid = os.getpid()
+        if fault.how.endswith("sentinel"):
+            span = unisono.init().world.span
+            assert span is not None
+            pid = span.far.sentinel_pid
+        (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
+        return pid
 
     def _happen(self, fault: Fault, group: unisono.Group) -> None:
         if fault in self._faults:
             self._faults.remove(fault)
-        self._mark(fault)
+        pid = self._mark(fault)
         match fault.how:
-            case "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "stop and kill" | "pause" | "freeze":
-                os.kill(os.getpid(), signal.SIGSTOP)
+            case "kill" | "end sentinel":
+                os.kill(pid, signal.SIGKILL)
+            case how if how in STOPPING:
+                os.kill(pid, signal.SIGSTOP)
             case "os_exit":
                 os._exit(3)
             case "exit":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unisono.schedule import Hosts
 
-__all__ = ["COLLECTIVES", "DEADLY", "Call", "Fault", "Scene", "draw"]
+__all__ = ["COLLECTIVES", "DEADLY", "STOPPING", "Call", "Fault", "Scene", "draw"]
 
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "scan", "all_gather", "reduce_scatter", "all_to_all", "gather", "barrier",
@@ -16,8 +16,10 @@ MESSAGES = ("ring", "chain")
 """ring: each rank sends to the next one and receives from the one before. chain: each receives, then sends."""
 DEADLY = ("kill", "os_exit", "exit", "raise", "return", "stop and kill")
 """Faults after which a rank does not come back."""
-LIVELY = ("pause", "abort", "mismatch", "refuse", "freeze")
-"""pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out."""
+STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel")
+"""pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
+sentinel is that of the rank's host.
+"""
 _COUNTS = (1, 5, 1000, 70_000, 200_000)
 
 
@@ -68,6 +70,12 @@ class Scene(NamedTuple):
     def dead(self) -> set[int]:
         """The ranks that do not come back."""
         return {fault.rank for fault in self.faults if fault.how in DEADLY}
+
+    @property
+    def cut_off(self) -> set[int]:
+        """The ranks of hosts whose sentinel ends."""
+        hit = [fault.rank for fault in self.faults if fault.how == "end sentinel"]
+        return {rank for one in hit for rank in Hosts.parse(self.hosts).beside(one)}
 
     @property
     def frozen(self) -> set[int]:
@@ -125,5 +133,8 @@ def _lively(rng: random.Random, scene: Scene) -> Fault:
     plain = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
     hows = ["pause"] if scene.recovers == "retry" else ["pause", "abort"] + ["freeze"] * plain
     how = rng.choice(hows + ["mismatch", "refuse"] * (collective and scene.recovers == "shrink"))
+    if not scene.hosts.isdigit() and rng.random() < 0.4:
+        # Of two hosts, the one with rank 0 goes on.
+        how, rank = rng.choice([("pause sentinel", rank), ("end sentinel", scene.ranks - 1)])
     at_call = how in ("mismatch", "refuse")
     return Fault(rank, how, number, "before" if at_call else _moment(rng, scene, scene.calls[number], how))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,8 +15,26 @@ from tests.fuzz import fault_oracle
 from tests.fuzz.deaths import Call, Fault, Scene, check, smaller
 from tests.fuzz.fault_growth import grows
 from tests.fuzz.fault_scene import draw
+from tests.support.waiting import until
 
 DRAWN_S = 20.0
+
+TRAIN = """
+import os, pathlib, signal, torch, unisono
+group, folder = unisono.init(), pathlib.Path(os.environ["FOLDER"])
+(folder / str(os.getpid())).touch()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+unisono.barrier()
+if group.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    unisono.barrier()
+except unisono.PeerGone as error:
+    group.shrink()
+    total = torch.ones(3)
+    unisono.all_reduce(total)
+    (folder / f"heard {os.getpid()}").write_text(f"{list(error.failed)} {total[1].item()}")
+"""
 
 HARD = {
     "a sub-group waits for a rank that recovers in the world": Scene(
@@ -34,6 +55,10 @@ HARD = {
     "a step is made again": Scene(
         "2x2", (Call("scan"), Call("gather", 70_000)), (Fault(3, "stop and kill", 1),), False, "retry"
     ),
+    "a sentinel stops for a moment": Scene(
+        "2x2", (Call("all_reduce"), Call("ring", 1000)), (Fault(2, "pause sentinel", 1),)
+    ),
+    "a sentinel ends": Scene("3x1", (Call("all_reduce"), Call("barrier")), (Fault(2, "end sentinel", 1),)),
     "a rank is stopped for longer than the others wait": Scene(
         "3", (Call("all_reduce"), Call("barrier")), (Fault(2, "freeze", 1),)
     ),
@@ -52,6 +77,20 @@ def test_scenes_drawn_by_lot() -> None:
         scene = draw(rng)
         if not scene.frozen:  # these take their time
             check(scene)
+
+
+def test_a_rank_under_torchrun_dies_and_nothing_is_left(tmp_path: Path) -> None:
+    """torchrun asks the others to end; these do not listen, and go on."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FOLDER": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode, done.stderr
+    pids = [int(path.name) for path in tmp_path.glob("[0-9]*")]
+    assert len(pids) == 3
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert [path.read_text() for path in tmp_path.glob("heard*")] == ["[1] 2.0"] * 2
 
 
 @pytest.mark.parametrize("seed", range(3))
