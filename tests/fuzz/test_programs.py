@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import permutations
 
 import pytest
 
@@ -31,8 +32,12 @@ from tests.fuzz.programs import (
 from tests.fuzz.shrink import shrink
 from tests.fuzz.worlds import Worlds
 from tests.support.matrix import FORMS
+from tests.support.matrix_driver import exact_data
+from tests.support.matrix_layouts import differs
+from tests.support.reducers_driver import PAIRS
 from unisono.algorithms import CATALOGUE
 from unisono.algorithms.spanning import CORES
+from unisono.testing import combine
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +79,16 @@ def test_programs_reach_all_that_there_is() -> None:
     assert {step.form for step in steps if isinstance(step, Objects)} == set(OBJECT_FORMS)
     kinds = {type(step) for program in found for step in program.steps}
     assert kinds == {Barrier, Call, Coalesced, Late, MakeGroup, Messages, Objects, Split, Threads, Wait}
+
+
+def test_exact_values_give_the_same_bits_in_every_order() -> None:
+    for dtype, op in PAIRS:
+        if op == "avg":
+            continue  # its sum is divided at the end
+        values = exact_data(dtype, op, 5, 200, 3)
+        for order in permutations(values):
+            parts = combine([combine(order[:2], op), combine(order[2:], op)], op)
+            assert not differs(parts, combine(values, op)), (dtype, op)
 
 
 def test_a_program_prints_as_python() -> None:

@@ -82,11 +82,10 @@ def exact_data(dtype: str, op: str, nin: int, count: int, seed: int) -> list[tor
     drawn = few[torch.randint(len(few), (nin, count), generator=draw)]
     if not kind.is_signed:
         drawn = drawn.abs()
-    if kind.is_complex:  # the product of such numbers has a real part other than zero
-        drawn = torch.complex(
-            drawn.abs().double() % 2 * 2 - 1,
-            2 * few[torch.randint(len(few), (nin, count), generator=draw)].sign().double(),
-        )
+    if kind.is_complex and op == "product":
+        drawn = drawn * (1 + 2j)  # no power of it has a part of zero
+    elif kind.is_complex:
+        drawn = torch.complex(drawn.double(), drawn.roll(1, -1).double())
     return list(drawn.to(kind))
 
 
