@@ -39,7 +39,7 @@ MOST_S = 45.0
 _STOPPED_S = 0.5
 """Less than hosts may be silent."""
 _MARK = "UNISONO_FUZZ_SCENE"
-_LEFT_S = 10.0
+_LEFT_S = 30.0
 _SMALLER_S = 120.0
 _GROWS_EVERY = 8
 
