@@ -198,7 +198,7 @@ def _make(
     if parent.span is not None:
         if not joins:
             return NonMember(name, parent.world_ranks[parent.rank], world_ranks)
-        return make_sub_group(parent.world, members.index(parent.rank), world_ranks, name, limit_s, within=parent)
+        return make_sub_group(parent, members.index(parent.rank), world_ranks, name, limit_s)
     parent.host.lender.collect()
     lent: SubArena | None = None
     start, refused = 0, None

@@ -116,6 +116,50 @@ def test_an_abort_ends_the_waits_on_all_hosts() -> None:
         assert "the disk is full" in words
 
 
+@pytest.mark.parametrize("aborter", [0, 3])
+def test_all_ranks_go_on_in_another_group_after_an_abort(aborter: int) -> None:
+    """That group, and groups that are made of it, are not what was aborted; groups that had been made before are."""
+
+    def work() -> tuple[float, float, str]:
+        group = unisono.init()
+        me, before = group.rank, unisono.new_group([0, 1, 2, 3], name="before")
+        if me == aborter:
+            group.abort("the disk is full")
+        until_it_fails()
+        with pytest.raises(unisono.PeerFailed, match="the disk is full") as ended:
+            unisono.barrier(before)
+        again = group.shrink()
+        tensor = torch.full((10,), 10.0**me)
+        unisono.all_reduce(tensor)
+        members = unisono.new_group([0, 1, 3], group=again)
+        part = torch.full((10,), 10.0**me)
+        if members:
+            unisono.all_reduce(part, group=members)
+        return tensor[3].item(), part[4].item(), type(ended.value).__name__
+
+    results = unisono.run(work, 4, hosts="2x2", timeout_s=90)
+    assert results == [(1111.0, 100.0 if rank == 2 else 1011.0, "PeerFailed") for rank in range(4)]
+
+
+def test_the_abort_of_a_group_ends_what_was_made_of_it() -> None:
+    def work() -> str:
+        world = unisono.init()
+        middle = unisono.new_group([0, 1, 2])
+        inner = unisono.new_group([0, 2], group=middle) if middle else None
+        said = ""
+        if world.rank == 1:
+            middle.abort("enough")  # type: ignore[union-attr]
+        elif inner:
+            with pytest.raises(unisono.PeerFailed, match="enough") as ended:
+                unisono.recv(src=1 - inner.rank, group=inner)  # type: ignore[union-attr, arg-type]
+            said = str(ended.value)
+        unisono.barrier()  # the world goes on
+        return said
+
+    results = unisono.run(work, 4, hosts="2x2", timeout_s=60)
+    assert [bool(said) for said in results] == [True, False, True, False]
+
+
 @pytest.mark.parametrize("where", ["behind the messages", "in the first part of all"])
 def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path) -> None:
     """The ranks of its host may wait for it in a part of the call that is inside the host, or to make their group."""

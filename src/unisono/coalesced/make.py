@@ -13,7 +13,7 @@ import torch
 from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Call, Request, plan_step
 from ..engine.pack import mover
-from ..engine.tensors import make_plain
+from ..engine.tensors import as_bits, make_plain
 from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
@@ -163,4 +163,4 @@ def _carry(
             move(addresses[call.gets], *one.packing[call.gets], True)
     for k, copy in copies.items():
         if k in call.written():
-            tensors[k].data.copy_(copy)
+            as_bits(tensors[k].data).copy_(as_bits(copy))

@@ -17,7 +17,7 @@ import torch
 from ..across import Exchange, Journal, Landings, Standing
 from ..arguments import plain_dtype
 from ..engine.combining import combiner
-from ..engine.tensors import borrowed, dtype_name
+from ..engine.tensors import as_bits, borrowed, dtype_name
 from ..membership.group import Group
 from ..ops import CustomOp
 from ..records import digest
@@ -53,7 +53,7 @@ class Copy(NamedTuple):
 
     def make(self) -> None:
         """Make it."""
-        self.to.copy_(self.source)
+        as_bits(self.to).copy_(as_bits(self.source))
 
 
 class WaveSteps(NamedTuple):
@@ -268,9 +268,7 @@ class _Maker:
             members = [self._group.world_ranks[rank] for rank in self._span.here]
             name = f"{self._group.name} on one host"
             seat = self._span.here.index(self._group.rank)
-            self._span.local = make_sub_group(
-                self._group.world, seat, members, name, self._allowed_s, whole=self._group
-            )
+            self._span.local = make_sub_group(self._group, seat, members, name, self._allowed_s, in_call=True)
         return self._span.local
 
     def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:

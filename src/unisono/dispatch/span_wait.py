@@ -183,6 +183,8 @@ class SpanWait:
         """Why a part of the call has failed. What a rank meets first often follows from what happened elsewhere."""
         if self._judged or not isinstance(error, PeerError | WaitTimeout | Lost):
             return error
+        if isinstance(error, PeerFailed) and error.whole:  # its ranks are those of the group that was aborted
+            return error
         suspect, waited_s = self._suspect(error), 2 * self._allowed_s if isinstance(error, WaitTimeout) else 0.0
         if suspect is None:
             return error

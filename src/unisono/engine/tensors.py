@@ -12,8 +12,8 @@ import torch
 from ..errors import DTypeError
 
 __all__ = [
-    "ALL_DTYPES", "DTYPE_CODES", "as_bits", "borrowed", "check_is_tensor", "dtype_name", "have_strides", "is_plain",
-    "make_plain",
+    "ALL_DTYPES", "DTYPE_CODES", "as_bits", "borrowed", "check_is_tensor", "copy_of", "dtype_name", "have_strides",
+    "is_plain", "make_plain",
 ]  # fmt: skip
 
 ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
@@ -67,6 +67,11 @@ def make_plain(tensor: torch.Tensor) -> torch.Tensor:
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
     """A view that torch can copy: uint8 for the dtypes that it cannot copy, otherwise the tensor itself."""
     return tensor.view(torch.uint8) if tensor.dtype in _ONLY_BITS else tensor
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy without gradient, laid out as `clone` lays it out."""
+    return as_bits(tensor.detach()).clone().view(tensor.dtype)
 
 
 def borrowed(tensor: torch.Tensor) -> torch.Tensor:

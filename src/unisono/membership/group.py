@@ -97,6 +97,8 @@ class Group:
         self.mixed: dict[CallRecord, tuple[int, int]] = {}
         """Calls with tensors in shared memory on some ranks only: how many more of them run staged, and how many after
         the next disagreement; see `dispatch.mixed`."""
+        self.forsaken_since: float | None = None
+        """Since when a rank that waits here has seen a peer shrink a group of which this one was made."""
         self._shrunk: Group | None = None
         self._forsaken: UnisonoError | None = None
         self.door: SupportsClose | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..engine.tensors import check_is_tensor
+from ..engine.tensors import as_bits, check_is_tensor
 from ..errors import ArgumentError
 from .group import Group
 from .initialize import group_or_default
@@ -37,6 +37,6 @@ def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
         )
     moved = empty(tuple(tensor.shape), dtype=tensor.dtype, group=group)
     with torch.no_grad():
-        moved.copy_(tensor)
+        as_bits(moved).copy_(as_bits(tensor))
         tensor.data = moved
     return tensor

@@ -64,7 +64,7 @@ def join(
     world = not global_ranks
     if not world and _world is not None and not _world.closed:
         members = [_world.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
-        return make_sub_group(_world.world, rank, members, name, timeout_s)
+        return make_sub_group(_world, rank, members, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
     with meeting_page(rank, size):
         if world:
