@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ import torch
 
 import unisono
 from unisono.engine.notebook import PlanNote
+from unisono.observe import recording
 from unisono.observe.perfetto import events
 from unisono.observe.recorded import Recorded, jobs_in, recorded
 from unisono.observe.recording import export
@@ -214,3 +216,15 @@ def test_arrows_lead_to_the_rank_that_came_late() -> None:
     ]  # fmt: skip
     assert [event["pid"] for event in found if event["ph"] == "s"] == [0, 1]
     assert [event["pid"] for event in found if event["ph"] == "f"] == [2, 2]
+
+
+def test_who_writes_a_trace_does_not_wait_without_end_for_a_process_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_WRITTEN_S", 0.05)
+    (tmp_path / "calls").mkdir()
+    with (tmp_path / "calls" / "lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            recording.export([tmp_path], "job")
+    assert recording.export([tmp_path], "job") is None

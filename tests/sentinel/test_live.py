@@ -20,6 +20,7 @@ from unisono.engine.board import Topic
 from unisono.membership.far import Far
 from unisono.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
 from unisono.schedule import Hosts
+from unisono.sentinel import start
 from unisono.sentinel.machine import Ended
 from unisono.sentinel.regions import Regions
 from unisono.sentinel.watching import Watching
@@ -127,6 +128,20 @@ def test_without_its_sentinel_a_host_knows_of_no_other_one() -> None:
         assert fake.far[0].left(1) == (DepartureKind.DIED, f"is on another host, and {fake.far[0].cut_off}")
         assert f"its sentinel (process {fake.sentinels[0].pid}) has ended" in str(fake.far[0].cut_off)
         assert fake.far[0].answered(fake.far[0].ask(WORLD))  # nobody waits for an answer
+
+
+def test_ranks_hear_why_their_sentinel_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads the standard error of a sentinel."""
+    bug = "from unisono.sentinel.copies import Copies; Copies.push = lambda *_: {}['no such push']; main(int"
+    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", bug))
+    with FakeHosts("1+1") as fake:
+        refresh(fake, 0)
+        fake.far[0].wake()
+        until(lambda: fake.far[0].left(1) is not None)
+        words = f"its sentinel (process {fake.sentinels[0].pid}) has crashed: KeyError: 'no such push' (<string>:1 in "
+        assert words in str(fake.far[0].left(1))
+        assert "main.py:" in str(fake.far[0].cut_off)
+        until(lambda: not fake.lives(0))
 
 
 def test_ranks_notice_that_their_own_sentinel_is_stopped() -> None:

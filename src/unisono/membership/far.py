@@ -62,6 +62,8 @@ class Far:
         self._lost: dict[int, str] = {}
         self._left: dict[int, Departure] = {}
         self._cut_off: str | None = None
+        self._crash = ""
+        """Why the sentinel has ended, in its own words."""
         self._looked_at = self._silent_s = 0.0
         self._pinged = self._ended = self._gave_up = False
         """Of the sentinel: whether it was asked for a word, has hung up, has been silent for too long."""
@@ -242,6 +244,8 @@ class Far:
                     self._alarm = self._newest + 1  # the next one, too: perhaps nobody asks just now
             case ["lost", int(host), str(words)]:
                 self._lost[host] = words
+            case ["crashed", str(words)]:
+                self._crash = words
             case ["cut", str(words)]:
                 self._cut_off = self._cut_off or words
 
@@ -249,7 +253,7 @@ class Far:
         self._out.clear()
         if not (self.closed or self._ended):
             self._ended = True
-            self._lose_sight("has ended or hung up")
+            self._lose_sight(f"has crashed: {self._crash}" if self._crash else "has ended or hung up")
 
     def _lose_sight(self, how: str) -> None:
         self._bad_news += 1

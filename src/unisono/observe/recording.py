@@ -44,6 +44,8 @@ from .recorded import recorded, this_machine
 
 __all__ = ["RecordedAt", "Recording", "export", "record"]
 
+_WRITTEN_S, _ASK_S = 60.0, 0.01
+"""How long a process waits for another one that writes the trace of a job, and between two looks."""
 _numbers = count()
 
 
@@ -178,8 +180,17 @@ def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) ->
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time write there. Raises OSError where another one does not end, as it is stopped, say."""
     with (folder / "calls" / "lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        until = time.monotonic() + _WRITTEN_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(_ASK_S)
         yield
 
 
