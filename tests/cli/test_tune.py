@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import unisono
 from unisono.cli import app, tune
 from unisono.cli.tune import cut, pick
+from unisono.cli.tune_calls import Trial, measure
 from unisono.config import Config
 from unisono.errors import ArgumentError
 from unisono.machine import TimeShares
@@ -112,6 +114,12 @@ def test_a_fit_of_noise_is_not_kept(earlier: HostCosts | None, run: Callable[...
     assert found is not None
     assert found.costs == earlier
     assert found.moment is not None, "the settings are new"
+
+
+def test_where_calls_take_long_there_are_fewer_turns(worlds: Callable[[int], unisono.World]) -> None:
+    trials = [Trial("all_reduce", 64, False, {}, name) for name in ("one_shot", "two_shot")]
+    for ranks, turns in ((worlds(2).run(measure, trials, 7, 0.0), 1), (worlds(2).run(measure, trials, 2, 60.0), 2)):
+        assert [[len(of_trial) for of_trial in rank] for rank in ranks] == [[turns] * 2] * 2
 
 
 def test_one_processor_is_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
