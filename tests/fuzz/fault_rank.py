@@ -18,6 +18,7 @@ import torch
 import unisono
 from tests.fuzz.fault_calls import given, prepare, wanted
 from tests.fuzz.fault_scene import COLLECTIVES, STOPPING, Call, Fault, Scene
+from tests.support.waiting import until
 from unisono.testing import chaos
 
 __all__ = ["play"]
@@ -67,6 +68,8 @@ class _Rank:
         for members in sorted({call.members for call in self._scene.calls if call.members}):
             if group := unisono.new_group(members):
                 self._subgroups[members] = group
+        (self._folder / f"ready {self._me}").touch()
+        until(lambda: len(list(self._folder.glob("ready *"))) == self._scene.ranks)
         if self._scene.recovers == "retry":
             self._live_by_retry()
             return
