@@ -110,9 +110,15 @@ class _Warden(threading.Thread):
             for number, (pid, at) in self.faults().items():
                 if number not in done and self._is_due(self._scene.faults[number], at):
                     done.add(number)
-                    how = self._scene.faults[number].how
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL if how == "stop and kill" else signal.SIGCONT)
+                    self._end(number, pid)
+        for number, (pid, _) in self.faults().items():  # the others did not need those that are still stopped
+            if number not in done and self._scene.faults[number].how in STOPPING:
+                self._end(number, pid)
+
+    def _end(self, number: int, pid: int) -> None:
+        how = self._scene.faults[number].how
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if how == "stop and kill" else signal.SIGCONT)
 
     def _is_due(self, fault: Fault, at: float) -> bool:
         passed_s = time.monotonic() - at

@@ -56,6 +56,9 @@ LONG = (400_009, 1 << 20, 3_000_017)
 MOST_BYTES = 16 << 20
 """What all ranks together pass in a call."""
 
+MOVE_BLOCKS = ("bruck", "hierarchical")
+"""All_to_all by these moves blocks to places of others, and over hosts is refused where these have other sizes."""
+
 FINE = ("segment_bytes", "one_way_segment_bytes", "look_up_s")
 """Settings with which a long call takes very many steps."""
 
@@ -154,6 +157,8 @@ class Session:
         algorithm = None
         if self._api == "unisono":
             algorithm = self._algorithm(form.removesuffix("_single"), op, dtype, groups[name])
+            if self._hosts.spans and blocks != "even" and form.startswith("all_to_all") and algorithm in MOVE_BLOCKS:
+                algorithm = None
         exact = algorithm is not None or self._hosts.spans or gloo or draw.random() < 0.3
         alias = form in ALIASED and layout in ("contiguous", "offset") and blocks != "unknown" and draw.random() < 0.3
         shared = matrix.can_be_shared(form, layout) and draw.random() < 0.5

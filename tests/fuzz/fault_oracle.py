@@ -35,7 +35,7 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
     for what in ("wrong value", "wrong state", "input changed"):
         yield from (f"rank {rank}: {what}: {event}" for rank, event in _events(said, what))
     # Who waits for a rank that is stopped while it makes the group of the survivors is late itself, for the others.
-    late_to_shrink = any(fault.how == "freeze" and fault.in_recovery for fault in scene.faults)
+    late_to_shrink = _late_to_shrink(scene)
     apart, hit = scene.frozen | scene.cut_off, {fault.rank for fault in scene.faults} | scene.cut_off
     for rank, event in _events(said, "left out"):
         if rank not in apart and not late_to_shrink:
@@ -51,6 +51,11 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
             innocent = set(event[name]) - hit
             if innocent and rank not in apart and not late_to_shrink:
                 yield f"rank {rank} names {sorted(innocent)} as {name}, to whom nothing happened: {event['text']}"
+
+
+def _late_to_shrink(scene: Scene) -> bool:
+    """Is a rank stopped while it shrinks the group? Then the others raise WaitTimeout until it goes on or ends."""
+    return any(fault.how == "freeze" and fault.in_recovery for fault in scene.faults)
 
 
 def _classes(scene: Scene) -> set[str]:
@@ -95,6 +100,8 @@ def _agree(scene: Scene, said: Mapping[int, Said]) -> Iterator[str]:
 
 def _in_time(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -> Iterator[str]:
     """Does every survivor hear of it soon, and go on?"""
+    if _late_to_shrink(scene):
+        return
     last = max(faults.values(), default=0.0)
     most_s = TIMED_OUT_S if scene.frozen else SOON_S
     for rank, events in said.items():

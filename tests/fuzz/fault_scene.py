@@ -89,7 +89,7 @@ def draw(rng: random.Random) -> Scene:
     scene = Scene(hosts, ())
     recovers = rng.choice(["shrink", "shrink", "retry"])
     calls = tuple(_draw_call(rng, scene.ranks, recovers) for _ in range(rng.randint(1, 6)))
-    scene = Scene(hosts, calls, (), hosts.isdigit() and rng.random() < 0.3, recovers)
+    scene = Scene(hosts, calls, (), rng.random() < 0.3, recovers)
     if rng.random() < 0.25:
         return scene._replace(faults=(_lively(rng, scene),))
     victims = rng.sample(range(scene.ranks), min(rng.choice([1, 1, 1, 2]), scene.ranks - 1))
