@@ -24,6 +24,7 @@ from .membership.newcomer import until_all_are_in
 from .membership.survivors import go_on
 from .objects import broadcast_object_list
 from .records import DepartureKind
+from .units import hints_timeout_s
 from .watch import give_up
 
 __all__ = ["grow"]
@@ -31,6 +32,7 @@ __all__ = ["grow"]
 _ASK_S = 0.0002
 
 
+@hints_timeout_s
 def grow(
     group: Group | None = None, *, size: int | None = None, timeout_s: float | None = None, door: str | None = None
 ) -> Group:

@@ -44,7 +44,7 @@ def test_ipython_shows_the_caller_s_frames_only():
 def test_a_traceback_has_no_frames_below_the_world():
     with pytest.raises(RankFailed) as caught:
         unisono.run(boom, 1)
-    assert [entry.name for entry in caught.traceback][1:] == ["run", "run"]
+    assert [entry.name for entry in caught.traceback][-2:] == ["run", "run"]
 
 
 def test_errors_of_both_kinds_render_too():

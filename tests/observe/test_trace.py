@@ -43,6 +43,7 @@ def check(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     tracks: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for one in slices:
         assert one["dur"] >= 0 <= one["ts"]
+        assert one["args"].get("waited_us", 0) <= one["dur"]
         tracks.setdefault((one["pid"], one["tid"]), []).append(one)
     for some in tracks.values():
         some.sort(key=lambda one: one["ts"])
@@ -193,6 +194,18 @@ def test_a_report_counts_times_bytes_and_who_is_late() -> None:
         (0, 900_000, 700_000),
         (1, 500_000, 300_000),
     ]
+
+
+def test_a_wait_ends_with_its_call_where_the_last_rank_has_logged_it_later() -> None:
+    one = track(0, [(1000, 90_000, REDUCE), (200_000, 200_400, GATHER)])
+    two = track(1, [(95_000, 97_000, REDUCE), (300_000, 0, GATHER)])
+    parts = [Recorded("j", rank, 2, 0, "a", "m", 7, 7, "", 0, True, [some]) for rank, some in enumerate((one, two))]
+    slices = check(list(events(parts)))
+    assert [(each["pid"], each["dur"], each["args"].get("waited_us")) for each in slices] == [
+        (0, 89.0, 89.0), (1, 2.0, None), (0, 0.4, 0.4), (1, 0.0, None),
+    ]  # fmt: skip
+    found = report([one, two])
+    assert [(late.rank, late.calls, late.waited_ns) for late in found.late] == [(1, 1, 89_000)]
 
 
 def test_a_report_finds_calls_that_could_be_one() -> None:

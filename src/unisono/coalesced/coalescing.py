@@ -11,6 +11,7 @@ from ..arguments import check_tensor
 from ..dispatch import refuse
 from ..membership import Group, group_or_default
 from ..ops import OpLike, ReduceOp, resolve
+from ..units import hints_timeout_s
 from ..work import Work
 from .calls import all_gather_coalesced, all_reduce_coalesced, broadcast_coalesced, reduce_scatter_coalesced
 
@@ -85,6 +86,7 @@ class Coalescing:
         self._read.add(of)
 
 
+@hints_timeout_s
 def coalescing(group: Group | None = None, async_op: bool = False, *, timeout_s: float | None = None) -> Coalescing:
     """Collect calls, and make them together when the block ends.
 

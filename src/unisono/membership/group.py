@@ -24,7 +24,7 @@ from ..errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, Uni
 from ..observe.recording import record
 from ..records import CallRecord, DepartureKind
 from ..schedule import Hosts
-from ..units import ranks_text
+from ..units import hints_timeout_s, ranks_text
 from .presence import Presence
 from .span import Span
 
@@ -203,6 +203,7 @@ class Group:
             if above is self:
                 group.break_off(error)
 
+    @hints_timeout_s
     def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
         """A group of those who are left, after ranks of this one have failed. All of them make this call.
 

@@ -14,6 +14,7 @@ from ..engine.meeting_page import meeting_page
 from ..errors import ArgumentError, NotInitialized
 from ..records import DepartureKind
 from ..schedule import Hosts
+from ..units import hints_timeout_s
 from .current import get_default, is_rank_of_run, set_default
 from .group import Group
 from .launch import detect
@@ -33,6 +34,7 @@ _store: Store | None = None
 """Kept because rank 0 may be its server, and torch's own process groups may meet there too."""
 
 
+@hints_timeout_s
 def init(
     rank: int | None = None, size: int | None = None, *, timeout_s: float | None = None, config: Config | None = None
 ) -> Group:

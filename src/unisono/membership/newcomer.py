@@ -16,7 +16,7 @@ from ..engine.process import start_ticks
 from ..engine.sub_arena import SubArena
 from ..errors import ArgumentError, OutOfMemory, PeerFailed, WaitTimeout
 from ..records import DepartureKind
-from ..units import ranks_text, seconds
+from ..units import hints_timeout_s, ranks_text, seconds
 from .current import get_default, set_default
 from .door import ANY, job_name, socket_name
 from .group import Group
@@ -77,6 +77,7 @@ def _are_ranks(said: list[Any], size: int) -> bool:
     return all(type(rank) is int and 0 <= rank < size for rank in said) and sorted({*said}) == said
 
 
+@hints_timeout_s
 def join(
     door: str | None = None,
     *,
