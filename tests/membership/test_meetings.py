@@ -17,7 +17,7 @@ from torch.distributed import HashStore, TCPStore
 
 from tests.support.waiting import until
 from unisono.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
-from unisono.membership import rendezvous, stores
+from unisono.membership import meetings, rendezvous, stores
 from unisono.membership.identity import Identity
 from unisono.membership.launch import Launch
 from unisono.membership.notices import MeetingNotice
@@ -135,12 +135,15 @@ def place(request: pytest.FixtureRequest, port: int) -> Places:
     return lambda rank: Launch(rank, 3, "Slurm", "", job=name)
 
 
-def test_after_a_time_out_of_some_a_late_rank_meets_them(place: Places) -> None:
+def test_after_a_time_out_of_some_a_late_rank_meets_them(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: dict[int, str] = {}
+    monkeypatch.setattr(meetings, "_heard", heard)
     for error in together([place(0), place(1)], 1.5):
         assert isinstance(error, WaitTimeout)
         assert error.missing == (2,)
     with ThreadPoolExecutor(1) as pool:  # it comes for the first time, and before the others come again
         late = pool.submit(attend, place(2), 60.0)
+        until(lambda: bool(place(2).job or 2 in heard))  # at an address, it hears of the meeting that has ended
         expect_one_arena([*together([place(1), place(0)]), late.result()])
 
 

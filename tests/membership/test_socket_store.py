@@ -101,6 +101,18 @@ def test_two_processes_that_claim_one_rank_are_told(job):
         host.close()
 
 
+def test_a_rank_that_comes_when_a_meeting_ends_is_in_the_next_one(job):
+    first, rank = SocketStore(job, 0, 60), SocketStore(job, 1, 60)
+    rank.set_first("rank 1", write_identity(Identity.mine()))
+    first.close()  # it has not said a word to this rank
+    second = SocketStore(job, 0, 60)
+    second.set("rank 0", write_identity(Identity.mine()))
+    until(lambda: rank.check(["rank 0"]) or (second.check(["rank 1"]) and False))
+    assert second.check(["rank 1"])
+    rank.close()
+    second.close()
+
+
 def test_another_user_s_socket_is_not_spoken_to(job, monkeypatch):
     host = SocketStore(job, 0, 60)
     try:

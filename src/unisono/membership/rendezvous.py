@@ -93,7 +93,7 @@ class _Meeting:
         self._deadline = self._start + timeout_s
         self._check_at = 0.0
         self._apart: set[int] = set()
-        self._leads, self._gave_up = rank == 0, False
+        self._leads = rank == 0
         address = "" if isinstance(store, SocketStore) else own_address(store_host(store))
         own = replace(Identity.mine(), common=common_settings(config), address=address)
         self._identities = {rank: own}
@@ -162,7 +162,7 @@ class _Meeting:
                 handover.tell(verdict.text())
             except BaseException as error:
                 arena.close()
-                self._give_up(error)  # before the others see their connections end
+                self._tell_why(error)  # before the others see their connections end
                 raise
         return arena, verdict
 
@@ -263,21 +263,25 @@ class _Meeting:
         return self._heed(MeetingVerdict.read(said, self._size))
 
     def _give_up(self, error: BaseException) -> None:
-        """Tell the others why there is no group. A rank that waits for its first rank no longer just leaves: it may
-        come again, as long as the meeting has not ended.
+        """Tell the others why there is no group, and, where this rank's process may run the store, wait until they have
+        heard it.
         """
-        if self._gave_up:
-            return
-        self._gave_up = True
-        with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
-            if not isinstance(error, WaitTimeout) or self._leads:
-                self._store.set_first(END, verdict_of(error, self._rank).text())
-            if isinstance(self._store, SocketStore):
-                return  # what has been told arrives, also when the store has gone
+        self._tell_why(error)
+        if isinstance(self._store, SocketStore):
+            return  # what has been told arrives, also when the store has gone
+        with suppress(UnisonoError, RuntimeError, TimeoutError):
             if self._rank:
                 self._store.set(f"told {self._rank}", "")
             else:
                 self._until_told(late=isinstance(error, ArgumentError))
+
+    def _tell_why(self, error: BaseException) -> None:
+        """Tell the others why there is no group, if that is not known. A rank that waits for its first rank no longer
+        just leaves: it may come again, as long as the meeting has not ended.
+        """
+        if not isinstance(error, WaitTimeout) or self._leads:
+            with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
+                self._store.set_first(END, verdict_of(error, self._rank).text())
 
     def _until_told(self, *, late: bool) -> None:
         """Wait until all ranks that have come know why there is no group, or have gone. late: also for the others."""
