@@ -52,9 +52,6 @@ HARD = {
     "one while the others recover": Scene(
         "4", (Call("all_reduce"),), (Fault(0, "os_exit"), Fault(1, "kill", 0, "lend"))
     ),
-    "the one that lends the memory of the smaller group stops": Scene(
-        "3", (Call("all_reduce"),), (Fault(0, "kill"), Fault(1, "freeze", 0, "lend"))
-    ),
     "a step is made again": Scene(
         "2x2", (Call("scan"), Call("gather", 70_000)), (Fault(3, "stop and kill", 1),), False, "retry"
     ),
