@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test quick docs notebooks test-integrations check matrix bench bench-torch bench-busy leaks chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
+.PHONY: help demo test quick docs notebooks test-integrations check matrix bench bench-torch bench-busy leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make quick   some tests of every room: three to four minutes on 2 processors"
@@ -20,6 +20,8 @@ help:
 	@echo "make bench   the table of speeds (adds mpi4py, Open MPI and MPICH to the environment)"
 	@echo "make bench-torch  torch.distributed with our backend beside Gloo: every call, and training steps"
 	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: some minutes"
+	@echo "make fuzz    random programs for SECONDS=300, from SEED=...; prints a small one that goes wrong"
+	@echo "make fuzz-faults   the same with deaths, stops and aborts at random moments, and bad networks between hosts"
 	@echo "make leaks   a thousand worlds, failures and groups, and what their processes have: five minutes"
 	@echo "make chaos   every fault at every row, and faults in live ranks: some minutes"
 	@echo "make faults  the same faults over our backend, Gloo and, if it is installed, torchft: half an hour"
@@ -95,6 +97,14 @@ bench-busy: $(VENV)/ready
 
 leaks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.leaks
+
+SECONDS ?= 300
+fuzz: $(VENV)/ready
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed "$(SEED)"
+
+fuzz-faults: $(VENV)/ready
+	$(BIN)/python -m tests.fuzz.deaths --seconds $(SECONDS) --seed "$(SEED)"
+	$(BIN)/python -m tests.fuzz.network --seconds $(SECONDS) --seed "$(SEED)"
 
 chaos: $(VENV)/ready
 	$(BIN)/python -m benchmarks.chaos --output benchmarks/results/{vendor}_chaos.md

@@ -1,4 +1,4 @@
-"""Does anything grow? Worlds, failed runs, groups and default groups, made and closed a thousand times.
+"""Does anything grow? Worlds, failed runs, groups and default groups, made and closed a thousand times; many calls.
 
     python -m benchmarks.leaks
 
@@ -9,8 +9,9 @@ memory in KiB. The first line of a case is after a round that loads what is load
 from __future__ import annotations
 
 import gc
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 
 import unisono
 
-ROUNDS, LINES = 1000, 5
+ROUNDS, CALLS, LINES = 1000, 100_000, 5
 
 
 def census(pid: int) -> str:
@@ -62,6 +63,7 @@ def one_group() -> None:
     if group := unisono.new_group([0, 1]):
         mine, peer = torch.ones(100_000), 1 - group.rank
         unisono.all_reduce(mine, group=group)
+        unisono.all_reduce_coalesced([mine, torch.ones(3)], group=group)
         unisono.all_reduce(mine, group=group, async_op=True).wait()
         unisono.sendrecv(mine, peer, torch.empty_like(mine), peer, group)
         unisono.all_gather_object([None, None], peer, group)
@@ -75,6 +77,34 @@ def one_default_group() -> None:
     unisono.shutdown()
 
 
+def ten_calls(ever_new: bool, numbers: Iterator[int]) -> None:
+    """Calls of ten kinds in the default group of two ranks; each hundredth time on longer tensors.
+
+    ever_new: the sizes of tensors change from one time to the next.
+    """
+    number, me = next(numbers), unisono.get_rank()
+    count = 100_000 if number % 100 == 0 else (1, 100, 5_000, 20_000)[number % 4]
+    count += number * 7 % 2_003 if ever_new else 0
+    mine, both, peer = torch.ones(count), torch.ones(2 * count), 1 - me
+    unisono.all_reduce(mine)
+    unisono.all_reduce(mine, async_op=True).wait()
+    unisono.broadcast(mine, number % 2)
+    unisono.all_gather_single(both, mine)
+    unisono.reduce_scatter_single(mine, both)
+    unisono.all_to_all_single(torch.empty(2 * count), both)
+    unisono.all_reduce_coalesced([mine, torch.ones(5 + number % 7)])
+    unisono.sendrecv(mine, peer, torch.empty(count), peer, tag=number)
+    unisono.all_gather_object([None, None], {"number": number})
+    unisono.barrier()
+
+
+def calls(ever_new: bool) -> None:
+    """Print the census of rank 0 while it makes calls."""
+    numbers = itertools.count()
+    pids = [] if unisono.get_rank() else [os.getpid()]
+    repeat(lambda: ten_calls(ever_new, numbers), lambda: pids, CALLS // 10)
+
+
 def main() -> None:
     """Print all cases."""
     print("worlds: the parent and the fork server")
@@ -83,6 +113,11 @@ def main() -> None:
     repeat(one_death, lambda: [os.getpid(), *one_world()], ROUNDS // 3)
     print("sub-groups: rank 0")
     unisono.run(lambda: repeat(one_group, lambda: [] if unisono.get_rank() else [os.getpid()], ROUNDS), 2)
+    for hosts in (None, "2x1"):
+        for ever_new in (False, True):
+            sizes = "sizes that change" if ever_new else "a few sizes"
+            print(f"{CALLS} calls on tensors of {sizes}, {'over two hosts' if hosts else 'on one host'}, tens: rank 0")
+            unisono.run(calls, 2, (ever_new,), hosts=hosts)
     print("default groups")
     repeat(one_default_group, lambda: [os.getpid()], ROUNDS)
 

@@ -119,11 +119,11 @@ def many(hosts: int, idle_s: float) -> Many:
         arena = Arena.create(hosts, Config(heap_bytes=4 << 20))
         stack.callback(arena.close)
         shape, secret = Hosts.parse(f"{hosts}x1"), secrets.token_bytes(32)
-        names = [secrets.token_hex(8) for _ in range(hosts)]
+        names, silent_s = [secrets.token_hex(8) for _ in range(hosts)], Config().host_silence_s
         me = os.getpid(), start_ticks(os.getpid())
 
         def start(host: int) -> Sentinel:
-            return Sentinel.start(arena.fd, shape, host, {host: me}, "127.0.0.1", secret, names[host])
+            return Sentinel.start(arena.fd, shape, host, {host: me}, "127.0.0.1", secret, names[host], silent_s)
 
         began = time.perf_counter()
         sentinels = list(stack.enter_context(ThreadPoolExecutor(os.cpu_count())).map(start, range(hosts)))
@@ -132,7 +132,7 @@ def many(hosts: int, idle_s: float) -> Many:
         stack.callback(_end, pidfds)
         for sentinel in sentinels:
             sentinel.introduce([other.address for other in sentinels])
-        far = Far(arena, shape, 0, names[0])
+        far = Far(arena, shape, 0, names[0], silent_s)
         stack.callback(far.close)
         time.sleep(_SETTLE_S)
         before, datagrams = [_processor_s(sentinel.pid) for sentinel in sentinels], _datagrams()

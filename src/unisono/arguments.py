@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .engine.tensors import dtype_name
+from .engine.tensors import check_is_tensor, dtype_name
 from .errors import ArgumentError, DTypeError
 from .membership.group import Group
 from .ops import CustomOp, PremulSum, check_op_dtype, resolve
@@ -66,8 +66,7 @@ def check_op(op: Any, tensor: torch.Tensor) -> str | PremulSum | CustomOp:
 
 def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
     """Check that this is a dense CPU tensor. written: also that no two of its elements share memory."""
-    if not isinstance(tensor, torch.Tensor):
-        raise DTypeError(f"{argument}: expected a torch.Tensor, got {type(tensor).__name__}")
+    check_is_tensor(argument, tensor)
     if tensor.layout is not torch.strided:
         raise DTypeError(f"{argument}: {tensor.layout} tensors are not supported; call .to_dense() first")
     if tensor.is_meta:

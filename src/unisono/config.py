@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -150,6 +151,13 @@ class Config:
         "UNISONO_CARRIER",
         "what takes messages between hosts: gloo, which comes with torch, or mpi, where an MPI has started the ranks",
     )
+    host_silence_s: float = _setting(
+        1.5,
+        "seconds",
+        "UNISONO_HOST_SILENCE_S",
+        "a host of which nothing is heard for this long, and half a second more, is lost for good; at least 0.5. A "
+        "network that is out for longer at times needs more",
+    )
     keep_inputs: int = _setting(
         0,
         "count",
@@ -179,6 +187,12 @@ class Config:
     debug: int = _setting(
         0, "count", "UNISONO_DEBUG", "1: each call, its algorithm and why, its bytes and time, on standard error"
     )
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.host_silence_s < math.inf:
+            raise ArgumentError(
+                f"host_silence_s={self.host_silence_s:g} (UNISONO_HOST_SILENCE_S): give seconds, from 0.5 up"
+            )
 
     @classmethod
     def from_env(cls) -> Config:

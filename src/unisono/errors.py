@@ -195,24 +195,29 @@ class PeerError(UnisonoError):
 class PeerGone(PeerError):
     """A peer died, or left without making this call.
 
-    rank, pid: the peer and its process. how: a `Departure`. waiting: the rank that waited. others: can the group's
-    other ranks still send each other messages? In a collective, all survivors name the lowest rank in `failed`.
+    rank, pid: the peer and its process; 0: it is not known. how: a `Departure`. waiting: the rank that waited. others:
+    can the group's other ranks still send each other messages? In a collective, all survivors name the lowest rank in
+    `failed`. met: is there a group? In `init()` there is none yet.
 
     What to do: read the output of that rank. `group.shrink()` makes a group of the survivors, to go on with.
     """
 
     def __init__(
         self, rank: int, pid: int, how: Departure, waiting: int, call: str, world_ranks: Sequence[int] = (),
-        others: bool = False, failed: Sequence[int] = (),
+        others: bool = False, failed: Sequence[int] = (), met: bool = True,
     ) -> None:  # fmt: skip
         self.rank, self.pid, self.how, self.waiting, self.call = rank, pid, how, waiting, call
         self.world_ranks, self.others, self.failed = tuple(world_ranks), others, tuple(failed) or (rank,)
-        move = "Messages between other ranks go on." if others else (
-            "This group cannot be used any more: make one of the survivors with its shrink()."
-        )  # fmt: skip
+        self.met = met
+        move = "This group cannot be used any more: make one of the survivors with its shrink()."
+        if others:
+            move = "Messages between other ranks go on."
+        if not met:
+            move = "There is no group yet: read the output of that rank, and start all ranks again."
         more = ", ".join(_rank(other, world_ranks) for other in self.failed if other != rank)
+        facts = [f"pid {pid}"] if pid else []
         super().__init__(
-            f"{_rank(rank, world_ranks, f'pid {pid}')} {how} while {_rank(waiting, world_ranks)} waited for it in "
+            f"{_rank(rank, world_ranks, *facts)} {how} while {_rank(waiting, world_ranks)} waited for it in "
             f"{call}. {f'So has {more}. ' if more else ''}{move}"
         )
 

@@ -26,7 +26,7 @@ from .membership import Group, NonMember, group_or_default, shutdown
 from .membership.current import get_default
 from .records import CallRecord, digest
 from .sub_groups import make_sub_group
-from .units import ranks_text, seconds
+from .units import hints_timeout_s, ranks_text, seconds
 from .watch import caller, odd_ones
 
 __all__ = ["destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split"]
@@ -39,6 +39,7 @@ _NO_COLOR = _NO_ROOM = -1
 _MOST_NAMED = 6
 
 
+@hints_timeout_s
 def new_group(
     ranks: Iterable[int] | None = None,
     *,
@@ -67,6 +68,7 @@ def new_group(
     return _make(parent, chosen, parent.rank in chosen, timeout_s, name)
 
 
+@hints_timeout_s
 def split(
     color: int | None,
     key: int = 0,
@@ -198,7 +200,7 @@ def _make(
     if parent.span is not None:
         if not joins:
             return NonMember(name, parent.world_ranks[parent.rank], world_ranks)
-        return make_sub_group(parent.world, members.index(parent.rank), world_ranks, name, limit_s)
+        return make_sub_group(parent, members.index(parent.rank), world_ranks, name, limit_s)
     parent.host.lender.collect()
     lent: SubArena | None = None
     start, refused = 0, None

@@ -24,6 +24,7 @@ from .membership.newcomer import until_all_are_in
 from .membership.survivors import go_on
 from .objects import broadcast_object_list
 from .records import DepartureKind
+from .units import hints_timeout_s
 from .watch import give_up
 
 __all__ = ["grow"]
@@ -31,6 +32,7 @@ __all__ = ["grow"]
 _ASK_S = 0.0002
 
 
+@hints_timeout_s
 def grow(
     group: Group | None = None, *, size: int | None = None, timeout_s: float | None = None, door: str | None = None
 ) -> Group:
@@ -149,7 +151,9 @@ def _enter(group: Group, memory: SubArena, decision: Decision) -> Group:
         if group.world.door is not None and larger.rank > 0:
             group.world.door.close()
             group.world.door = None
-        until_all_are_in(larger, memory)
+        until_all_are_in(larger, memory, "grow()")
+    except WaitTimeout:
+        raise  # the larger group is there, for its shrink() without those that are missing
     except BaseException as error:
         memory.board(memory.rank).set_gone(DepartureKind.RAISED, f"raised {type(error).__name__} in grow()")
         raise

@@ -9,7 +9,7 @@ from math import floor, log10
 from .errors import ArgumentError
 from .units import format_seconds
 
-__all__ = ["Link"]
+__all__ = ["Link", "rate_text"]
 
 _PART = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)(?:/s)?", re.IGNORECASE)
 
@@ -63,9 +63,14 @@ class Link:
         """Such as `1 Gbit/s, 100 µs`."""
         if not self.known:
             return "auto"
-        bits = self.bytes_per_s * 8
-        size, unit = next(((s, u) for s, u in ((1e9, "Gbit"), (1e6, "Mbit")) if bits >= s), (1e3, "kbit"))
-        return f"{bits / size:.3g} {unit}/s, {format_seconds(self.latency_s)}"
+        return f"{rate_text(self.bytes_per_s)}, {format_seconds(self.latency_s)}"
+
+
+def rate_text(bytes_per_s: float) -> str:
+    """Such as `1 Gbit/s`."""
+    bits = bytes_per_s * 8
+    size, unit = next(((s, u) for s, u in ((1e9, "Gbit"), (1e6, "Mbit")) if bits >= s), (1e3, "kbit"))
+    return f"{bits / size:.3g} {unit}/s"
 
 
 def _rounded(figure: float) -> float:

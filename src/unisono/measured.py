@@ -7,19 +7,19 @@ unisono, so that machines may share a home directory. UNISONO_MEASURED names ano
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from importlib import import_module
-from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .processor import model
 
-__all__ = ["LIMITS", "HostCosts", "Measured", "Rates", "file", "measured", "save"]
+__all__ = ["LIMITS", "HostCosts", "Measured", "Moment", "Rates", "file", "measured", "save"]
 
 LIMITS: Mapping[str, tuple[int, int]] = {
     "segment_bytes": (64 << 10, 64 << 20),
@@ -45,20 +45,32 @@ class Rates(NamedTuple):
     combine_s: float
 
 
+class Moment(NamedTuple):
+    """When figures were measured: the day, and how many of so many processors other programs used before."""
+
+    on: str
+    busy: float
+    processors: int
+
+
 class HostCosts(NamedTuple):
     """What calls cost on this host: each one, each further round, and bytes, by the size of the vector, ascending.
 
     Small vectors stay in caches that long ones do not fit into.
+    residual: how far timed calls are from the prices, as a share of their times, on the quadratic mean.
+    residual, moment: None in a file without them.
     """
 
     call_s: float
     step_s: float
     rates: tuple[Rates, ...]
+    residual: float | None = None
+    moment: Moment | None = None
 
     def rates_of(self, nbytes: float) -> Rates:
         """The rates for a size: between two that were measured in proportion, by logarithms."""
-        sizes = [log(rates.nbytes) for rates in self.rates]
-        at = log(min(max(nbytes, self.rates[0].nbytes), self.rates[-1].nbytes))
+        sizes = [math.log(rates.nbytes) for rates in self.rates]
+        at = math.log(min(max(nbytes, self.rates[0].nbytes), self.rates[-1].nbytes))
         for few, many, a, b in zip(self.rates, self.rates[1:], sizes, sizes[1:], strict=False):
             if at <= b:
                 part = (at - a) / (b - a)
@@ -68,11 +80,15 @@ class HostCosts(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """on: the day of the measurement. figures: setting -> bytes. costs: None in what was measured before there were."""
+    """on: the day of the measurement. figures: setting -> bytes. costs: None where none are known.
+
+    moment: of the figures; that of the costs may be an earlier one. None in a file without it.
+    """
 
     on: str
     figures: Mapping[str, int]
     costs: HostCosts | None = None
+    moment: Moment | None = None
 
 
 def file() -> Path | None:
@@ -104,7 +120,7 @@ def save(found: Measured) -> Path:
         raise OSError("UNISONO_MEASURED is empty, so there is no file for figures: unset it, or name one")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}")
-    content = {**_key(), "on": found.on, "figures": dict(found.figures), "costs": found.costs}
+    content = {**_key(), "on": found.on, "figures": dict(found.figures), "costs": found.costs, "moment": found.moment}
     part.write_text(json.dumps(content, indent=2) + "\n")
     part.replace(path)  # who reads meanwhile sees the old file or the new one
     _read.cache_clear()
@@ -139,13 +155,27 @@ def _checked(found: Mapping[str, Any]) -> Measured:
     for name, (least, most) in LIMITS.items():
         if type(figures[name]) is not int or not least <= figures[name] <= most:
             raise ValueError(f"{name} is {figures[name]!r}, not a number from {least} to {most}")
-    return Measured(str(found["on"]), figures, _costs(found["costs"]) if found.get("costs") else None)
+    costs = _costs(*found["costs"]) if found.get("costs") else None
+    return Measured(str(found["on"]), figures, costs, _moment(found.get("moment")))
 
 
-def _costs(found: Sequence[Any]) -> HostCosts:
+def _moment(found: Sequence[Any] | None) -> Moment | None:
     """Raises ValueError or TypeError for what `save` has not written."""
-    call_s, step_s, rates = found
-    costs = HostCosts(call_s, step_s, tuple(Rates(*some) for some in rates))
+    if found is None:
+        return None
+    on, busy, processors = found
+    if not isinstance(busy, float) or type(processors) is not int or not 0 <= busy < math.inf:
+        raise ValueError(f"{busy!r} of {processors!r} processors is no load")
+    return Moment(str(on), busy, processors)
+
+
+def _costs(
+    call_s: float, step_s: float, rates: Sequence[Any], residual: float | None = None, moment: Any = None
+) -> HostCosts:
+    """Raises ValueError or TypeError for what `save` has not written."""
+    costs = HostCosts(call_s, step_s, tuple(Rates(*some) for some in rates), residual, _moment(moment))
+    if residual is not None and not (isinstance(residual, float) and 0 <= residual < math.inf):
+        raise ValueError(f"{residual!r} is no residual")
     seconds = [call_s, step_s, *(figure for some in costs.rates for figure in some[1:])]
     sizes = [some.nbytes for some in costs.rates]
     if not all(isinstance(figure, float) and 0 < figure < 1 for figure in seconds):

@@ -7,6 +7,7 @@ every rank if they do not. Parameters and buffers with several names are sent on
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -14,6 +15,7 @@ from .arguments import check_tensor, shape_name
 from .coalesced import all_reduce_coalesced, broadcast_coalesced
 from .collectives import all_gather, all_reduce
 from .dispatch import checking
+from .engine.tensors import check_is_tensor
 from .errors import ArgumentError, DTypeError
 from .membership import Group, group_or_default
 from .records import digest
@@ -109,10 +111,9 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
     return [tensor for _, tensor in once.values()]
 
 
-def _identity(name: str, tensor: object) -> tuple[object, ...]:
+def _identity(name: str, tensor: Any) -> tuple[object, ...]:
     """A key that is equal for two names of one tensor. Raises for what cannot be sent."""
-    if not isinstance(tensor, torch.Tensor):
-        raise DTypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}; leave it out")
+    check_is_tensor(name, tensor, "leave it out")
     if torch.nn.parameter.is_lazy(tensor):
         raise ArgumentError(f"{name}: has no shape yet; call the model once on every rank, then try again")
     check_tensor(name, tensor)

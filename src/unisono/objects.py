@@ -24,6 +24,7 @@ from .collectives import all_gather, all_gather_single, broadcast, gather, scatt
 from .dispatch import checking
 from .errors import ArgumentError, PeerFailed, UnisonoError, UsageError
 from .membership import Group, group_or_default
+from .units import hints_timeout_s
 from .watch import caller
 
 __all__ = ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"]
@@ -31,6 +32,7 @@ __all__ = ["all_gather_object", "broadcast_object_list", "gather_object", "scatt
 Payload = list[Buffer]
 
 
+@hints_timeout_s
 def all_gather_object(
     object_list: list[Any],
     obj: Any,
@@ -54,6 +56,7 @@ def all_gather_object(
     object_list[:] = [call.decoded(block, rank) for rank, block in enumerate(blocks)]
 
 
+@hints_timeout_s
 def gather_object(
     obj: Any,
     object_gather_list: list[Any] | None = None,
@@ -84,6 +87,7 @@ def gather_object(
         object_gather_list[:] = [call.decoded(block, rank) for rank, block in enumerate(blocks)]
 
 
+@hints_timeout_s
 def broadcast_object_list(
     object_list: list[Any],
     src: int = 0,
@@ -117,6 +121,7 @@ def broadcast_object_list(
     object_list[:] = objects
 
 
+@hints_timeout_s
 def scatter_object_list(
     scatter_object_output_list: list[Any],
     scatter_object_input_list: list[Any] | None = None,

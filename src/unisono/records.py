@@ -206,9 +206,16 @@ class Wait(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Wait:
-        """The wait of bytes that `pack` has made."""
-        group, call, missing, *flags = json.loads(data)
-        return cls(group, call, tuple(missing), *flags)
+        """The wait of bytes that `pack` has made. Raises ValueError for others."""
+        try:
+            match json.loads(data):
+                case [str(group), str(call), list(missing), bool(any_of), bool(told)] if all(
+                    type(rank) is int for rank in missing
+                ):
+                    return cls(group, call, tuple(missing), any_of, told)
+        except RecursionError:
+            pass
+        raise ValueError("no wait")
 
 
 class Sighting(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 
 from .collectives import barrier
+from .engine.tensors import as_bits, copy_of
 from .errors import DTypeError, LeftOut, PeerError, PeerGone
 from .membership import Group, group_or_default
 
@@ -90,7 +91,7 @@ def _shrink(group: Group, shrink: Callable[[PeerError], object] | None, error: P
 
 def _copy(item: torch.Tensor | SupportsState) -> Any:
     if isinstance(item, torch.Tensor):
-        return item.detach().clone()
+        return copy_of(item)
     if isinstance(item, SupportsState):
         return deepcopy(item.state_dict())
     raise DTypeError(f"state: expected tensors, modules, optimizers and the like, got {type(item).__name__}")
@@ -99,6 +100,6 @@ def _copy(item: torch.Tensor | SupportsState) -> Any:
 def _restore(item: Any, then: Any) -> None:
     if isinstance(item, torch.Tensor):
         with torch.no_grad():
-            item.copy_(then)
+            as_bits(item).copy_(as_bits(then))
     else:
         item.load_state_dict(deepcopy(then))

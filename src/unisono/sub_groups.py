@@ -18,46 +18,48 @@ _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
 
 
 def make_sub_group(
-    world: Group, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float, whole: Group | None = None
+    parent: Group, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float, *, in_call: bool = False
 ) -> Group:
     """The group of these ranks of the world, of which this is number `rank`; all of them call this, and nobody else.
 
-    whole: the group over hosts that needs this one, of its ranks on this host, in its current call.
+    parent: the group of which it is made, and whose abort ends it. in_call: the parent spans hosts, and needs this
+    group, of its ranks on this host, in its current call.
 
     On each host the first member lends the memory, and says where in its region table, which only ranks of the world
     can write. Raises OutOfMemory on all members of a host, PeerGone if its first one has gone, WaitTimeout.
     """
-    lender, members = world.host.lender, tuple(world_ranks)
+    world, members = parent.world, tuple(world_ranks)
+    lender = world.host.lender
     lender.collect()
     hosts = world.hosts.restrict(members)
-    making = _Making(world, rank, members, name, timeout_s, hosts.beside(rank), whole)
+    making = _Making(parent, rank, members, name, timeout_s, hosts.beside(rank), in_call)
     arena = making.lend() if rank == hosts.beside(rank)[0] else making.borrow()
     span = None
     if world.span is not None and hosts.spans:
         gid = int.from_bytes(making.key[:8], "little")
         span = Span(hosts, rank, gid, world.span.carrier, world.span.far)
-    group = Group(arena, rank, name=name, config=world.host.config, parent=world, span=span)
-    group.timeout_s = timeout_s
-    if whole is not None:
-        group.made_of = whole
+    above = world if in_call else parent  # a group that its parent holds does not hold the parent
+    group = Group(arena, rank, name=name, config=world.host.config, parent=above, span=span)
+    group.timeout_s, group.made_of = timeout_s, parent
     return group
 
 
 class _Making:
     def __init__(
         self,
-        world: Group,
+        parent: Group,
         rank: int,
         members: tuple[int, ...],
         name: str,
         timeout_s: float,
         here: Sequence[int],
-        whole: Group | None,
+        in_call: bool,
     ) -> None:
-        self._world, self._lender, self._rank, self._members = world, world.host.lender, rank, members
+        self._parent, self._world, self._rank, self._members = parent, parent.world, rank, members
+        self._lender = self._world.host.lender
         self._timeout_s, self._call, self._here = timeout_s, f"making the process group {name!r}", here
-        self._whole = whole
-        self.key = self._lender.key(name, members)
+        self._in_call = in_call
+        self.key = self._lender.key(name, members, parent.span.gid if parent.span is not None else 0)
 
     def lend(self) -> SubArena:
         """The part of the first member on a host."""
@@ -86,7 +88,7 @@ class _Making:
         table = self._lender.arena.region_table(first)
 
         def said() -> int | None:
-            departure = self._world.presence.gone(first)  # before the table: it may have written there and gone
+            departure = self._world.presence.left(first)  # before the table: it may have written there and gone
             start = table.find(self.key)
             if start is None and departure:
                 raise PeerGone(number, board.pid, departure, self._rank, self._call, self._members)
@@ -101,9 +103,9 @@ class _Making:
         """Ask until there is an answer. Raises WaitTimeout."""
         began, pause_s = time.monotonic(), _ASK_S
         while True:
-            check_abort(self._world, lambda: self._call)
-            if self._whole is not None:
-                check_given_up(self._whole, lambda: self._call)
+            check_abort(self._parent, lambda: self._call)
+            if self._in_call:
+                check_given_up(self._parent, lambda: self._call)
             if (answer := ask()) is not None:
                 return answer
             waited_s = time.monotonic() - began

@@ -326,6 +326,17 @@ def test_buffers_are_used_again() -> None:
     assert len({buffers.take(128).data_ptr() for _ in range(3)} - {first.data_ptr()}) == 2
 
 
+def test_buffers_of_ever_new_sizes_are_used_again() -> None:
+    """There are eight sizes from one power of two to the next, so a buffer is an eighth too large at most."""
+    buffers, sizes = Buffers(), set[int]()
+    for nbytes in range(1, 40_000, 7):
+        buffer = buffers.take(nbytes)
+        assert nbytes <= buffer.numel() <= max(nbytes + 63, nbytes + nbytes // 8)
+        sizes.add(buffer.numel())
+        buffers.give([buffer])
+    assert sum(len(same) for same in buffers._idle.values()) == len(sizes) < 70
+
+
 def test_naps_are_short() -> None:
     for waited_s in (0.0, 0.001, 0.1, 10.0, 1e9):
         nap(waited_s)

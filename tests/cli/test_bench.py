@@ -17,6 +17,7 @@ from unisono.cli.bench_calls import Turn, measure, timed
 from unisono.cli.gloo import ENGINES
 from unisono.cli.verdict import verdict
 from unisono.errors import ArgumentError
+from unisono.machine import TimeShares
 
 
 def run(*arguments: str, columns: int = 80) -> Any:
@@ -60,6 +61,18 @@ def test_a_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "6 elements of Gloo's results are wrong" in done.stdout
     assert "of unisono's results" not in done.stdout
     assert "was right" not in done.stdout
+
+
+@pytest.mark.parametrize("busy", [0.1, 2.0])
+def test_the_load_of_other_programs_stands_beside_the_verdict(busy: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "measure", _lies)
+    monkeypatch.setattr(command, "processors", lambda: 2)
+    monkeypatch.setattr(command, "look_at_load", lambda _files: TimeShares(busy, 0.0, "python, 17"))
+    done = run("--ranks", "2", "--sizes", "8", "--seconds", "0", columns=200)
+    lines = done.stdout.splitlines()
+    after = lines[next(k for k, line in enumerate(lines) if line.startswith("Best: ")) + 1]
+    load = "But other programs use 2.0 of 2 processors (most: python, 17): that is what was measured."
+    assert (after == load) is (busy > 1), done.stdout
 
 
 @pytest.mark.parametrize(

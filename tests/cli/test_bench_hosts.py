@@ -15,6 +15,7 @@ from unisono.cli import bench, bench_hosts
 from unisono.cli.host_calls import HostTurns, host_cells, measure_over_hosts
 from unisono.errors import ArgumentError
 from unisono.local_world.namespaces import why_no_namespaces
+from unisono.machine import TimeShares
 
 ROW = r"^(all_reduce|broadcast|all_gather|reduce_scatter|all_to_all) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +\S.* Gloo *$"
 
@@ -51,10 +52,13 @@ def test_namespaces_have_links_with_a_limit() -> None:
 def test_another_result_than_gloo_s_fails_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = [[HostTurns({"unisono": [2e-6], "Gloo": [1e-6]}, 3)] * 5] * 2
     monkeypatch.setattr(bench_hosts, "_measure", lambda *_, **__: turns)
+    monkeypatch.setattr(bench, "processors", lambda: 2)
+    monkeypatch.setattr(bench, "look_at_load", lambda _files: TimeShares(2.0, 0.0, "python, 17"))
     done = run("--hosts", "2x1", "--sizes", "8")
     assert done.exit_code == 1
     assert "30 elements of the results differ from Gloo's" in done.stdout
     assert "the same as" not in done.stdout
+    assert "But other programs use 2.0 of 2 processors" in done.stdout
 
 
 def _differing() -> list[int]:

@@ -21,8 +21,11 @@ MISTAKES = {
     "a page where no file can be": (["compare", "ring", "tree", "-o", "/proc/no.html"], "cannot write /proc/no.html"),
     "pictures where no folder can be": (["demo", "--pictures", "/proc/no"], "cannot make the folder /proc/no"),
     "a trace where no folder can be": (["trace", "-o", "/proc/no", "--", "true"], "cannot make the folder /proc/no"),
+    "a trace where no folder is meant": (["trace", "-o", "t.json", "--", "true"], "-o names a folder"),
     "a script that is no command": (["trace", "train.py", "--fast"], "unisono trace -- python train.py --fast"),
     "a word for a number": (["run", __file__, "--ranks=two"], "--ranks needs a number of processes"),
+    "a command that there is not": (["explian", "all_reduce"], "No such command 'explian'. Did you mean 'explain'?"),
+    "an algorithm that there is not": (["draw", "rign"], "'rign' is no collective: did you mean all_gather.ring,"),
     "no number": (["run", __file__, "-n"], "-n needs a number of processes"),
 }  # fmt: skip
 

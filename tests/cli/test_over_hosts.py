@@ -32,12 +32,18 @@ def test_explain_says_what_leaves_a_host_beside_the_bound_and_how_long_it_takes(
     printed = say(*words.split())
     chosen = choose_spanning("all_reduce", 64 << 20, Hosts.parse("4x8"), Config(link=Link.parse("1Gbit,100us")))
     assert " ".join(printed.split()).startswith(
-        f"all_reduce.spanning · 32 ranks on 4 hosts (4x8) · 64 MiB, because {chosen.why}"
+        f"all_reduce.spanning circulant ×8 · 32 ranks on 4 hosts (4x8) · 64 MiB, because {chosen.why}"
     )
     assert re.search(r"rounds +2 +4 +2 ", printed)
     assert re.search(r"leaves each host +- +6/4 m = 96 MiB +6/4 m = 96 MiB", printed)
     assert re.search(r"enters each host +- +6/4 m = 96 MiB +6/4 m = 96 MiB", printed)
     assert re.search(r"predicted +26\.8 ms +809 ms", printed)
+    said = " ".join(printed.split())
+    assert "inside 128 MiB that the busiest rank combines and copies at 40 Gbit/s = 26.8 ms" in said
+    assert (
+        "between 4 rounds × (100 µs + 7 further messages × 40 µs) + 96 MiB at 1 Gbit/s + 12 MiB of a rank at 40 Gbit/s "
+        "= 1.52 ms + 805 ms + 2.52 ms = 809 ms"
+    ) in said
     assert re.search(r"before +4 × reduce_scatter\.direct of 8 ranks", printed)
     assert re.search(r"across +8 × all_reduce\.circulant of 4 hosts", printed)
     assert re.search(r"after +4 × all_gather\.direct of 8 ranks", printed)
@@ -50,8 +56,8 @@ def test_explain_says_what_leaves_a_host_beside_the_bound_and_how_long_it_takes(
 @pytest.mark.parametrize("hosts", ["2x2:round_robin", "3+1"])
 def test_every_collective_can_be_explained_and_drawn(collective: str, hosts: str) -> None:
     printed = say("explain", collective, "--hosts", hosts, "--bytes", "4000")
-    assert printed.startswith(f"{collective}.spanning · 4 ranks on 2 hosts")
     chosen = choose_spanning(collective, 4000, Hosts.parse(hosts))
+    assert " ".join(printed.split()).startswith(f"{chosen.name} · 4 ranks on 2 hosts")
     call = spanning(collective, Hosts.parse(hosts), rails=chosen.rails, core=chosen.core, segments=chosen.segments)
     grid = text(call.schedule(), width=80, rounds=16, lines=20)
     assert grid in printed
@@ -67,10 +73,21 @@ def test_a_user_may_name_rails_and_what_hosts_do() -> None:
     assert "4 × reduce.linear of 2 ranks" in printed
 
 
-def test_an_algorithm_that_knows_no_hosts_is_counted_on_them() -> None:
-    printed = say("explain", "all_reduce.ring", "--hosts", "2x2:round_robin", "--no-rounds")
-    assert re.search(r"leaves each host +- +3 m = 48 MiB +1 m = 16 MiB", printed)
-    assert re.search(r"rounds +0 +6 +1", printed)
+def test_rails_that_no_call_takes_are_only_a_price() -> None:
+    words = "explain all_reduce --hosts 4x2 --bytes 64MiB --no-rounds --rails"
+    assert "priced only: a call cannot choose this over hosts, as a call takes 2 rails" in say(*words.split(), "1")
+    assert "priced only" not in say(*words.split(), "2")
+
+
+@pytest.mark.parametrize("words", ["all_reduce.bruck", "all_reduce --algorithm bruck"])
+def test_an_algorithm_that_knows_no_hosts_is_counted_on_them(words: str) -> None:
+    printed = say("explain", *words.split(), "--hosts", "2x2", "--no-rounds")
+    assert printed.startswith("all_reduce.bruck · 4 ranks on 2 hosts")
+    assert re.search(r"leaves each host +- +5/2 m = 40 MiB +1 m = 16 MiB", printed)
+    assert re.search(r"rounds +2 +4 +1", printed)
+    assert "priced only" not in printed
+    unable = say("explain", "all_to_all.bruck", "--hosts", "2x2", "--no-rounds")
+    assert "priced only: a call cannot choose this over hosts, as all_to_all.bruck keeps chunks in scratch" in unable
 
 
 def test_one_host_is_explained_as_ever() -> None:
@@ -123,7 +140,8 @@ def test_the_whole_table_is_proved_on_demand() -> None:
         ("explain all_reduce --hosts 2x2 --link fast", "expected such as 1Gbit,100us"),
         ("explain all_reduce --link 1Gbit", "add --hosts"),
         ("explain all_reduce --hosts 3+1 --rails 2", "2 rails are not between 1 and 1"),
-        ("explain all_reduce --hosts 2x2 --algorithm swing", "there is no algorithm 'swing'; there are: circulant"),
+        ("explain all_reduce --hosts 2x2 --algorithm swnig", "has no algorithm 'swnig'. Did you mean 'swing'?"),
+        ("explain all_reduce.ring --hosts 2x2 --algorithm swing", "names an algorithm already: leave out --algorithm"),
         ("explain scan --hosts 2x2", "'scan' has no table over hosts"),
         ("explain allreduce --hosts 2x2", "did you mean all_reduce"),
         ("explain broadcast --hosts 2x2 --root 4", "root 4 is not one of the ranks 0 to 3"),
@@ -148,8 +166,8 @@ def test_draw_puts_hosts_into_frames(tmp_path: Path) -> None:
 
 
 def test_draw_shows_where_an_algorithm_that_knows_no_hosts_crosses() -> None:
-    printed = say("draw", "all_reduce.ring", "--hosts", "2x2")
-    assert re.search(r"1 ──→ 2|2 ═\+→ 1", printed)
+    printed = say("draw", "all_reduce.bruck", "--hosts", "2x2")
+    assert re.search(r"0 ═\+→ 2", printed)
     assert "host 0         │  host 1" in printed
 
 

@@ -98,7 +98,7 @@ class CompiledFirst(Exception):
         ("demo", ["demo", "--ranks", "2"]),
         ("doctor_machine", ["doctor", "--ranks", "2"]),
         ("run", ["run", "script.py"]),
-        ("tune", ["tune"]),
+        ("tune", ["tune", "--anyway"]),
     ],
 )
 def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

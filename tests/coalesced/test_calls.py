@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +66,37 @@ def test_all_reduce(worlds: Worlds, ranks: int) -> None:
                 assert where == [tensor.data_ptr() for tensor in tensors]
                 assert tensors[5].is_leaf
                 assert tensors[5].requires_grad
+
+    worlds(ranks).run(work)
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+@pytest.mark.parametrize("make", [unisono.premul_sum, torch.distributed._make_nccl_premul_sum])
+def test_inputs_times_factors(worlds: Worlds, ranks: int, make: Callable[[float], Any]) -> None:
+    """Factors of ranks differ, and those of calls; torch's ops are equal whatever their factors are."""
+
+    def work() -> None:
+        rank = unisono.get_rank()
+        for factor in (rank + 0.5, rank - 3.25, rank + 0.5):
+            op = make(factor)
+            tensors, singly = ([t for t in mixed() if t.is_floating_point()] for _ in range(2))
+            all_reduce_coalesced(tensors, op)
+            for tensor in singly:
+                unisono.all_reduce(tensor, op)
+            same(tensors, singly)
+            outputs, inputs = [torch.empty(5), torch.empty(3)], [filled((n * ranks,), torch.float32, n) for n in (5, 3)]
+            before = [tensor.clone() for tensor in inputs]
+            reduce_scatter_coalesced(outputs, inputs, op)
+            same(inputs, before)
+            for output, source in zip(outputs, inputs, strict=True):
+                alone = torch.empty_like(output)
+                unisono.reduce_scatter_single(alone, source, op)
+                assert torch.equal(output, alone)
+        first, second = filled((5,), torch.float32, 1), filled((5,), torch.float32, 1)
+        with unisono.coalescing() as calls:
+            calls.all_reduce(first, make(2.0))
+            calls.all_reduce(second, make(3.0))
+        assert torch.allclose(first * 3, second * 2)
 
     worlds(ranks).run(work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,12 @@ Worlds = Callable[[int], unisono.World]
 
 def ones(*counts: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     return [torch.ones(count, dtype=dtype) for count in counts]
+
+
+def nested(count: int) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        return torch.nested.nested_tensor(ones(count))
 
 
 DIFFERENT: dict[str, list[torch.Tensor]] = {
@@ -87,8 +94,10 @@ def in_part() -> list[torch.Tensor]:
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a tensor": (lambda: all_reduce_coalesced(torch.ones(3)), DTypeError, "tensors: expected a list"),
     "a number": (lambda: all_reduce_coalesced(7), DTypeError, "tensors: expected a list"),  # type: ignore[arg-type]
+    "an array": (lambda: all_reduce_coalesced(np.ones(3)), DTypeError, "tensors: expected a list.* ndarray"),  # type: ignore[arg-type]
     "a list of numbers": (lambda: all_reduce_coalesced([1.0]), DTypeError, r"tensors\[0\]"),  # type: ignore[list-item]
     "sparse": (lambda: all_reduce_coalesced([*ones(2), torch.eye(3).to_sparse()]), DTypeError, r"tensors\[1\]"),
+    "nested": (lambda: all_reduce_coalesced([*ones(2), nested(2)]), DTypeError, r"tensors\[1\]: nested"),
     "expanded": (lambda: all_reduce_coalesced([torch.ones(1).expand(4)]), ArgumentError, r"tensors\[0\]"),
     "in part the same": (
         lambda: all_reduce_coalesced(in_part()),
@@ -109,7 +118,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ArgumentError,
         "element by element",
     ),
-    "factors": (lambda: all_reduce_coalesced(ones(4), unisono.ReduceOp.PREMUL_SUM(2.0)), ArgumentError, "element by"),
+    "factors of integers": (
+        lambda: all_reduce_coalesced([torch.ones(4, dtype=torch.int64)], unisono.premul_sum(2.0)),
+        DTypeError,
+        "no premul_sum of int64",
+    ),
 }
 
 
@@ -118,6 +131,7 @@ def test_what_no_call_takes(worlds: Worlds, what: str) -> None:
     """One rank's mistake is known to the others, too."""
 
     def work() -> None:
+        all_reduce_coalesced(ones(2, 3))
         all_gather_coalesced(ones(8), ones(4))  # lists of these lengths are known
         if unisono.get_rank() == 0:
             call, error, message = REFUSED[what]

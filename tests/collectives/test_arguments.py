@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,7 @@ def overlapping() -> tuple[torch.Tensor, torch.Tensor]:
 
 # Each with two ranks, on rank 0. What to call, the error, and what its message names.
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "an array": (lambda: unisono.all_reduce(np.ones(3)), DTypeError, r"got ndarray; pass torch.from_numpy\(array\)"),
     "no tensor": (lambda: unisono.all_reduce([1.0]), DTypeError, "tensor: expected a torch.Tensor, got list"),
     "no op": (lambda: unisono.all_reduce(f(), "xor"), ArgumentError, "op: there is no 'xor'"),
     "an op of another kind": (lambda: unisono.all_reduce(f(), 3), DTypeError, "op: 3"),
@@ -224,6 +226,7 @@ def test_wrong_arguments_raise_where_they_are_given(worlds: Worlds, name: str) -
     def one_is_wrong() -> tuple[type[Exception] | None, str, float]:
         function, kind, _ = WRONG[name]
         group = unisono.init()
+        unisono.all_gather([f(), f()], f())  # now a list of this length is known
         error, message = None, ""
         expected = kind if group.rank == 0 else unisono.MismatchError
         try:

@@ -12,7 +12,7 @@ import unisono
 from unisono.choose import choose
 from unisono.config import SHAPING, Config
 from unisono.engine.arena import Arena
-from unisono.measured import LIMITS, HostCosts, Measured, Rates, _read, file, measured, save
+from unisono.measured import LIMITS, HostCosts, Measured, Moment, Rates, _read, file, measured, save
 
 FIGURES = {
     "segment_bytes": 256 << 10,
@@ -23,8 +23,14 @@ FIGURES = {
     "fetch_bytes": 7 << 10,
     "cross_memory_bytes": 1 << 16,
 }
-COSTS = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 7e-11, 2e-10, 5e-11), Rates(1 << 24, 7e-10, 3e-10, 6e-11)))
-FOUND = Measured("2026-11-22", FIGURES, COSTS)
+COSTS = HostCosts(
+    2e-6,
+    5e-7,
+    (Rates(1 << 20, 7e-11, 2e-10, 5e-11), Rates(1 << 24, 7e-10, 3e-10, 6e-11)),
+    0.125,
+    Moment("2026-11-21", 0.375, 4),
+)
+FOUND = Measured("2026-11-22", FIGURES, COSTS, Moment("2026-11-22", 1.25, 4))
 
 
 @pytest.fixture
@@ -55,7 +61,12 @@ def test_costs_are_kept_and_a_file_without_them_counts_all_the_same(path: Path) 
     del content["costs"]
     path.write_text(json.dumps(content))
     _read.cache_clear()
-    assert measured() == Measured(FOUND.on, FIGURES)
+    assert measured() == FOUND._replace(costs=None)
+    del content["moment"]
+    content["costs"] = COSTS[:3]
+    path.write_text(json.dumps(content))
+    _read.cache_clear()
+    assert measured() == Measured(FOUND.on, FIGURES, HostCosts(*COSTS[:3]))
     assert Config.from_env() == Config(**FIGURES)
 
 
@@ -82,6 +93,8 @@ def test_it_is_said_which_figure_decided(path: Path, monkeypatch: pytest.MonkeyP
         (lambda text: text.replace("7e-10", "0.0"), "a cost is not between 0 and 1 s"),
         (lambda text: text.replace("7e-10", "NaN"), "a cost is not between 0 and 1 s"),
         (lambda text: text.replace("7e-10,", ""), "TypeError"),
+        (lambda text: text.replace("1.25", '"much"'), "'much' of 4 processors is no load"),
+        (lambda text: text.replace("0.125", "-1.0"), "-1.0 is no residual"),
         (lambda text: text.replace("16777216", "8"), "the sizes of vectors do not ascend: [1048576, 8]"),
     ],
 )

@@ -291,13 +291,10 @@ def test_a_table_without_rounds_is_there(chromium: Browser) -> None:
 def test_it_plays_in_the_frame_of_a_notebook(chromium: Browser) -> None:
     page = f"<svg></svg>{html(table('all_reduce.ring'))._repr_html_()}"
     with chromium.tab(page) as tab:
-        (child,) = tab.send("Page.getFrameTree")["frameTree"]["childFrames"]
-        world = tab.send("Page.createIsolatedWorld", frameId=child["frame"]["id"])["executionContextId"]
-        cells = tab.send(
-            "Runtime.evaluate", contextId=world, expression="document.querySelectorAll('[role=row]').length"
-        )
-        assert cells["result"]["value"] == 5
-        assert tab.complaints() == []
+        frame = tab.frame()
+        assert frame.value("document.querySelectorAll('[role=row]').length") == 5
+        assert frame.value("performance.getEntriesByType('resource').map(each => each.name)") == []
+        assert tab.complaints() == frame.complaints() == []
         assert tab.requests() == ["about:srcdoc"] * len(tab.requests())
 
 

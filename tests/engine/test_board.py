@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unisono.engine.board import BOARD_BYTES, Board, Topic
 from unisono.engine.program import LineWord
-from unisono.records import CallRecord, DepartureKind, GivenUp, Proposal
+from unisono.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
 from unisono.sentinel import regions
 
 RANKS = st.frozensets(st.integers(0, 1023), max_size=5)
@@ -24,6 +24,9 @@ WRITES = st.one_of(
     st.tuples(st.just("set_gave_up"), st.builds(GivenUp, st.integers(1, 99), st.booleans(), RANKS, st.text())),
     st.tuples(st.just("set_proposal"), st.sampled_from(Topic), st.builds(Proposal, RANKS, st.booleans())),
     st.tuples(st.just("set_region"), st.integers(0, 1 << 60)),
+    st.tuples(
+        st.just("set_wait"), st.none() | st.builds(Wait, st.text(max_size=9), st.text(max_size=1500), st.just((2,)))
+    ),
 )
 
 
@@ -34,7 +37,7 @@ def board() -> Board:
 def said(of: Board, numbers: set[int]) -> list[object]:
     """All that a board says."""
     calls = [of.call(number) for number in sorted(numbers)]
-    return [of.pid, of.ticks, of.let_go, of.gone, *calls, of.gave_up, *map(of.proposal, Topic), of.region]
+    return [of.pid, of.ticks, of.let_go, of.gone, *calls, of.gave_up, *map(of.proposal, Topic), of.region, of.wait]
 
 
 @given(st.lists(st.tuples(st.booleans(), WRITES), max_size=20))
@@ -76,7 +79,7 @@ class Changing:
 
 
 def test_an_image_is_of_one_moment() -> None:
-    torn, whole = b"new number, old data", b"new number, new data"
+    torn, whole = (text.ljust(BOARD_BYTES, b"\0") for text in (b"new number, old data", b"new number, new data"))
     assert Board(Changing(torn, whole, whole)).image() == whole  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import unisono
-from unisono.engine import kernels
+from unisono.engine import kernels, machine_code
 from unisono.engine.kernels import kernel
 
 PACKAGE = Path(unisono.__file__).parent
@@ -73,6 +74,37 @@ def test_of_two_processes_that_find_nothing_one_compiles(tmp_path: Path) -> None
     assert sorted(line.split()[-1] for line in said) == ["False", "True"]
 
 
+def test_a_process_that_holds_the_lock_for_long_is_not_waited_for(tmp_path: Path) -> None:
+    """It may be stopped."""
+    program = """
+import fcntl, os
+from unisono.engine import kernels, machine_code
+machine_code._COMPILED_S = 0.1
+of = kernels.unit("poll.poll")
+held = open(machine_code.writable_folder() / f"{of._family}lock", "w")
+fcntl.flock(held, fcntl.LOCK_EX)
+print(kernels.kernel("poll.poll")(0, 0, 0), of.on_disk)
+"""
+    assert run(program, tmp_path) == "0 True\n"
+
+
+def test_a_process_that_is_forked_while_another_thread_compiles_holds_no_lock(tmp_path: Path) -> None:
+    with machine_code._locked(tmp_path / "lock"):
+        reads, writes = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(writes)
+            os.read(reads, 1)  # until the parent has looked
+            os._exit(0)
+    try:
+        with (tmp_path / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(writes)
+        os.close(reads)
+        os.waitpid(child, 0)
+
+
 def test_functions_take_as_many_integers_as_they_have_arguments() -> None:
     poll = kernel("poll.poll")
     assert poll(0, 0, 0) == 0
@@ -121,7 +153,7 @@ def test_compiled_functions_depend_on_nothing_but_what_renews_them(path: Path) -
     siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
     others = {"..program", "..call_log", "..row_log", "..mailbox.ring"}
     if path.stem in ("__init__", "compiled"):  # their own code is not compiled
-        others = {"..machine_code", "...errors"}
+        others = {"..machine_code", "..once", "...errors"}
     assert {name for name in imports(path) if name.startswith(".")} <= siblings | others
     shared = {"program.py", "call_log.py", "row_log.py", "mailbox/ring.py"}
     assert {ENGINE / file for file in shared} <= set(kernels.SOURCES)

@@ -292,3 +292,42 @@ def test_a_full_heap_is_told_to_all_and_nothing_is_lost() -> None:
     with unisono.World(3, timeout_s=DEADLINE_S, config=small) as world:
         for rank, said in enumerate(world.run(full)):
             assert all(("UNISONO_HEAP_BYTES" if rank == 1 else "rank 1 of group 'world'") in text for text in said)
+
+
+@pytest.mark.parametrize("hosts", [None, "2x2"])
+@pytest.mark.parametrize("waits", ["in a call", "in the background", "for a message", "to make a group"])
+def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(waits: str, hosts: str | None) -> None:
+    """The one shrinks the world, as a rank has died there, and waits there for the other."""
+
+    def wait(group: unisono.Group) -> None:
+        if waits == "in a call":
+            unisono.all_reduce(torch.ones(5), group=group)
+        elif waits == "in the background":
+            unisono.all_reduce(torch.ones(5), group=group, async_op=True).wait()
+        elif waits == "for a message":
+            unisono.recv(torch.ones(5), 1, group)
+        else:
+            new_group([0, 1], group=group)
+
+    def work() -> tuple[float, float]:
+        world, group = unisono.init(), new_group([0, 2])
+        unisono.barrier()
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if world.rank == 0:
+            assert isinstance(group, unisono.Group)
+            with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'world'"):
+                wait(group)
+        else:
+            with pytest.raises(PeerGone):
+                unisono.barrier()
+        world.shrink()
+        mine = torch.full((3,), 10.0**world.rank)
+        unisono.all_reduce(mine)
+        pair = torch.full((3,), 10.0**world.rank)
+        if group:
+            unisono.all_reduce(pair, group=group.shrink())
+        return mine[1].item(), pair[2].item()
+
+    results = unisono.run(work, 4, hosts=hosts, timeout_s=DEADLINE_S, return_exceptions=True)
+    assert [results[rank] for rank in (0, 2, 3)] == [(1101.0, 101.0), (1101.0, 101.0), (1101.0, 1000.0)]

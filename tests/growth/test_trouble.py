@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,10 @@ def die_when_told_the_outcome() -> None:
     joining._take_place = die  # type: ignore[assignment]
 
 
+def stop_when_told_the_outcome() -> None:
+    joining._take_place = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[assignment]
+
+
 def run(work: Callable[..., object], ranks: int, *arguments: object) -> list[object]:
     return unisono.run(work, ranks, arguments, timeout_s=DEADLINE_S, return_exceptions=True)  # type: ignore[return-value]
 
@@ -118,6 +123,24 @@ def test_a_newcomer_that_dies_when_it_is_one_is_a_rank_that_has_died(tmp_path: P
     assert done[:2] == [21.0, 21.0]
     until(lambda: bool(told(tmp_path)))  # it ends after the ranks
     assert told(tmp_path) == {"lives": {"sum": 21.0, "newcomers": [2]}}
+
+
+def test_a_newcomer_that_is_stopped_when_it_is_one_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    def work() -> float:
+        group = without(2)
+        group.timeout_s = 5.0
+        if group.rank == 0:
+            comes(tmp_path, "stops", stop_when_told_the_outcome)
+        with pytest.raises(unisono.WaitTimeout, match=r"in grow\(\) for rank 2 .* do not use its memory yet") as late:
+            unisono.grow(size=3, timeout_s=DEADLINE_S)
+        assert late.value.missing == (2,)
+        larger = unisono.init()
+        smaller = larger.shrink(without=late.value.missing)
+        with suppress(ProcessLookupError):
+            os.kill(larger.host.arena.board(2).pid, signal.SIGKILL)
+        return total(smaller)
+
+    assert run(work, 3)[:2] == [5.0, 5.0]
 
 
 def before_it_makes_an_offer() -> None:

@@ -176,6 +176,22 @@ def test_groups_inside_a_host_and_over_hosts(on_hosts: OnHosts, shape: str) -> N
     assert results[3][3][1] == results[1][3][1] == 1010.0
 
 
+def test_groups_of_the_same_ranks_begin_on_each_rank_in_an_order_of_its_own(on_hosts: OnHosts) -> None:
+    """Each has memory of its own on each host, which its ranks make within its first call."""
+
+    def work() -> list[float]:
+        me = unisono.get_rank()
+        groups = [unisono.new_group() for _ in range(16)]
+        tensors = [torch.full((300,), 10.0**me * (k + 1)) for k in range(16)]
+        turns = sorted(range(16), key=lambda k: (k * (5, 7, 11, 13)[me]) % 16)
+        works = [unisono.all_reduce(tensors[k], group=groups[k], async_op=True) for k in turns]
+        for one in works:
+            one.wait()
+        return [tensor[7].item() for tensor in tensors]
+
+    assert on_hosts("2x2").run(work) == [[1111.0 * (k + 1) for k in range(16)]] * 4
+
+
 def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing(on_hosts: OnHosts) -> None:
     def work() -> list[str]:
         me, said = unisono.get_rank(), []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 import torch
 
 import unisono
+from tests.support.waiting import until
 from unisono.across import Exchange
 from unisono.config import Config
 from unisono.dispatch.span_wait import _SpanWatch
 from unisono.schedule import Hosts
 from unisono.watch import Watch
 
+OnHosts = Callable[[str], unisono.World]
 KILLED = "was killed by signal 9 (SIGKILL)"
 
 
@@ -113,6 +116,52 @@ def test_an_abort_ends_the_waits_on_all_hosts() -> None:
         assert "the disk is full" in words
 
 
+@pytest.mark.parametrize("aborter", [0, 3])
+def test_all_ranks_go_on_in_another_group_after_an_abort(aborter: int, tmp_path: Path) -> None:
+    """That group, and groups that are made of it, are not what was aborted; groups that had been made before are."""
+
+    def work() -> tuple[float, float, str]:
+        group = unisono.init()
+        me, before = group.rank, unisono.new_group([0, 1, 2, 3], name="before")
+        (tmp_path / str(me)).touch()
+        until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have made it
+        if me == aborter:
+            group.abort("the disk is full")
+        until_it_fails()
+        with pytest.raises(unisono.PeerFailed, match="the disk is full") as ended:
+            unisono.barrier(before)
+        again = group.shrink()
+        tensor = torch.full((10,), 10.0**me)
+        unisono.all_reduce(tensor)
+        members = unisono.new_group([0, 1, 3], group=again)
+        part = torch.full((10,), 10.0**me)
+        if members:
+            unisono.all_reduce(part, group=members)
+        return tensor[3].item(), part[4].item(), type(ended.value).__name__
+
+    results = unisono.run(work, 4, hosts="2x2", timeout_s=90)
+    assert results == [(1111.0, 100.0 if rank == 2 else 1011.0, "PeerFailed") for rank in range(4)]
+
+
+def test_the_abort_of_a_group_ends_what_was_made_of_it() -> None:
+    def work() -> str:
+        world = unisono.init()
+        middle = unisono.new_group([0, 1, 2])
+        inner = unisono.new_group([0, 2], group=middle) if middle else None
+        said = ""
+        if world.rank == 1:
+            middle.abort("enough")  # type: ignore[union-attr]
+        elif inner:
+            with pytest.raises(unisono.PeerFailed, match="enough") as ended:
+                unisono.recv(src=1 - inner.rank, group=inner)  # type: ignore[union-attr, arg-type]
+            said = str(ended.value)
+        unisono.barrier()  # the world goes on
+        return said
+
+    results = unisono.run(work, 4, hosts="2x2", timeout_s=60)
+    assert [bool(said) for said in results] == [True, False, True, False]
+
+
 @pytest.mark.parametrize("where", ["behind the messages", "in the first part of all"])
 def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path) -> None:
     """The ranks of its host may wait for it in a part of the call that is inside the host, or to make their group."""
@@ -141,6 +190,26 @@ def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path)
     assert all("rank 0" in said and "ValueError: enough" in said for said in results[1:])
 
 
+def test_a_time_out_that_names_no_rank_is_told() -> None:
+    """A rank finds no place for the group of its host's ranks, which their first call makes."""
+
+    def work() -> str:
+        group = unisono.new_group()
+        assert isinstance(group, unisono.Group)
+        if group.rank == 0:
+            group.world.host.lender.announce = lambda *_: False  # type: ignore[method-assign]
+        try:
+            unisono.all_reduce(torch.ones(10), group=group, timeout_s=1.0 if group.rank == 0 else 20.0)
+        except unisono.UnisonoError as error:
+            return str(error)
+        return ""
+
+    said = unisono.run(work, 4, hosts="2x2", timeout_s=90)
+    assert "making the process group" in said[0]
+    assert all(said), said
+    assert "IndexError" not in " ".join(said)
+
+
 def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> None:
     def work() -> tuple[int, ...]:
         me = unisono.get_rank()
@@ -155,6 +224,32 @@ def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> None:
         return raised.value.missing
 
     assert unisono.run(work, 4, hosts="2x2", timeout_s=90) == [(2,), (2,), (), (2,)]
+
+
+def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts: OnHosts, tmp_path: Path) -> None:
+    """Ranks 2 and 3 are on one host; rank 3 is in the user's code, rank 2 waits for it, and rank 0 for rank 2."""
+
+    def work() -> tuple[str, int]:
+        me, word = unisono.get_rank(), torch.zeros(1, dtype=torch.int64)
+        if me == 0:
+            with pytest.raises(unisono.WaitTimeout) as late:
+                unisono.recv(word, src=2, timeout_s=2.0)
+            (tmp_path / "late").touch()
+            unisono.recv(word, src=2)
+            return str(late.value), int(word)
+        if me == 3:
+            until((tmp_path / "late").exists, 40.0)
+            unisono.send(word + 7, dst=2)
+        if me == 2:
+            unisono.recv(word, src=3)
+            unisono.send(word + 40, dst=0)
+        return "", 0
+
+    said, word = on_hosts("2x2").run(work)[0]
+    assert word == 47
+    assert "for rank 2." in said
+    assert "waits itself in recv(int64[1], src=3, tag=0)" in said
+    assert "for rank 3" in said
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])

@@ -1,6 +1,7 @@
 """What a notebook shows of a world and of a failed run."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_ipython_shows_the_caller_s_frames_only():
     text = "\n".join(lines)
     assert "test_ipython_shows_the_caller_s_frames_only" in text
     assert "unisono.run(boom, 2)" in text
-    assert "unisono/local_world" not in text
+    assert str(Path(unisono.__file__).parent) not in text
     assert re.search(r"^RankFailed: rank [01] failed:", text, re.MULTILINE)
     assert text.count("in boom") == 1
 
@@ -43,7 +44,7 @@ def test_ipython_shows_the_caller_s_frames_only():
 def test_a_traceback_has_no_frames_below_the_world():
     with pytest.raises(RankFailed) as caught:
         unisono.run(boom, 1)
-    assert [entry.name for entry in caught.traceback][1:] == ["run", "run"]
+    assert [entry.name for entry in caught.traceback][-2:] == ["run", "run"]
 
 
 def test_errors_of_both_kinds_render_too():

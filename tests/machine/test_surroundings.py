@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unisono.machine import Files, Speed, fastest
+from unisono.machine import Files, Finding, Speed, fastest
 from unisono.machine.network import check_address, check_packets
 from unisono.machine.software import (
     check_machine_code,
@@ -18,7 +18,7 @@ from unisono.machine.software import (
     wanted,
 )
 from unisono.machine.speed import check_barrier, crossing_gain
-from unisono.measured import Measured
+from unisono.measured import HostCosts, Measured, Moment, Rates
 
 Tree = Callable[[Mapping[str, str]], Files]
 
@@ -76,8 +76,30 @@ def test_threads_of_torch() -> None:
 
 
 def test_tuned_or_not() -> None:
-    assert check_tuned(Measured("2026-11-20", {})).says == "measured on 2026-11-20"
+    quiet = Moment("2026-11-20", 0.1, 2)
+    costs = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 7e-11, 2e-10, 5e-11),), 0.1, quiet)
+    found = Measured("2026-11-20", {}, costs, quiet)
+    for good in (found, found._replace(costs=None)):
+        assert check_tuned(good) == Finding("ok", "tune", "measured on 2026-11-20")
     assert check_tuned(None).change.startswith("unisono tune")
+    busy = quiet._replace(busy=1.8)
+    assert check_tuned(found._replace(moment=busy._replace(processors=4))).level == "ok", "there was room"
+    for bad, says in (
+        (found._replace(moment=None), "measured on 2026-11-20 without a note of the load"),
+        (found._replace(costs=costs._replace(moment=None)), "measured on 2026-11-20 without a note of the load"),
+        (found._replace(moment=busy), "measured on 2026-11-20, while other programs use 1.8 of 2 processors"),
+        (
+            found._replace(costs=costs._replace(moment=busy._replace(on="2026-11-19"))),
+            "measured on 2026-11-19, while other programs use 1.8 of 2 processors",
+        ),
+        (
+            found._replace(costs=costs._replace(residual=0.8)),
+            "measured on 2026-11-20: calls took 80% more or less than what they should by the costs found then",
+        ),
+    ):
+        told = check_tuned(bad)
+        assert (told.level, told.says) == ("advice", says)
+        assert told.change.startswith("unisono tune")
 
 
 def test_the_address_that_others_would_see() -> None:

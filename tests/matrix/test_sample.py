@@ -49,7 +49,7 @@ def passed(form: str, dtype: str, op: str, layout: str = "contiguous") -> tuple[
     case = Case(form, dtype, op, 6, layout, "even", False, False, 0, 0)
     given = [Held(layout if form in IN_PLACE else "contiguous", n, kind, False, None) for n in gives(case, p, me)]
     taken = [] if form in IN_PLACE else [Held(layout, n, kind, False, None) for n in takes(case, p, me)]
-    return [*given, *taken], arguments(case, [held.tensor for held in given], [held.tensor for held in taken])
+    return [*given, *taken], arguments(case, me, p, [held.tensor for held in given], [held.tensor for held in taken])
 
 
 def refused(form: str, dtype: str, op: str, layout: str = "contiguous") -> None:

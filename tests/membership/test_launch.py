@@ -14,6 +14,14 @@ TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "job7",
     "TORCHELASTIC_RESTART_COUNT": "3",
 }
+STEP = {
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_JOB_ID": "42",
+    "SLURM_STEP_ID": "3",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+}
 
 
 def test_one_process_without_a_launcher():
@@ -24,7 +32,9 @@ def test_one_process_without_a_launcher():
 
 def test_torchrun():
     why = "RANK=2 and WORLD_SIZE=5 are set"
-    assert detect(TORCHRUN) == Launch(2, 5, "torchrun", why, "node-a", 41001, True, "unisono/job7/3")
+    assert detect(TORCHRUN) == Launch(
+        2, 5, "torchrun", why, "node-a", 41001, True, "unisono/job7/3", name="torchrun job7/3"
+    )
 
 
 def test_a_restart_has_keys_of_its_own():
@@ -66,8 +76,26 @@ def test_one_rank_needs_no_meeting_place():
         ({}, {"rank": 0, "size": 0}, "below the size"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, {}, "MASTER_ADDR"),
         ({"MASTER_ADDR": "node-a"}, {"rank": 0, "size": 2}, "MASTER_PORT"),
+        ({**STEP, "MASTER_ADDR": "node-a"}, {}, "MASTER_ADDR=node-a is set but MASTER_PORT is not"),
+        ({**STEP, "MASTER_PORT": "41001"}, {}, "MASTER_PORT=41001 is set but MASTER_ADDR is not"),
     ],
 )
 def test_contradictions_are_refused(environ, arguments, words):
     with pytest.raises(ArgumentError, match=words):
         detect(environ, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({**MEET, "RANK": "0", "WORLD_SIZE": "2"}, ""),
+        ({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"}, "torchrun job7/3"),
+        ({**MEET, **STEP}, "Slurm 42.3"),
+        ({**MEET, **STEP, "RANK": "0", "WORLD_SIZE": "2"}, "Slurm 42.3"),
+        ({**MEET, **STEP, "RANK": "0", "WORLD_SIZE": "4"}, ""),  # one srun for each node
+        ({**MEET, "PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}, "MPICH"),  # it has a name on each host
+        ({**MEET, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "x@1"}, "Open MPI x@1"),
+    ],
+)
+def test_the_name_of_a_job_is_the_same_on_all_its_ranks(environ, name):
+    assert detect(environ).name == name

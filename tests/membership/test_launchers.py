@@ -156,9 +156,9 @@ def test_ranks_of_a_slurm_step_on_several_hosts_meet_on_the_first(nodes, first):
         (rank, 2, first, "") for rank in (0, 1)
     ]
     assert two[0].port == two[1].port in range(10_000, 30_000)
-    assert two[0].prefix == two[1].prefix
+    assert two[0].name == two[1].name == "Slurm 42.3"
     later = detect({**SLURM, **NODES, "SLURM_STEP_ID": "4"})
-    assert (later.port, later.prefix) != (two[0].port, two[0].prefix)
+    assert (later.port, later.name) != (two[0].port, two[0].name)
 
 
 @pytest.mark.parametrize("environ", [{**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"}, {**MPICH, "PMI_SIZE": "4"}])

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, TCPStore
 
 from tests.support.waiting import until
 from unisono.engine.arena import Arena
@@ -83,9 +83,11 @@ def test_a_second_attempt_does_not_meet_the_first():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     there = [Launch(rank, 3, "environment", "", "127.0.0.1", port) for rank in range(3)]
-    first, second = (together(lambda launch: open_store(launch, 60), there) for _ in range(2))
-    first_arenas = together(lambda launch: meet(launch.rank, launch.size, first[launch.rank], 60), there)
-    second_arenas = together(lambda launch: meet(launch.rank, launch.size, second[launch.rank], 60), there)
+    server = TCPStore("127.0.0.1", port, 3, is_master=True, wait_for_workers=False, multi_tenant=True)
+    first_arenas, second_arenas = (
+        together(lambda launch: meet(launch.rank, launch.size, open_store(launch, 60), 60), there) for _ in range(2)
+    )
+    del server
     first_arenas[0].board(0).set_gone(DepartureKind.LEFT, "only the first")
     assert all(arena.board(0).gone for arena in first_arenas)
     assert not any(arena.board(0).gone for arena in second_arenas)

@@ -158,8 +158,12 @@ def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
     def some_ticks(pid):
         return 1 if ended.is_set() and pid == ended.pid else 0
 
+    give_up = rendezvous._Meeting._give_up
     monkeypatch.setattr(rendezvous, "fetch", die)
     monkeypatch.setattr(rendezvous, "start_ticks", some_ticks)
+    monkeypatch.setattr(  # a process that is killed tells nothing
+        rendezvous._Meeting, "_give_up", lambda self, error: None if self._rank == 3 else give_up(self, error)
+    )
 
     def act(number):
         if number != 3:
@@ -250,6 +254,10 @@ COMMON = common_settings(Config())
         (
             {"common": COMMON.replace("gloo", "mpi")},
             r"rank 2 .* has carrier=mpi, rank 0 .* has gloo: set UNISONO_CARRIER",
+        ),
+        (
+            {"common": common_settings(Config(host_silence_s=4.5))},
+            r"rank 2 .* has host_silence_s=4.5, rank 0 .* has 1.5: set UNISONO_HOST_SILENCE_S",
         ),
     ],
 )

@@ -4,14 +4,14 @@ import dataclasses
 import os
 import secrets
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.support.waiting import until
 from unisono.channel import PeerProcess, PlainChannel
 from unisono.errors import ArgumentError, WaitTimeout
-from unisono.membership import rendezvous, socket_store
+from unisono.membership import rendezvous
 from unisono.membership.identity import Identity
 from unisono.membership.notices import write_identity
 from unisono.membership.socket_store import SocketStore
@@ -20,8 +20,7 @@ from unisono.records import DepartureKind
 
 @pytest.fixture
 def job(monkeypatch):
-    """A job's name; stores of this process meet although they count as one process's first, second, ... meeting."""
-    monkeypatch.setattr(socket_store, "_meetings", iter(lambda: 1, 0))
+    """A job's name; threads pass for processes."""
     mine = Identity.mine
     own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "mine", own)
@@ -86,13 +85,13 @@ def test_two_processes_that_claim_one_rank_are_told(job):
         assert "is rank 0 of the job" in str(meet(job, 0, 2))
         first, second = SocketStore(job, 1, 60), SocketStore(job, 1, 60)
         for store in (first, second):
-            store.set("rank 1", write_identity(Identity.mine()))
+            other = dataclasses.replace(Identity.mine(), pid=4711 if store is second else 4710)
+            store.set("rank 1", write_identity(other))
             assert host.check(["rank 1"])
-        deadline = time.monotonic() + 30
-        while not second.check(["verdict"]):
-            assert time.monotonic() < deadline
-        assert b"has come as rank 1 already" in second.get("verdict")
-        assert not first.check(["verdict"])
+        until(lambda: second.check(["end"]))
+        assert b"has come as rank 1 already" in second.get("end")
+        assert b"process 4710 on host" in second.get("end")
+        assert not first.check(["end"])
         host.close()
         with pytest.raises(RuntimeError, match="rank 0 has ended the meeting"):
             first.check(["verdict"])
@@ -100,6 +99,18 @@ def test_two_processes_that_claim_one_rank_are_told(job):
         second.close()
     finally:
         host.close()
+
+
+def test_a_rank_that_comes_when_a_meeting_ends_is_in_the_next_one(job):
+    first, rank = SocketStore(job, 0, 60), SocketStore(job, 1, 60)
+    rank.set_first("rank 1", write_identity(Identity.mine()))
+    first.close()  # it has not said a word to this rank
+    second = SocketStore(job, 0, 60)
+    second.set("rank 0", write_identity(Identity.mine()))
+    until(lambda: rank.check(["rank 0"]) or (second.check(["rank 1"]) and False))
+    assert second.check(["rank 1"])
+    rank.close()
+    second.close()
 
 
 def test_another_user_s_socket_is_not_spoken_to(job, monkeypatch):

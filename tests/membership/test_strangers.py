@@ -24,8 +24,7 @@ from torch.distributed import HashStore
 from unisono.channel import PlainChannel
 from unisono.config import Config
 from unisono.engine.arena import Arena
-from unisono.errors import ArgumentError, OutOfMemory, PeerGone, WaitTimeout
-from unisono.membership import socket_store
+from unisono.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone
 from unisono.membership.handover import Handover, fetch
 from unisono.membership.identity import Identity
 from unisono.membership.local_sockets import listen
@@ -308,25 +307,21 @@ def test_what_rank_0_says_is_understood(size: int) -> None:
 def test_a_job_s_store_survives_any_bytes(sent: list[bytes]) -> None:
     """And a rank that comes after them is heard."""
     job = f"test {secrets.token_hex(8)}"
-    numbers, socket_store._meetings = socket_store._meetings, iter(lambda: 1, 0)  # type: ignore[assignment]
-    try:
-        host = SocketStore(job, 0, DEADLINE_S)
-        assert host._listener is not None
-        at, strangers = host._listener.getsockname(), []
-        for data in sent:
-            strangers.append(socket.socket(socket.AF_UNIX))
-            strangers[-1].connect(at)
-            strangers[-1].sendall(data)
-        rank = SocketStore(job, 1, DEADLINE_S)
-        rank.set("rank 1", write_identity(Identity.mine()))
-        assert host.check(["rank 1"])
-        assert set(host._values) == {"rank 1"}
-        host.set("rank 0", write_identity(Identity.mine()))
-        assert rank.check(["rank 0"])
-        for one in (*strangers, rank, host):
-            one.close()
-    finally:
-        socket_store._meetings = numbers
+    host = SocketStore(job, 0, DEADLINE_S)
+    assert host._listener is not None
+    at, strangers = host._listener.getsockname(), []
+    for data in sent:
+        strangers.append(socket.socket(socket.AF_UNIX))
+        strangers[-1].connect(at)
+        strangers[-1].sendall(data)
+    rank = SocketStore(job, 1, DEADLINE_S)
+    rank.set("rank 1", write_identity(Identity.mine()))
+    assert host.check(["rank 1"])
+    assert set(host._values) == {"rank 1"}
+    host.set("rank 0", write_identity(Identity.mine()))
+    assert rank.check(["rank 0"])
+    for one in (*strangers, rank, host):
+        one.close()
 
 
 def test_a_job_s_store_keeps_few_silent_connections() -> None:
@@ -343,27 +338,23 @@ def test_a_job_s_store_keeps_few_silent_connections() -> None:
 
 def test_a_job_s_store_refuses_a_rank_that_is_another_process() -> None:
     job = f"test {secrets.token_hex(8)}"
-    numbers, socket_store._meetings = socket_store._meetings, iter(lambda: 1, 0)  # type: ignore[assignment]
-    try:
-        host, liar = SocketStore(job, 0, DEADLINE_S), SocketStore(job, 1, DEADLINE_S)
-        liar.set("rank 1", write_identity(replace(Identity.mine(), pid=1)))
-        assert not host.check(["rank 1"])
-        with pytest.raises(RuntimeError, match="rank 0 has ended the meeting"):
-            liar.check(["rank 0"])
-        host.close()
-        liar.close()
-    finally:
-        socket_store._meetings = numbers
+    host, liar = SocketStore(job, 0, DEADLINE_S), SocketStore(job, 1, DEADLINE_S)
+    liar.set("rank 1", write_identity(replace(Identity.mine(), pid=1)))
+    assert not host.check(["rank 1"])
+    with pytest.raises(RuntimeError, match="rank 0 has ended the meeting"):
+        liar.check(["rank 0"])
+    host.close()
+    liar.close()
 
 
 def test_errors_of_a_meeting_are_those_that_are_documented() -> None:
-    """The classes that `meet` names, and no other: a store that goes in the middle is a time-out."""
+    """The classes that `meet` names, and no other: a store that goes in the middle is a peer that cannot be reached."""
 
     class Gone(HashStore):  # type: ignore[misc]
         def check(self, _keys: list[str]) -> bool:
             raise RuntimeError("gone")
 
-    with pytest.raises(WaitTimeout, match="The store where the ranks meet has gone: gone"):
+    with pytest.raises(PeerGone, match=r"rank 0 cannot be reached, as the store .* has closed the connection \(gone\)"):
         meet(1, 2, Gone(), 20)
-    with pytest.raises((WaitTimeout, PeerGone)):
+    with pytest.raises(PeerFailed, match=r"rank 0 gave up init\(\): the store .* has closed the connection \(gone\)"):
         meet(0, 2, Gone(), 20)

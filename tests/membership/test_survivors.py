@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -203,6 +205,76 @@ def test_who_makes_another_call_hears_that_the_others_shrink(hosts: str | None) 
         return tensor[1].item()
 
     assert unisono.run(work, 2, hosts=hosts, timeout_s=20) == [11.0] * 2
+
+
+def replace_lend(group: unisono.Group, act: Callable[[], object]) -> None:
+    """Do this first where this rank lends the memory of the smaller group."""
+    lender = group.host.lender
+    lend = lender.lend
+
+    def act_and_lend(*args: Any) -> Any:
+        act()
+        return lend(*args)
+
+    lender.lend = act_and_lend  # type: ignore[method-assign]
+
+
+def test_a_rank_that_is_stopped_while_it_lends_the_memory_is_waited_for_with_a_limit(tmp_path: Path) -> None:
+    def work() -> float:
+        group = unisono.init()
+        lender = group.host.arena.board(0).pid
+        unisono.barrier()
+        if group.rank == 0:
+            replace_lend(group, lambda: os.kill(lender, signal.SIGSTOP))
+        else:
+            with pytest.raises(unisono.WaitTimeout, match="is to lend the memory") as late:
+                group.shrink(timeout_s=3.0)
+            assert late.value.missing == (0,)
+            (tmp_path / str(group.rank)).touch()
+            until(lambda: all((tmp_path / name).exists() for name in "12"))
+            os.kill(lender, signal.SIGCONT)
+        mine = torch.tensor([2.0**group.rank])
+        unisono.all_reduce(mine, group=group.shrink())
+        return mine.item()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [7.0] * 3
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError, unisono.OutOfMemory])
+def test_where_a_rank_cannot_lend_the_memory_the_next_one_does(failure: type[BaseException]) -> None:
+    def work() -> tuple[float, int]:
+        group = unisono.init()
+        if group.rank == 0:
+
+            def fail() -> None:
+                raise failure("not here")
+
+            replace_lend(group, fail)
+            if failure is not unisono.OutOfMemory:
+                with pytest.raises(failure, match="not here"):
+                    group.shrink()
+        smaller, mine = group.shrink(), torch.tensor([2.0**group.rank])
+        unisono.all_reduce(mine, group=smaller)
+        return mine.item(), smaller.host.arena.owner  # type: ignore[union-attr]  # of a smaller group
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [(7.0, 1)] * 3
+
+
+def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:
+    def work() -> None:
+        group = unisono.init()
+
+        def fail() -> None:
+            raise unisono.OutOfMemory("not here")
+
+        replace_lend(group, fail)
+        with pytest.raises(unisono.OutOfMemory, match="the shared memory of ranks 0, 1, 2 has no room"):
+            group.shrink()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        world.run(work)
 
 
 def test_ranks_that_there_are_not() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -200,6 +201,7 @@ def test_what_is_no_model(worlds: Worlds) -> None:
             (lambda: broadcast_module([1]), DTypeError, "model: expected a torch.nn.Module"),  # type: ignore[arg-type]
             (lambda: average_gradients(torch.ones(2)), DTypeError, "model: expected"),  # type: ignore[arg-type]
             (lambda: broadcast_module(nn.LazyLinear(3)), ArgumentError, "weight: has no shape yet"),
+            (lambda: broadcast_state_dict({"x": np.ones(2)}), DTypeError, "x: .*torch.from_numpy"),  # type: ignore[dict-item]
             (lambda: broadcast_state_dict({"step": 3}), DTypeError, "step: expected a torch.Tensor"),  # type: ignore[dict-item]
         ]
         for call, error, message in refused:

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 from unisono.observe.recorded import jobs_in, recorded
 
 SCRIPT = """
-import ctypes, faulthandler, os, signal, sys, time, torch, unisono
+import ctypes, faulthandler, json, os, pathlib, signal, sys, time, torch, unisono
 how, rank = sys.argv[1], unisono.init().rank
 tensor = torch.full((4,), rank + 1.0)
 for _ in range(10):
@@ -27,7 +27,10 @@ if how == "abort":
     os.abort()
 if how == "segv":
     ctypes.string_at(0)
-if how == "kill":
+if how == "other path":
+    for file in pathlib.Path(os.environ["UNISONO_TRACE"], "calls").glob("*.keeper-*"):
+        file.write_text(json.dumps([os.environ["UNISONO_TRACE"]]))
+if how in ("kill", "other path"):
     os.kill(os.getpid(), signal.SIGKILL)
 if rank == 1:
     while unisono.init().host.entered(0) < 11:
@@ -67,6 +70,16 @@ def test_ranks_that_end_at_once(tmp_path: Path, how: str, words: str) -> None:
     assert "#10 all_reduce(float32[4], max) (first at " in text
     _, slices = read(tmp_path)
     assert sorted(one["args"]["number"] for one in slices) == sorted([*range(1, 11)] * 2)
+
+
+def test_no_file_in_the_folder_says_where_code_is_loaded_from(tmp_path: Path) -> None:
+    """The folder may belong to another user."""
+    (tmp_path / "unisono").mkdir()
+    (tmp_path / "unisono" / "__init__.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')")
+    with start(tmp_path, "unisono", "other path") as job:
+        assert job.wait(timeout=110)
+    assert "SIGKILL" in text_in(tmp_path)
+    assert not (tmp_path / "loaded").exists()
 
 
 def test_a_launcher_that_is_asked_to_end(tmp_path: Path) -> None:

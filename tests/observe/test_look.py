@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from typer.testing import CliRunner
 import unisono
 from tests.support.waiting import until
 from unisono.cli import app
+from unisono.cli.top import _command
 from unisono.engine.arena import Arena
 from unisono.engine.call_log import CALLS
 from unisono.errors import ArgumentError
@@ -30,6 +33,7 @@ from unisono.observe.stacks import stack_of
 from unisono.observe.tracks import RankCall, Track
 
 RANKS = 4
+PACKAGE = Path(unisono.__file__).parent
 
 
 def begin(folder: Path) -> tuple[int, torch.Tensor, unisono.Group]:
@@ -148,7 +152,7 @@ def test_a_rank_that_computes_is_the_culprit_and_shows_its_stack(tmp_path: Path)
             rf"rank 1 \(pid {pids[1]}\) .*, at .*test_look.py:\d+: ranks 0, 2, 3 have waited .* for it",
             found_out.lines[0],
         )
-        assert not any("/unisono/" in frame for frame in stack_of(arena, 0).frames), "frames of this package"
+        assert not any(f"{PACKAGE}/" in frame for frame in stack_of(arena, 0).frames), "frames of this package"
         assert "not entered by rank 1" in last_calls_text([t for t in seen.tracks if t.group == "world"], seen.at_ns)
 
 
@@ -191,13 +195,40 @@ def test_a_circle_through_two_groups_is_told_as_one(tmp_path: Path) -> None:
 
 def test_of_two_jobs_the_command_that_has_started_each_is_shown(tmp_path: Path) -> None:
     mine = "-c import sys; fd"  # how the fork server was started, which tells nobody anything
-    with running(looping, tmp_path) as (arena, pids), unisono.world(1):
+    with running(looping, tmp_path) as (arena, pids), unisono.world(1) as other:
+        other.run(int)  # only now there are its ranks
         done = CliRunner().invoke(app, ["top"])
         assert done.exit_code == 0, done.output
         said = " ".join(done.output.split())
         assert f"{pids[0]} {arena.size} " in said
         assert "name one: unisono top PROCESS" in said
         assert mine not in said, done.output
+
+
+LONG = """
+import time, sys  # the first line is longer than forty characters
+print(1, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-c", LONG], " -c import time, sys  # the first line is lo…"),
+        (["-Ic", "print(1, flush=True)\ninput()", "--fast"], " -Ic print(1, flush=True)… --fast"),
+        (["-c", "print(1, flush=1); input()", "-c", "4"], " -c print(1, flush=1); input() -c 4"),
+    ],
+)
+def test_of_a_program_on_the_command_line_the_beginning_is_shown(words: list[str], said: str) -> None:
+    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()  # now it is another program than this one
+        shown = _command(process.pid)
+        process.stdin.write(b"\n")
+        process.stdin.close()  # ends it
+    assert shown == sys.executable + said
 
 
 def test_what_has_no_job_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ import torch
 
 import unisono
 from unisono.engine.notebook import PlanNote
+from unisono.observe import recording
 from unisono.observe.perfetto import events
 from unisono.observe.recorded import Recorded, jobs_in, recorded
 from unisono.observe.recording import export
@@ -41,6 +43,7 @@ def check(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     tracks: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for one in slices:
         assert one["dur"] >= 0 <= one["ts"]
+        assert one["args"].get("waited_us", 0) <= one["dur"]
         tracks.setdefault((one["pid"], one["tid"]), []).append(one)
     for some in tracks.values():
         some.sort(key=lambda one: one["ts"])
@@ -193,6 +196,18 @@ def test_a_report_counts_times_bytes_and_who_is_late() -> None:
     ]
 
 
+def test_a_wait_ends_with_its_call_where_the_last_rank_has_logged_it_later() -> None:
+    one = track(0, [(1000, 90_000, REDUCE), (200_000, 200_400, GATHER)])
+    two = track(1, [(95_000, 97_000, REDUCE), (300_000, 0, GATHER)])
+    parts = [Recorded("j", rank, 2, 0, "a", "m", 7, 7, "", 0, True, [some]) for rank, some in enumerate((one, two))]
+    slices = check(list(events(parts)))
+    assert [(each["pid"], each["dur"], each["args"].get("waited_us")) for each in slices] == [
+        (0, 89.0, 89.0), (1, 2.0, None), (0, 0.4, 0.4), (1, 0.0, None),
+    ]  # fmt: skip
+    found = report([one, two])
+    assert [(late.rank, late.calls, late.waited_ns) for late in found.late] == [(1, 1, 89_000)]
+
+
 def test_a_report_finds_calls_that_could_be_one() -> None:
     near = [(1000 * k, 1000 * k + 900, REDUCE) for k in range(1, 6)]
     alone = [(900_000, 900_900, REDUCE)]
@@ -214,3 +229,15 @@ def test_arrows_lead_to_the_rank_that_came_late() -> None:
     ]  # fmt: skip
     assert [event["pid"] for event in found if event["ph"] == "s"] == [0, 1]
     assert [event["pid"] for event in found if event["ph"] == "f"] == [2, 2]
+
+
+def test_who_writes_a_trace_does_not_wait_without_end_for_a_process_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_WRITTEN_S", 0.05)
+    (tmp_path / "calls").mkdir()
+    with (tmp_path / "calls" / "lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            recording.export([tmp_path], "job")
+    assert recording.export([tmp_path], "job") is None

@@ -6,11 +6,13 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import unisono
 from tests.support.torch_ranks import TorchRanks
@@ -121,6 +123,44 @@ def test_modules_and_optimizers_are_put_back(ranks: TorchRanks, tmp_path: Path) 
         momentum = 0.5 * momentum + gradient
         weight -= 0.5 * momentum
     assert {path.name: path.read_text() for path in tmp_path.glob("[01]")} == {"0": str(weight)}
+
+
+def test_a_rank_that_dies_in_the_backward_pass_of_data_parallel(tmp_path: Path) -> None:
+    """The error reaches the survivors through torch's C++ code, from a bucket's all_reduce."""
+
+    def work() -> tuple[object, float]:
+        me = dist.get_rank()
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.ones_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        wrapped, seen = [DistributedDataParallel(model)], []
+
+        def once(step: int) -> None:
+            optimizer.zero_grad()
+            loss = wrapped[0](torch.tensor([[1.0 + me]])).sum()
+            if me == 1 and step == 1:
+                loss.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            try:
+                loss.backward()
+            except dist.DistBackendError as error:
+                seen.append([type(error).__name__, *error.failed])  # type: ignore[attr-defined]  # it is a PeerGone
+                raise
+            optimizer.step()
+
+        def shrink(error: unisono.PeerError) -> None:
+            dist.shrink_group(list(error.failed))
+            wrapped[0] = DistributedDataParallel(model)
+
+        for step in range(3):
+            unisono.retry(partial(once, step), [model, optimizer], shrink=shrink)
+        return seen, model.weight.item()
+
+    if not hasattr(dist, "shrink_group"):
+        pytest.skip("this torch cannot shrink groups")
+    with unisono.World(3, timeout_s=DEADLINE_S, return_exceptions=True) as world:
+        done = TorchRanks(lambda _: world, tmp_path)(3)(work)
+    weight = 1.0 - 0.5 * (1 + 2 + 3) / 3 - 0.5 * 2 * (1 + 3) / 2
+    assert done[::2] == [([["PeerGone", 1]], weight)] * 2
 
 
 def test_other_errors_are_the_caller_s() -> None:

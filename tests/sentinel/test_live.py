@@ -20,6 +20,7 @@ from unisono.engine.board import Topic
 from unisono.membership.far import Far
 from unisono.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
 from unisono.schedule import Hosts
+from unisono.sentinel import start
 from unisono.sentinel.machine import Ended
 from unisono.sentinel.regions import Regions
 from unisono.sentinel.watching import Watching
@@ -61,7 +62,7 @@ def test_a_killed_rank_is_told_everywhere(by: signal.Signals) -> None:
         until(lambda: fake.far[0].left(3) == how)
         assert fake.far[0].left(1) is None
         assert fake.far[0].lost_hosts == {}
-        late = Far(fake.arenas[0], fake.hosts, 0, fake.names[0])
+        late = Far(fake.arenas[0], fake.hosts, 0, fake.names[0], 1.5)
         until(lambda: late.left(3) == how)
         late.close()
 
@@ -127,6 +128,20 @@ def test_without_its_sentinel_a_host_knows_of_no_other_one() -> None:
         assert fake.far[0].left(1) == (DepartureKind.DIED, f"is on another host, and {fake.far[0].cut_off}")
         assert f"its sentinel (process {fake.sentinels[0].pid}) has ended" in str(fake.far[0].cut_off)
         assert fake.far[0].answered(fake.far[0].ask(WORLD))  # nobody waits for an answer
+
+
+def test_ranks_hear_why_their_sentinel_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads the standard error of a sentinel."""
+    bug = "from unisono.sentinel.copies import Copies; Copies.push = lambda *_: {}['no such push']; main(int"
+    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", bug))
+    with FakeHosts("1+1") as fake:
+        refresh(fake, 0)
+        fake.far[0].wake()
+        until(lambda: fake.far[0].left(1) is not None)
+        words = f"its sentinel (process {fake.sentinels[0].pid}) has crashed: KeyError: 'no such push' (<string>:1 in "
+        assert words in str(fake.far[0].left(1))
+        assert "main.py:" in str(fake.far[0].cut_off)
+        until(lambda: not fake.lives(0))
 
 
 def test_ranks_notice_that_their_own_sentinel_is_stopped() -> None:
@@ -209,7 +224,7 @@ from unisono.sentinel.start import Sentinel
 state, name, other = sys.argv[1], sys.argv[2], int(sys.argv[3])
 hosts, arena = Hosts.parse("2+1"), Arena.create(3, Config(heap_bytes=1 << 20))
 ranks = {rank: (pid, start_ticks(pid)) for rank, pid in enumerate((os.getpid(), other))}
-sentinel = Sentinel.start(arena.fd, hosts, 0, ranks, "127.0.0.1", bytes(32), name)
+sentinel = Sentinel.start(arena.fd, hosts, 0, ranks, "127.0.0.1", bytes(32), name, 1.5)
 if state == "introduced":
     sentinel.introduce([sentinel.address, ("127.0.0.1", 9)])
 print(sentinel.pid, arena.fd, flush=True)
@@ -230,7 +245,7 @@ def test_the_sentinel_outlives_its_leader_but_not_its_ranks() -> None:
     """Though the other host is not there, so that it can say goodbye to nobody."""
     name = secrets.token_hex(8)
     leader, sentinel, arena = start_leader("introduced", name)
-    far = Far(arena, Hosts.parse("2+1"), 1, name)
+    far = Far(arena, Hosts.parse("2+1"), 1, name, 1.5)
     with leader:
         leader.kill()
     until(lambda: far.left(0) == (DepartureKind.DIED, "was killed by signal 9 (SIGKILL)"))
@@ -253,7 +268,7 @@ def test_a_sentinel_that_nobody_introduces_ends_with_its_leader() -> None:
 
 def test_a_child_of_a_rank_does_not_speak_for_it() -> None:
     with FakeHosts("1+1") as fake:
-        inherited = Far(fake.arenas[1], fake.hosts, 1, fake.names[1])
+        inherited = Far(fake.arenas[1], fake.hosts, 1, fake.names[1], 1.5)
         inherited._pid = 0  # as in another process than the one that has made it
         inherited.close()
         refresh(fake, 1)

@@ -159,6 +159,24 @@ def test_of_a_cut_network_the_smaller_side_knows(sides: list[tuple[int, ...]], c
     assert not net.cut_off() & stays or len(sides) > 2 or len(sides[0]) == len(sides[1])
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("silent_s", [0.5, 1.5, 6.0])
+@pytest.mark.parametrize("hosts", [2, 5, 40])
+def test_a_host_that_is_heard_again_in_time_is_not_lost(hosts: int, silent_s: float, seed: int) -> None:
+    """The others have found it to be silent for too long, and it them, but no rank has been told."""
+    net = FakeNetwork([(k,) for k in range(hosts)], seed, silent_s=silent_s)
+    net.run(3.0 + silent_s + 0.06 * seed)
+    net.cut({1}, {*range(hosts)} - {1})
+    net.run(silent_s - 0.05)
+    net.reaches = lambda _a, _b: True
+    net.run(silent_s + 2.0)
+    assert not any(map(net.lost, range(hosts)))
+    assert not net.cut_off()
+    net.cut({1}, {*range(hosts)} - {1})
+    net.run(silent_s + 0.9)
+    assert all(net.lost(host) == {1} for host in range(hosts) if host != 1)
+
+
 def test_hosts_that_have_lost_each_other_do_not_argue() -> None:
     net = FakeNetwork(pairs(3))
     net.register()
@@ -223,7 +241,7 @@ def test_who_loses_one_host_after_the_other_is_not_cut_off() -> None:
 def test_a_machine_that_was_stopped_blames_nobody() -> None:
     net = FakeNetwork(pairs(3))
     net.run(3.0)
-    machine = Machine(pairs(3), 0, "abc", net.memories[0], net.now)
+    machine = Machine(pairs(3), 0, "abc", net.memories[0], net.now, 1.5)
     for host in (1, 2):
         machine.step(Datagram(host, 0, Beat()), net.now)
     machine.step(Tick(), net.now + 60.0)

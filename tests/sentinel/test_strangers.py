@@ -64,7 +64,7 @@ def test_another_process_of_this_user_is_sent_away_without_a_word() -> None:
 )
 def test_a_rank_that_talks_nonsense_is_not_heard_any_more(said: bytes) -> None:
     with FakeHosts("1+1") as fake:
-        far = Far(fake.arenas[0], fake.hosts, 0, fake.names[0])
+        far = Far(fake.arenas[0], fake.hosts, 0, fake.names[0], 1.5)
         far._socket.send(said)
         until(lambda: "hung up" in str(far.cut_off))
         far.close()

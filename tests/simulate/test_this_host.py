@@ -9,7 +9,7 @@ import pytest
 from unisono.algorithms import CATALOGUE
 from unisono.errors import ArgumentError
 from unisono.measured import LIMITS, HostCosts, Measured, Rates, save
-from unisono.simulate import Timed, calibrate, known_costs, like_this_host, price_here
+from unisono.simulate import Timed, calibrate, known_costs, like_this_host, price_here, trusted
 
 COSTS = HostCosts(2e-6, 5e-7, (Rates(64 << 10, 3e-11, 1e-10, 2e-11), Rates(1 << 20, 7e-11, 2e-10, 5e-11)))
 NAMES = ("all_reduce.one_shot", "all_reduce.two_shot", "all_reduce.tree", "broadcast.linear", "all_gather.direct")
@@ -54,6 +54,28 @@ def test_a_cost_is_never_below_what_is_possible() -> None:
     fast = [one._replace(seconds=one.seconds / (4 if one.algorithm.name == "tree" else 1)) for one in slow]
     found = calibrate(fast, 2, SEGMENT)
     assert min(found.call_s, found.step_s, *found.rates[0][1:]) > 0
+
+
+def test_calls_that_take_what_they_should_leave_no_residual() -> None:
+    right = timed(COSTS, (8, 64 << 10, 1 << 20))
+    assert (calibrate(right, 2, SEGMENT).residual or 0) < 0.01
+    off = [one._replace(seconds=one.seconds * (1.5 if k % 2 else 0.5)) for k, one in enumerate(right)]
+    assert 0.2 < (calibrate(off, 2, SEGMENT).residual or 0) < 1
+
+
+def test_a_fit_on_the_least_that_is_possible_is_not_trusted() -> None:
+    right = timed(COSTS, (8, 64 << 10, 1 << 20))
+    kept, wrong = trusted(calibrate(right, 2, SEGMENT))
+    assert kept is not None
+    assert wrong == []
+    assert len(kept.rates) == 2
+    alike = [one._replace(seconds=2e-6) if one.nbytes == 8 else one for one in right]
+    assert trusted(calibrate(alike, 2, SEGMENT)) == (None, ["a further round: 20 ns"])
+    flat = [one._replace(seconds=1e-4) if one.nbytes == 64 << 10 else one for one in right]
+    kept, wrong = trusted(calibrate(flat, 2, SEGMENT))
+    assert kept is not None
+    assert [rates.nbytes for rates in kept.rates] == [1 << 20]
+    assert wrong == ["in calls on 64 KiB, what a rank copies and what a rank adds: 1 MiB in 5.24 µs"]
 
 
 def test_between_two_sizes_costs_are_between_theirs() -> None:

@@ -22,7 +22,7 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
-    "--no-default-browser-check", "--hide-scrollbars", "--font-render-hinting=none",
+    "--no-default-browser-check", "--hide-scrollbars", "--font-render-hinting=none", "--site-per-process",
 )  # fmt: skip
 
 LIMIT_S = 60.0
@@ -81,11 +81,8 @@ class Browser:
             else:
                 file = page
             target = self.send("Target.createTarget", url="about:blank")["targetId"]
-            session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-            tab = Tab(self, session, width)
             try:
-                for domain in ("Page", "Runtime", "Network", "Log"):
-                    tab.send(f"{domain}.enable")
+                tab = self.attach(target, width)
                 features = [{"name": name.replace("_", "-"), "value": value} for name, value in media.items()]
                 tab.send("Emulation.setEmulatedMedia", features=features)
                 tab.size(width, height)
@@ -94,6 +91,13 @@ class Browser:
                 yield tab
             finally:
                 self.send("Target.closeTarget", targetId=target)
+
+    def attach(self, target: str, width: int) -> Tab:
+        """The page of this target."""
+        tab = Tab(self, self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"], width)
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            tab.send(f"{domain}.enable")
+        return tab
 
 
 class Tab:
@@ -105,6 +109,13 @@ class Tab:
     def send(self, method: str, **params: Any) -> Any:
         """The result of a command to this tab."""
         return self._browser.send(method, self._session, **params)
+
+    def frame(self) -> Tab:
+        """The page in the one frame of this page, which every browser runs in a process of its own: see FLAGS."""
+        me = self.send("Page.getFrameTree")["frameTree"]["frame"]["id"]
+        frames = self._browser.send("Target.getTargets", filter=[{"type": "iframe"}])["targetInfos"]
+        (target,) = [each["targetId"] for each in frames if each.get("parentFrameId") == me]
+        return self._browser.attach(target, self.width)
 
     def size(self, width: int, height: int) -> None:
         """Set the size of the window, in CSS pixels."""

@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -26,13 +27,16 @@ __all__ = ["WORLD", "FakeHosts"]
 
 WORLD = 7
 """The number of the group of all ranks."""
+Addresses = Sequence[tuple[str, int]]
+Route = Callable[[int, Addresses], Addresses]
 
 
 class FakeHosts:
     """Hosts such as `2x2`. Of each host: names of sockets, arenas, sentinels, their pidfds, far; sleepers: by rank."""
 
-    def __init__(self, shape: str, *, register: bool = True) -> None:
-        self.hosts, self._register = Hosts.parse(shape), register
+    def __init__(self, shape: str, *, register: bool = True, route: Route = lambda _, addresses: addresses) -> None:
+        """route: where the sentinel of a host believes those with these addresses to be, such as behind a relay."""
+        self.hosts, self._register, self._route = Hosts.parse(shape), register, route
         self.names = [secrets.token_hex(8) for _ in self.hosts.members]
         self.arenas: list[Arena] = []
         self.sentinels: list[Sentinel] = []
@@ -60,17 +64,18 @@ class FakeHosts:
                 sleeper = self.sleepers[rank] = subprocess.Popen(["sleep", "1000"], start_new_session=True)
                 stack.callback(end, sleeper)
                 ranks[rank] = sleeper.pid, start_ticks(sleeper.pid)
-            sentinel = Sentinel.start(arena.fd, self.hosts, number, ranks, "127.0.0.1", secret, self.names[number])
+            sentinel = Sentinel.start(arena.fd, self.hosts, number, ranks, "127.0.0.1", secret, self.names[number], 1.5)
             stack.callback(sentinel.stop)
             self.arenas.append(arena)
             self.sentinels.append(sentinel)
             self.pidfds.append(os.pidfd_open(sentinel.pid))
             stack.callback(os.close, self.pidfds[-1])
         self.started_s = time.monotonic() - began
-        for sentinel in self.sentinels:
-            sentinel.introduce([other.address for other in self.sentinels], [*"abcdefgh"[: len(self.sentinels)]])
+        addresses = [sentinel.address for sentinel in self.sentinels]
+        for number, sentinel in enumerate(self.sentinels):
+            sentinel.introduce(self._route(number, addresses), [*"abcdefgh"[: len(addresses)]])
         for number, members in enumerate(self.hosts.members):
-            far = Far(self.arenas[number], self.hosts, members[0], self.names[number])
+            far = Far(self.arenas[number], self.hosts, members[0], self.names[number], 1.5)
             stack.callback(far.close)
             self.far.append(far)
             if self._register:

@@ -61,6 +61,8 @@ class FakeMemory:
 class FakeNetwork:
     """The machines of hosts with these ranks. told: of each host, all that its ranks have been told.
 
+    silent_s: how long a host may be silent.
+
     loss, twice: how likely a datagram gets lost, or comes twice. slow_s: how long it takes at most. reaches: whether
     one host's datagrams get to another one. stopped: hosts that do nothing.
     """
@@ -72,6 +74,7 @@ class FakeNetwork:
         loss: float = 0.0,
         twice: float = 0.0,
         slow_s: float = 0.002,
+        silent_s: float = 1.5,
     ) -> None:
         self.hosts, self.now, self._random = hosts, 100.0, random.Random(seed)
         self.loss, self.twice, self.slow_s = loss, twice, slow_s
@@ -79,7 +82,7 @@ class FakeNetwork:
         self.stopped: set[int] = set()
         self.memories = [FakeMemory() for _ in hosts]
         names = [f"h{k}" for k in range(len(hosts))]
-        self.machines = [Machine(hosts, k, names, self.memories[k], self.now) for k in range(len(hosts))]
+        self.machines = [Machine(hosts, k, names, self.memories[k], self.now, silent_s) for k in range(len(hosts))]
         self.seals = [Seal(b"s" * 32, k, len(hosts)) for k in range(len(hosts))]
         self.told: list[list[tuple[int | None, list[object]]]] = [[] for _ in hosts]
         self.sent = 0

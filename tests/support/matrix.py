@@ -38,6 +38,9 @@ REDUCING = ("all_reduce", "reduce", "scan", "exscan", "reduce_scatter", "reduce_
 WRITTEN = ("all_reduce", "scan", "exscan")
 """Calls whose tensor is written on every rank, but for rank 0 of exscan."""
 
+ALIASED = ("scatter", "gather", "all_gather", "all_gather_single", "reduce_scatter", "reduce_scatter_single")
+"""Calls in which an input and an output may be the same memory."""
+
 MOVED = ("complex32", "float8_e8m0fnu", "float4_e2m1fn_x2", "bits8", "bits16", "int4", "uint1")
 """Some of the dtypes that cannot be combined."""
 
@@ -71,18 +74,21 @@ CUSTOM = {
 @dataclass(frozen=True)
 class Case:
     """One call on every rank. n: elements of a block, of the largest but one where they differ. root: taken modulo
-    the number of ranks."""
+    the number of ranks. exact: values that every order of combining gives the same results of. alias: the input is the
+    output's own block, or the output the input's, in calls of ALIASED."""
 
     form: str
     dtype: str
     op: str
     n: int
-    layout: str
-    blocks: str
-    shared: bool
-    async_op: bool
-    root: int
-    seed: int
+    layout: str = "contiguous"
+    blocks: str = "even"
+    shared: bool = False
+    async_op: bool = False
+    root: int = 0
+    seed: int = 0
+    exact: bool = False
+    alias: bool = False
 
 
 def ops(form: str, dtype: str) -> list[str]:

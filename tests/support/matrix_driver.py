@@ -6,7 +6,7 @@ This runs on the ranks. What a rank passes depends on the case alone, so every r
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,8 +15,8 @@ import torch
 
 import unisono
 from tests.support.matrix import CUSTOM, Case
-from tests.support.matrix_layouts import Held, differs, pick, readable
-from tests.support.reducers_driver import data
+from tests.support.matrix_layouts import Held, bits, differs, pick, readable
+from tests.support.reducers_driver import FLOAT8, INTEGERS, data
 from unisono import testing as oracle
 from unisono.engine.reducers import DTYPES
 
@@ -72,12 +72,32 @@ def input_layouts(case: Case, p: int, rank: int) -> list[str]:
     return [pick(case.layout, rank * 5 + k, n, written) for k, n in enumerate(gives(case, p, rank))]
 
 
+def exact_data(dtype: str, op: str, nin: int, count: int, seed: int) -> list[torch.Tensor]:
+    """Numbers that can be combined in any order, with any partial results, by up to seven ranks: none is rounded, and
+    no zero has a sign."""
+    if dtype == "bool" or (dtype in INTEGERS and op != "avg"):
+        return data(dtype, nin, count, seed)  # they wrap
+    kind, draw = getattr(torch, dtype), torch.Generator().manual_seed(seed)
+    few = torch.tensor([1, 2, -1] if op in ("product", "numbers") else [-1, 0, 1] if dtype in FLOAT8 else range(-3, 4))
+    drawn = few[torch.randint(len(few), (nin, count), generator=draw)]
+    if not kind.is_signed:
+        drawn = drawn.abs()
+    if kind.is_complex and op == "product":
+        drawn = drawn * (1 + 2j)  # no power of it has a part of zero
+    elif kind.is_complex:
+        drawn = torch.complex(drawn.double(), drawn.roll(1, -1).double())
+    return list(drawn.to(kind))
+
+
 @lru_cache(maxsize=256)
 def inputs(case: Case, p: int) -> list[list[torch.Tensor]]:
     """What every rank passes as inputs, flat; as integers, where torch can hardly do more than move a dtype."""
     most = max(sum(gives(case, p, rank)) for rank in range(p))
     width = getattr(torch, case.dtype).itemsize
-    drawn = data(case.dtype if case.dtype in DTYPES else f"uint{8 * width}", p, most, case.seed)
+    if case.exact and case.op != "-":
+        drawn = exact_data(case.dtype, case.op, p, most, case.seed)
+    else:
+        drawn = data(case.dtype if case.dtype in DTYPES else f"uint{8 * width}", p, most, case.seed)
     passed = []
     for rank, whole in enumerate(drawn):
         parts = torch.split(whole[: sum(gives(case, p, rank))], gives(case, p, rank))
@@ -110,9 +130,8 @@ def wanted(case: Case, p: int) -> list[list[torch.Tensor]]:
     return [[piece.view(getattr(torch, case.dtype)) for piece in mine] for mine in pieces]
 
 
-def arguments(case: Case, given: list[torch.Tensor], taken: list[torch.Tensor] | None) -> list[Any]:
+def arguments(case: Case, me: int, p: int, given: list[torch.Tensor], taken: list[torch.Tensor] | None) -> list[Any]:
     """As the call wants them; taken None where the sizes are not known."""
-    me, p = unisono.get_rank(), unisono.get_world_size()
     root, op = case.root % p, CUSTOM.get(case.op, case.op)
     if case.op == "premul_sum":
         op = unisono.premul_sum(factor(me))
@@ -136,10 +155,13 @@ def arguments(case: Case, given: list[torch.Tensor], taken: list[torch.Tensor] |
     }[case.form]
 
 
-def wrong(case: Case) -> str:
-    """Make the call. What is wrong with what this rank ends with, or nothing."""
-    me, p, dtype = unisono.get_rank(), unisono.get_world_size(), getattr(torch, case.dtype)
-    same = replace(case, shared=False, async_op=False)  # for the caches
+def begin(case: Case, me: int, p: int, make: Callable[[list[Any]], Any]) -> Callable[[], str]:
+    """Make a call as rank `me` of `p`. Returns what waits for its end and says what is wrong with it, or nothing.
+
+    make: makes the call with these arguments, in the foreground or, with the case's async_op, in the background.
+    """
+    dtype = getattr(torch, case.dtype)
+    same = replace(case, shared=False, async_op=False, alias=False)  # for the caches
     want, values = wanted(same, p)[me], inputs(same, p)[me]
     given = [
         Held(layout, len(block), dtype, case.shared, block)
@@ -149,20 +171,57 @@ def wrong(case: Case) -> str:
     if case.form not in IN_PLACE and case.blocks != "unknown":
         places = [pick(case.layout, me * 3 + k + 1, len(block), True) for k, block in enumerate(want)]
         taken = [Held(place, len(block), dtype, case.shared, None) for place, block in zip(places, want, strict=True)]
-    passed = arguments(case, [h.tensor for h in given], [h.tensor for h in taken] if case.blocks != "unknown" else None)
-    made = getattr(unisono, case.form)(*passed, async_op=case.async_op)
-    if case.async_op:
-        made = made.result()
-    if case.form in IN_PLACE:
-        only_read = {"reduce": me != case.root % p, "broadcast": me == case.root % p, "exscan": me == 0}
-        return given[0].check(None if only_read.get(case.form) else want[0])
-    found = [held.check(None) for held in given]
-    if case.blocks == "unknown":
-        made = [made] if isinstance(made, torch.Tensor) else made or []
-        found += [differs(*both) for both in zip(made, want, strict=True)]
-    else:
-        found += [held.check(block) for held, block in zip(taken, want, strict=True)]
-    return "; ".join(filter(None, found))
+    inps, outs = [held.tensor for held in given], [held.tensor for held in taken]
+    expected: list[tuple[Held, torch.Tensor | None]] = [(held, None) for held in given]
+    expected += zip(taken, want, strict=bool(taken))
+    if case.alias and inps and outs:
+        expected = _alias(case, me, (given, inps, values), (taken, outs, want))
+    made = make(arguments(case, me, p, inps, outs if case.blocks != "unknown" else None))
+
+    def finish() -> str:
+        result = made
+        if case.async_op:
+            made.wait()
+            result = made.result() if case.blocks == "unknown" else None
+        if case.form in IN_PLACE:
+            only_read = {"reduce": me != case.root % p, "broadcast": me == case.root % p, "exscan": me == 0}
+            return given[0].check(None if only_read.get(case.form) else want[0])
+        found = [held.check(wished) for held, wished in expected]
+        if case.blocks == "unknown":
+            result = [result] if isinstance(result, torch.Tensor) else result or []
+            found += [differs(*both) for both in zip(result, want, strict=True)]
+        return "; ".join(filter(None, found))
+
+    return finish
+
+
+def _alias(case: Case, me: int, inputs: Any, outputs: Any) -> list[tuple[Held, torch.Tensor | None]]:
+    """Let the own block of the longer side be the other side, too. Returns what is held, and what it must become."""
+    swapped = case.form.startswith(("scatter", "reduce_scatter"))
+    (_, short, one), (longs, long, many) = (outputs, inputs) if swapped else (inputs, outputs)
+    if case.form.endswith("_single"):
+        n = len(one[0])
+        own = slice(me * n, me * n + n)
+        whole = bits(many[0]).clone()
+        whole[own] = bits(one[0])
+        short[0] = long[0].view(-1)[own]
+        if not swapped:
+            bits(short[0]).copy_(bits(one[0]))
+        return [(longs[0], whole.view(many[0].dtype))]
+    short[0] = long[me]
+    if swapped:
+        return [(held, one[0] if k == me else None) for k, held in enumerate(longs)]
+    bits(longs[me].tensor).copy_(bits(one[0]).view(longs[me].tensor.shape))
+    return list(zip(longs, many, strict=True))
+
+
+def wrong(case: Case) -> str:
+    """Make the call. What is wrong with what this rank ends with, or nothing."""
+
+    def make(given: list[Any]) -> Any:
+        return getattr(unisono, case.form)(*given, async_op=case.async_op)
+
+    return begin(case, unisono.get_rank(), unisono.get_world_size(), make)()
 
 
 def run_cases(cases: Iterable[Case], most: int = 5) -> tuple[int, int, list[str]]:

@@ -31,6 +31,9 @@ LAYOUTS = (*VIEWS, "mixed")
 READ_ONLY = ("expanded", "conjugate", "negative")
 _MIXED = ("strided", "contiguous", "transposed", "offset", "expanded", "channels_last")
 
+_BEHIND = 64
+"""Bytes behind each tensor's memory that are guards, too."""
+
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
@@ -73,9 +76,9 @@ class Held:
     def __init__(self, layout: str, n: int, dtype: torch.dtype, shared: bool, values: torch.Tensor | None) -> None:
         length, view = VIEWS[layout][0](n), VIEWS[layout][1]
         nbytes = length * dtype.itemsize
-        self._bytes = (unisono.empty if shared else torch.empty)(nbytes, dtype=torch.uint8)
-        self._memory = self._bytes.view(dtype)
-        rubbish = torch.arange(77, 77 + nbytes).to(torch.uint8)
+        self._bytes = (unisono.empty if shared else torch.empty)(nbytes + _BEHIND, dtype=torch.uint8)
+        self._memory = self._bytes[:nbytes].view(dtype)
+        rubbish = torch.arange(77, 77 + nbytes + _BEHIND).to(torch.uint8)
         self._bytes.copy_(rubbish % 2 if dtype is torch.bool else rubbish)
         self.tensor = view(self._memory, n)
         if layout == "conjugate":
@@ -93,14 +96,17 @@ class Held:
         self._around = torch.ones(length if length > n else 0, dtype=torch.bool)
         if length > n:
             self._around[view(torch.arange(length), n)] = False
-        self._before = self._bytes.clone()
+        self._before, self._nbytes = self._bytes.clone(), nbytes
 
     def check(self, want: torch.Tensor | None) -> str:
         """What is wrong: other values than wanted (None: than before), or other guards. Nothing, if all is right."""
         if want is None:
             return "" if torch.equal(self._bytes, self._before) else "what is only read has changed"
+        if not torch.equal(self._bytes[self._nbytes :], self._before[self._nbytes :]):
+            return "bytes behind it have changed"
         if len(self._around):
-            now, before = (raw.view(len(self._around), -1)[self._around] for raw in (self._bytes, self._before))
+            memories = self._bytes[: self._nbytes], self._before[: self._nbytes]
+            now, before = (raw.view(len(self._around), -1)[self._around] for raw in memories)
             if not torch.equal(now, before):
                 return "elements around it have changed"
         if not self.tensor.is_leaf or self.tensor.requires_grad != self._leaf:

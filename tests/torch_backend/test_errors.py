@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,36 @@ def test_errors_are_ours_and_torchs(ranks: TorchRanks) -> None:
         with pytest.raises(ValueError, match="the ranks of this group"):
             dist.group.WORLD.recv([tensor], 7, 0)
         dist.barrier()
+
+    ranks(2)(work)
+
+
+def coalesced(count: int) -> None:
+    with dist._coalescing_manager():
+        dist.all_reduce(torch.ones(count))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda n: dist.all_gather_into_tensor(torch.empty(2 * n), torch.ones(n)),
+        lambda n: dist.reduce_scatter_tensor(torch.empty(n), torch.ones(2 * n)),
+        lambda n: dist.all_reduce_coalesced([torch.ones(n)]),
+        lambda n: dist.all_gather_coalesced([[torch.empty(n)], [torch.empty(n)]], [torch.ones(n)]),
+        coalesced,
+    ],
+    ids=["all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_coalesced", "all_gather_coalesced", "manager"],
+)  # fmt: skip
+def test_the_line_is_the_user_s_through_torch_s_wrappers(ranks: TorchRanks, call: Callable[[int], object]) -> None:
+    def work() -> None:
+        host = dist.group.WORLD.group.host
+        call(3)
+        logged = host.arena.log(host.rank).latest()
+        note = host.notebook.plan(logged.note)
+        assert note.record.where.split(":")[0] == __file__
+        with pytest.raises(unisono.MismatchError) as caught:
+            call(5 + dist.get_rank())
+        assert caught.value.calls[dist.get_rank()].where.split(":")[0] == __file__
 
     ranks(2)(work)
 

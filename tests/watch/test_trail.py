@@ -7,10 +7,13 @@ import time
 
 import pytest
 import torch
+import typing_extensions
 
 import unisono
 from unisono.engine.arena import Arena
+from unisono.engine.board import Board
 from unisono.engine.stacks import Answer
+from unisono.engine.user_code import is_users
 from unisono.observe.frames import shown
 from unisono.records import Sighting, Wait
 from unisono.trail import trail
@@ -78,6 +81,29 @@ def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page(monkeypatch: pytes
     arena.close()
 
 
+@pytest.mark.parametrize("data", [b"7", b"[", b'["a", "b", [1]]', b'["a", "b", [0.5], true, true]', b"[" * 900])
+def test_what_is_no_wait_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        Wait.unpack(data)
+
+
+def test_another_host_sees_a_wait_as_long_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there, wait = Board(memoryview(bytearray(8192))), Board(memoryview(bytearray(8192))), Wait("g", "c", (3,))
+    here.set_wait(wait)
+    there.copy(here.image())
+    assert there.wait == wait
+    now = time.monotonic_ns()
+    monkeypatch.setattr("time.monotonic_ns", lambda: now + 3_600_000_000_000)
+    there.copy(here.image())
+    assert there.wait is None, "the rank has not said so for an hour"
+    here.set_wait(wait)
+    there.copy(here.image())
+    assert there.wait == wait
+    here.set_wait(None)
+    there.copy(here.image())
+    assert there.wait is None
+
+
 ANSWERS = f"""\
 Thread 0x00007f01 (most recent call first):
   File "/old.py", line 1 in old
@@ -95,6 +121,7 @@ Thread 0x00007f02 (most recent call first):
 
 Current thread 0x00007f03 (most recent call first):
   File "{TORCH}/functional.py", line 10 in mm
+  File "{typing_extensions.__file__}", line 3140 in wrapper
   File "/home/me/my model.py", line 88 in forward
   File "{TORCH}/nn/modules/module.py", line 1500 in _call_impl
   File "/home/me/train.py", line 12 in main
@@ -119,6 +146,25 @@ def test_without_a_user_s_frame_something_is_shown_all_the_same() -> None:
     text = f'Current thread 0x1 (most recent call first):\n  File "{STDLIB}/queue.py", line 1 in get\n'
     assert shown(Answer.of(text).threads) == ("", f'  File "{STDLIB}/queue.py", line 1 in get')
     assert shown(()) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "theirs"),
+    {
+        f"{PACKAGE}/work.py": False,
+        f"{TORCH}/nn/modules/module.py": False,
+        f"{PACKAGE}_of_mine/work.py": True,
+        f"{os.path.dirname(PACKAGE)}/train.py": True,
+        typing_extensions.__file__: False,
+        f"{STDLIB}/contextlib.py": False,
+        f"{STDLIB}/site-packages/accelerate/utils.py": True,
+        "/home/me/unisono/unisono/train.py": True,
+        "/home/site-packages/typing_extensions.py": True,
+        "<string>": True,
+    }.items(),
+)
+def test_a_file_is_the_user_s_by_its_folder(file: str, theirs: bool) -> None:
+    assert is_users(file) is theirs
 
 
 def test_what_a_rank_does_in_words() -> None:

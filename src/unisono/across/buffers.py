@@ -7,6 +7,8 @@ import torch
 __all__ = ["Buffers"]
 
 _LINE = 64
+_CLASSES = 8
+"""Sizes between a power of two and the next one: where the sizes of calls are ever new, idle buffers are used again."""
 
 
 class Buffers:
@@ -18,7 +20,8 @@ class Buffers:
 
     def take(self, nbytes: int) -> torch.Tensor:
         """A buffer of at least so many bytes, at the start of a cache line; its content is arbitrary."""
-        size = -(-nbytes // _LINE) * _LINE
+        step = max(_LINE, (1 << nbytes.bit_length() - 1) // _CLASSES if nbytes else 0)
+        size = -(-nbytes // step) * step
         same = self._idle.get(size)
         try:
             buffer = same.pop() if same else None

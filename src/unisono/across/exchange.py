@@ -11,6 +11,7 @@ from ..carriers import Carrier, Handle
 from ..carriers.settler import Settler, Settling, settle_apart
 from ..engine.clock import read_cycles
 from ..engine.row_log import LoggedRow
+from ..engine.tensors import as_bits
 from ..errors import InternalError
 from .buffers import Buffers
 from .journal import Journal
@@ -141,7 +142,7 @@ class Exchange:
                 began = read_cycles() if self._writer else 0
                 for out, first, second in actions:
                     if second is None:
-                        out.copy_(first)
+                        as_bits(out).copy_(as_bits(first))
                     else:
                         self._combine(out, first, second)
                 if kind == SEND:

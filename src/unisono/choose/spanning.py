@@ -8,17 +8,22 @@ take one rail and the fewest rounds, and many bytes all rails, which share the w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from math import isqrt
 from typing import NamedTuple
 
-from ..algorithms.spanning import CORES
+from ..algorithms.catalogue import Algorithm, AlgorithmLike, find
+from ..algorithms.spanning import CORES, Spanning, flat, spanning, spanning_name
 from ..config import Config
 from ..errors import ArgumentError
-from ..link import Link
+from ..link import Link, rate_text
 from ..schedule import Hosts, host_bounds
-from ..units import format_seconds, plural
+from ..units import format_bytes, format_seconds, plural
 
-__all__ = ["SpanningChoice", "choose_spanning", "time_between", "time_inside"]
+__all__ = [
+    "SpanningChoice", "choose_spanning", "derive_between", "derive_inside", "time_between", "time_inside",
+    "why_priced_only",
+]  # fmt: skip
 
 _MESSAGE_S = 40e-6
 """What a message more in a round costs its host; Gloo takes 35 to 50 microseconds."""
@@ -28,12 +33,20 @@ _RANK_BYTES_PER_S = 5e9
 
 _MOST_SEGMENTS = 64
 
+_FEW = Hosts.parse("2x2")
+"""On so many ranks it is tried whether calls over hosts can use a table."""
+
 _PIECE_S, _MOST_PIECES = 20e-3, 4
 """A piece more costs each rank half a millisecond, and more where others use its processor."""
 
 
 class SpanningChoice(NamedTuple):
-    """How many rails, which algorithm between hosts, into how many segments, why, and how long it should take."""
+    """How many rails, which algorithm between hosts, into how many segments, why, and how long it should take.
+
+    inside_s, between_s: 0 where the call names its algorithm.
+    name: the full one of the table.
+    table: an algorithm that knows no hosts, which is used as it is; then there are no rails and no core.
+    """
 
     rails: int | None
     core: str | None
@@ -42,6 +55,14 @@ class SpanningChoice(NamedTuple):
     pieces: int = 1
     inside_s: float = 0.0
     between_s: float = 0.0
+    name: str = ""
+    table: Algorithm | None = None
+
+    def make(self, collective: str, hosts: Hosts, root: int) -> Spanning:
+        """The call that this is."""
+        if self.table is not None:
+            return flat(self.table.schedule(hosts.ranks, root), hosts)
+        return spanning(collective, hosts, root, rails=self.rails, core=self.core, segments=self.segments)
 
     @property
     def seconds(self) -> float:
@@ -49,16 +70,37 @@ class SpanningChoice(NamedTuple):
         return self.inside_s + self.between_s
 
 
-def choose_spanning(collective: str, nbytes: int, hosts: Hosts, config: Config | None = None) -> SpanningChoice:
+def choose_spanning(
+    collective: str,
+    nbytes: int,
+    hosts: Hosts,
+    config: Config | None = None,
+    algorithm: AlgorithmLike | None = None,
+) -> SpanningChoice:
     """The choice for a collective on vectors of `nbytes`, as `schedule.count` defines a vector.
 
-    It depends on nothing but the arguments, so all ranks make the same. Raises ArgumentError for an unknown collective.
+    algorithm: what the call names, if it does; see `find`. A name of `CORES`, short or full, is what hosts do between
+    each other, on as many rails as the call takes without a name. All else is a table of all ranks, used as it is.
+
+    It depends on nothing but the arguments, so all ranks make the same. Raises ArgumentError for an unknown collective,
+    and as `find` does.
     """
     if collective not in CORES:
         raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
     config = config or Config.from_env()
     if not config.link.known:
         raise ArgumentError("link: auto is measured where hosts meet; to ask without them, give such as 1Gbit,100us")
+    best = _cheapest(collective, nbytes, hosts, config)
+    if algorithm is not None:
+        named = find(collective, algorithm)
+        best = best._replace(why="the call names it", inside_s=0.0, between_s=0.0)
+        if not isinstance(algorithm, str) or named.name not in CORES[collective]:
+            return best._replace(rails=None, core=None, segments=None, name=named.full_name, table=named)
+        best = best._replace(core=named.name)
+    return best._replace(name=spanning_name(collective, hosts, best.rails, best.core or "", best.segments))
+
+
+def _cheapest(collective: str, nbytes: int, hosts: Hosts, config: Config) -> SpanningChoice:
     forms = sorted(_forms(collective, nbytes, hosts, config.link), key=lambda form: form.seconds)
     best, *others = forms
     other = next((form for form in others if form.core != best.core or form.rails != best.rails), None)
@@ -69,10 +111,54 @@ def choose_spanning(collective: str, nbytes: int, hosts: Hosts, config: Config |
     return best._replace(why=f"{over} {_name(best)} takes about {format_seconds(best.seconds)}, {than}")
 
 
+@cache
+def why_priced_only(algorithm: Algorithm) -> str:
+    """Why no call over hosts can use this table of all ranks; "" if calls can."""
+    if algorithm.collective not in CORES:
+        return f"over hosts, every rank combines for {algorithm.collective} in rank order what it has gathered"
+    try:
+        flat(algorithm.schedule(_FEW.ranks), _FEW)
+    except ArgumentError as error:
+        return str(error).partition(":")[0]
+    return ""
+
+
 def time_between(rounds: int, nbytes: float, rails: int, link: Link) -> float:
     """Seconds for rounds between hosts in which the busiest host sends or receives so many bytes."""
+    return sum(_parts_between(rounds, nbytes, rails, link))
+
+
+def derive_between(rounds: int, nbytes: float, rails: int, link: Link, like: str) -> str:
+    """How `time_between` comes about, in words. like: the size as the user gave it; see `format_bytes`."""
+    each = format_seconds(link.latency_s)
+    if rails > 1:
+        each = f"({each} + {plural(rails - 1, 'further message')} × {format_seconds(_MESSAGE_S)})"
+    parts = [f"{plural(rounds, 'round')} × {each}"]
+    if nbytes:
+        whole, mine = format_bytes(nbytes, like), format_bytes(nbytes / rails, like)
+        parts += [f"{whole} at {rate_text(link.bytes_per_s)}", f"{mine} of a rank at {rate_text(_RANK_BYTES_PER_S)}"]
+    return _sum_text(parts, [*_parts_between(rounds, nbytes, rails, link)][: len(parts)])
+
+
+def _parts_between(rounds: int, nbytes: float, rails: int, link: Link) -> tuple[float, float, float]:
     each = link.latency_s + (rails - 1) * _MESSAGE_S
-    return rounds * each + nbytes / link.bytes_per_s + nbytes / rails / _RANK_BYTES_PER_S
+    return rounds * each, nbytes / link.bytes_per_s, nbytes / rails / _RANK_BYTES_PER_S
+
+
+def derive_inside(collective: str, nbytes: float, hosts: Hosts, rails: int, like: str) -> str:
+    """How `time_inside` comes about, in words. like: the size as the user gave it; see `format_bytes`."""
+    took_s = time_inside(collective, nbytes, hosts, rails)
+    amount = format_bytes(took_s * _RANK_BYTES_PER_S, like)
+    return _sum_text(
+        [f"{amount} that the busiest rank combines and copies at {rate_text(_RANK_BYTES_PER_S)}"], [took_s]
+    )
+
+
+def _sum_text(parts: list[str], seconds: list[float]) -> str:
+    terms = [format_seconds(part) for part in seconds]
+    return " = ".join(
+        [" + ".join(parts), *([" + ".join(terms)] if len(terms) > 1 else []), format_seconds(sum(seconds))]
+    )
 
 
 def time_inside(collective: str, nbytes: float, hosts: Hosts, rails: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -24,6 +25,12 @@ _COMMANDS = {
 class _Commands(TyperGroup):
     def list_commands(self, _ctx: Any) -> list[str]:
         return list(_COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        close = get_close_matches(args[0], _COMMANDS, 1)
+        if close and args[0] not in _COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _COMMANDS:

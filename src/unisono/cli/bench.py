@@ -1,4 +1,4 @@
-"""`unisono bench`: in half a minute, how much faster than Gloo this machine runs all_reduce with unisono."""
+"""`unisono bench`: how much faster than Gloo this machine runs all_reduce with unisono."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 import unisono
 
 from ..errors import ArgumentError
+from ..machine import Files, check_load, look_at_load
 from ..units import format_bytes, format_seconds, parse_bytes
 from .bench_calls import Turn, measure
 from .bench_hosts import bench_hosts
@@ -43,22 +44,24 @@ def bench(
     sizes: Annotated[str, typer.Option(help="Bytes of each rank's tensor, comma-separated.")] = "8,64KiB,1MiB,16MiB",
     seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
 ) -> None:
-    """Compare all_reduce with Gloo's on this machine, and check every result. Takes less than half a minute.
+    """Compare all_reduce with Gloo's on this machine, and check every result.
 
-    Each size is measured at least once, however long that takes. With --hosts: all_reduce over several hosts, and
-    other calls on the largest size. The hosts are network namespaces where this user can make them (root, with
-    iproute2), else processes that speak over loopback.
+    Takes the time to measure, ten seconds by default, and some to start; longer beside other programs, which the result
+    then says. Each size is measured at least once, however long that takes. With --hosts: all_reduce over several
+    hosts, and other calls on the largest size. The hosts are network namespaces where this user can make them (root,
+    with iproute2), else processes that speak over loopback.
     """
     names = {_nbytes(text): format_bytes(_nbytes(text), like=text) for text in sizes.split(",")}
     places, _ = known_hosts(hosts, ranks or None)
     if places:
-        bench_hosts(places, names, seconds, link)
+        bench_hosts(places, names, seconds, link, beside_others(places.ranks))
         return
     if link:
         raise ArgumentError(f"--link {link} is between hosts: give --hosts, such as 2x2")
     ranks = ranks or max(2, min(4, processors()))
     if ranks < 2:
         raise ArgumentError(f"{ranks} ranks have nothing to sum: give --ranks 2 or more")
+    others = beside_others(ranks)
     turns = _measure(ranks, names, seconds)
     times = {key: _slowest(of_key) for key, of_key in turns.items()}
     medians = {key: median(of_key) for key, of_key in times.items()}
@@ -67,7 +70,7 @@ def bench(
     out.print(f"all_reduce of float32 on {ranks} ranks · {processor()}, {processors()} processors")
     out.print(f"unisono {unisono.__version__}, torch {torch.__version__} · {date()}\n")
     out.print(_table(medians, names))
-    out.print(f"\n{_summary(medians, names)}")
+    out.print(f"\n{_summary(medians, names)}{others}")
     out.print(f"Medians of {min(calls)} to {max(calls)} calls each, of the slowest rank; the engines take turns.")
     if ranks > processors():
         out.print(f"{ranks} ranks share {processors()} processors, so calls wait until all are scheduled.")
@@ -78,6 +81,12 @@ def bench(
     if any(wrong.values()):
         raise typer.Exit(1)
     out.print("Every element of every result was right.")
+
+
+def beside_others(ranks: int) -> str:
+    """What to say beside each verdict if other programs use the processors now; "" if they do not."""
+    load = check_load(look_at_load(Files()), processors(), ranks)
+    return "" if load.level == "ok" else f"\n[bold red]But {load.says}: that is what was measured.[/]"
 
 
 def _nbytes(text: str) -> int:

@@ -42,8 +42,11 @@ class CellTimes(NamedTuple):
     wrong: int
 
 
-def bench_hosts(hosts: Hosts, names: Mapping[int, str], seconds: float, link: str) -> None:
-    """Measure and print. names: bytes -> the size in words. seconds: for all. link: as the user gave it, or ""."""
+def bench_hosts(hosts: Hosts, names: Mapping[int, str], seconds: float, link: str, others: str) -> None:
+    """Measure and print. names: bytes -> the size in words. seconds: for all. link: as the user gave it, or "".
+
+    others: what to say of other programs, or "".
+    """
     if not hosts.spans:
         raise ArgumentError(f"--hosts {hosts.text} is one host: leave it out, or give such as 2x2")
     rate = _rate(link)
@@ -67,6 +70,8 @@ def bench_hosts(hosts: Hosts, names: Mapping[int, str], seconds: float, link: st
     with progress_of_others(title, [f"{name} of {names[nbytes]}" for name, nbytes in cells]) as steps:
         found = slowest(cells, _measure(hosts, rate, cells, seconds, steps, namespaces=not reason))
     out.print(_table(found, names))
+    if others:
+        out.print(others)
     calls = [len(times) for cell in found for times in cell.times.values()]
     out.print(f"\nMedians of {min(calls)} to {max(calls)} calls each, of the slowest rank; the engines take turns.")
     if hosts.ranks > processors():

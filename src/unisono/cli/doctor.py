@@ -17,6 +17,7 @@ from ..observe.diagnosis import Diagnosis, diagnose
 from ..observe.jobs import attached, the_job
 from ..observe.last_calls import last_calls_text
 from ..observe.look import look
+from ..observe.meetings import meeting_ranks
 from ..observe.stacks import Stack, stack_of
 from .paint import console
 
@@ -40,8 +41,9 @@ def doctor(
     Each thing to change has its reason, and what is gained. The exit status is 1 where there is a problem: calls would
     fail, or stop each other for long.
 
-    With a process: which ranks miss which call, who waits for whom, their stacks side by side. Nothing is changed:
-    shared memory is read, and ranks are asked for their stacks. Only the user who runs the job can do that.
+    With a process: which ranks miss which call, who waits for whom, their stacks side by side. Of ranks that have no
+    group yet: for which rank each waits, at which address, since when. Nothing is changed: shared memory is read, and
+    ranks are asked for their stacks. Only the user who runs the job can do that.
     """
     if pid is None:
         from .doctor_machine import doctor_machine
@@ -51,6 +53,13 @@ def doctor(
     if as_json:
         raise ArgumentError(f"--json is of the machine: unisono top {pid} --once --json is of a job")
     out = console()
+    if meeting := sorted(meeting_ranks(pid), key=lambda one: one.waiting.rank):
+        for each in meeting:
+            out.print(Text(each.line))
+        out.print()
+        panels = [_panel(each.waiting.rank, each.pid, each.stack) for each in meeting[:_MOST_STACKS]]
+        out.print(Columns(panels))
+        return
     with attached(the_job(pid)) as arena:
         before = look(arena)
         time.sleep(_APART_S)
@@ -60,7 +69,9 @@ def doctor(
             out.print(Text(line))
         if found.ranks:
             out.print()
-            out.print(Columns([_panel(found, rank, stack(rank)) for rank in found.ranks[:_MOST_STACKS]]))
+            out.print(
+                Columns([_panel(rank, found.after.ranks[rank].pid, stack(rank)) for rank in found.ranks[:_MOST_STACKS]])
+            )
         for text in _last_calls(found):
             out.print(Text(f"\n{text}"))
 
@@ -71,6 +82,6 @@ def _last_calls(found: Diagnosis) -> Iterator[str]:
         yield last_calls_text([track for track in found.after.tracks if track.start == group], found.after.at_ns)
 
 
-def _panel(found: Diagnosis, rank: int, stack: Stack) -> Panel:
+def _panel(rank: int, pid: int, stack: Stack) -> Panel:
     shown = [frame.strip() for frame in stack.frames[:_FRAMES]]
-    return Panel(Text("\n".join(shown)), title=f"rank {rank} (pid {found.after.ranks[rank].pid})", expand=False)
+    return Panel(Text("\n".join(shown)), title=f"rank {rank} (pid {pid})", expand=False)

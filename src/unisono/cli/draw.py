@@ -98,7 +98,7 @@ def _table(
 ) -> Schedule:
     """named: root and nbytes."""
     hosts, ranks = shape
-    call = find_call(name, hosts, core=core, rails=rails, link=link, **named) if hosts else None
+    call = find_call(name, hosts, algorithm=core, rails=rails, link=link, **named) if hosts else None
     if call:
         return call.call.schedule()
     if rails:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..algorithms.formula import LINES
+from ..choose.spanning import why_priced_only
 from ..draw.text import text
 from ..errors import AlgorithmError, ArgumentError
 from ..measured import measured
@@ -19,7 +20,16 @@ from ..schedule import levels
 from ..units import format_bytes, format_seconds, parse_bytes, plural
 from .facts import MOST_EXACT, Costs, Facts, bound_costs, facts
 from .on_this_host import on_this_host, time_candidates
-from .over_hosts import OverHosts, find_call, known_hosts, level_costs, part_rows, prove_call, times_of
+from .over_hosts import (
+    OverHosts,
+    derived_rows,
+    find_call,
+    known_hosts,
+    level_costs,
+    part_rows,
+    prove_call,
+    times_of,
+)
 from .paint import console, paint, plain_table
 from .progress import progress
 from .report import VERBS, amount_text, proof_rows, reason, rounds_text
@@ -51,14 +61,14 @@ def explain(
 ) -> None:
     """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
 
-    With --hosts: what goes between hosts, and how long it takes. A collective is then explained as a call over these
-    hosts (--algorithm and --rails say how they exchange), an algorithm such as all_reduce.ring as it is. On one host:
-    what each algorithm should take here by what `unisono tune` has measured, and with --measure what it does take.
+    With --hosts: what goes between hosts, and how long it takes, of the table that a call over these hosts uses; with
+    --algorithm, of one that names it. On one host: what each algorithm should take here by what `unisono tune` has
+    measured, and with --measure what it does take.
     """
     length = parse_bytes(nbytes)
     places, ranks = known_hosts(hosts, ranks)
     named = {"root": root, "nbytes": length}
-    call = find_call(name, places, **named, core=algorithm, rails=rails, link=link) if places else None
+    call = find_call(name, places, **named, algorithm=algorithm, rails=rails, link=link) if places else None
     if measure and places and places.spans:
         raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
     if call:
@@ -73,6 +83,8 @@ def explain(
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
     spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places and places.spans else ""
     out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{spread}{size}, because {target.why}\n")
+    if spread and ".py:" not in name and (only := why_priced_only(target.algorithm)):
+        _say_priced_only(only)
     grid = Text()
     if rounds and ranks <= MOST_EXACT:
         table = replace(target.schedule, hosts=places)
@@ -123,7 +135,9 @@ def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> N
     hosts, kind = call.hosts, call.collective
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
     shape = f"{plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')} ({hosts.text})"
-    out.print(f"[bold]{kind}.spanning[/] · {escape(shape)}{size}, because {found.why}\n")
+    out.print(f"[bold]{escape(call.name)}[/] · {escape(shape)}{size}, because {found.why}\n")
+    if found.priced_only:
+        _say_priced_only(found.priced_only)
     with progress(f"explaining {shape}", 3) as show:
         show(0, "counting")
         moved = call.levels()
@@ -136,7 +150,7 @@ def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> N
     table.show_header = False
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for label, said in (*part_rows(call, parts), *proof_rows(proof)):
+    for label, said in (*derived_rows(found, moved, nbytes), *part_rows(call, parts), *proof_rows(proof)):
         table.add_row(label, escape(said))
     everybody = set(range(len(hosts.members)))
     if all(known == everybody for known in heard):
@@ -149,6 +163,10 @@ def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> N
         out.print(paint(grid), soft_wrap=True, end="")
     elif rounds:
         out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --hosts 4x2.")
+
+
+def _say_priced_only(why: str) -> None:
+    console().print(f"priced only: a call cannot choose this over hosts, as {escape(why)}\n", soft_wrap=True)
 
 
 def _costs(target: Target, costs: Costs, size: str) -> Table:

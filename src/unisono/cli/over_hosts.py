@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from rich.table import Table
 
-from ..algorithms.spanning import Part, Spanning, prove_by_parts, spanning
-from ..choose.spanning import choose_spanning, time_between, time_inside
+from ..algorithms import find
+from ..algorithms.spanning import CORES, Part, Spanning, prove_by_parts
+from ..choose.spanning import choose_spanning, derive_between, derive_inside, time_between, time_inside
 from ..config import Config
 from ..draw.words import share
 from ..errors import ArgumentError
@@ -21,7 +22,9 @@ from .facts import MOST_EXACT, Facts
 from .paint import plain_table
 from .target import check_collective
 
-__all__ = ["OverHosts", "find_call", "known_hosts", "level_costs", "part_rows", "prove_call", "times_of"]
+__all__ = [
+    "OverHosts", "derived_rows", "find_call", "known_hosts", "level_costs", "part_rows", "prove_call", "times_of",
+]  # fmt: skip
 
 _METHODS = {
     "exact": "exactly",
@@ -33,12 +36,13 @@ _METHODS = {
 
 @dataclass(frozen=True)
 class OverHosts:
-    """A call over hosts, the reason for its form, and the link that decided."""
+    """A call over hosts, the reason for its form, and the link that decided. priced_only: why no call has this form."""
 
     call: Spanning
     rails: int
     why: str
     link: Link
+    priced_only: str = ""
 
 
 def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts | None, int]:
@@ -52,26 +56,37 @@ def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts 
 
 
 def find_call(
-    name: str, hosts: Hosts, *, root: int = 0, nbytes: int = 16 << 20, core: str = "", rails: int = 0, link: str = ""
+    name: str,
+    hosts: Hosts,
+    *,
+    root: int = 0,
+    nbytes: int = 16 << 20,
+    algorithm: str = "",
+    rails: int = 0,
+    link: str = "",
 ) -> OverHosts | None:
-    """The call that this name means on several hosts; None for an algorithm that knows none, such as all_reduce.ring.
+    """The call that this name means on several hosts; None for an algorithm that knows none, such as all_reduce.swing.
 
-    core: the algorithm between hosts, if the user names one. rails: their number, or 0. Raises ArgumentError.
+    algorithm: what a call names, if the collective's name does not say it. rails: their number, or 0. Raises
+    ArgumentError.
     """
     collective, _, short = name.partition(".")
-    if ".py:" in name or short not in ("", "spanning") or not hosts.spans:
+    if ".py:" in name or not hosts.spans:
         return None
     check_collective(collective)
+    if short and algorithm:
+        raise ArgumentError(f"{name} names an algorithm already: leave out --algorithm {algorithm}")
+    named = "" if short == "spanning" else short or algorithm
+    if named and find(collective, named).name not in CORES.get(collective, ()):
+        return None
     config = Config.from_env()
     if link:
         config = replace(config, link=Link.parse(link))
-    chosen = choose_spanning(collective, nbytes, hosts, config)
-    if core or rails:
-        many = rails or (chosen.rails if not core else None)
-        call = spanning(collective, hosts, root, rails=many, core=core or chosen.core)
-        return OverHosts(call, many or hosts.rails, "you named it", config.link)
-    call = spanning(collective, hosts, root, rails=chosen.rails, core=chosen.core, segments=chosen.segments)
-    return OverHosts(call, chosen.rails or 1, chosen.why, config.link)
+    chosen = choose_spanning(collective, nbytes, hosts, config, named or None)
+    why, usual = "you named it" if named or rails else chosen.why, chosen.rails or 1
+    form = chosen._replace(rails=rails or chosen.rails)
+    only = f"a call takes {plural(usual, 'rail')} for so many bytes" if rails not in (0, usual) else ""
+    return OverHosts(form.make(collective, hosts, root), rails or usual, why, config.link, only)
 
 
 def prove_call(call: Spanning, whole: bool = False) -> tuple[Facts, tuple[Proof, ...]]:
@@ -115,6 +130,16 @@ def times_of(found: OverHosts, levels: Levels, nbytes: int) -> tuple[float, floa
     moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
     between = time_between(levels.between, moved, found.rails, found.link)
     return time_inside(call.collective, nbytes, call.hosts, found.rails), between
+
+
+def derived_rows(found: OverHosts, levels: Levels, size: str) -> Iterator[tuple[str, str]]:
+    """How the predicted times come about: a label and what there is to say. size: as for `level_costs`."""
+    call, nbytes = found.call, parse_bytes(size)
+    inside, _ = times_of(found, levels, nbytes)
+    if inside:
+        yield "inside", derive_inside(call.collective, nbytes, call.hosts, found.rails, size)
+    moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
+    yield "between", derive_between(levels.between, moved, found.rails, found.link, size)
 
 
 def part_rows(call: Spanning, proofs: Sequence[Proof]) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 
 from ..config import Config
 from ..errors import ArgumentError
@@ -43,6 +44,8 @@ __all__ = ["simulate"]
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
 
 _MEASURED = "measured"
+
+_NOTHING_S = 1e-12
 
 _SIZES = tuple(8 << 3 * k for k in range(10))
 """Of a map: 8 B to 1 GiB."""
@@ -76,6 +79,8 @@ def simulate(
 ) -> None:
     """Price all algorithms of a collective on a network, best first, and say what bounds each.
 
+    Over several hosts, what calls can choose by a name comes first, and that name; what is only a price comes after it.
+
     No process is started: the tables that run are played with a clock for every rank and every link.
     """
     collective, _, short = name.partition(".")
@@ -98,7 +103,9 @@ def simulate(
     make = partial(_network, on, places, hardware, tuple(slow_link or ()))
     where = make()
     late = dict(_late(text, places.ranks) for text in late_rank or ())
-    wanted = [some for some in candidates(collective, places, root) if not short or _is(some, name)]
+    config = replace(config, link=hardware.between)
+    every = list(candidates(collective, places, length, root, config))
+    wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
         raise ArgumentError(f"{name} is no algorithm for {plural(places.ranks, 'rank')}: see unisono list {collective}")
     if costs and where.one_host:
@@ -108,23 +115,25 @@ def simulate(
         for one in prices(wanted, make, length, late=late, segment_bytes=config.segment_bytes):
             found.append(whole_call(one, length, costs) if costs and where.one_host else one)
             show(len(found), one.name)
-    found.sort(key=lambda of: of.seconds)
+    about = {some.name: some for some in wanted}
+    found.sort(key=lambda of: (bool(about[of.name].priced_only), of.seconds))
     left_out = [some for some in wanted if some.why_not]
     if as_json:
-        _json(found, left_out, where, places, length)
+        _json(found, about, where, places, length)
         return
     out = console()
     size = "" if collective == "barrier" else f" · {format_bytes(length, nbytes)}"
     title = f"{plural(places.ranks, 'rank')} on {plural(len(places.members), 'host')} ({places.text})"
-    heading = f"[bold]{collective}[/] · {escape(title)}{size} · {escape(where.name)}, {hardware.between}\n"
-    out.print(heading, soft_wrap=True)
-    table = plain_table()
-    table.padding = 0, 2, 0, 0
-    for column in ("", "takes", "most of it", "busiest link"):
-        table.add_column(column, no_wrap=not column)
-    for one in found:
-        table.add_row(_short(one.name, collective), *map(escape, _cells(one)))
-    out.print(table)
+    out.print(f"[bold]{collective}[/] · {escape(title)}{size} · {escape(where.name)}", soft_wrap=True)
+    out.print(f"{_links(hardware, where, places)}\n", soft_wrap=True)
+    able = [one for one in found if not about[one.name].priced_only]
+    if able:
+        out.print(_table(able))
+        by = f' (algorithm="{about[able[0].name].algorithm}")' if places.spans else ""
+        out.print(f"\n{_short(able[0].name, collective)}{by}: {_sum(able[0])}", soft_wrap=True)
+    if len(able) < len(found):
+        out.print(f"{chr(10) * bool(able)}priced only: a call cannot choose these over hosts")
+        out.print(_table(found[len(able) :]))
     for some in left_out:
         out.print(f"[dim]{_short(some.name, collective)}: {some.why_not}[/]", soft_wrap=True)
 
@@ -135,6 +144,32 @@ def _network(on: str, hosts: Hosts, hardware: Hardware, slow: Sequence[str]) -> 
     for text in slow:
         made = made.slow(text)
     return made
+
+
+def _links(hardware: Hardware, where: Network, hosts: Hosts) -> str:
+    """Both links, and what a rank adds, as far as the network has them."""
+    inside = f"between ranks of a host {hardware.inside}" if max(map(len, hosts.members)) > 1 else ""
+    between = f"between {'ranks' if where.name == 'flat' else 'hosts'} {hardware.between}" if hosts.spans else ""
+    return "; ".join(
+        filter(None, [between, inside, f"a rank adds {format_bytes(hardware.combine_bytes_per_s, '1GB')}/s"])
+    )
+
+
+def _table(prices: Sequence[Price]) -> Table:
+    table = plain_table()
+    table.padding = 0, 2, 0, 0
+    for column in ("", "takes", "most of it", "busiest link"):
+        table.add_column(column, no_wrap=not column)
+    for one in prices:
+        table.add_row(*map(escape, [one.name.partition(".")[2], *_cells(one)]))
+    return table
+
+
+def _sum(one: Price) -> str:
+    """How a price comes about."""
+    parts = {"latency": one.latency, "transfers": one.transfer, "sums": one.combine}
+    said = " + ".join(f"{format_seconds(part)} {name}" for name, part in parts.items() if part > _NOTHING_S)
+    return f"{said or 0} = {format_seconds(one.seconds)}, on the way of the rank that is ready last"
 
 
 def _cells(one: Price) -> list[str]:
@@ -148,9 +183,12 @@ def _cells(one: Price) -> list[str]:
     ]
 
 
-def _json(found: Sequence[Price], left_out: Sequence[Candidate], where: Network, hosts: Hosts, nbytes: int) -> None:
-    prices = [{**one._asdict(), "bound": one.bound} for one in found]
-    missing = [{"name": some.name, "why": some.why_not} for some in left_out]
+def _json(found: Sequence[Price], about: Mapping[str, Candidate], where: Network, hosts: Hosts, nbytes: int) -> None:
+    prices = []
+    for one in found:
+        told = {"algorithm": about[one.name].algorithm, "priced_only": about[one.name].priced_only}
+        prices.append({**one._asdict(), "bound": one.bound, **told})
+    missing = [{"name": some.name, "why": some.why_not} for some in about.values() if some.why_not]
     of = {"network": where.name, "hosts": hosts.text, "ranks": hosts.ranks, "bytes": nbytes}
     typer.echo(json.dumps({**of, "prices": prices, "left_out": missing}, indent=2))
 
@@ -179,10 +217,6 @@ def _map(collective: str, places: Hosts, on: str, hardware: Hardware, segment_by
     out.print(f"[bold]{escape(found.title)}[/] · {hardware.between}\n")
     out.print(escape(atlas_text(found)), soft_wrap=True)
     typer.echo(f"wrote {path}: {found.title}", err=True)
-
-
-def _is(some: Candidate, name: str) -> bool:
-    return some.name == name or some.name.startswith(f"{name} ")
 
 
 def _short(name: str, collective: str) -> str:

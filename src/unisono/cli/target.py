@@ -81,7 +81,9 @@ def check_collective(name: str) -> None:
     """Raise ArgumentError, with what may have been meant, unless this is the name of a collective."""
     if name in COLLECTIVES:
         return
-    meant = [full for full, entry in CATALOGUE.items() if entry.name == name] or get_close_matches(name, COLLECTIVES, 2)
+    short = get_close_matches(name, {entry.name for entry in CATALOGUE.values()}, 1)
+    named = [full for full, entry in CATALOGUE.items() if entry.name in short]
+    meant = named if name in short else get_close_matches(name, COLLECTIVES, 2) or named
     known = f"there are {', '.join(COLLECTIVES)}; or name path.py:function"
     hint = f"did you mean {', '.join(meant)}?"
     raise ArgumentError(f"{name!r} is no collective: {hint if meant else known}")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +33,8 @@ __all__ = ["frame", "top"]
 _PATIENCE_NS = 200_000_000
 """How long ranks may wait before top says for whom: all calls wait a little."""
 _FIRST_S = 0.25
+_PROGRAM = 40
+"""How many characters of a program on a command line are shown."""
 _FORK_SERVER = "unisono.local_world.fork_server"
 
 
@@ -112,11 +117,21 @@ def _list_jobs() -> None:
 def _command(pid: int) -> str:
     """The command of a process; of a rank that was forked, that of the process that has asked for it."""
     with suppress(OSError):  # it has ended meanwhile
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        if _FORK_SERVER in command and (above := parent(pid)) > 1:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        if any(_FORK_SERVER in word for word in words) and (above := parent(pid)) > 1:
             return _command(above)
-        return command
+        return _shortened(words)
     return ""
+
+
+def _shortened(words: Sequence[str]) -> str:
+    """A command in a line, such as `python -c import unisono…`: of a program behind -c the beginning."""
+    said = list(words)
+    for k, (option, program) in enumerate(pairwise(words), 1):
+        if re.fullmatch("-[A-Za-z]*c", option):
+            line = program.strip().partition("\n")[0][:_PROGRAM]
+            said[k] = line + "…" * (line != program)
+    return " ".join(said)
 
 
 def _ago(seen: Look, then_ns: int) -> float:

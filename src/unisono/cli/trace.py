@@ -51,6 +51,8 @@ def trace(
         if shutil.which(command[0]) is None:
             hint = f"python {' '.join(command)}" if command[0].endswith(".py") else "COMMAND"
             raise ArgumentError(f"{command[0]}: no such command, and no folder with a trace: unisono trace -- {hint}")
+        if folders[0].suffix == ".json" and not folders[0].is_dir():
+            raise ArgumentError(f"{output}: -o names a folder, in which each job gets its file: -o {output[:-5]}")
         make_folder(folders[0])
         before = jobs_in(*folders)
         environ = {**os.environ, "UNISONO_TRACE": str(folders[0].resolve())}

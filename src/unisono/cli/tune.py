@@ -15,7 +15,9 @@ import unisono
 from ..choose import one_shot_limit, one_shot_product
 from ..config import Config
 from ..errors import ArgumentError
-from ..measured import Measured, file, save
+from ..machine import Files, check_load, look_at_load
+from ..measured import HostCosts, Measured, Moment, file, measured, save
+from ..simulate import trusted
 from ..units import format_bytes, format_seconds
 from .compiling import compile_first
 from .machine import date, processor, processors
@@ -27,6 +29,9 @@ from .tune_calls import Trial, measure
 __all__ = ["Question", "cut", "pick", "tune"]
 
 _KI, _MI = 1 << 10, 1 << 20
+
+_RANKS = 2
+"""Of all questions but that about crowds."""
 
 _TURNS = 7
 """How many turns each alternative has."""
@@ -89,17 +94,27 @@ def _questions() -> Iterator[Question]:
 def tune(
     *,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Measure beside other programs, too; the figures are marked.")
+    ] = False,
 ) -> None:
     """Measure on this machine what else is a default, and keep the figures for programs that start from now on.
 
     Then what calls cost here: each one, each round, and bytes; `unisono explain` and `simulate` make prices of it.
 
-    Other programs that run meanwhile spoil the figures.
+    Other programs that run meanwhile spoil the figures, so nothing is measured where they use the processors.
     """
     if processors() < 2:
         raise ArgumentError("tune needs two processors, one for each of two ranks; this process may use one only")
     if file() is None:
         raise ArgumentError("UNISONO_MEASURED is empty, so there is no file for figures: unset it, or name one")
+    load = look_at_load(Files())
+    busy = check_load(load, processors(), _RANKS)
+    if busy.level != "ok" and not anyway:
+        raise ArgumentError(
+            f"{busy.says}, and all programs that start later would use what is measured beside them: run tune when "
+            "they have ended, or add --anyway"
+        )
     default, found = Config(), dict[str, int]()
     questions, crowd = list(_questions()), 2 * (os.cpu_count() or 1)
     asked = [*questions, *([_IN_A_CROWD] if crowd <= _MOST_CROWD else [])]
@@ -125,7 +140,7 @@ def tune(
                 done += 1
             return times
 
-        with unisono.world(2, timeout_s=120, config=Config(segment_bytes=_MI)) as world:
+        with unisono.world(_RANKS, timeout_s=120, config=Config(segment_bytes=_MI)) as world:
             for question in questions:
                 found[question.setting] = _answer(question, ask(world, question), getattr(default, question.setting))
             costs = host_costs(world, seconds * _FOR_COSTS, lambda sizes: show(done + sizes, "what calls cost"))
@@ -136,8 +151,12 @@ def tune(
                 found[_IN_A_CROWD.setting] = _crowd_product(ask(world, _IN_A_CROWD), crowd, default)
         show(done, "")
     today = date()
+    moment = Moment(today.split()[0], round(load.busy, 2), processors())
+    kept, wrong = trusted(costs._replace(moment=moment))
     out = console()
     out.print(f"{processor()}, {processors()} processors · unisono {unisono.__version__} · {today}\n")
+    if busy.level != "ok":
+        out.print(f"[bold]Measured while {busy.says}.[/]\n", soft_wrap=True)
     table = plain_table()
     for column in ("setting", "default", "measured", "what it is"):
         table.add_column(column)
@@ -146,18 +165,34 @@ def tune(
             figures = (format_bytes(getattr(config, knob.name)) for config in (default, default.having(found)))
             table.add_row(knob.name, *figures, knob.metadata["why"])
     out.print(table)
-    out.print(f"\nA call takes {format_seconds(costs.call_s)}, each further round {format_seconds(costs.step_s)}.")
-    for rates in costs.rates:
-        own, copied, combined = (format_seconds(cost * _MI) for cost in rates[1:])
-        said = f"a rank's own vector takes {own} per MiB, what it copies from others {copied}, what it adds {combined}"
-        out.print(f"In calls on {format_bytes(rates.nbytes)} {said}.", soft_wrap=True)
+    out.print()
+    if kept:
+        out.print(_costs_text(kept), soft_wrap=True)
+    for each in wrong:
+        out.print(f"Not kept, as it lies on the least that is possible, which is noise: {each}.", soft_wrap=True)
+    if not kept:
+        before = measured()
+        kept = before.costs if before else None
+        rest = f"those of {kept.moment.on if kept.moment else before.on} stay" if before and kept else "there are none"
+        out.print(f"These timings do not say what calls cost; of earlier costs, {rest}.", soft_wrap=True)
     try:
-        path = save(Measured(today.split()[0], found, costs))
+        path = save(Measured(moment.on, found, kept, moment))
     except OSError as error:
         raise ArgumentError(f"the figures are not kept ({error}): name another file with UNISONO_MEASURED") from error
     out.print(
         f"\nKept in {path} for programs that start from now on. Remove the file for the defaults.", soft_wrap=True
     )
+
+
+def _costs_text(costs: HostCosts) -> str:
+    lines = [f"A call takes {format_seconds(costs.call_s)}, each further round {format_seconds(costs.step_s)}."]
+    for rates in costs.rates:
+        own, copied, combined = (format_seconds(cost * _MI) for cost in rates[1:])
+        said = f"a rank's own vector takes {own} per MiB, what it copies from others {copied}, what it adds {combined}"
+        lines.append(f"In calls on {format_bytes(rates.nbytes)} {said}.")
+    if costs.residual is not None:
+        lines.append(f"Calls take {costs.residual:.0%} more or less than that, on the quadratic mean.")
+    return "\n".join(lines)
 
 
 def _shape(default: Config) -> dict[str, int]:

@@ -18,6 +18,9 @@ __all__ = ["Trial", "measure"]
 _WARM_UP, _MOST = 3, 100
 """Calls of a turn that are not timed, and that are, at most."""
 
+_MOST_LATE = 5
+"""No turn begins after so many times the seconds: those of calls that are not timed come on top."""
+
 
 class Trial(NamedTuple):
     """A call on a vector of `nbytes`, in shared memory or private, with these settings."""
@@ -34,7 +37,7 @@ def measure(
 ) -> list[list[float]]:
     """Per trial the seconds of a call in each turn on this rank. They take turns for about `seconds`.
 
-    of_turn: makes one figure of a turn's calls.
+    of_turn: makes one figure of a turn's calls. Where calls take long, there are fewer turns, but one at least.
 
     Before each call a rank rewrites its tensors, so that they are in its own processor's cache, and the ranks meet.
     """
@@ -43,8 +46,12 @@ def measure(
     calls = [_call(trial) for trial in trials]
     times: list[list[float]] = [[] for _ in trials]
     share_s = seconds / turns / len(trials)
-    count = torch.zeros(1, dtype=torch.int64)
-    for _ in range(turns):
+    count, end = torch.zeros(1, dtype=torch.int64), time.perf_counter() + _MOST_LATE * seconds
+    for turn in range(turns):
+        count[0] = turn == 0 or time.perf_counter() < end
+        unisono.broadcast(count, src=0)  # all ranks must make as many
+        if not count:
+            break
         for trial, call, of_trial in zip(trials, calls, times, strict=True):
             group.host.config = group.host.config.having(trial.figures)
             group.plans.clear()
@@ -54,7 +61,7 @@ def measure(
                 call()
             per_call_s = (time.perf_counter() - begin) / _WARM_UP
             count[0] = max(1, min(_MOST, int(share_s / per_call_s)))
-            unisono.broadcast(count, src=0)  # all ranks must make as many
+            unisono.broadcast(count, src=0)
             of_trial.append(of_turn(call() for _ in range(int(count))))
     return times
 

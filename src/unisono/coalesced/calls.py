@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..algorithms.catalogue import AlgorithmLike
@@ -102,6 +103,6 @@ def _listed(group: Group | None, collective: str, argument: str, tensors: Any) -
     if isinstance(tensors, list | tuple):
         return list(tensors)
     with checking(group, collective):
-        if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
+        if isinstance(tensors, torch.Tensor | np.ndarray) or not isinstance(tensors, Iterable):
             raise DTypeError(f"{argument}: expected a list of tensors, got {type(tensors).__name__}")
         return list(tensors)

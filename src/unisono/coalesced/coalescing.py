@@ -10,7 +10,8 @@ import torch
 from ..arguments import check_tensor
 from ..dispatch import refuse
 from ..membership import Group, group_or_default
-from ..ops import OpLike, ReduceOp
+from ..ops import OpLike, ReduceOp, resolve
+from ..units import hints_timeout_s
 from ..work import Work
 from .calls import all_gather_coalesced, all_reduce_coalesced, broadcast_coalesced, reduce_scatter_coalesced
 
@@ -33,7 +34,7 @@ class Coalescing:
 
     def all_reduce(self, tensor: torch.Tensor, op: OpLike = ReduceOp.SUM) -> None:
         """Replace `tensor` by the combination of all ranks' tensors."""
-        self._add(all_reduce_coalesced, (op,), tensor, tensor)
+        self._add(all_reduce_coalesced, (resolve(op),), tensor, tensor)
 
     def broadcast(self, tensor: torch.Tensor, src: int) -> None:
         """Replace `tensor` by that of rank `src`."""
@@ -50,7 +51,7 @@ class Coalescing:
         op: OpLike = ReduceOp.SUM,
     ) -> None:
         """Put this rank's block of the combination of all ranks' inputs into `output`."""
-        self._add(reduce_scatter_coalesced, (op,), output, input)
+        self._add(reduce_scatter_coalesced, (resolve(op),), output, input)
 
     def wait(self) -> None:
         """Wait until the calls have ended, if they were made with `async_op=True`."""
@@ -85,6 +86,7 @@ class Coalescing:
         self._read.add(of)
 
 
+@hints_timeout_s
 def coalescing(group: Group | None = None, async_op: bool = False, *, timeout_s: float | None = None) -> Coalescing:
     """Collect calls, and make them together when the block ends.
 

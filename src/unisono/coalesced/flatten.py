@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from ..arguments import check_tensor
+from ..engine.tensors import as_bits
 from ..errors import ArgumentError
 from ..membership import Group, group_or_default
 
@@ -40,6 +41,7 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
         counts = [tensor.numel() for tensor in mine]
         flat = group.buffer(sum(counts), dtype)
         for tensor, piece in zip(mine, torch.split(flat, counts), strict=True):
-            tensor.data = piece.copy_(tensor.detach().view(-1)).view(tensor.shape)
+            as_bits(piece).copy_(as_bits(tensor.detach()).view(-1))
+            tensor.data = piece.view(tensor.shape)
         flats.append(flat)
     return flats

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ import torch
 
 from ..arguments import count_name
 from ..dispatch import Action, Request
-from ..engine.tensors import is_plain
+from ..engine.tensors import have_strides, is_plain
 from ..membership.group import Group
 from ..records import digest
 
@@ -28,7 +27,7 @@ PASS_BYTES = 1 << 20
 """The most bytes in one pass: they stay in the caches between packing, combining and unpacking."""
 
 _ALIGN = 64
-_MOST_ALIKE, _MOST_KINDS = 4, 64
+_MOST_ALIKE, _MOST_KINDS, _MOST_STEPS = 4, 64, 16
 _NAMED = 6
 """How many tensors an error message lists."""
 
@@ -70,6 +69,12 @@ class ListLayout:
     apart: bytes = b""
     steps: dict[Any, tuple[Request, list[Action]]] = field(default_factory=dict)
 
+    def keep(self, asked: object, steps: tuple[Request, list[Action]]) -> None:
+        """Keep the steps of what was asked. A program may ask with ever new timeouts."""
+        if len(self.steps) >= _MOST_STEPS:
+            self.steps.clear()
+        self.steps[asked] = steps
+
 
 class _Memory:
     """What a group keeps between calls: layouts, and the memory of flat tensors."""
@@ -88,15 +93,15 @@ class _Memory:
         return self.pieces[what, room][:nbytes].view(dtype)
 
 
-_memory: WeakKeyDictionary[Group, _Memory] = WeakKeyDictionary()
-
-
 def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any]) -> ListLayout | None:
     """The layout of an earlier list of this kind with the same dtypes, shapes and strides; None if there is none."""
-    memory = _memory.get(group)
+    memory: _Memory | None = group.kept.get(_Memory)
     if memory is None:
         return None
-    for layout in memory.layouts.get((*kind, len(tensors)), ()):
+    layouts = memory.layouts.get((*kind, len(tensors)))
+    if layouts is None or not have_strides(tensors):
+        return None
+    for layout in layouts:
         if layout.alike is not None and layout.alike(*tensors):
             return layout
     return None
@@ -104,7 +109,7 @@ def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any])
 
 def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> ListLayout:
     """The layout of checked tensors: `count` parts, then their wholes if the call has any."""
-    memory = _memory.setdefault(group, _Memory())
+    memory: _Memory = group.kept.setdefault(_Memory, _Memory())
     parts = tensors[:count]
     names = [count_name(tensor) for tensor in parts]
     words = f"{count} tensors: {' '.join(names[:_NAMED])}"

@@ -13,11 +13,11 @@ import torch
 from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Call, Request, plan_step
 from ..engine.pack import mover
-from ..engine.tensors import make_plain
+from ..engine.tensors import as_bits, make_plain
 from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..errors import ArgumentError, DTypeError
 from ..membership.group import Group
-from ..ops import CustomOp
+from ..ops import CustomOp, PremulSum, resolve
 from ..overlap import first_overlap
 from ..work import Work
 from .layout import PART, ListLayout, Pass, Table, known_layout, make_layout
@@ -78,11 +78,13 @@ def make(
                 first, second = map(call.argument, both)
                 raise ArgumentError(f"{first} and {second} share memory: each needs its own")
             layout.apart = addresses.tobytes()
+        op = None if call.op is None else resolve(call.op)
+        factor = op.factor if isinstance(op, PremulSum) else None
         steps = layout.steps.get((what, timeout_s))
         if steps is None:
             requests = [_request(group, call, layout, one) for one in layout.passes]
             steps = requests[0], [plan_step(made.how, request) for request in requests]
-            layout.steps[what, timeout_s] = steps
+            layout.keep((what, timeout_s), steps)
         made.request, actions = steps
 
     written = tensors[call.written().start : call.written().stop]
@@ -90,7 +92,7 @@ def make(
     marked = needed_by_autograd(written) if held else []
 
     def action(where: str | None) -> Sequence[torch.Tensor]:
-        _carry(call, layout, tensors, addresses, lambda k: actions[k](where))
+        _carry(call, layout, tensors, addresses, factor, lambda k: actions[k](where))
         mark_written(marked)
         return written
 
@@ -127,17 +129,24 @@ def _overlap(group: Group, call: ListCall, layout: ListLayout, table: Table) -> 
 
 def _request(group: Group, call: ListCall, layout: ListLayout, one: Pass) -> Request:
     inp, out = call.flats(one)
-    op = None if call.op is None else check_op(call.op, inp)
-    if op is not None and not isinstance(op, str) and not (isinstance(op, CustomOp) and op.elementwise):
+    op, words = None if call.op is None else check_op(call.op, inp), layout.words
+    if isinstance(op, PremulSum):
+        op, words = "sum", f"{words}, premultiplied"
+    if isinstance(op, CustomOp) and not op.elementwise:
         raise ArgumentError(f"op: {op.text} does not work element by element; make a call for each tensor")
     src = check_root("src", call.src, group)
-    return Request(call.collective, one.flats[PART], inp, out, op, src, in_place=inp is out, words=layout.words)
+    return Request(call.collective, one.flats[PART], inp, out, op, src, in_place=inp is out, words=words)
 
 
 def _carry(
-    call: ListCall, layout: ListLayout, tensors: Sequence[torch.Tensor], table: array[int], run: Callable[[int], object]
+    call: ListCall,
+    layout: ListLayout,
+    tensors: Sequence[torch.Tensor],
+    table: array[int],
+    factor: float | None,
+    run: Callable[[int], object],
 ) -> None:
-    """Pack, run and unpack each pass in turn. table: the addresses of the tensors."""
+    """Pack, run and unpack each pass in turn. table: the addresses of the tensors. factor: that of `premul_sum`."""
     copies = {k: make_plain(tensors[k]).detach() for k in layout.scattered}
     for k, copy in copies.items():
         table[k] = copy.data_ptr()
@@ -147,9 +156,11 @@ def _carry(
     for k, one in enumerate(layout.passes):
         if call.gives is not None:
             move(addresses[call.gives], *one.packing[call.gives], False)
+        if factor is not None:
+            call.flats(one)[0].mul_(factor)
         run(k)
         if call.gets is not None:
             move(addresses[call.gets], *one.packing[call.gets], True)
     for k, copy in copies.items():
         if k in call.written():
-            tensors[k].data.copy_(copy)
+            as_bits(tensors[k].data).copy_(as_bits(copy))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from ..algorithms.catalogue import find
-from ..algorithms.spanning import CORES, flat, spanning
+import numpy as np
+
 from ..arguments import scale_name
 from ..choose.spanning import choose_spanning
 from ..engine.written import mark_written, needed_by_autograd
-from ..errors import InternalError
-from ..schedule import BLOCKED
+from ..errors import AlgorithmError, InternalError
+from ..schedule import BLOCKED, DBUF, DCHUNK, DST, SBUF, SCHUNK, SRC, Schedule, X, expand
 from .copies import Copies
 from .debug import debug_line
 from .known import What
@@ -66,22 +66,36 @@ def _plan(how: How, request: Request) -> SpanPlan:
     plan: SpanPlan | None = span.resources.get(key)
     if plan is None:
         nbytes = request.like.nbytes * (group.size if request.collective in BLOCKED else 1)
-        chosen = choose_spanning(request.collective, nbytes, span.hosts, group.host.config)
-        why = "the call names it"
-        named = how.algorithm if isinstance(how.algorithm, str) and how.algorithm in CORES[request.collective] else None
+        chosen = choose_spanning(request.collective, nbytes, span.hosts, group.host.config, how.algorithm)
+        made = chosen.make(request.collective, span.hosts, request.root)
+        if chosen.table is not None:
+            check_order(request, made.schedule())
+            _check_places(request, made.schedule())
         pieces = chosen.pieces if request.extents is None else 1
-        if named or how.algorithm is None or request.extents is not None:  # others may move blocks to places of others
-            core, why = named or chosen.core, why if named else chosen.why
-            form = {"rails": chosen.rails, "core": core, "segments": chosen.segments}
-            made = spanning(request.collective, span.hosts, request.root, **form)
-        else:
-            table = find(request.collective, how.algorithm).schedule(group.size, request.root)
-            check_order(request, table)
-            made = flat(table, span.hosts)
-        plan = plan_span(group, request, made, pieces, why)
+        plan = plan_span(group, request, made, pieces, chosen.why)
         if len(span.resources) > _MOST_PLANS:
             plans = [key for key in span.resources if isinstance(key, tuple) and key[0] == "plan"]
             for old in plans[: _MOST_PLANS // 2]:
                 span.resources.pop(old, None)
         span.resources[key] = plan
     return plan
+
+
+def _check_places(request: Request, table: Schedule) -> None:
+    """Raise AlgorithmError if the table moves chunks to places of others, which may have other sizes."""
+    blocked = request.collective in BLOCKED
+    rows, per = expand(table), table.chunks // table.ranks if blocked else table.chunks
+    moves_chunks = bool((rows[:, SCHUNK] % per != rows[:, DCHUNK] % per).any())
+    sizes = []
+    for rank, buffer, chunk in ((SRC, SBUF, SCHUNK), (DST, DBUF, DCHUNK)):
+        block, of_pair = rows[:, chunk] // per, rows[:, rank]
+        if table.collective == "all_to_all":  # a rank has the blocks that it sends in X, in Y those that it receives
+            block = np.where(rows[:, buffer] == X, of_pair * table.ranks + block, block * table.ranks + of_pair)
+        sizes.append(block)
+    moves_blocks = request.extents is not None and bool((sizes[0] != sizes[1]).any())
+    if moves_chunks or moves_blocks:
+        what, change = ("chunks", "") if moves_chunks else ("blocks", ", or give blocks of one size")
+        raise AlgorithmError(
+            f"{request.record}: {table.name} moves {what} to places of others, which may have other sizes over hosts; "
+            f"leave algorithm= out{change}"
+        )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..engine.tensors import have_strides
 from ..engine.written import mark_written, needed_by_autograd, use_count
 from ..errors import MismatchError
 from ..membership import current
@@ -32,7 +33,10 @@ def list_shortcut(group: Group | None, what: What, inp: Any, out: Any, timeout_s
         inputs, outputs = as_list(inp), as_list(out)
         key = what, -1 if is_one(inp) else len(inputs), -1 if is_one(out) else len(outputs)
         tensors = [*inputs, *outputs]
-        known: ListPlan = next(plan for plan in group.shortcuts[key] if plan.alike(*tensors))
+        plans: list[ListPlan] = group.shortcuts[key]
+        if not have_strides(tensors):
+            return UNKNOWN
+        known = next(plan for plan in plans if plan.alike(*tensors))
         addresses = tuple(map(_data_ptr, tensors))
     except (AttributeError, KeyError, RuntimeError, StopIteration, TypeError):
         return UNKNOWN

@@ -15,6 +15,8 @@ __all__ = ["stage_for_a_while", "takes_turn", "waits_its_turn"]
 
 _FIRST_TURNS, _MOST_TURNS = 16, 1024
 """How many calls run staged after the first disagreement; twice as many after each further one."""
+_MOST_KINDS = 1024
+"""Of how many kinds of calls a group knows that."""
 
 
 def stage_for_a_while(group: Group, plan: Plan) -> None:
@@ -22,6 +24,8 @@ def stage_for_a_while(group: Group, plan: Plan) -> None:
     like = _like(plan)
     _, turns = group.mixed.get(like, (0, _FIRST_TURNS))
     group.mixed[like] = turns, min(2 * turns, _MOST_TURNS)
+    if len(group.mixed) > _MOST_KINDS:  # the oldest goes, which is the same one on all ranks
+        del group.mixed[next(iter(group.mixed))]
     for key, kept in list(group.shortcuts.items()):
         plans = [one.plan for one in kept] if isinstance(kept, list) else [kept]
         if like in map(_like, plans):

@@ -17,7 +17,7 @@ import torch
 from ..across import Exchange, Journal, Landings, Standing
 from ..arguments import plain_dtype
 from ..engine.combining import combiner
-from ..engine.tensors import borrowed, dtype_name
+from ..engine.tensors import as_bits, borrowed, dtype_name
 from ..membership.group import Group
 from ..ops import CustomOp
 from ..records import digest
@@ -53,7 +53,7 @@ class Copy(NamedTuple):
 
     def make(self) -> None:
         """Make it."""
-        self.to.copy_(self.source)
+        as_bits(self.to).copy_(as_bits(self.source))
 
 
 class WaveSteps(NamedTuple):
@@ -170,15 +170,16 @@ def _scratch(span: Span, items: Iterable[int], dtype: torch.dtype, turn: int) ->
 
 
 class Steps:
-    """The steps of one call. inp, out: the vectors that it reads and writes. kept: will they be used again?
-
-    nbytes: the memory that they have for messages.
-    """
+    """The steps of one call. inp, out: the vectors that it reads and writes. kept: will they be used again?"""
 
     def __init__(self, inp: Vector, out: Vector, waves: list[WaveSteps]) -> None:
         self.inp, self.out, self.waves = inp, out, waves
         self.kept = False
-        self.nbytes = sum(exchange.nbytes for exchange in self.exchanges)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that they have for messages by now: their second call takes more, for what it sends."""
+        return sum(exchange.nbytes for exchange in self.exchanges)
 
     @property
     def exchanges(self) -> list[Exchange]:
@@ -267,7 +268,7 @@ class _Maker:
             members = [self._group.world_ranks[rank] for rank in self._span.here]
             name = f"{self._group.name} on one host"
             seat = self._span.here.index(self._group.rank)
-            self._span.local = make_sub_group(self._group.world, seat, members, name, self._allowed_s, self._group)
+            self._span.local = make_sub_group(self._group, seat, members, name, self._allowed_s, in_call=True)
         return self._span.local
 
     def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["SpanWait"]
 
 _STALE_S = 2.0
-"""A host that does not answer for so long has been lost, or is lost in a moment."""
+"""Where a host does not answer for so long, a rank looks all the same: its own time may be up."""
 _LOOKS_S = 1e-3
 """How long a rank looks for short messages; for longer ones another thread waits, and wakes it when they are there. At
 once where the carriers' threads need the processors of those who look."""
@@ -33,9 +33,10 @@ _POLLED = 4
 """At how many messages it looks; each rank has one under way in each piece of a vector."""
 _ARRIVES_S = 10.0
 """How long messages of a rank that has left after this call may take."""
-_CAUSE_S = 4.0
-"""How long a rank whose part has failed looks for the cause, which may be on another host: that a host is lost is told
-some two seconds after its last word, and its messages may end before."""
+_CAUSE_S = 2.5
+"""How long a rank whose part has failed looks for the cause, beyond the time for which hosts may be silent: the cause
+may be on another host, and that a host is lost is told some time after its messages have ended.
+"""
 
 
 class _SpanWatch(Watch):
@@ -182,8 +183,12 @@ class SpanWait:
         """Why a part of the call has failed. What a rank meets first often follows from what happened elsewhere."""
         if self._judged or not isinstance(error, PeerError | WaitTimeout | Lost):
             return error
+        if isinstance(error, PeerFailed) and error.whole:  # its ranks are those of the group that was aborted
+            return error
         suspect, waited_s = self._suspect(error), 2 * self._allowed_s if isinstance(error, WaitTimeout) else 0.0
-        until = time.monotonic() + _CAUSE_S
+        if suspect is None:
+            return error
+        until = time.monotonic() + self._span.far.silent_s + _CAUSE_S
         while time.monotonic() < until:
             try:
                 self._span.refresh(until)
@@ -196,9 +201,9 @@ class SpanWait:
         reason = error.reason if isinstance(error, Lost) else " ".join(str(error).split())
         return PeerFailed(suspect, f"cannot go on: {reason}", self._group.rank, self.watch.call, named)
 
-    def _suspect(self, error: PeerError | WaitTimeout | Lost) -> int:
-        """The rank of this group that an error in a part of the call is about."""
+    def _suspect(self, error: PeerError | WaitTimeout | Lost) -> int | None:
+        """The rank of this group that an error in a part of the call is about; None: it names none of this host."""
         if isinstance(error, Lost):
             return self._group.world_ranks.index(error.peer)
-        seat: int = error.missing[0] if isinstance(error, WaitTimeout) else getattr(error, "rank", 0)
-        return self._span.here[seat]
+        seats = error.missing if isinstance(error, WaitTimeout) else (getattr(error, "rank", 0),)
+        return next((self._span.here[seat] for seat in seats if seat < len(self._span.here)), None)

@@ -176,20 +176,24 @@ class Arena(Layout):
             self.fd = -1
             self.map = None
 
+    def check_free(self, nbytes: int) -> None:
+        """Raise OutOfMemory if the host has less free memory than this."""
+        self.free_bytes = _available_bytes()
+        if nbytes > self.free_bytes:
+            raise self._too_little(nbytes)
+
     def _reserve(self, offset: int, nbytes: int) -> None:
-        self.free_bytes = free = _available_bytes()
-        refused: OSError | None = None
-        if nbytes <= free:
-            try:
-                os.posix_fallocate(self.fd, offset, nbytes)
-            except OSError as error:
-                refused = error
-            else:
-                return
-        raise OutOfMemory(
-            f"{format_bytes(nbytes)} of shared memory are not there: {format_bytes(free)} are free on this host. "
-            "Use smaller tensors, fewer ranks, or free memory."
-        ) from refused
+        self.check_free(nbytes)
+        try:
+            os.posix_fallocate(self.fd, offset, nbytes)
+        except OSError as error:
+            raise self._too_little(nbytes) from error
+
+    def _too_little(self, nbytes: int) -> OutOfMemory:
+        return OutOfMemory(
+            f"{format_bytes(nbytes)} of shared memory are not there: {format_bytes(self.free_bytes)} are free on this "
+            "host. Use smaller tensors, fewer ranks, or free memory."
+        )
 
 
 def _available_bytes() -> int:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import struct
 import sys
 import threading
+import time
 from enum import IntEnum
 
-from ..records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
+from ..records import CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
+from .whereabouts import FRESH_NS
 
 __all__ = ["BOARD_BYTES", "MAX_RANKS", "Board", "Topic"]
 
@@ -30,6 +32,7 @@ _TOPIC_BYTES = 512
 _PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
 _GROWTH = 8
 """Words behind that of the region, in another cache line."""
+_SAID, _WAIT = _PAGE + 3 * _TOPIC_BYTES, _PAGE + 3 * _TOPIC_BYTES + 64
 _SET_WORDS = MAX_RANKS // 64
 _WORD = (1 << 64) - 1
 _FENCE = threading.Lock()
@@ -159,12 +162,30 @@ class Board:
         """Say where the memory begins that this rank lends to the smaller group."""
         self._words(_REGION)[0] = start
 
+    def set_wait(self, wait: Wait | None) -> None:
+        """Let other hosts know in which call this rank of the world waits; None: in none. To be said again."""
+        data = b"" if wait is None else wait.pack(_ROOM)
+        if data != self._data(_WAIT):
+            self._write(_WAIT, self._latest(_WAIT)[0] + 1, data)
+        struct.pack_into("<Q", self._page, _SAID, time.monotonic_ns())
+
+    @property
+    def wait(self) -> Wait | None:
+        """The call in which a rank on another host waited when this copy of its board was made; None: in none."""
+        data = self._latest(_WAIT)[1]
+        try:
+            return Wait.unpack(data) if data else None
+        except ValueError:
+            return None
+
     def image(self) -> bytes:
-        """The bytes of the board, as they were at one moment."""
+        """The bytes of the board, as they were at one moment, without a wait that has not been said again lately."""
         seen = bytes(self._page)
         while (again := bytes(self._page)) != seen:  # its owner writes just now
             seen = again
-        return seen
+        said_ns = int(struct.unpack_from("<Q", seen, _SAID)[0])
+        last = _WAIT if time.monotonic_ns() - said_ns > FRESH_NS else _WAIT + _HEAD.size + _ROOM
+        return b"".join((seen[:_SAID], bytes(_WAIT - _SAID), seen[_WAIT:last], bytes(BOARD_BYTES - last)))
 
     def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
         """Make this board, which nobody else writes, equal to another one. image: of that board, from `image`.
@@ -176,7 +197,7 @@ class Board:
         for at in (_TICKS, _PID, _LET_GO, _REGION):
             if image[at : at + 8] != self._page[at : at + 8]:
                 self._page[at : at + 8].cast("Q")[0] = int.from_bytes(image[at : at + 8], sys.byteorder)
-        for at in (_GAVE_UP, *_CALLS) if keep_gone else (_GAVE_UP, *_CALLS, _GONE):
+        for at in (_WAIT, _GAVE_UP, *_CALLS) if keep_gone else (_WAIT, _GAVE_UP, *_CALLS, _GONE):
             number, length = _HEAD.unpack_from(image, at)
             data = image[at + _HEAD.size :][:length] if length <= _ROOM else b""
             if (number, data) != (_HEAD.unpack_from(self._page, at)[0], self._data(at)):

@@ -128,9 +128,12 @@ class Heap:
                     self._free[k : k + 1] = [piece for piece in pieces if piece[1]]
                     return start
             self._drop(0)
+        self._arena.check_free(nbytes)  # beyond that a larger heap would not help
+        most = max((size for _, size in self._free), default=0)
         raise OutOfMemory(
-            f"the heap of rank {self.rank} has {format_bytes(self._arena.heap_bytes)} of address space and no room "
-            f"for {format_bytes(nbytes)}. Free tensors, or set UNISONO_HEAP_BYTES before the group is made."
+            f"the heap of rank {self.rank} has {format_bytes(self._arena.heap_bytes)} of address space, of which "
+            f"{format_bytes(most)} are free in one piece, and no room for {format_bytes(nbytes)}. Free tensors, or set "
+            "UNISONO_HEAP_BYTES to more before the group is made."
         )
 
     def _died(self, offset: int, nbytes: int, _: object, *, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:

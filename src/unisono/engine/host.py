@@ -47,7 +47,8 @@ _PASSED = 1 << 30
 
 _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Program]]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
-
+_MOST_PROGRAMS = 256
+"""How many of them are kept for a size and rank: a table of which nobody else knows is made anew for each call."""
 
 _JOIN_S, _ASK_S = 0.05, 0.0002
 
@@ -175,12 +176,17 @@ class Host:
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
         """This rank's program for a schedule. At first use the table is proved and compiled, and the result proved."""
         key = (id(schedule), lowering)
-        if key not in self._programs:
+        known = self._programs.get(key)
+        if known is None:
             prove(schedule)
             programs = compile_schedule(schedule, lowering)
             prove_programs(schedule, programs, lowering)
-            self._programs[key] = (schedule, programs[self.rank])
-        return self._programs[key][1]
+            known = schedule, programs[self.rank]
+            if len(self._programs) >= _MOST_PROGRAMS:
+                for old in list(self._programs)[: _MOST_PROGRAMS // 2]:
+                    self._programs.pop(old, None)
+            self._programs[key] = known
+        return known[1]
 
     def plan(
         self,

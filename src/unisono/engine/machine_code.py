@@ -9,22 +9,28 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import hashlib
+import itertools
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import llvmlite
 import llvmlite.binding as llvm
+
+from .once import once
 
 __all__ = ["Unit", "entry_point", "object_code", "symbol", "writable_folder"]
 
 _DIGEST_BYTES = 16
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
+_COMPILED_S, _ASK_S = 60.0, 0.01
+"""How long a process waits for another one that compiles the same code, and between two looks."""
 
 
 class Unit:
@@ -106,7 +112,7 @@ def symbol(name: str) -> str:
     return f"unisono_{name.replace('.', '_')}"
 
 
-@cache
+@once
 def _target_machine() -> Any:
     """LLVM's description of this processor, with all that it can do."""
     llvm.initialize_native_target()
@@ -131,6 +137,9 @@ _new_function.restype, _new_function.argtypes = ctypes.py_object, [ctypes.c_void
 _loaded: list[object] = []
 """What must live as long as the loaded code."""
 
+_numbers = itertools.count()
+"""Of the libraries: the linker refuses a second one of the same name."""
+
 
 @cache
 def _processor() -> str:
@@ -139,7 +148,7 @@ def _processor() -> str:
     return f"{llvm.get_host_cpu_name()}-{hashlib.blake2b(features.encode(), digest_size=4).hexdigest()}"
 
 
-@cache
+@once
 def _linker() -> Any:
     return llvm.create_lljit_compiler(_target_machine())
 
@@ -147,7 +156,7 @@ def _linker() -> Any:
 def _load(name: str, code: bytes) -> int:
     """Link the code into this process; the address of the function of this name."""
     library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol(name))
-    linked = library.link(_linker(), f"{name} {len(_loaded)}")
+    linked = library.link(_linker(), f"{name} {next(_numbers)}")
     _loaded.append(linked)
     return int(linked[symbol(name)])
 
@@ -176,9 +185,24 @@ def writable_folder() -> Path | None:
 
 @contextmanager
 def _locked(path: Path | None) -> Iterator[None]:
-    """Let one process at a time in, where the file system has locks."""
+    """Let one process at a time in, where the file system has locks. A process that has waited for long goes in, too:
+    the one that holds the lock may be stopped, and two that compile the same do each other no harm.
+    """
     with ExitStack() as held:
         if path is not None:
             with suppress(OSError):
-                fcntl.flock(held.enter_context(path.open("w")), fcntl.LOCK_EX)
+                file = held.enter_context(path.open("w"))
+                until = time.monotonic() + _COMPILED_S
+                while not _try_lock(file) and time.monotonic() < until:
+                    time.sleep(_ASK_S)
+                # Not by closing alone: a process that was forked meanwhile has the file open, too.
+                held.callback(fcntl.flock, file, fcntl.LOCK_UN)
         yield
+
+
+def _try_lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

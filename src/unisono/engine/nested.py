@@ -6,25 +6,19 @@ become free. So who finds a lock taken looks whether its own thread holds it, in
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
-import torch
-
 from ..errors import NestedCall
+from .user_code import PACKAGE, TORCH, is_users
 
 __all__ = ["check_nested", "holds", "user_line"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_INSIDE = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    os.path.dirname(torch.__file__) + os.sep,
-)
-"""Frames of these folders are not the user's: this package, and torch, which may call it."""
+_INSIDE = (PACKAGE, *TORCH)
 
 _holders: dict[CodeType, str] = {}
 """The functions that hold a lock, with the name of the local variable whose lock it is."""
@@ -45,25 +39,22 @@ def check_nested(owner: object, what: str) -> None:
 
     what: the owner in words.
     """
-    user = _user(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
-    frame = user.f_back
+    call = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
+    while call.f_back is not None and call.f_code.co_filename.startswith(_INSIDE):
+        call = call.f_back
+    frame = call.f_back
     while frame is not None:
         name = _holders.get(frame.f_code)
         if name is not None and frame.f_locals.get(name) is owner:
-            raise NestedCall(what, _line(user), _line(_user(frame)))
+            raise NestedCall(what, user_line(call, frame), user_line(frame))
         frame = frame.f_back
 
 
-def user_line(frame: FrameType) -> str:
-    """The line outside this package and torch from which this frame was called, as file:line."""
-    return _line(_user(frame))
+def user_line(frame: FrameType, end: FrameType | None = None) -> str:
+    """The user's line from which this frame was called, as file:line; the outermost line if none is the user's.
 
-
-def _user(frame: FrameType) -> FrameType:
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+    end: the search ends before this caller.
+    """
+    while frame.f_back is not end and frame.f_back is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame
-
-
-def _line(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -129,9 +129,13 @@ class Lender:
             sub.board(number).set_process(there.pid, there.ticks)  # it may die before it can say so itself
         return sub
 
-    def key(self, name: str, members: Sequence[int]) -> bytes:
-        """The key of the next group of this name and these ranks: the same on all members that make the same groups."""
-        made = blake2b(repr((name, tuple(members))).encode(), digest_size=KEY_BYTES).digest()
+    def key(self, name: str, members: Sequence[int], parent: int = 0) -> bytes:
+        """The key of the next group of this name and these ranks: the same on all members that make the same groups.
+
+        parent: the number of the group that they make it of. Groups of one parent are made in one order on all ranks;
+        those of two parents may be made by two threads, in any.
+        """
+        made = blake2b(repr((name, tuple(members), parent)).encode(), digest_size=KEY_BYTES).digest()
         with self._lock:
             self._groups[made] += 1
             return blake2b(made, digest_size=KEY_BYTES, key=b"%d" % self._groups[made]).digest()

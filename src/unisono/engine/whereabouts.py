@@ -11,12 +11,12 @@ import time
 
 from ..records import Wait
 
-__all__ = ["WHEREABOUTS_BYTES", "Whereabouts"]
+__all__ = ["FRESH_NS", "WHEREABOUTS_BYTES", "Whereabouts"]
 
 WHEREABOUTS_BYTES = 4096
 _STACKS, _VERSION, _LENGTH, _SAID_NS, _WAIT = 0, 8, 16, 24, 32
 _ROOM = WHEREABOUTS_BYTES - _WAIT
-_FRESH_NS = 2_000_000_000
+FRESH_NS = 2_000_000_000
 """How old a word may be: a rank that waits looks up a hundred times in this time, unless the machine is very busy."""
 
 
@@ -42,7 +42,7 @@ class Whereabouts:
         data = bytes(self._page[_WAIT : _WAIT + min(length, _ROOM)])
         if not data or version & 1 or version != self._word(_VERSION):
             return None
-        if time.monotonic_ns() - self._word(_SAID_NS) > _FRESH_NS:
+        if time.monotonic_ns() - self._word(_SAID_NS) > FRESH_NS:
             return None
         return Wait.unpack(data)
 

@@ -117,7 +117,9 @@ class Namespaces:
             finally:
                 group.finish()
                 store.add("over", 1)
-                while mine == 0 and store.add("over", 0) < group.size:  # it is the store's server
+                while (
+                    mine == 0 and store.add("over", 0) < group.size
+                ):  # it is the store's server, as long as the world lets its ranks run
                     os.sched_yield()
                 group.close()
 

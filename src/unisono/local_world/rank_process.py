@@ -18,6 +18,7 @@ import torch
 from ..channel import Channel, Packet
 from ..config import Config
 from ..engine.arena import Arena
+from ..engine.user_code import PACKAGE
 from ..errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ..membership.current import join_run
 from ..membership.group import Group
@@ -33,7 +34,6 @@ from .pickling import pack, unpack
 __all__ = ["serve_parent"]
 
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PACKAGE = os.path.dirname(os.path.dirname(_ROOM)) + os.sep
 
 
 def serve_parent(channel: Channel) -> None:
@@ -191,7 +191,7 @@ def _pack_error(error: BaseException) -> tuple[str, bytes]:
 def _account(error: BaseException) -> traceback.TracebackException:
     """The traceback without this room's frames, and without the whole package's if it is one of its own errors."""
     account = traceback.TracebackException.from_exception(error)
-    hidden = _PACKAGE if isinstance(error, UnisonoError) and not isinstance(error, InternalError) else _ROOM
+    hidden = PACKAGE if isinstance(error, UnisonoError) and not isinstance(error, InternalError) else _ROOM
     link: traceback.TracebackException | None = account
     while link is not None:
         frames = [frame for frame in link.stack if not frame.filename.startswith(hidden)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..config import Config
 from ..errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
+from ..units import hints_timeout_s
 from .outcome import outcomes, results
 from .output import RankOutput
 from .pickling import pack
@@ -24,6 +25,7 @@ Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 
+@hints_timeout_s
 def run(
     fn: Callable[..., Result],
     ranks: int | None = None,
@@ -60,6 +62,7 @@ def run(
         return alone.run(fn, *args, **dict(kwargs or {}))
 
 
+@hints_timeout_s
 def world(
     ranks: int | None = None,
     *,
@@ -83,6 +86,7 @@ class World:
     for each run, as in `run`.
     """
 
+    @hints_timeout_s
     def __init__(
         self,
         ranks: int | None = None,

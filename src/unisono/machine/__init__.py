@@ -10,10 +10,11 @@ from .files import Files
 from .finding import Finding, problem
 from .pages import time_copies
 from .probe import Probed, probe
-from .processor_time import look_at_time, shares_between
+from .processor_time import TimeShares, look_at_load, look_at_time, shares_between
+from .processors import check_load
 from .speed import Speed, fastest
 
 __all__ = [
-    "Files", "Finding", "Measurements", "Probed", "Speed", "examine", "fastest", "look_at_time", "probe", "problem",
-    "shares_between", "starts", "time_copies", "worst_first",
+    "Files", "Finding", "Measurements", "Probed", "Speed", "TimeShares", "check_load", "examine", "fastest",
+    "look_at_load", "look_at_time", "probe", "problem", "shares_between", "starts", "time_copies", "worst_first",
 ]  # fmt: skip

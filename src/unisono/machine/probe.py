@@ -18,12 +18,11 @@ from ..errors import ArgumentError
 from ..measured import Measured, measured
 from ..membership.addresses import interfaces, own_address
 from .files import Files
-from .processor_time import TimeShares, look_at_time, shares_between
+from .processor_time import TimeShares, look_at_load
 from .rights import why_no_memfd, why_no_watching
 
 __all__ = ["Probed", "probe"]
 
-_LOOK_S = 0.4
 _READINGS = 2000
 _SHM = "/dev/shm"  # noqa: S108  it is only looked at
 
@@ -58,9 +57,7 @@ class Probed(NamedTuple):
 
 def probe(files: Files) -> Probed:
     """Ask now. This process is quiet for a moment meanwhile, to see what others do."""
-    before = look_at_time(files)
-    time.sleep(_LOOK_S)
-    load = shares_between(before, look_at_time(files), os.cpu_count() or 1)
+    load = look_at_load(files)
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     opened, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     address, outside = own_address(os.environ.get("MASTER_ADDR", "")), own_address("")

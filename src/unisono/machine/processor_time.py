@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from typing import NamedTuple
 
 from .files import Files
 
-__all__ = ["TimeLook", "TimeShares", "look_at_time", "shares_between"]
+__all__ = ["TimeLook", "TimeShares", "look_at_load", "look_at_time", "shares_between"]
 
+_LOOK_S = 0.4
 _IDLE, _STEAL = (3, 4), 7
 _MOST_PROCESSES = 2000
 
@@ -45,6 +47,13 @@ def look_at_time(files: Files) -> TimeLook:
             fields = rest.split()
             processes[f"{head.partition('(')[2]}, {folder.name}"] = int(fields[11]) + int(fields[12])
     return TimeLook(sum(ticks), sum(ticks[k] for k in _IDLE), ticks[_STEAL], processes)
+
+
+def look_at_load(files: Files) -> TimeShares:
+    """What other programs use in a moment in which this process is quiet."""
+    before = look_at_time(files)
+    time.sleep(_LOOK_S)
+    return shares_between(before, look_at_time(files), os.cpu_count() or 1)
 
 
 def shares_between(before: TimeLook, after: TimeLook, processors: int) -> TimeShares:

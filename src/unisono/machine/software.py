@@ -11,11 +11,19 @@ from pathlib import Path
 from ..measured import Measured
 from ..units import plural
 from .finding import Finding, advice, fine, problem
+from .processor_time import TimeShares
+from .processors import check_load
 
 __all__ = ["PACKAGES", "check_machine_code", "check_threads", "check_tuned", "check_versions", "installed", "wanted"]
 
 PACKAGES = ("torch", "numba", "llvmlite", "numpy")
 """Whose versions count."""
+
+_RANKS, _MUCH_RESIDUAL = 2, 0.3
+"""`unisono tune` times calls of so many ranks. From this distance between calls and their prices on it is told."""
+
+_TUNE = "unisono tune, while nothing else runs; it takes some ten seconds"
+_SPOILED = "figures that were measured beside other programs make later programs slower"
 
 _WISH = re.compile(r"(?P<name>[\w.-]+)\s*\(?(?P<bounds>[^;)]*)\)?(;.*)?")
 _BOUND = re.compile(r"\s*(?P<sign>>=|<=|==|!=|<|>)\s*(?P<version>[\w.]+)")
@@ -117,12 +125,20 @@ def check_threads(environ: Mapping[str, str], usable: int, ranks: int) -> Findin
 
 
 def check_tuned(found: Measured | None) -> Finding:
-    """Has `unisono tune` measured this machine?"""
-    if found:
-        return fine("tune", f"measured on {found.on}")
-    return advice(
-        "tune",
-        "the defaults are used",
-        reason="from which size on which way is faster depends on the machine",
-        change="unisono tune, while nothing else runs; it takes some ten seconds",
-    )
+    """Has `unisono tune` measured this machine, and can its figures be trusted?"""
+    reason = "from which size on which way is faster depends on the machine"
+    if found is None:
+        return advice("tune", "the defaults are used", reason=reason, change=_TUNE)
+    says, residual = f"measured on {found.on}", found.costs.residual if found.costs else None
+    moments = [found.moment, *([found.costs.moment] if found.costs else [])]
+    for moment in moments:
+        if moment is None:
+            return advice("tune", f"{says} without a note of the load", reason=_SPOILED, change=_TUNE)
+        load = check_load(TimeShares(moment.busy, 0.0, ""), moment.processors, _RANKS)
+        if load.level != "ok":
+            says = f"measured on {moment.on}, while {load.says}"
+            return advice("tune", says, reason=_SPOILED, change=_TUNE)
+    if residual is not None and residual > _MUCH_RESIDUAL:
+        says = f"{says}: calls took {residual:.0%} more or less than what they should by the costs found then"
+        return advice("tune", says, reason=_SPOILED, change=_TUNE)
+    return fine("tune", says)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import ipaddress
+import os
 import socket
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["interfaces", "is_loopback", "own_address", "own_addresses", "reachable", "store_host"]
+__all__ = [
+    "interfaces",
+    "is_loopback",
+    "own_address",
+    "own_addresses",
+    "reachable",
+    "store_host",
+    "store_place",
+    "try_to_reach",
+]
 
 _ELSEWHERE = "192.0.2.1"
 """An address that nobody has (RFC 5737): the way there is the default route."""
@@ -57,6 +68,26 @@ def reachable(addresses: Sequence[str], port: int) -> str:
     return ""
 
 
+def try_to_reach(address: str, port: int) -> tuple[bool, str]:
+    """Is there a way to a host, and what is wrong with it; "" where a process listens at this port."""
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return False, f"the name {address!r} cannot be resolved ({getattr(error, 'strerror', None) or error})"
+    refused = cause = ""
+    for family, kind, _, _, at in found:
+        with socket.socket(family, kind) as sock:
+            sock.settimeout(_PROBE_S)
+            number = sock.connect_ex(at)
+        if not number:
+            return True, ""
+        if number == errno.ECONNREFUSED:
+            refused = f"no process listens at {at[0]}, port {port}"
+        else:
+            cause = f"{at[0]} cannot be reached ({os.strerror(number)})"
+    return bool(refused), refused or cause
+
+
 def is_loopback(address: str) -> bool:
     """Is this an address at which a host reaches only itself? So is "", which is none."""
     return not address or ipaddress.ip_address(address).is_loopback
@@ -64,6 +95,16 @@ def is_loopback(address: str) -> bool:
 
 def store_host(store: Any) -> str:
     """The host of torch's TCPStore, also where other stores are put in front of it; "" for a store of another kind."""
+    return str(getattr(_innermost(store), "host", ""))
+
+
+def store_place(store: Any) -> str:
+    """The same with the port, as host:port."""
+    inner = _innermost(store)
+    return f"{inner.host}:{inner.port}" if getattr(inner, "host", "") else ""
+
+
+def _innermost(store: Any) -> Any:
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
-    return str(getattr(store, "host", ""))
+    return store

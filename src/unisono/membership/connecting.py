@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["connect"]
 
 _LOOK_S = 0.02
-_CAUSE_S = 2.5
-"""How long to look for the reason why a connection has failed: sentinels need so long at most."""
+_CAUSE_S = 1.0
+"""How long to look for the reason why a connection has failed, beyond the time for which hosts may be silent: sentinels
+need so long at most.
+"""
 
 
 def connect(make: Callable[[], Carrier], far: Far, met: Met, rank: int, deadline: float) -> Carrier:
@@ -35,7 +37,7 @@ def connect(make: Callable[[], Carrier], far: Far, met: Met, rank: int, deadline
     try:
         while not attempt.over.wait(_LOOK_S):
             _check_peers(far, met, rank)
-        until = time.monotonic() + _CAUSE_S
+        until = time.monotonic() + far.silent_s + _CAUSE_S
         while attempt.made is None and time.monotonic() < until:  # a connection breaks before its sentinel says why
             _check_peers(far, met, rank)
             time.sleep(_LOOK_S)
@@ -61,7 +63,9 @@ def _check_peers(far: Far, met: Met, rank: int) -> None:
         how = far.left(peer) if peer != rank else None
         if how is not None and how.how in (DepartureKind.RAISED, DepartureKind.DIED):
             identity = (met.identities or {}).get(peer)
-            raise PeerGone(peer, identity.pid if identity else met.arena.board(peer).pid, how, rank, "init()")
+            raise PeerGone(
+                peer, identity.pid if identity else met.arena.board(peer).pid, how, rank, "init()", met=False
+            )
 
 
 class _Attempt:

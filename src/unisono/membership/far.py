@@ -15,7 +15,7 @@ from ..channel import remaining
 from ..engine.layout import PAGE
 from ..errors import ArgumentError
 from ..records import Departure, DepartureKind
-from ..sentinel.liveness import BEAT_S, SILENT_S
+from ..sentinel.liveness import BEAT_S
 from ..sentinel.local import CREDENTIALS, MOST_BYTES_LOCAL
 
 if TYPE_CHECKING:
@@ -39,10 +39,14 @@ class Far:
     the others count it as lost, and ranks on other hosts count as gone here.
     """
 
-    def __init__(self, arena: Arena, hosts: Hosts, rank: int, name: str, deadline: float | None = None) -> None:
-        """Connect to the sentinel that serves at this name. Raises OSError where none does, ArgumentError where it is
-        another user's.
+    def __init__(
+        self, arena: Arena, hosts: Hosts, rank: int, name: str, silent_s: float, deadline: float | None = None
+    ) -> None:
+        """Connect to the sentinel that serves at this name. silent_s: how long hosts may be silent.
+
+        Raises OSError where no sentinel serves, ArgumentError where it is another user's.
         """
+        self.silent_s = silent_s
         self._arena, self._hosts, self._rank, self._pid = arena, hosts, rank, os.getpid()
         self._socket, self.sentinel_pid = _connect(name, deadline)
         self._lock = threading.RLock()
@@ -58,6 +62,8 @@ class Far:
         self._lost: dict[int, str] = {}
         self._left: dict[int, Departure] = {}
         self._cut_off: str | None = None
+        self._crash = ""
+        """Why the sentinel has ended, in its own words."""
         self._looked_at = self._silent_s = 0.0
         self._pinged = self._ended = self._gave_up = False
         """Of the sentinel: whether it was asked for a word, has hung up, has been silent for too long."""
@@ -216,9 +222,9 @@ class Far:
         if self._silent_s >= BEAT_S and not self._pinged:
             self._pinged = True
             self._say(["ping"])
-        elif self._silent_s >= BEAT_S + SILENT_S and not self._gave_up:
+        elif self._silent_s >= BEAT_S + self.silent_s and not self._gave_up:
             self._gave_up = True
-            self._lose_sight(f"has not answered for {SILENT_S:g} s, as if it was stopped")
+            self._lose_sight(f"has not answered for {self.silent_s:g} s, as if it was stopped")
 
     def _hear(self, said: list[object]) -> None:
         match said:
@@ -238,6 +244,8 @@ class Far:
                     self._alarm = self._newest + 1  # the next one, too: perhaps nobody asks just now
             case ["lost", int(host), str(words)]:
                 self._lost[host] = words
+            case ["crashed", str(words)]:
+                self._crash = words
             case ["cut", str(words)]:
                 self._cut_off = self._cut_off or words
 
@@ -245,7 +253,7 @@ class Far:
         self._out.clear()
         if not (self.closed or self._ended):
             self._ended = True
-            self._lose_sight("has ended or hung up")
+            self._lose_sight(f"has crashed: {self._crash}" if self._crash else "has ended or hung up")
 
     def _lose_sight(self, how: str) -> None:
         self._bad_news += 1

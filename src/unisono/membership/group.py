@@ -24,7 +24,7 @@ from ..errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, Uni
 from ..observe.recording import record
 from ..records import CallRecord, DepartureKind
 from ..schedule import Hosts
-from ..units import ranks_text
+from ..units import hints_timeout_s, ranks_text
 from .presence import Presence
 from .span import Span
 
@@ -87,6 +87,8 @@ class Group:
         """By `dispatch.planning.PlanKey`; empty once the group is broken or closed."""
         self.shortcuts: dict[Any, Any] = {}
         """The same plans by `ShortcutKey` or `ListKey` of `dispatch.known`, for the fast paths."""
+        self.kept: dict[Any, Any] = {}
+        """What else calls keep from one to the next, by the class that keeps it; empty as `plans` is."""
         self.worker: Any = None
         """The thread that runs asynchronous calls, after the first of them; see `work`."""
         self.uneven: dict[tuple[str, int], int] = {}
@@ -95,6 +97,8 @@ class Group:
         self.mixed: dict[CallRecord, tuple[int, int]] = {}
         """Calls with tensors in shared memory on some ranks only: how many more of them run staged, and how many after
         the next disagreement; see `dispatch.mixed`."""
+        self.forsaken_since: float | None = None
+        """Since when a rank that waits here has seen a peer shrink a group of which this one was made."""
         self._shrunk: Group | None = None
         self._forsaken: UnisonoError | None = None
         self.door: SupportsClose | None = None
@@ -199,6 +203,7 @@ class Group:
             if above is self:
                 group.break_off(error)
 
+    @hints_timeout_s
     def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
         """A group of those who are left, after ranks of this one have failed. All of them make this call.
 
@@ -257,7 +262,7 @@ class Group:
         self.lock = threading.Lock()
 
     def _stop(self) -> None:
-        self.plans, self.shortcuts = {}, {}
+        self.plans, self.shortcuts, self.kept = {}, {}, {}
         # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 

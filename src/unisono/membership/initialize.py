@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ..carriers.settler import end_threads
 from ..config import Config
 from ..engine.arena import Arena
+from ..engine.meeting_page import meeting_page
 from ..errors import ArgumentError, NotInitialized
 from ..records import DepartureKind
 from ..schedule import Hosts
+from ..units import hints_timeout_s
 from .current import get_default, is_rank_of_run, set_default
 from .group import Group
 from .launch import detect
@@ -32,6 +34,7 @@ _store: Store | None = None
 """Kept because rank 0 may be its server, and torch's own process groups may meet there too."""
 
 
+@hints_timeout_s
 def init(
     rank: int | None = None, size: int | None = None, *, timeout_s: float | None = None, config: Config | None = None
 ) -> Group:
@@ -42,8 +45,10 @@ def init(
     has started is a group of one.
 
     Waits at most timeout_s (else the config's) for the other ranks. Raises WaitTimeout, naming those that did not
-    come, and ArgumentError where arguments and environment contradict each other, where ranks are threads of one
-    process or hosts have no way to each other, and where a launcher has started processes that cannot meet.
+    come, PeerGone for one that died meanwhile, and ArgumentError where arguments and environment contradict each
+    other, or those of other ranks, where ranks are threads of one process or hosts have no way to each other, where
+    another job uses the port, and where a launcher has started processes that cannot meet. After a time-out, all ranks
+    may call it again.
     """
     global _store  # noqa: PLW0603  the default group is one per process, and so is how it came to be
     group = get_default()
@@ -60,18 +65,19 @@ def init(
     launch = detect(os.environ, rank, size)
     config = config or Config.from_env()
     end = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
-    if launch.size == 1:
-        met = Met(Arena.create(1, config), Hosts.one(1))
-    else:
-        store = open_store(launch, end - time.monotonic())
-        try:
-            met = meet(launch.rank, launch.size, store, end - time.monotonic(), config)
-        finally:
-            if isinstance(store, SocketStore):
-                store.close()
-            else:
-                _store = store
-    group = world_group(met, launch.rank, config=config, timeout_s=max(0.0, end - time.monotonic()))
+    with meeting_page(launch.rank, launch.size):
+        if launch.size == 1:
+            met = Met(Arena.create(1, config), Hosts.one(1))
+        else:
+            store = open_store(launch, end - time.monotonic())
+            try:
+                met = meet(launch.rank, launch.size, store, end - time.monotonic(), config)
+            finally:
+                if isinstance(store, SocketStore):
+                    store.close()
+                else:
+                    _store = store
+        group = world_group(met, launch.rank, config=config, timeout_s=max(0.0, end - time.monotonic()))
     set_default(group)
     return group
 

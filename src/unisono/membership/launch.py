@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..errors import ArgumentError
-from .launchers import Job, find_job, integer
+from .launchers import Job, find_job, integer, job_at_store
 
 __all__ = ["Launch", "detect"]
+
+
+_AT = ("MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,9 @@ class Launch:
 
     kind: `arguments`, `torchrun`, `environment`, `single`, or the name of the launcher; why: what was seen, in words.
     Ranks of more than one process meet either at a key-value store at address:port (store_runs: the launcher runs it
-    already; prefix keeps the keys of one start apart from those of the next), or at such a store whose address rank 0
-    tells by MPI (by_mpi), or, where job is set, at a Unix socket named after that job.
+    already; prefix keeps the keys of one start apart from those of the next, and of other jobs that use it), or at such
+    a store whose address rank 0 tells by MPI (by_mpi), or, where job is set, at a Unix socket named after that job.
+    name: of the job, for other jobs that come to the same address.
     """
 
     rank: int
@@ -31,6 +35,7 @@ class Launch:
     prefix: str = "unisono"
     job: str = ""
     by_mpi: bool = False
+    name: str = ""
 
 
 def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None = None) -> Launch:
@@ -73,12 +78,19 @@ def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None
 def _by_job(launch: Launch, job: Job, environ: Mapping[str, str]) -> Launch:
     if job.size == 1:
         return launch
-    if job.size and "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+    there = [name for name in _AT if name in environ]
+    if len(there) == 1:
+        missing = _AT[_AT.index(there[0]) - 1]
+        raise ArgumentError(
+            f"{there[0]}={environ[there[0]]} is set but {missing} is not: set both, to where all ranks meet, or unset "
+            f"{there[0]}"
+        )
+    if there and job.size:
         return _by_store(launch, environ)
     if job.refusal:
         raise ArgumentError(f"{job.why}, but {job.refusal}")
     if job.address:
-        return replace(launch, address=job.address, port=job.port, prefix=f"unisono/{job.name}")
+        return replace(launch, address=job.address, port=job.port, name=job.everywhere)
     return replace(launch, by_mpi=True) if job.by_mpi else replace(launch, job=job.name)
 
 
@@ -92,10 +104,8 @@ def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
             f"{launch.why}, but MASTER_ADDR and MASTER_PORT, where the ranks meet, are not both set: "
             "start the script with torchrun, or use unisono.run(), which needs neither"
         )
-    return replace(
-        launch,
-        address=environ["MASTER_ADDR"],
-        port=port,
-        store_runs=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        prefix=f"unisono/{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
-    )
+    launch = replace(launch, address=environ["MASTER_ADDR"], port=port, name=job_at_store(environ, launch.size))
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return launch
+    run, start = environ.get("TORCHELASTIC_RUN_ID", "none"), environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return replace(launch, store_runs=True, prefix=f"unisono/{run}/{start}")

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 from ..errors import ArgumentError
 
-__all__ = ["Job", "find_job", "integer"]
+__all__ = ["Job", "find_job", "integer", "job_at_store"]
 
 
 @dataclass(frozen=True)
 class Job:
     """The processes that one launcher has started together, and which of them this one is.
 
-    name: the same on all ranks of the job and on no other job of this host; refusal: why the ranks cannot meet, or "".
+    name: the same on all ranks of the job and on no other job of this host; everywhere: the same on all its hosts, too;
+    refusal: why the ranks cannot meet, or "".
     Ranks of several hosts meet at address:port, or, where by_mpi is set, ask MPI where.
     """
 
@@ -31,6 +33,7 @@ class Job:
     address: str = ""
     port: int = 0
     by_mpi: bool = False
+    everywhere: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class _Launcher:
     nodes: tuple[str, ...] = ()
     first_node: Callable[[Mapping[str, str]], str] | None = None
     """Where rank 0 runs; None: only MPI knows."""
+    names_hosts: bool = False
+    """Is the job's name another one on each host?"""
     needs: str = ""
     """Without this variable the others belong to an enclosing allocation, and launch nothing."""
 
@@ -95,7 +100,7 @@ _LAUNCHERS = (
     _Launcher(
         "Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), _open_mpi_job, "OMPI_COMM_WORLD_LOCAL_SIZE"
     ),
-    _Launcher("MPICH", "PMI_RANK", ("PMI_SIZE",), _mpich_job, "MPI_LOCALNRANKS"),
+    _Launcher("MPICH", "PMI_RANK", ("PMI_SIZE",), _mpich_job, "MPI_LOCALNRANKS", names_hosts=True),
     _Launcher(
         "Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), _slurm_job,
         nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"), first_node=_first_node, needs="SLURM_STEP_ID",
@@ -122,6 +127,19 @@ def find_job(environ: Mapping[str, str]) -> Job | None:
     return next((job for job in agreed if not job.refusal), jobs[0] if jobs else None)
 
 
+def job_at_store(environ: Mapping[str, str], size: int) -> str:
+    """What a job of so many ranks calls itself at a store where others might meet, too; "" where nothing names it.
+
+    A launcher that has started another number of processes has not started this job, or only a part of it.
+    """
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return f"torchrun {environ['TORCHELASTIC_RUN_ID']}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    with suppress(ArgumentError):  # it concerns only who asks for the rank
+        job = find_job(environ)
+        return job.everywhere if job is not None and job.size == size else ""
+    return ""
+
+
 def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
     rank = integer(environ, launcher.rank)
     if rank is None or (launcher.needs and launcher.needs not in environ):
@@ -135,7 +153,8 @@ def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
     if not 0 <= rank < size:
         raise ArgumentError(f"{why}, but a rank is at least 0 and below the size")
     name = launcher.job(environ) if launcher.job else ""
-    job = Job(launcher.name, rank, size, why, f"{launcher.name} {name}")
+    everywhere = launcher.name if launcher.names_hosts else f"{launcher.name} {name}".rstrip()
+    job = Job(launcher.name, rank, size, why, f"{launcher.name} {name}", everywhere=everywhere)
     local, nodes = integer(environ, launcher.local_size), _first(environ, launcher.nodes)
     if local not in (None, size) or nodes not in ("", "1"):
         if launcher.first_node is None:

@@ -16,7 +16,7 @@ from ..engine.process import start_ticks
 from ..engine.sub_arena import SubArena
 from ..errors import ArgumentError, OutOfMemory, PeerFailed, WaitTimeout
 from ..records import DepartureKind
-from ..units import ranks_text, seconds
+from ..units import hints_timeout_s, ranks_text, seconds
 from .current import get_default, set_default
 from .door import ANY, job_name, socket_name
 from .group import Group
@@ -77,6 +77,7 @@ def _are_ranks(said: list[Any], size: int) -> bool:
     return all(type(rank) is int and 0 <= rank < size for rank in said) and sorted({*said}) == said
 
 
+@hints_timeout_s
 def join(
     door: str | None = None,
     *,
@@ -175,6 +176,9 @@ def _take_place(arena: Arena, offer: Offer, config: Config) -> Group:
         world.break_off(PeerFailed(offer.rank, f"has come later, into group {name!r}", offer.rank, "", whole=True))
         memory = world.host.lender.borrow(offer.start, offer.members, mine, of)
         group = Group(memory, mine, name=name, config=world.host.config, parent=world)
+        group.timeout_s, group.made_of = offer.timeout_s, None
+        group.newcomers = tuple(offer.members.index(place) for place in offer.newcomers)
+        until_all_are_in(group, memory, "join()")
     except BaseException as error:
         arena.board(offer.rank).set_gone(DepartureKind.RAISED, f"raised {type(error).__name__}: {error} in join()")
         if world is None:
@@ -182,15 +186,16 @@ def _take_place(arena: Arena, offer: Offer, config: Config) -> Group:
         else:
             world.close()
         raise
-    group.timeout_s, group.made_of = offer.timeout_s, None
-    group.newcomers = tuple(offer.members.index(place) for place in offer.newcomers)
-    until_all_are_in(group, memory)
     return group
 
 
-def until_all_are_in(group: Group, memory: SubArena) -> None:
-    """Wait until all members have begun to use the group's memory, but for those that have gone."""
-    until = time.monotonic() + group.timeout_s
-    for rank in range(group.size):
-        while not memory.used_by(rank) and not group.presence.gone(rank) and time.monotonic() < until:
-            time.sleep(_ASK_S)
+def until_all_are_in(group: Group, memory: SubArena, call: str) -> None:
+    """Wait until all members have begun to use the group's memory, but for those that have gone. Raises WaitTimeout."""
+    began = time.monotonic()
+    while missing := [
+        rank for rank in range(group.size) if not (memory.used_by(rank) or group.presence.gone(rank))
+    ]:  # fmt: skip
+        if (waited_s := time.monotonic() - began) > group.timeout_s:
+            details = " They do not use its memory yet."
+            raise WaitTimeout(call, waited_s, missing, group.rank, details, group.world_ranks)
+        time.sleep(_ASK_S)

@@ -7,7 +7,11 @@ group is handed over by the kernel, between processes that it knows.
 from __future__ import annotations
 
 import json
+import os
 import re
+import secrets
+import socket
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from ipaddress import ip_address
@@ -18,15 +22,16 @@ from ..errors import ArgumentError
 from ..schedule import Hosts
 from .identity import MOST_NAME, Identity
 
-__all__ = ["MeetingVerdict", "SentinelNotice", "read_identity", "write_identity"]
+__all__ = ["MeetingNotice", "MeetingVerdict", "SentinelNotice", "read_identity", "write_identity"]
 
 _MOST_BYTES = 60 << 10
 """Of a verdict: less than a `PlainChannel` takes in."""
 _MOST_TEXT, _MOST_NUMBER, _PORTS = 500, 1 << 63, 1 << 16
 _NAME = re.compile(r"unisono-[0-9a-f]{32}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
+_MEETING = re.compile(r"[0-9a-f]{16}")
 _BESIDE_HOSTS = {"names", "neighbours", "secret", "toward"}
-_COMMON = re.compile(r"([-+.:e\d]{1,60} [a-z]{1,20})?")
+_COMMON = re.compile(r"([-+.:e\d]{1,60} [a-z]{1,20} [-+.e\d]{1,24})?")
 
 _brief = Repr()
 _brief.maxstring = _brief.maxother = 80
@@ -34,8 +39,8 @@ _brief.maxstring = _brief.maxother = 80
 
 @dataclass(frozen=True)
 class MeetingVerdict:
-    """What the first rank of a host tells others. One of: hosts, who shares a host; name, of the socket where it hands
-    out the memory; proven, the ranks that have got it; reason, why there is no group; full, the same for want of
+    """What a rank tells others. One of: hosts, who shares a host; name, of the socket where the first rank of a host
+    hands out the memory; proven, the ranks that have got it; reason, why there is no group; full, the same for want of
     memory; missing, the ranks that have not come; dead, those that have died.
 
     With hosts, as they are in the end: their names; neighbours, how many ranks are on the machine of each; secret, what
@@ -87,6 +92,45 @@ class MeetingVerdict:
         raise _refusal(teller, said, "no verdict")
 
 
+@dataclass(frozen=True)
+class MeetingNotice:
+    """What rank 0 tells of the meeting that it holds now.
+
+    name: no other meeting has it. size: how many ranks it waits for. job: the name of the job, or "". host, pid,
+    program: of rank 0, for messages.
+    """
+
+    name: str
+    size: int
+    job: str
+    host: str
+    pid: int
+    program: str
+
+    @classmethod
+    def mine(cls, size: int, job: str) -> MeetingNotice:
+        """The notice of a new meeting of this process."""
+        program = os.path.basename(sys.argv[0] if sys.argv else "")[:_MOST_TEXT]
+        return cls(secrets.token_hex(8), size, job[:_MOST_TEXT], socket.gethostname(), os.getpid(), program)
+
+    @property
+    def who(self) -> str:
+        """Rank 0, in words."""
+        return f"process {self.pid}{self.program and f' ({self.program})'} on host {self.host}"
+
+    def text(self) -> str:
+        """As it stands at the store."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, said: bytes) -> MeetingNotice:
+        """The notice of rank 0. Raises ArgumentError if these bytes are none."""
+        told = _fields(said)
+        if _has_kinds(cls, told) and _MEETING.fullmatch(told["name"]) and told["size"]:
+            return cls(**told)
+        raise _refusal(0, said, "no notice of a meeting")
+
+
 class SentinelNotice(NamedTuple):
     """Where the sentinel of a host is. name: of the socket for its ranks. address, port: for other sentinels."""
 
@@ -122,16 +166,17 @@ def write_identity(identity: Identity) -> str:
 def read_identity(rank: int, said: bytes) -> Identity:
     """Who a rank says it is. Raises ArgumentError if these bytes are no identity."""
     told = _fields(said)
-    kinds = {field.name: str if field.type == "str" else int for field in fields(Identity)}
-    if (
-        {key: type(value) for key, value in told.items()} != kinds
-        or not all(
-            len(value) <= _MOST_TEXT if type(value) is str else 0 <= value < _MOST_NUMBER for value in told.values()
-        )
-        or not (_is_address(told["address"]) and _COMMON.fullmatch(told["common"]))
-    ):
-        raise _refusal(rank, said, "no identity of a process")
-    return Identity(**told)
+    if _has_kinds(Identity, told) and _is_address(told["address"]) and _COMMON.fullmatch(told["common"]):
+        return Identity(**told)
+    raise _refusal(rank, said, "no identity of a process")
+
+
+def _has_kinds(record: type[Identity | MeetingNotice], told: dict[str, Any]) -> bool:
+    """Has each field of this record, and nothing else, a text or a number of a sensible length?"""
+    kinds = {field.name: str if field.type == "str" else int for field in fields(record)}
+    return {key: type(value) for key, value in told.items()} == kinds and all(
+        len(value) <= _MOST_TEXT if type(value) is str else 0 <= value < _MOST_NUMBER for value in told.values()
+    )
 
 
 def _fields(said: bytes) -> dict[str, Any]:

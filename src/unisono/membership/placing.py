@@ -15,7 +15,7 @@ from .identity import HOST_ID, MOST_NAME, Identity
 
 __all__ = ["common_settings", "host_names", "place", "remark", "way_between", "why_refused"]
 
-_COMMON = ("link", "carrier")
+_COMMON = ("link", "carrier", "host_silence_s")
 """The settings that all ranks of several hosts must have in common. What shapes calls inside a host is each host's own:
 machines differ in what is best on them.
 """
@@ -49,7 +49,7 @@ def host_names(identities: Mapping[int, Identity], hosts: Hosts) -> tuple[str, .
 
 def common_settings(config: Config) -> str:
     """The settings that hosts must have in common, as an identity has them."""
-    return f"{config.link.latency_s!r}:{config.link.bytes_per_s!r} {config.carrier}"
+    return f"{config.link.latency_s!r}:{config.link.bytes_per_s!r} {config.carrier} {config.host_silence_s!r}"
 
 
 def why_refused(identities: Mapping[int, Identity], apart: Collection[int] = ()) -> str:

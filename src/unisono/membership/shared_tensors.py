@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..errors import ArgumentError, DTypeError
+from ..engine.tensors import as_bits, check_is_tensor
+from ..errors import ArgumentError
 from .group import Group
 from .initialize import group_or_default
 
@@ -29,14 +30,13 @@ def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
     tensor: a contiguous CPU tensor, parameters included; views of it made before keep the old memory. Returns it.
     Raises DTypeError where it is no tensor, ArgumentError where it is no contiguous CPU tensor, OutOfMemory.
     """
-    if not isinstance(tensor, torch.Tensor):
-        raise DTypeError(f"tensor: expected a torch.Tensor, got {type(tensor).__name__}")
+    check_is_tensor("tensor", tensor)
     if not tensor.is_cpu or not tensor.is_contiguous():
         raise ArgumentError(
             "tensor: only contiguous CPU tensors can be moved to shared memory; call .cpu().contiguous() first"
         )
     moved = empty(tuple(tensor.shape), dtype=tensor.dtype, group=group)
     with torch.no_grad():
-        moved.copy_(tensor)
+        as_bits(moved).copy_(as_bits(tensor))
         tensor.data = moved
     return tensor

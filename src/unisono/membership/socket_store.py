@@ -6,7 +6,6 @@ rank it is, and the identity, which must be that of the process there; nobody el
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import socket
@@ -15,53 +14,66 @@ from contextlib import suppress
 from hashlib import sha256
 
 from ..channel import PlainChannel
-from ..errors import ArgumentError, WaitTimeout
+from ..engine.board import MAX_RANKS
+from ..engine.meeting_page import waits
+from ..engine.process import start_ticks
+from ..errors import ArgumentError
 from .identity import Identity
 from .local_sockets import WAITING, accept, connect, listen
+from .meetings import END
 from .notices import MeetingVerdict, read_identity
+from .unmet import died, missing, twice, verdict_of
 
 __all__ = ["SocketStore"]
 
 _RETRY_S = 0.005
 _RANK = re.compile(r"rank (0|[1-9]\d{0,3})")
-_OF_RANK_0 = ("rank 0", "verdict", "host 0", "hosts")
+_OF_RANK_0 = ("rank 0", "verdict", "host 0", END)
 _MOST_SILENT = 128
 """Connections that may be open and have not said which rank they are. A rank says it as soon as it is connected."""
-_meetings = itertools.count(1)
-"""Numbers this process's stores: all ranks of a job make the same number of them."""
 
 
 class SocketStore:
     """The part of torch's Store that a meeting needs, over a Unix socket named after the job.
 
-    Nothing outlives the processes, two jobs have two names, and the kernel says whose processes are connected. Raises
-    ArgumentError where the name is taken, WaitTimeout where rank 0 does not come.
+    Nothing outlives the processes, two jobs have two names, and the kernel says whose processes are connected. Where
+    rank 0 leaves a meeting without a word, a rank connects again: it came when that meeting was over. Raises
+    ArgumentError where the name is taken, WaitTimeout where rank 0 does not come, PeerGone where it has died.
     """
 
     def __init__(self, job: str, rank: int, timeout_s: float) -> None:
-        start, deadline = time.monotonic(), time.monotonic() + timeout_s
+        self._start, self._deadline = time.monotonic(), time.monotonic() + timeout_s
         # Hashed, because a name has at most 107 bytes.
-        name = "unisono " + sha256(f"{os.getuid()} {job} {next(_meetings)}".encode()).hexdigest()
+        self._name = "unisono " + sha256(f"{os.getuid()} {job}".encode()).hexdigest()
+        self.where = f"the socket of job {job}"
+        self._job, self._rank, self._home = job, rank, Identity.mine()
         self._values: dict[str, str] = {}
-        self._deadline, self._home = deadline, Identity.mine()
+        self._own: tuple[str, str] | None = None
+        """What this rank has told of itself."""
         self._peers: list[PlainChannel] = []
         """The ranks that have come; on other ranks, rank 0."""
         self._silent: list[PlainChannel] = []
         """Who has connected, and said nothing yet."""
         self._listener: socket.socket | None = None
-        if rank == 0:
-            try:
-                self._listener = listen(name)
-            except OSError as error:
-                raise ArgumentError(f"another process is rank 0 of the job {job} already: {error}") from error
+        if rank:
+            self._connect()
             return
+        try:
+            self._listener = listen(self._name)
+        except OSError as error:
+            raise ArgumentError(f"another process is rank 0 of the job {job} already: {error}") from error
+
+    def _connect(self) -> None:
+        """Connect to rank 0, once it listens."""
+        waits((0,), "to begin the meeting", self.where)
         while True:
             with suppress(OSError):  # rank 0 is late
-                self._peers = [connect(name, deadline)]
+                peer = connect(self._name, self._deadline)
+                self._peers, self._pid, self._ticks = [peer], peer.peer.pid, start_ticks(peer.peer.pid)
                 return
-            if time.monotonic() >= deadline:
-                details = f" No process of this network namespace and user is rank 0 of the job {job}."
-                raise WaitTimeout("init()", time.monotonic() - start, (0,), rank, details)
+            if time.monotonic() >= self._deadline:
+                details = f" No process of this network namespace and user is rank 0 of the job {self._job}."
+                raise missing((0,), self._rank, time.monotonic() - self._start, details)
             time.sleep(_RETRY_S)
 
     def set(self, key: str, value: str) -> None:
@@ -70,13 +82,32 @@ class SocketStore:
         for peer in self._peers:
             self._send(peer, key, value)
 
+    def set_first(self, key: str, value: str) -> bytes:
+        """Set a key that is not set; what it is set to then. Ranks but rank 0 say who they are, or why they end the
+        meeting; which word of several counts, rank 0 decides.
+        """
+        self._take_in()
+        if key not in self._values:
+            self.set(key, value)
+            self._own = self._own or (key, value)
+        return self.get(key)
+
     def check(self, keys: list[str]) -> bool:
         """Are these keys set? Raises RuntimeError, as torch's stores do, where rank 0 has gone."""
         self._take_in()
         there = all(key in self._values for key in keys)
         if not there and not self._peers and self._listener is None:
-            raise RuntimeError("rank 0 has ended the meeting")
+            self._come_again()
         return there
+
+    def _come_again(self) -> None:
+        """Connect to rank 0 once more, if it has left this rank without a word, and is there. Raises RuntimeError."""
+        if self._own is None or len(self._values) > 1 or not self._pid:
+            raise RuntimeError("rank 0 has ended the meeting")
+        if start_ticks(self._pid) != self._ticks:
+            raise died(0, self._pid, self._rank)
+        self._connect()
+        self._send(self._peers[0], *self._own)
 
     def get(self, key: str) -> bytes:
         """The value of a key that is set."""
@@ -91,7 +122,7 @@ class SocketStore:
             for _ in range(WAITING):
                 if (peer := accept(self._listener)) is not None:
                     self._silent.append(peer)
-        self._peers = [peer for peer in self._peers if _stays(peer)]
+        self._peers = [peer for peer in self._peers if self._hear_end(peer)]
         self._silent = [peer for peer in self._silent if not self._let_in(peer)]
         for peer in self._silent[:-_MOST_SILENT]:
             peer.close()
@@ -109,9 +140,10 @@ class SocketStore:
         pair = _pair(message.value)
         if pair is None or pair[0] in _OF_RANK_0 or not self._is_of(*pair, peer):
             peer.close()
-        elif pair[0] in self._values:
-            reason = f"another process of this job has come as {pair[0]} already: {self._values[pair[0]]}"
-            self._send(peer, "verdict", MeetingVerdict(reason=reason).text())
+        elif self._values.get(pair[0], pair[1]) != pair[1]:
+            there = read_identity(int(pair[0].removeprefix("rank ")), self._values[pair[0]].encode())
+            error = twice(self.where, int(pair[0].removeprefix("rank ")), f"process {there.pid} on {there.where}")
+            self._send(peer, END, verdict_of(error, 0).text())
             peer.close()
         else:
             for key, value in self._values.items():
@@ -119,6 +151,23 @@ class SocketStore:
             self.set(*pair)
             self._peers.append(peer)
         return True
+
+    def _hear_end(self, peer: PlainChannel) -> bool:
+        """Is a rank still connected, and silent, as it should be, but for a word why it ends the meeting?"""
+        try:
+            message = peer.poll()
+            if message is None:
+                return True
+        except EOFError:
+            message = None
+        pair = _pair(message.value) if message is not None else None
+        peer.close()
+        if pair is not None and pair[0] == END and END not in self._values:
+            with suppress(ArgumentError):
+                said = MeetingVerdict.read(pair[1].encode(), MAX_RANKS)
+                if not (said.hosts or said.name or said.proven):
+                    self.set(*pair)
+        return False
 
     def _read(self, peer: PlainChannel) -> bool:
         """Take in what rank 0 has sent. False where it has gone, or what it says is nothing that rank 0 says."""
@@ -157,14 +206,3 @@ def _pair(said: object) -> tuple[str, str] | None:
         case [str(key), str(value)] if key in _OF_RANK_0 or _RANK.fullmatch(key):
             return key, value
     return None
-
-
-def _stays(peer: PlainChannel) -> bool:
-    """Is a rank still connected, and silent, as it should be?"""
-    try:
-        if peer.poll() is None:
-            return True
-    except EOFError:
-        pass
-    peer.close()
-    return False

@@ -25,7 +25,8 @@ _ASK_S = 0.0005
 class _Steps(Protocol):
     """See `dispatch.span_steps.Steps`."""
 
-    nbytes: int
+    @property
+    def nbytes(self) -> int: ...
 
     def close(self) -> None: ...
 

@@ -18,8 +18,8 @@ from .span import Span
 __all__ = ["MOST_NAMED", "agree_on_failed", "check_left_out", "go_on", "shrink"]
 
 _ASK_S = 0.0002
-_NO_ROOM = 1
-"""In place of a region's start, which is at the beginning of a page."""
+_LENDS_NONE = 1
+"""In place of a region's start, which is at the beginning of a page. It stays: other ranks may have gone on by it."""
 MOST_NAMED = 6
 """How many members the name of such a group lists."""
 
@@ -46,13 +46,14 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     _end_calls(group, leave_out)
     failed, missing = _agree(group, Topic.SHRINK, leave_out, began + allowed_s)
     if missing:
-        waited_s = time.monotonic() - began
-        raise WaitTimeout("shrink()", waited_s, sorted(missing), group.rank, "", _named(group))
+        raise _late(group, began, missing)
     check_left_out(group)
     members = [rank for rank in range(group.size) if rank not in failed]
-    world_ranks = [group.world_ranks[rank] for rank in members]
-    here = group.hosts.restrict(members).beside(members.index(group.rank))
-    return go_on(group, _region(group, members, world_ranks, here), members)
+    return go_on(group, _region(group, members, began, began + allowed_s), members)
+
+
+def _late(group: Group, began: float, missing: Iterable[int], details: str = "") -> WaitTimeout:
+    return WaitTimeout("shrink()", time.monotonic() - began, sorted(missing), group.rank, details, _named(group))
 
 
 def _end_calls(group: Group, leave_out: Set[int]) -> None:
@@ -124,26 +125,43 @@ def _agree(group: Group, topic: Topic, leave_out: Set[int], deadline: float) -> 
     return mine.failed, frozenset()
 
 
-def _region(group: Group, members: list[int], world_ranks: list[int], here: Sequence[int]) -> SubArena:
-    """The memory of the smaller group. The first member here lends it; if it dies before it has, the next one does."""
-    lender = group.host.lender
+def _region(group: Group, members: list[int], began: float, deadline: float) -> SubArena:
+    """The memory of the smaller group: of the first member here that lends it.
+
+    A member that ends before it has lent memory, or cannot lend any, is passed over, for good. Raises WaitTimeout.
+    """
+    lender, mine = group.host.lender, members.index(group.rank)
     lender.collect()
-    mine = members.index(group.rank)
-    for number in here[: here.index(mine)]:
+    world_ranks = [group.world_ranks[rank] for rank in members]
+    here = group.hosts.restrict(members).beside(mine)
+    for number in here:
         candidate = members[number]
         board = group.host.arena.board(candidate)
+        if number == mine and board.region is None and (arena := _lend(group, world_ranks, mine, here)):
+            return arena
         while (start := board.region) is None and not group.presence.left(candidate):
+            if time.monotonic() > deadline:
+                raise _late(group, began, [candidate], " It is to lend the memory: let it go on, or end it.")
             time.sleep(_ASK_S)
         start = start or board.region  # it may have lent it before it went
-        if start == _NO_ROOM:
-            raise OutOfMemory(f"the shared memory of rank {candidate} has no room for a group: free tensors there")
-        if start is not None:
+        if start not in (None, _LENDS_NONE):
             return lender.borrow(start, world_ranks, mine, number, here)
+    raise OutOfMemory(
+        f"the shared memory of {ranks_text([members[number] for number in here], MOST_NAMED)} has no room for a group, "
+        "or these ranks failed in shrink(): start the job again"
+    )
+
+
+def _lend(group: Group, world_ranks: Sequence[int], mine: int, here: Sequence[int]) -> SubArena | None:
+    """Lend memory for the smaller group; None if there is no room for it. What fails here, the other ranks hear."""
     board = group.host.arena.board(group.rank)
     try:
-        arena = lender.lend(world_ranks, mine, here)
-    except OutOfMemory:
-        board.set_region(_NO_ROOM)
+        arena = group.host.lender.lend(world_ranks, mine, here)
+        board.set_region(arena.start)
+    except BaseException as error:
+        if board.region is None:
+            board.set_region(_LENDS_NONE)
+        if isinstance(error, OutOfMemory):
+            return None
         raise
-    board.set_region(arena.start)
     return arena

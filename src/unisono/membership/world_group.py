@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..channel import LONGEST_S
 from ..config import Config
+from ..engine.meeting_page import waits
 from ..engine.process import start_ticks
-from ..errors import ArgumentError, InternalError, PeerGone, WaitTimeout
-from ..records import Departure, DepartureKind, digest
+from ..errors import ArgumentError, InternalError, PeerGone
+from ..records import DepartureKind, digest
+from .asked_store import AskedStore, at_store
 from .connecting import connect
 from .group import Group
 from .measured_link import agreed_link
 from .met import Met
 from .notices import SentinelNotice
 from .span import Span
+from .unmet import died, missing
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -44,7 +49,7 @@ def world_group(
     if met.store is None:
         raise InternalError("ranks of several hosts have met without a store")
     deadline = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
-    far = _Joining(met, rank, met.store, deadline).far()
+    far = _Joining(met, rank, met.store, config.host_silence_s, deadline).far()
     try:
         carrier = _mpi(met, rank) if config.carrier == "mpi" else _gloo(met, rank, met.store, far, deadline)
     except BaseException as error:
@@ -72,6 +77,8 @@ def _gloo(met: Met, rank: int, store: Store, far: Far, deadline: float) -> Carri
     from ..carriers.gloo import GlooCarrier
 
     left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
+
+    waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
 
     def make() -> Carrier:
         return GlooCarrier(PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s)
@@ -101,8 +108,9 @@ def _mpi(met: Met, rank: int) -> Carrier:
 class _Joining:
     """How the sentinels of all hosts come to know each other, and this rank its own."""
 
-    def __init__(self, met: Met, rank: int, store: Store, deadline: float) -> None:
-        self._met, self._rank, self._store, self._deadline = met, rank, store, deadline
+    def __init__(self, met: Met, rank: int, store: Store, silent_s: float, deadline: float) -> None:
+        self._met, self._rank, self._store = met, rank, store
+        self._silent_s, self._deadline = silent_s, deadline
         self._began = time.monotonic()
         self._host = met.hosts.host_of(rank)
 
@@ -114,7 +122,7 @@ class _Joining:
             name = self._start()
         else:
             name = self._said(self._host).name
-        return Far(self._met.arena, self._met.hosts, self._rank, name, self._deadline)
+        return Far(self._met.arena, self._met.hosts, self._rank, name, self._silent_s, self._deadline)
 
     def _start(self) -> str:
         from ..sentinel.start import Sentinel
@@ -123,7 +131,7 @@ class _Joining:
         name = f"unisono-{secrets.token_hex(16)}"
         ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
         sentinel = Sentinel.start(
-            met.arena.fd, met.hosts, self._host, ranks, met.address, met.secret, name, self._deadline
+            met.arena.fd, met.hosts, self._host, ranks, met.address, met.secret, name, self._silent_s, self._deadline
         )
         try:
             self._store.set(f"sentinel {self._host}", SentinelNotice(name, *sentinel.address).text())
@@ -137,22 +145,20 @@ class _Joining:
     def _said(self, host: int) -> SentinelNotice:
         """What the first rank of a host has told of its sentinel."""
         key, first = f"sentinel {host}", self._met.hosts.members[host][0]
-        try:
-            while not self._store.check([key]):
+        look = partial(self._check, first)
+        store = AskedStore(self._store, self._deadline, look)
+        waits([first], "to start the sentinel of its host", store.where)
+        with closing(store), at_store(store.where, self._rank, self._began, look):
+            while not store.check([key]):
                 if time.monotonic() > self._deadline:
-                    raise self._timeout(first, " Its host's sentinel has not come.")
-                self._check(first)
+                    waited_s = time.monotonic() - self._began
+                    raise missing((first,), self._rank, waited_s, " Its host's sentinel has not come.")
+                look()
                 time.sleep(_ASK_S)
-            return SentinelNotice.read(self._store.get(key), first)
-        except RuntimeError as error:
-            self._check(first)
-            raise self._timeout(first, f" The store where the ranks meet has gone: {error}.") from error
+            return SentinelNotice.read(store.get(key), first)
 
     def _check(self, first: int) -> None:
         """Raise PeerGone if that rank is on this host, and has ended."""
         there = (self._met.identities or {}).get(first)
         if there is not None and start_ticks(there.pid) != there.ticks:
-            raise PeerGone(first, there.pid, Departure(DepartureKind.DIED, "died"), self._rank, "init()")
-
-    def _timeout(self, missing: int, details: str) -> WaitTimeout:
-        return WaitTimeout("init()", time.monotonic() - self._began, (missing,), self._rank, details)
+            raise died(first, there.pid, self._rank)

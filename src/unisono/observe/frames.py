@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
+
+from ..engine.user_code import PACKAGE, TORCH, is_users
 
 __all__ = ["shown"]
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_torch = find_spec("torch")  # who looks at a job from outside does without importing it
-_TORCH = os.path.dirname(_torch.origin if _torch and _torch.origin else "torch/") + os.sep
-_PYTHON = os.path.dirname(os.__file__) + os.sep
-
+_OF_TORCH = tuple(f'  File "{path}' for path in TORCH)
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?+) in ')
 
 
@@ -31,8 +27,8 @@ def shown(threads: Sequence[Sequence[str]]) -> tuple[str, str]:
 
 
 def _outside(thread: Sequence[str]) -> list[str]:
-    stack = [line for line in thread if not line.startswith((f'  File "{_PACKAGE}', '  File "<'))]
-    while stack and stack[0].startswith(f'  File "{_TORCH}'):
+    stack = [line for line in thread if not line.startswith((f'  File "{PACKAGE}', '  File "<'))]
+    while stack and stack[0].startswith(_OF_TORCH):
         del stack[0]
     return stack
 
@@ -40,8 +36,4 @@ def _outside(thread: Sequence[str]) -> list[str]:
 def _user_line(line: str) -> str:
     """The file:line of a frame that is the user's; otherwise empty."""
     frame = _FRAME.match(line)
-    if frame is None or frame["file"].startswith((_PACKAGE, _TORCH)):
-        return ""
-    if frame["file"].startswith(_PYTHON) and "-packages" not in frame["file"]:
-        return ""
-    return f"{frame['file']}:{frame['line']}"
+    return f"{frame['file']}:{frame['line']}" if frame and is_users(frame["file"]) else ""

@@ -13,7 +13,7 @@ from ..engine.process import parent
 from ..errors import ArgumentError, UnisonoError
 from ..units import plural
 
-__all__ = ["LiveJob", "attached", "find_jobs", "the_job"]
+__all__ = ["LiveJob", "attached", "find_jobs", "processes_of", "the_job"]
 
 _NAME = "/memfd:unisono (deleted)"
 
@@ -39,6 +39,11 @@ def find_jobs(pid: int | None = None) -> list[LiveJob]:
         for inode, holders in found.items()
         if pid is None or any(pid in _line_of(holder) for holder, _ in holders)
     ]
+
+
+def processes_of(pid: int) -> list[int]:
+    """A process of this user, and those that it has started, as far as they are this user's."""
+    return [process for process in sorted(_processes()) if pid in _line_of(process)]
 
 
 def _processes() -> Iterator[int]:

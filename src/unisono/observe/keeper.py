@@ -23,8 +23,8 @@ from ..engine.process import ending_in_words, exit_status, watch_process
 __all__ = ["KeptProcess", "keep", "start_keeper"]
 
 _BOOT = (
-    "import sys; folder, job, host, path, lock = sys.argv[1:]; sys.path.append(path); "
-    f"from {__package__}.keeper import keep; keep(folder, job, int(host))"
+    "import sys; folder, job, host, root, path, lock = sys.argv[1:]; sys.path.append(root); "
+    f"from {__package__}.keeper import keep; keep(folder, job, int(host), path)"
 )
 _AFTERMATH = (
     "import json, sys; folder, job, ended, sys.path[:] = map(json.loads, sys.argv[1:]); "
@@ -44,12 +44,10 @@ def start_keeper(folder: Path, job: str, host: int) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        # The lock goes with the descriptor: it is held as long as the keeper lives.
-        lock.truncate(0)
-        lock.write(json.dumps(sys.path))
-        lock.flush()
-        root = str(Path(__file__).parents[2])
-        words = [sys.executable, "-I", "-S", "-c", _BOOT, str(folder), job, str(host), root, str(lock.fileno())]
+        # The lock goes with the descriptor: it is held as long as the keeper lives. sys.path goes by the command line,
+        # and not by a file: another user may own the folder.
+        paths = [str(Path(__file__).parents[2]), json.dumps(sys.path)]
+        words = [sys.executable, "-I", "-S", "-c", _BOOT, str(folder), job, str(host), *paths, str(lock.fileno())]
         null = subprocess.DEVNULL
         # A session of its own: neither Ctrl-C nor the end of a rank that leads a process group ends it.
         done = subprocess.Popen(
@@ -58,15 +56,17 @@ def start_keeper(folder: Path, job: str, host: int) -> None:
     done.wait()
 
 
-def keep(folder: str, job: str, host: int) -> None:
-    """Wait until all ranks of this host have ended, and go on as `aftermath` where something is left to do."""
+def keep(folder: str, job: str, host: int, path: str) -> None:
+    """Wait until all ranks of this host have ended, and go on as `aftermath` where something is left to do.
+
+    path: sys.path of the ranks, as JSON.
+    """
     if os.fork():  # who has started this need not wait for its end
         os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # what asks the ranks to end must not end this before them
     ended = _wait_for_all(Path(folder), job, host)
     if any(not _says_end(path) for path in ended) or not _is_made(Path(folder), job, ended):
-        path = Path(folder, "calls", f"{job}.keeper-{host}").read_text()
         words = [json.dumps(folder), json.dumps(job), json.dumps(ended), path]
         os.execv(sys.executable, [sys.executable, "-c", _AFTERMATH, *words])  # noqa: S606  this program
     os._exit(0)
@@ -104,9 +104,10 @@ def _processes(folder: Path, job: str, host: int) -> list[KeptProcess]:
 
 
 def _head(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError), path.open() as file:
+    with suppress(OSError, LookupError, TypeError, ValueError), path.open() as file:
         kind, head = json.loads(file.readline())
-        return dict(head) if kind == "head" else {}
+        if kind == "head" and type(head["pid"]) is type(head["ticks"]) is int:
+            return dict(head)
     return {}
 
 

@@ -48,7 +48,7 @@ class MessagePair(NamedTuple):
     @property
     def waited_ns(self) -> int:
         """How long the receiver has waited for the sender to come."""
-        return max(0, self.send.said.entered_ns - self.receive.said.entered_ns)
+        return max(0, min(self.send.said.entered_ns, self.receive.said.left_ns) - self.receive.said.entered_ns)
 
 
 class MessageFlow(NamedTuple):

@@ -18,7 +18,7 @@ from .host_clocks import HostClock
 from .messages import RankMessage, pairs_of
 from .recorded import Recorded
 from .rounds import Stretch, stretches
-from .tracks import RankCall, Track, by_number
+from .tracks import RankCall, Track, by_number, waits_for_last
 
 __all__ = ["events", "write_trace"]
 
@@ -72,9 +72,10 @@ def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
             yield {"ph": "M", "name": "thread_name", "pid": track.rank, "tid": tid, "args": named}
         members = {track.rank: track for track in some}
         for calls in by_number(some).values():
-            late, came = max(calls.items(), key=lambda item: item[1].entered_ns)
+            late, waits = waits_for_last(calls)
+            came = calls[late]
             for rank, call in calls.items():
-                waited_ns = came.entered_ns - call.entered_ns
+                waited_ns = waits[rank]
                 yield _slice(members[rank], tid, call, begin, late, waited_ns)
                 yield from (_inside(one, rank, tid, begin) for one in stretches(members[rank], call))
                 if waited_ns >= _SHOWN_NS and call.left_ns:
@@ -123,12 +124,12 @@ def _slice(track: Track, tid: int, call: RankCall, begin: int, late: int, waited
         name = record.collective if record.collective == "barrier" else f"{record.collective} {format_bytes(nbytes)}"
         args |= {"call": str(record), "bytes": nbytes, "algorithm": record.algorithm, "lowering": record.lowering}
         args["line"] = record.where
-    if waited_ns > 0:
-        args |= {"waited_for": late, "waited_us": waited_ns / 1e3}
     if call.background:
         args["background"] = True
     left_ns = call.left_ns or max((row.began_ns + 1 for row in track.rows.get(call.number, ())), default=0)
     took_ns = max(0, left_ns - call.entered_ns)
+    if waited_ns := min(waited_ns, took_ns):
+        args |= {"waited_for": late, "waited_us": waited_ns / 1e3}
     if not call.left_ns:
         args["unfinished"] = True
     at = {"pid": track.rank, "tid": tid, "ts": (call.entered_ns - begin) / 1e3, "dur": took_ns / 1e3}

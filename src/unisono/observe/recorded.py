@@ -101,19 +101,24 @@ def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, las
     notes = {note["number"]: _note(note) for note in lines["note"]}
     tracks, groups = [], []
     for group in lines["group"]:
-        calls = _calls(place / group["log"], first, last, notes.get)
+        calls = _calls(_beside(place, group["log"]), first, last, notes.get)
         gid = group["gid"]
         which = (group["name"], 0 if gid else group["start"], head["rank"], group["member"], group["size"])
-        rows = _rows(place / group["rows"], first, last, calls) if group.get("rows") else {}
+        rows = _rows(_beside(place, group["rows"]), first, last, calls) if group.get("rows") else {}
         track = Track(*which, calls, over=gid or head["host"], rows=rows, members=group["members"])
         tracks.append(track)
         groups.append(MessageGroup(group["start"], group["since_ns"], group["members"], track.key))
     said = {name: value for name, value in head.items() if name != "clock"}
-    logged = [one for line in lines["messages"] for one in _messages(place / line["log"])]
+    logged = [one for line in lines["messages"] for one in _messages(_beside(place, line["log"]))]
     messages = rank_messages(head["rank"], logged, groups)
     died = lines["died"][0]["words"] if lines["died"] else ""
     ended_ns = max((line["clock"][1] for kind in _ENDS for line in lines[kind]), default=0)
     return Recorded(**said, ended=bool(ended_ns), tracks=tracks, died=died, ended_ns=ended_ns, messages=messages)
+
+
+def _beside(place: Path, name: str) -> Path:
+    """A file in this folder, whatever the notes say: they may be another user's."""
+    return place / Path(name).name
 
 
 def _messages(path: Path) -> list[LoggedMessage]:

@@ -22,6 +22,7 @@ import os
 import socket
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -43,6 +44,8 @@ from .recorded import recorded, this_machine
 
 __all__ = ["RecordedAt", "Recording", "export", "record"]
 
+_WRITTEN_S, _ASK_S = 60.0, 0.01
+"""How long a process waits for another one that writes the trace of a job, and between two looks."""
 _numbers = count()
 
 
@@ -83,7 +86,8 @@ class Recording:
         elif isinstance(arena, Arena):
             job = f"unisono-{os.fstat(arena.fd).st_ino}"
         self._name = f"{job}.rank-{host.rank}.{me}.{next(_numbers)}"
-        self._hosts: list[Host] = []
+        self._hosts: weakref.WeakSet[Host] = weakref.WeakSet()
+        self._followed = count()
         self._file = (place / f"{self._name}.notes").open("x", buffering=1)
         self._owner = me
         self._write(
@@ -101,11 +105,11 @@ class Recording:
 
     def follow(self, host: Host, name: str, gid: int) -> None:
         """Keep the calls of a group, too. gid: its number, if it is over several hosts. Not while it is in a call."""
-        path = self._folder / "calls" / f"{self._name}.{len(self._hosts)}.log"
+        path = self._folder / "calls" / f"{self._name}.{next(self._followed)}.log"
         memory = self._map(path, log_bytes(self._calls), f"calls of group {name!r}")
         if memory is None:
             return
-        self._hosts.append(host)
+        self._hosts.add(host)
         members = list(getattr(host.arena, "members", range(host.size)))
         which = {"name": name, "start": host.arena.start, "gid": gid, "member": host.rank, "size": host.size}
         rows, row_memory = path.with_suffix(".rows"), None
@@ -176,8 +180,17 @@ def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) ->
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    with (folder / "calls" / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Let one process at a time write there. Raises OSError where another one does not end, as it is stopped, say."""
+    with (folder / "calls" / "lock").open("a") as file:
+        until = time.monotonic() + _WRITTEN_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(_ASK_S)
         yield
 
 

@@ -11,7 +11,7 @@ from ..errors import UnisonoError
 from ..records import CallRecord
 from ..schedule import count, lower_bounds
 from .rates import time_inside_ns
-from .tracks import RankCall, Track, by_number
+from .tracks import RankCall, Track, by_number, waits_for_last
 
 __all__ = ["CallKind", "Latecomer", "RankTime", "Series", "TraceReport", "report"]
 
@@ -112,8 +112,8 @@ def _one_call(
     late: dict[int, list[tuple[int, str]]],
 ) -> None:
     """Add one call of all ranks."""
-    rank, last = max(calls.items(), key=lambda item: item[1].entered_ns)
-    waited = sum(last.entered_ns - call.entered_ns for call in calls.values())
+    rank, waits = waits_for_last(calls)
+    last, waited = calls[rank], sum(waits.values())
     if waited >= _LATE_NS and len(calls) == track.size:
         late.setdefault(rank, []).append((waited, last.what.record.where if last.what else ""))
     if last.what is None:

@@ -9,7 +9,7 @@ from ..engine.arena import Arena
 from ..engine.stacks import ask_for_stacks
 from .frames import shown
 
-__all__ = ["Stack", "stack_of"]
+__all__ = ["Stack", "stack_of", "stack_of_process"]
 
 
 class Stack(NamedTuple):
@@ -29,7 +29,12 @@ def stack_of(arena: Arena, rank: int) -> Stack:
         return Stack("", ["  it has not joined yet"])
     if next(arena.notebook(rank).groups(), None) is None:
         return Stack("", ["  no stack: it is on another host, or has left"])
-    answer = ask_for_stacks(board.pid, board.ticks, arena.whereabouts(rank).stacks)
+    return stack_of_process(board.pid, board.ticks, arena.whereabouts(rank).stacks)
+
+
+def stack_of_process(pid: int, ticks: int, number: int) -> Stack:
+    """The same of a process; see `ask_for_stacks`."""
+    answer = ask_for_stacks(pid, ticks, number)
     if not answer.threads:
         return Stack("", [f"  no stack: {answer.silent}"])
     line, frames = shown(answer.threads)

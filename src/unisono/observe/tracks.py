@@ -18,7 +18,7 @@ from ..engine.program import ENTER, Op
 from ..engine.row_log import RowLog
 from ..schedule import BLOCKED
 
-__all__ = ["RankCall", "RankRow", "Track", "by_number", "calls_of", "rows_of", "tracks"]
+__all__ = ["RankCall", "RankRow", "Track", "by_number", "calls_of", "rows_of", "tracks", "waits_for_last"]
 
 
 class RankCall(NamedTuple):
@@ -183,3 +183,14 @@ def by_number(some: Sequence[Track]) -> dict[int, dict[int, RankCall]]:
         for call in track.calls:
             found.setdefault(call.number, {})[track.rank] = call
     return found
+
+
+def waits_for_last(calls: Mapping[int, RankCall]) -> tuple[int, dict[int, int]]:
+    """The rank that came last to a call, and how many nanoseconds each rank has waited for it in there.
+
+    A rank logs a short call behind the word that lets the others go on. If it loses its processor in between, others
+    have left the call before the time that it logs: their wait has ended when they left.
+    """
+    last, came = max(calls.items(), key=lambda item: item[1].entered_ns)
+    ends = {rank: min(came.entered_ns, call.left_ns or came.entered_ns) for rank, call in calls.items()}
+    return last, {rank: max(0, ends[rank] - call.entered_ns) for rank, call in calls.items()}

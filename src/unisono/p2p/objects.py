@@ -11,6 +11,7 @@ from ..codec import decode, encode, to_tensor
 from ..engine.mailbox import ANY_SOURCE, Receive, Send
 from ..errors import ArgumentError, UnisonoError
 from ..membership import Group, group_or_default
+from ..units import hints_timeout_s
 from ..watch import caller
 from .progress_engine import progress_engine
 from .requests import check_receive, check_send
@@ -18,6 +19,7 @@ from .requests import check_receive, check_send
 __all__ = ["recv_object_list", "send_object_list"]
 
 
+@hints_timeout_s
 def send_object_list(
     object_list: list[Any],
     dst: int,
@@ -40,6 +42,7 @@ def send_object_list(
     progress_engine(group).complete([Send(message, dst, _tag(tag))], lambda: f"{words} ({caller()})", timeout_s)
 
 
+@hints_timeout_s
 def recv_object_list(
     object_list: list[Any],
     src: int | None = None,

@@ -29,6 +29,7 @@ _CARRIER_S = 0.001
 """How often a carrier is called that has no thread of its own."""
 _CUT_S = 2.0
 """How long a connection has been lost before it stands for a rank of which nobody has said that it has gone."""
+_ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
 
 
 class ProgressLoop:
@@ -167,7 +168,7 @@ class ProgressLoop:
         return request.done
 
     def _needed(self, request: MessageRequest, group: Group) -> list[int]:
-        """The peers that can serve a request; any one of them is enough."""
+        """The peers that can serve a request; any one of them is enough. None, if only this rank itself can send it."""
         message = request.message if isinstance(request, Receive) else None
         if message is not None:
             return [message.source]
@@ -211,12 +212,14 @@ class ProgressLoop:
         return now - max(stream.news_at, self._noticed_at.setdefault(rank, now)) < _LAST_NEWS_S
 
     def _said(self, request: MessageRequest, ranks: Sequence[int]) -> str:
-        """What these ranks have sent that a receive does not take, in words."""
+        """What these ranks have sent that a receive does not take, in words. No ranks: only this one can send it."""
         if not isinstance(request, Receive):
             return ""
+        alone = "" if ranks else _ALONE
+        ranks = ranks or [self.group.rank]
         tags = self._locked(lambda _: {rank: self._mailbox.unexpected_tags(rank) for rank in ranks}, request)
         sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
-        return "".join(sent)
+        return "".join([alone, *sent])
 
     def _error(self, rank: int, how: Departure | GivenUp, call: str) -> PeerError:
         group = self.group

@@ -23,6 +23,8 @@ _PACE_S = 0.0002
 """Per host: how long after a question the next one follows at the earliest."""
 _MOST_EARLY = 256
 """Groups of which pages are kept before a rank here uses them."""
+_MOST_FORGOTTEN = 4096
+"""Groups of which a host knows that it has forgotten them."""
 _UNKNOWN, _USED, _FORGOTTEN = 0, 1, 2
 
 
@@ -156,6 +158,8 @@ class Copies:
         self._asked.pop(gid, None)
         self._memory.remove(gid)
         self._forgotten[gid] = None
+        if len(self._forgotten) > _MOST_FORGOTTEN:
+            del self._forgotten[next(iter(self._forgotten))]
         for rank in group.members:
             if self._host_of[rank] == self._me:
                 self._tell(rank, ["forgotten", gid])

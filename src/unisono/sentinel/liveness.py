@@ -9,25 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-__all__ = ["BEAT_S", "SILENT_S", "Liveness"]
+__all__ = ["BEAT_S", "Liveness"]
 
-BEAT_S, SILENT_S = 0.25, 1.5
+BEAT_S = 0.25
+"""Between two beats, at most."""
+_BEATS = 6
+"""How many of them a host misses, at least, before it has been silent for too long."""
 _FIRST_S = 5.0
-"""How long a host may take to be heard for the first time."""
+"""How long a host may take to be heard for the first time, at least."""
 _ALL_PAIRS = 32
-_MISSED_S = 0.75
-"""How long a host has been silent when it is missed; then all are asked."""
-_DOUBT_S = 0.75
-"""How much longer a host may be silent where others hear it, and would rather lose this one: the link may be broken."""
-_LATELY_S = 2.4 * BEAT_S
-"""What counts as lately, twice, is less than SILENT_S - BEAT_S: a host that nobody hears is not waited for longer."""
+_GROW_S = 2 * BEAT_S
+"""How long after the first host has been silent for too long all those are lost that are silent then: hosts behind a
+link that is cut are lost together, and a host that is heard again meanwhile is not lost.
+"""
 
 
 class Liveness:
-    """The hosts that live, as one of them, `me`, sees them. told: those that it tells that it lives."""
+    """The hosts that live, as one of them, `me`, sees them. silent_s: how long a host may be silent.
 
-    def __init__(self, hosts: int, me: int, now: float) -> None:
-        self._me = me
+    told: those that it tells that it lives, every beat_s.
+    """
+
+    def __init__(self, hosts: int, me: int, now: float, silent_s: float) -> None:
+        self._me, self._silent_s, self.beat_s = me, silent_s, min(BEAT_S, silent_s / _BEATS)
+        self._missed_s = silent_s / 2
+        """How long a host has been silent when it is missed; then all are asked."""
+        self._doubt_s = silent_s / 2
+        """How much longer a host may be silent where others hear it, and would rather lose this one: the link may be
+        broken.
+        """
+        self._lately_s = 2.4 * self.beat_s
+        """What counts as lately, twice, is less than silent_s - beat_s: a host that nobody hears is not waited for
+        longer.
+        """
+        self._lose_at = float("inf")
+        """When those are lost that have been silent for too long."""
         self.living = list(range(hosts))
         self.told: Collection[int] = ()
         self._until: dict[int, float] = {}
@@ -37,7 +53,7 @@ class Liveness:
         self._heard: dict[int, float] = {}
         self._heard_by: dict[int, dict[int, float]] = {}
         """Of each host: who has said that it hears it, and until when that counts."""
-        self._close_circle(now + _FIRST_S)
+        self._close_circle(now + max(_FIRST_S, silent_s))
 
     @property
     def asked(self) -> Collection[int]:
@@ -49,50 +65,53 @@ class Liveness:
         self._heard[host] = now
         for until in (self._until, self._asked_until):
             if host in until:
-                until[host] = now + SILENT_S
+                until[host] = now + self._silent_s
 
     def believe(self, host: int, hears: bytes, now: float) -> None:
         """That host has said which hosts it has heard lately."""
         bits = int.from_bytes(hears, "little")
         for other in self._until:
             if bits >> other & 1:
-                self._heard_by.setdefault(other, {})[host] = now + _LATELY_S
+                self._heard_by.setdefault(other, {})[host] = now + self._lately_s
 
     def hears(self, now: float) -> bytes:
         """The hosts that this one has heard lately, as bits."""
-        bits = sum(1 << host for host, when in self._heard.items() if now - when < _LATELY_S)
+        bits = sum(1 << host for host, when in self._heard.items() if now - when < self._lately_s)
         return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
     def remove(self, hosts: Iterable[int], now: float) -> None:
         """These hosts are lost or have left."""
         gone = set(hosts)
         self.living = [host for host in self.living if host not in gone]
-        self._close_circle(now + 2 * SILENT_S)
+        self._close_circle(now + 2 * self._silent_s)
 
     def ask_all(self, now: float) -> bool:
         """Begin or end to ask all hosts. True if it begins now."""
-        misses = any(until - _MISSED_S <= now for until in self._until.values())
+        misses = any(until - self._missed_s <= now for until in self._until.values())
         if not misses:
             self._asked_until = {}
         elif not self._asked_until:
             others = set(self.living) - set(self._until) - {self._me}
-            self._asked_until = dict.fromkeys(others, now + _MISSED_S)
+            self._asked_until = dict.fromkeys(others, now + self._missed_s)
             return bool(others)
         return False
 
-    def silent(self, now: float) -> list[int]:
-        """The hosts that have been silent for too long."""
+    def lost(self, now: float) -> list[int]:
+        """The hosts that are lost now: all that are silent, some time after the first one was found."""
         silent = [host for host, until in self._until.items() if until <= now and self._patience(host) <= now]
-        return silent + [host for host, until in self._asked_until.items() if until <= now]
+        silent += [host for host, until in self._asked_until.items() if until <= now]
+        self._lose_at = min(self._lose_at, now + _GROW_S) if silent else float("inf")
+        return silent if now >= self._lose_at else []
 
     def wake_at(self, now: float) -> float:
-        """When a host is missed, or will have been silent for too long, if it stays silent."""
+        """When a host is missed, will have been silent for too long, or is lost, if it stays silent."""
         times = [until if until > now else self._patience(host) for host, until in self._until.items()]
+        found = self._lose_at < float("inf")
         if self._asked_until:
             times += self._asked_until.values()
         elif len(self.living) > _ALL_PAIRS:
-            times = [until - _MISSED_S for until in times]
-        return min(times, default=float("inf"))
+            times = [until - self._missed_s for until in times]
+        return min([self._lose_at, *(when for when in times if when > now or not found)])
 
     def _patience(self, host: int) -> float:
         """When a host has been silent for too long.
@@ -102,7 +121,7 @@ class Liveness:
         """
         until = self._until[host]
         heard_by = any(when > until for by, when in self._heard_by.get(host, {}).items() if by in self.living)
-        return until + _DOUBT_S if heard_by and host < self._me else until
+        return until + self._doubt_s if heard_by and host < self._me else until
 
     def _close_circle(self, first: float) -> None:
         """Choose anew whom to tell and whom to listen to. first: until when who is new has to be heard."""

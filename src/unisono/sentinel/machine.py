@@ -8,16 +8,16 @@ from typing import NamedTuple, TypeAlias
 from ..records import DepartureKind
 from .copies import Copies, HostMemory
 from .gossip import Gossip
-from .liveness import BEAT_S, SILENT_S, Liveness
+from .liveness import BEAT_S, Liveness
 from .wire import Ack, Beat, Body, Datagram, Fact, FactKind, News, Pages, Query, batches
 
 __all__ = ["Asked", "Closed", "Ended", "Event", "Forgot", "Machine", "Pinged", "Registered", "Tick", "Woke"]
 
 _LONGEST_S = 2 * BEAT_S
 """Between two steps. If it was longer, this process was stopped, and the others are not to blame for that."""
-_GROW_S = 2 * BEAT_S
-"""A lost host is told to the ranks so much later than the last one was found: the hosts behind a link that is cut are
-lost together, and which side is the smaller one shows only then."""
+_HEARSAY_S = BEAT_S
+"""How long after the last lost host that others have found the ranks are told: each of the hosts behind a link that is
+cut is found by some, and which side is the smaller one shows only when all are known."""
 _SETTLED_S = 5.0
 """Lost hosts stop to count for the majority so long after they were told."""
 _TELL_S, _LEAVE_S = 1.0, 2.0
@@ -82,19 +82,27 @@ Event: TypeAlias = Tick | Datagram | Ended | Closed | Registered | Forgot | Aske
 
 
 class Machine:
-    """The sentinel of host number `me`. hosts: of each host its ranks; names: of the hosts, for messages.
+    """The sentinel of host number `me`. hosts: of each host its ranks; names: of the hosts, for messages. silent_s: how
+    long a host may be silent.
 
     After each step, `sent` has messages to hosts with the digest that goes with them, and `told` those to ranks here;
     rank None: to all, also to those that connect later. done: it may end.
     """
 
     def __init__(
-        self, hosts: Sequence[Sequence[int]], me: int, names: Sequence[str], memory: HostMemory, now: float
+        self,
+        hosts: Sequence[Sequence[int]],
+        me: int,
+        names: Sequence[str],
+        memory: HostMemory,
+        now: float,
+        silent_s: float,
     ) -> None:
         self._hosts, self._me, self._names, self._memory = hosts, me, names, memory
+        self._silent = f"silent for {silent_s:g} s"
         self._now, self._real = now, now
         host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
-        self._gossip, self._live = Gossip(), Liveness(len(hosts), me, now)
+        self._gossip, self._live = Gossip(), Liveness(len(hosts), me, now, silent_s)
         self._copies = Copies(me, [host_of[rank] for rank in range(len(host_of))], memory, self._send, self._tell)
         self._present = set(hosts[me])
         self._beat_at = now
@@ -202,7 +210,7 @@ class Machine:
             elif kind is FactKind.LEFT and subject != self._me:
                 self._has_left(subject)
             elif kind is FactKind.LOST:
-                self._tell_lost_at = self._now + _GROW_S
+                self._tell_lost_at = self._now + (0.0 if of is None else _HEARSAY_S)
         out = [subject for kind, subject, _, _ in new if kind is not FactKind.GONE]
         self._live.remove(out, self._now)
         for host in out:
@@ -243,10 +251,10 @@ class Machine:
         now = self._now
         if self._live.ask_all(now):
             self._beat_at = now
-        if silent := self._live.silent(now):
-            self._learn([Fact(FactKind.LOST, host) for host in silent])
+        if lost := self._live.lost(now):
+            self._learn([Fact(FactKind.LOST, host) for host in lost])
         if now >= self._beat_at:
-            self._beat_at = now + BEAT_S
+            self._beat_at = now + self._live.beat_s
             for host in self._live.told:
                 self._send(host, self._beat())
             for host in self._live.asked:
@@ -268,7 +276,7 @@ class Machine:
         others = ", ".join(self._names[host] for host in sorted(counts - there - {self._me}))
         minority = 2 * len(there) < len(counts) or (2 * len(there) == len(counts) and min(counts) not in there)
         if not self.cut_off and self._me in lost:
-            self.cut_off = f"this host has been silent for {SILENT_S:g} s, and the others go on without it"
+            self.cut_off = f"this host has been {self._silent}, and the others go on without it"
         elif not self.cut_off and minority:
             self.cut_off = f"this host is cut off from the majority (hosts {others})"
         if self.cut_off:
@@ -278,9 +286,9 @@ class Machine:
                 self._lose(host, f"is on host {self._names[host]} ({_ranks(self._hosts[host])})")
         for host in sorted(lost - set(self._told_lost) - {self._me}):
             self._told_lost[host] = self._now
-            where, silent = f"host {self._names[host]} ({_ranks(self._hosts[host])})", f"silent for {SILENT_S:g} s"
-            self._tell(None, ["lost", host, f"{where} has been {silent}"])
-            self._lose(host, f"is on {where}, which has been {silent}")
+            where = f"host {self._names[host]} ({_ranks(self._hosts[host])})"
+            self._tell(None, ["lost", host, f"{where} has been {self._silent}"])
+            self._lose(host, f"is on {where}, which has been {self._silent}")
 
     def _lose(self, host: int, words: str) -> None:
         """Nothing more comes from the ranks of that host."""

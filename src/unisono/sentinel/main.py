@@ -10,8 +10,10 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from ..engine.arena import Arena
 from .local import Ranks, listen_for_ranks
@@ -25,6 +27,7 @@ __all__ = ["main"]
 _AT_ONCE = 512
 _SOON_S = 0.005
 _BUFFER = 4 << 20
+_MOST_WORDS, _MOST_PLACES = 1000, 5
 
 
 def main(channel_fd: int, arena_fd: int) -> None:
@@ -52,10 +55,22 @@ def main(channel_fd: int, arena_fd: int) -> None:
         return  # the ranks have not met
     introduced = json.loads(line)
     addresses = [(str(host), int(port)) for host, port in introduced["addresses"]]
-    machine = Machine(setup["hosts"], setup["me"], introduced["names"], regions, time.monotonic())
+    machine = Machine(setup["hosts"], setup["me"], introduced["names"], regions, time.monotonic(), setup["silent_s"])
     seal = Seal(bytes.fromhex(setup["secret"]), setup["me"], len(addresses))
-    _Loop(machine, seal, udp, addresses, Ranks(listener, ranks), watching).run()
+    served = Ranks(listener, ranks)
+    try:
+        _Loop(machine, seal, udp, addresses, served, watching).run()
+    except BaseException as error:  # noqa: BLE001  a bug: its ranks tell it, as nobody reads what this process says
+        served.tell(None, ["crashed", _last_words(error)])
+        os._exit(1)
     os._exit(0)  # without the time that an interpreter takes to end
+
+
+def _last_words(error: BaseException) -> str:
+    """An exception, and the calls that have led to it, the last ones."""
+    said = "".join(traceback.format_exception_only(error)).strip()
+    places = [f"{Path(at.filename).name}:{at.lineno} in {at.name}" for at in traceback.extract_tb(error.__traceback__)]
+    return f"{said[:_MOST_WORDS]} ({', '.join(reversed(places[-_MOST_PLACES:]))})"
 
 
 def _udp_socket(address: str) -> socket.socket:

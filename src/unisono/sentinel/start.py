@@ -44,6 +44,7 @@ class Sentinel:
         address: str,
         secret: bytes,
         name: str,
+        silent_s: float,
         deadline: float | None = None,
     ) -> Sentinel:
         """Start the sentinel of host number `me`; it waits to be introduced.
@@ -51,6 +52,7 @@ class Sentinel:
         ranks: of each rank of this host, its process and when that has started (`engine.process.start_ticks`). address:
         of this host, for other hosts; the sentinel is to be reached there only. secret: 32 bytes that only the ranks of
         this job know. name: of the socket at which it serves the ranks of this host (see `membership.far`).
+        silent_s: how long a host may be silent.
 
         It ends when the last of these processes has ended or closed its `Far`, or if this process ends before it has
         introduced it. Raises InternalError if it does not start.
@@ -65,7 +67,7 @@ class Sentinel:
             )
         setup = {
             "hosts": hosts.members, "me": me, "ranks": [[rank, *process] for rank, process in ranks.items()],
-            "address": address, "secret": secret.hex(), "name": name,
+            "address": address, "secret": secret.hex(), "name": name, "silent_s": silent_s,
         }  # fmt: skip
         said = b""
         try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from ..config import Config
+from ..errors import ArgumentError
 from ..schedule import Hosts
 from ..units import format_bytes, format_seconds
 from .network import Network
-from .survey import candidates, price, ready
+from .survey import Ready, candidates, price, ready
 
 __all__ = ["Atlas", "atlas", "atlas_text"]
 
@@ -16,7 +19,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class Atlas(NamedTuple):
-    """What is best where. best[k][i]: name and seconds of what is best at hosts[k] and sizes[i]."""
+    """What is best where, of what calls can choose. best[k][i]: its name and seconds, at hosts[k] and sizes[i]."""
 
     title: str
     hosts: tuple[Hosts, ...]
@@ -44,10 +47,19 @@ def atlas(
         show(done, hosts.text)
         network = make(hosts)
         name = network.name.partition(":")[0]
-        able = [ready(some, network) for some in candidates(collective, hosts) if not some.why_not]
+        config = replace(Config.from_env(), link=network.hardware.between)
+        made: dict[str, Ready] = {}
         row = []
         for size in sizes:
-            prices = [price(some, network, size, segment_bytes=segment_bytes) for some in able]
+            prices = []
+            for some in candidates(collective, hosts, size, config=config):
+                if some.why_not or some.priced_only:
+                    continue
+                if some.name not in made:
+                    made[some.name] = ready(some, network)
+                prices.append(price(made[some.name], network, size, segment_bytes=segment_bytes))
+            if not prices:
+                raise ArgumentError(f"{collective}: a call over these hosts can choose no algorithm, so no map has it")
             best = min(prices, key=lambda of: of.seconds)
             row.append((best.name, best.seconds))
         rows.append(tuple(row))

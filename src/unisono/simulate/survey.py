@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from math import ceil, log2
 from typing import NamedTuple
@@ -10,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..algorithms import CATALOGUE, Algorithm
-from ..algorithms.spanning import CORES, spanning
+from ..algorithms.spanning import CORES, RAILED, spanning_name
+from ..choose.spanning import SpanningChoice, choose_spanning, why_priced_only
+from ..config import Config
 from ..errors import ArgumentError
 from ..schedule import ROOTED, Hosts
 from ..units import plural
@@ -26,15 +29,19 @@ _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
 _FEW = 512
 """Up to so many ranks any table is made."""
 
-_RAILS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
-
 
 class Candidate(NamedTuple):
-    """A way to do a collective. make: its messages. why_not: the reason why it is left out, or ""."""
+    """A way to do a collective.
+
+    name: of the table. make: its messages. why_not: the reason why it is left out, or "". algorithm: the name that is
+    about this table or a part of it. priced_only: the reason why no call can choose it over these hosts, or "".
+    """
 
     name: str
     make: Callable[[], list[Messages]]
     why_not: str = ""
+    algorithm: str = ""
+    priced_only: str = ""
 
 
 class Ready(NamedTuple):
@@ -65,10 +72,13 @@ class Price(NamedTuple):
         return max(parts, key=parts.__getitem__)
 
 
-def candidates(collective: str, hosts: Hosts, root: int = 0) -> Iterator[Candidate]:
+def candidates(
+    collective: str, hosts: Hosts, nbytes: float, root: int = 0, config: Config | None = None
+) -> Iterator[Candidate]:
     """All ways of the catalogue to do a collective, and those that know the hosts. Raises ArgumentError.
 
-    The latter are named by what runs between hosts and the number of rails: `all_reduce.spanning circulant ×8`.
+    The latter are named by what runs between hosts and the number of rails: `all_reduce.spanning circulant ×8`. Which
+    of them a call can choose depends on the bytes, and on the link in `config`; see `choose_spanning`.
     """
     p = hosts.ranks
     known = dict.fromkeys(a.collective for a in CATALOGUE.values())
@@ -76,24 +86,29 @@ def candidates(collective: str, hosts: Hosts, root: int = 0) -> Iterator[Candida
         raise ArgumentError(f"{collective!r} is no collective; there are: {', '.join(known)}")
     if not 0 <= root < p or (root and collective not in ROOTED):
         raise ArgumentError(f"{collective} has no root {root} among {plural(p, 'rank')}")
+    cores = CORES.get(collective, ()) if hosts.spans else ()
+    shared = any(len(host) > 1 for host in hosts.members)
     for a in CATALOGUE.values():
-        if a.collective == collective and a.allows(p):
-            one = a.symmetric(p) if p > _FEW and a.symmetric(64) else None
-            if one is not None:
-                yield Candidate(a.full_name, partial(messages, one))
-            else:
-                yield Candidate(a.full_name, partial(_of_table, a, p, root), _too_large(a, p))
-    if not hosts.spans or collective not in CORES:
-        return
-    for core in CORES[collective]:
+        if a.collective != collective or not a.allows(p) or (a.name in cores and not shared):
+            continue  # where no ranks share a host, what is between hosts is all
+        name = f"{a.full_name} of all ranks" if a.name in cores else a.full_name
+        why = "its name means what hosts do between each other" if a.name in cores else ""
+        why = why or (why_priced_only(a) if hosts.spans else "")
+        one = a.symmetric(p) if p > _FEW and a.symmetric(64) else None
+        if one is not None:
+            yield Candidate(name, partial(messages, one), "", a.name, why)
+        else:
+            yield Candidate(name, partial(_of_table, a, p, root), _too_large(a, p), a.name, why)
+    for core in cores:
         a = CATALOGUE[f"{collective}.{core}"]
-        if not a.allows(len(hosts.members)):
-            continue
-        for rails in dict.fromkeys((1, hosts.rails)) if collective in _RAILS else (None,):
-            many = p if collective == "all_to_all" else len(hosts.members)
-            kind = f"{core} ×{rails}" if rails else core
-            make = partial(_of_call, collective, hosts, root, rails, core)
-            yield Candidate(f"{collective}.spanning {kind}", make, _too_large(a, many))
+        chosen = choose_spanning(collective, round(nbytes), hosts, config, core)
+        many = p if collective == "all_to_all" else len(hosts.members)
+        for rails in dict.fromkeys((1, hosts.rails)) if collective in RAILED else (None,):
+            form = chosen._replace(rails=rails)
+            name = spanning_name(collective, hosts, rails, core, form.segments)
+            why = "" if name == chosen.name else f"with so many bytes a call takes {plural(chosen.rails or 1, 'rail')}"
+            make = partial(_of_call, form, collective, hosts, root)
+            yield Candidate(name, make, _too_large(a, many), core, why)
 
 
 def ready(candidate: Candidate, network: Network) -> Ready:
@@ -139,7 +154,8 @@ def survey(
     segment_bytes: int = 0,
 ) -> Iterator[Price | Candidate]:
     """Price all ways to do a collective, as they come; candidates that are left out are returned as they are."""
-    for candidate in candidates(collective, hosts, root):
+    config = replace(Config.from_env(), link=network.hardware.between)
+    for candidate in candidates(collective, hosts, nbytes, root, config):
         if candidate.why_not:
             yield candidate
         else:
@@ -150,8 +166,8 @@ def _of_table(algorithm: Algorithm, ranks: int, root: int) -> list[Messages]:
     return messages(algorithm.schedule(ranks, root if algorithm.collective in ROOTED else 0))
 
 
-def _of_call(collective: str, hosts: Hosts, root: int, rails: int | None, core: str) -> list[Messages]:
-    return messages_of_call(spanning(collective, hosts, root, rails=rails, core=core))
+def _of_call(form: SpanningChoice, collective: str, hosts: Hosts, root: int) -> list[Messages]:
+    return messages_of_call(form.make(collective, hosts, root))
 
 
 def _too_large(algorithm: Algorithm, ranks: int) -> str:

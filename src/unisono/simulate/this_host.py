@@ -18,19 +18,27 @@ from ..errors import ArgumentError
 from ..link import Link
 from ..measured import HostCosts, Rates, measured
 from ..schedule import Hosts
+from ..units import format_bytes, format_seconds
 from .clocks import routed
 from .messages import Messages, messages
 from .named import network
 from .network import Hardware, Numbers
 from .survey import Price, Ready, price
 
-__all__ = ["Timed", "calibrate", "known_costs", "like_this_host", "price_here", "whole_call", "without_own"]
+__all__ = [
+    "Timed", "calibrate", "known_costs", "like_this_host", "price_here", "trusted", "whole_call", "without_own",
+]  # fmt: skip
 
 _UNIT = Hardware(inside=Link(1e-6, 1e10), combine_bytes_per_s=1e10)
 """Of a host like any: what a way is made of depends on the figures only where two ways are about as long."""
 
 _LEAST_STEP_S, _LEAST_BYTE_S = 2e-8, 5e-12
 """Signals take no less between two processors, nor bytes: a figure that comes out lower is noise."""
+
+_LEAST_MIB = format_seconds(_LEAST_BYTE_S * (1 << 20))
+
+_NEAR = 1.01
+"""A figure below so many times the least is the least."""
 
 
 class Timed(NamedTuple):
@@ -73,7 +81,7 @@ def whole_call(found: Price, nbytes: float, costs: HostCosts) -> Price:
 
 
 def calibrate(timed: Iterable[Timed], ranks: int, segment_bytes: int) -> HostCosts:
-    """The costs with which prices are nearest to the times, each taken as a ratio.
+    """The costs with which prices are nearest to the times, each taken as a ratio, and how far off these prices are.
 
     timed: calls of several numbers of rounds on vectors of a few bytes, and of several amounts on longer ones.
     """
@@ -82,13 +90,38 @@ def calibrate(timed: Iterable[Timed], ranks: int, segment_bytes: int) -> HostCos
         by_size.setdefault(one.nbytes, []).append(one)
     few, *others = sorted(by_size)
     rounds, _, times = _equations(by_size[few], ranks, segment_bytes)
-    call_s, step_s = _least_squares(np.column_stack([np.ones_like(rounds), rounds]), times, times, _LEAST_STEP_S)
-    rates = []
+    of_few = np.column_stack([np.ones_like(rounds), rounds])
+    call_s, step_s = _least_squares(of_few, times, times, _LEAST_STEP_S)
+    rates, off = [], [of_few @ [call_s, step_s] / times - 1]
     for size in others:
         rounds, amounts, times = _equations(by_size[size], ranks, segment_bytes)
-        figures = _least_squares(amounts, times - call_s - rounds * step_s, times, _LEAST_BYTE_S)
+        calls = call_s + rounds * step_s
+        figures = _least_squares(amounts, times - calls, times, _LEAST_BYTE_S)
         rates.append(Rates(size, *figures))
-    return HostCosts(call_s, step_s, tuple(rates))
+        off.append((calls + amounts @ figures) / times - 1)
+    residual = float(np.sqrt(np.mean(np.concatenate(off) ** 2)))
+    return HostCosts(call_s, step_s, tuple(rates), residual)
+
+
+def trusted(costs: HostCosts) -> tuple[HostCosts | None, list[str]]:
+    """The costs without the fits in which a figure is the least that is possible, and which these are, in words.
+
+    Such a fit is of noise: no figure of it says anything. None if no costs are left: a price needs that of a call, that
+    of a round, and rates of one size.
+    """
+
+    def least(figures: Sequence[float], bound_s: float, names: Sequence[str]) -> list[str]:
+        return [name for name, figure in zip(names, figures, strict=True) if figure <= bound_s * _NEAR]
+
+    calls = least(costs[:2], _LEAST_STEP_S, ("a call", "a further round"))
+    wrong = [f"{' and '.join(calls)}: {format_seconds(_LEAST_STEP_S)}"] if calls else []
+    rates = []
+    for some in costs.rates:
+        if bad := least(some[1:], _LEAST_BYTE_S, ("its own vector", "what a rank copies", "what a rank adds")):
+            wrong.append(f"in calls on {format_bytes(some.nbytes)}, {' and '.join(bad)}: 1 MiB in {_LEAST_MIB}")
+        else:
+            rates.append(some)
+    return (costs._replace(rates=tuple(rates)) if rates and not calls else None), wrong
 
 
 def _equations(timed: Sequence[Timed], ranks: int, segment_bytes: int) -> tuple[Numbers, Numbers, Numbers]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,11 +17,13 @@ from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr
 from ..carriers.settler import end_threads
 from ..config import Config
 from ..engine.arena import Arena
+from ..engine.meeting_page import meeting_page
 from ..errors import PeerGone, WaitTimeout
 from ..membership import Group, get_default, set_default
+from ..membership.launchers import job_at_store
+from ..membership.meetings import enter_meeting
 from ..membership.met import Met
 from ..membership.rendezvous import meet
-from ..membership.stores import meeting_number
 from ..membership.world_group import world_group
 from ..records import Departure, DepartureKind
 from ..schedule import Hosts
@@ -37,8 +41,8 @@ _LEFT = DepartureKind.LEFT, "left the group with destroy_process_group()"
 
 _world: Group | None = None
 """The group of all ranks of torch.distributed, if it is ours; its sub-groups use its memory."""
-_meeting = 0
-"""The number of its meeting, which keeps the keys of its sub-groups apart from those of an earlier world."""
+_meeting = ""
+"""The name of its meeting, which keeps the keys of its sub-groups apart from those of an earlier world."""
 
 
 def join(
@@ -58,14 +62,16 @@ def join(
     """
     global _world, _meeting  # noqa: PLW0603  one per process, as in torch
     world = not global_ranks
-    if world:
-        _meeting = meeting_number(store, rank)
     if not world and _world is not None and not _world.closed:
         members = [_world.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
-        return make_sub_group(_world.world, rank, members, name, timeout_s)
-    own = PrefixStore(f"unisono {_meeting}", store)
+        return make_sub_group(_world, rank, members, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
-    group = world_group(_meet(own, rank, size, name, config), rank, name=name, config=config)
+    with meeting_page(rank, size):
+        if world:
+            _meeting, own = _enter(store, rank, size, name, timeout_s)
+        else:
+            own = PrefixStore(f"unisono {_meeting}", store)
+        group = world_group(_meet(own, rank, size, name, config), rank, name=name, config=config)
     _alive.add(group)
     if world:
         if get_default() in (None, _world):
@@ -142,22 +148,33 @@ class _Last:
         self._then()
 
 
+def _enter(store: Store, rank: int, size: int, name: str, timeout_s: float) -> tuple[str, Store]:
+    """The meeting of all ranks, and its part of the store."""
+    job, deadline = job_at_store(os.environ, size), time.monotonic() + timeout_s
+    with _naming(name):
+        return enter_meeting(PrefixStore("unisono", store), rank, size, job, deadline)
+
+
 def _meet(store: Store, rank: int, size: int, name: str, config: Config) -> Met:
     """Meet the other ranks of a group."""
     if size == 1:
         return Met(Arena.create(1, config), Hosts.one(1))
-    try:
+    with _naming(name):
         met = meet(rank, size, store, config.timeout_s, config)
-    except WaitTimeout as error:
-        raise WaitTimeout(_call(name), error.waited_s, error.missing, rank, error.details) from error
     if rank == 0:  # all have come, and have what they need
         for key in [*(f"rank {r}" for r in range(size)), "verdict", *(["host 0"] * (len(met.hosts.members[0]) > 1))]:
             store.delete_key(key)
     return met
 
 
-def _call(name: str) -> str:
-    return f"making the process group {name!r}"
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Let time-outs name the process group that is made."""
+    try:
+        yield
+    except WaitTimeout as error:
+        call = f"making the process group {name!r}"
+        raise WaitTimeout(call, error.waited_s, error.missing, error.waiting, error.details) from error
 
 
 _alive: weakref.WeakSet[Group] = weakref.WeakSet()

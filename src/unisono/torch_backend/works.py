@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch._C._distributed_c10d as c10d
+from torch.autograd import Variable
 from torch.futures import Future
 
 from ..work import FinishedWork, Work
@@ -44,9 +45,13 @@ class TorchWork(c10d.Work):
     def get_future(self) -> Future[Any]:
         """A future of the tensors. It completes when the call ends, whether or not anybody waits.
 
-        A callback raises its errors, because C++ code would take those of `Future.set_exception` for values.
+        A callback raises its errors, because C++ code would take those of `Future.set_exception` for values. torch
+        makes a plain RuntimeError of what a callback raises. So a backward pass in which DistributedDataParallel takes
+        the future first waits for the call itself, when all gradients are there, and raises the call's own error.
         """
         if self._future is None:
+            if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  a backward pass runs on this thread
+                Variable._execution_engine.queue_callback(self.synchronize)  # noqa: SLF001  as fully_shard does
 
             def value(_: Future[Any]) -> list[torch.Tensor]:
                 self.wait()

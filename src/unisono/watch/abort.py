@@ -1,16 +1,22 @@
 """What ends a wait from outside: a rank has aborted the group, or given up the call over hosts of which this is a part;
-or an exception such as Ctrl-C ends this rank's own part.
+or it shrinks a group of which this one was made; or an exception such as Ctrl-C ends this rank's own part.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+from ..engine.board import Topic
 from ..errors import PeerFailed
 from ..membership.group import Group
 from ..records import DepartureKind, GivenUp
 
 __all__ = ["aborted", "check_abort", "check_given_up", "give_up"]
+
+
+_OWN_S = 0.5
+"""How long a rank may take to hear in another thread, in the group that others shrink, why they do so."""
 
 
 def aborted(group: Group) -> tuple[Group, int, str] | None:
@@ -29,7 +35,8 @@ def aborted(group: Group) -> tuple[Group, int, str] | None:
 def check_abort(group: Group, call: Callable[[], str]) -> None:
     """Raise PeerFailed if the group has been aborted, by this rank or another one, and refuse all further calls.
 
-    Also if one of the ranks of one host has given up the call over hosts of which theirs is a part.
+    Also if one of the ranks of one host has given up the call over hosts of which theirs is a part, or if a peer
+    shrinks a group of which this one was made.
 
     call: makes the text of the call that waits. The ranks in the error are those of the group that was aborted.
     """
@@ -43,6 +50,7 @@ def check_abort(group: Group, call: Callable[[], str]) -> None:
     whole = group.made_of
     if whole is not None and whole.span is not None and whole.span.local is group:
         check_given_up(whole, call)
+    _check_shrinking(group, call)
 
 
 def check_given_up(whole: Group, call: Callable[[], str]) -> None:
@@ -56,6 +64,27 @@ def check_given_up(whole: Group, call: Callable[[], str]) -> None:
         if 0 < given_up.number <= whole.host.call_number:
             world_ranks = [whole.world_ranks[other] for other in here]
             raise PeerFailed(seat, given_up.reason, here.index(whole.rank), call(), world_ranks)
+
+
+def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
+    """Raise PeerFailed if a peer shrinks a group of which this one was made: it waits there for this rank, not here."""
+    found: tuple[int, Group] | None = None
+    above = group.made_of
+    while above is not None and found is None:
+        seats = {there: seat for seat, there in enumerate(above.world_ranks)}
+        boards = [] if above.closed else [above.host.arena.board(seats[there]) for there in group.world_ranks]
+        shrinking = [rank for rank, board in enumerate(boards) if board.proposal(Topic.SHRINK) is not None]
+        if shrinking and group.rank not in shrinking:
+            found = shrinking[0], above
+        above = above.made_of
+    if found is None:
+        group.forsaken_since = None
+        return
+    since = group.forsaken_since = group.forsaken_since or time.monotonic()
+    if time.monotonic() - since > _OWN_S:
+        named = group.world_ranks if group.parent else ()
+        reason = f"it shrinks group {found[1].name!r}, of which group {group.name!r} was made"
+        raise PeerFailed(found[0], reason, group.rank, call(), named)
 
 
 def give_up(group: Group, words: str, call: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from ..engine.arena import Arena
@@ -16,6 +17,8 @@ __all__ = ["sight", "waits_of"]
 
 _MOST = 8
 """How many ranks are looked at."""
+_FRESH_S = 1.0
+"""How long to wait for what ranks on other hosts say."""
 
 
 def sight(group: Group, ranks: Sequence[int]) -> tuple[Sighting, ...]:
@@ -23,13 +26,21 @@ def sight(group: Group, ranks: Sequence[int]) -> tuple[Sighting, ...]:
     return tuple(_see(group, rank, with_stack=rank == ranks[0]) for rank in ranks[:_MOST])
 
 
-def waits_of(group: Group) -> dict[int, Wait]:
-    """The calls, of any group of this world, in which ranks wait; by rank of the world."""
+def waits_of(group: Group, *, here: bool = False) -> dict[int, Wait]:
+    """The calls, of any group of this world, in which ranks wait; by rank of the world. here: on this host only."""
     world = group.world
     arena = _arena(world)
     if arena is None:
         return {}
-    return {rank: wait for rank in range(world.size) if (wait := arena.whereabouts(rank).wait)}
+    if world.span is not None and (here or not world.span.refresh(time.monotonic() + _FRESH_S)):
+        return {rank: wait for rank in world.span.here if (wait := arena.whereabouts(rank).wait)}
+    return {rank: wait for rank in range(world.size) if (wait := _wait(world, arena, rank))}
+
+
+def _wait(world: Group, arena: Arena, rank: int) -> Wait | None:
+    """The call in which a rank of the world waits."""
+    here = world.span is None or rank in world.span.here
+    return arena.whereabouts(rank).wait if here else arena.board(rank).wait
 
 
 def _arena(world: Group) -> Arena | None:
@@ -43,7 +54,8 @@ def _see(group: Group, rank: int, *, with_stack: bool) -> Sighting:
     pid, ticks = board.pid, board.ticks
     arena = _arena(group.world)
     if group.span is not None and rank not in group.span.here:
-        return Sighting(rank, pid, last_call, silent="it is on another host")
+        wait = None if arena is None else _wait(group.world, arena, group.world_ranks[rank])
+        return Sighting(rank, pid, last_call, wait=wait, silent="it is on another host")
     if not pid or arena is None or start_ticks(pid) != ticks:
         return Sighting(rank, pid, last_call)
     status, page = process_status(pid), arena.whereabouts(group.world_ranks[rank])

@@ -79,13 +79,17 @@ class Stall:
         self._next_s = self._limit_s
 
     def look(self, missing: Sequence[int], waited_s: float) -> None:
-        """Let the other ranks know for whom this one waits, ranks of the group; warn if it is time."""
+        """Let the other ranks know for whom this one waits, ranks of the group; warn if it is time.
+
+        missing: empty where only this rank itself can end its wait, by a message to itself.
+        """
         present = self.background_of is None or bool(AWAITED)
         self._publish(missing if present else ())
         if not present or self._told or not 0 < self._next_s <= waited_s:
             return
         self._next_s = waited_s + self._limit_s / 8
-        waits = waits_of(self._group)
+        # Those of other hosts have a rank of their own that says it: one that can see the stack.
+        waits = waits_of(self._group, here=True)
         way = trail(waits, self._world.rank)
         others = [rank for rank in waits if rank != way[0] and trail(waits, rank).end == way.end]
         if any(waits[rank].told for rank in others):
@@ -99,10 +103,10 @@ class Stall:
         """The error for a call whose time is up."""
         waits = waits_of(self._group)
         way = trail(waits, self._world.rank)
-        if way.is_circle:
-            details += f" In the world, {way.text(waits)}."
         group = self._group
         same_call = len(way) > 2 and all(waits[rank].call == self._call for rank in way[1:-1])
+        if way.is_circle or (len(way) > 3 and not same_call):
+            details += f" In the world, {way.text(waits)}."
         if same_call and len(missing) == 1 and way[-1] in group.world_ranks:
             missing = (group.world_ranks.index(way[-1]),)
         world_ranks = group.world_ranks if group.parent else ()
@@ -125,20 +129,31 @@ class Stall:
                 wait = Wait(group.name, self._call, ranks, self._any_of, self._told)
                 if _present.get(self) == (world, wait):
                     page.say_again()
+                    self._tell_other_hosts()
                     return
                 _present[self] = world, wait
             elif _present.pop(self, None) is None:
                 return
-            page.set_wait(next((wait for where, wait in _present.values() if where is world), None))
+            page.set_wait(self._oldest())
+            self._tell_other_hosts()
+
+    def _oldest(self) -> Wait | None:
+        """The call of this rank of the world that has waited for longest."""
+        return next((wait for where, wait in _present.values() if where is self._world), None)
+
+    def _tell_other_hosts(self) -> None:
+        """Write the same where this host's sentinel reads it, once another one asks."""
+        if self._world.span is not None:
+            self._world.host.arena.board(self._world.rank).set_wait(self._oldest())
 
     def _warning(self, missing: Sequence[int], waited_s: float, way: Trail, waits: dict[int, Wait]) -> str:
         """The line, and below it the stack of the rank that all this hangs on."""
+        line = f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self._call} for"
+        if not missing:
+            return f"{line} a message from itself: no other rank can send it\n"
         ranks = [self._group.world_ranks[rank] for rank in missing]
         subject = ranks[0] if len(way) == 1 else way[1] if way.is_circle else way[-1]
         seen = sight(self._world, [subject])[0]
         chain = f"{way.text(waits)}; " if len(way) > 2 else ""
-        line = (
-            f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self._call} for "
-            f"{ranks_text(ranks, _MOST_NAMED)}: {chain}rank {subject} (pid {seen.pid}) {seen}"
-        )
+        line += f" {ranks_text(ranks, _MOST_NAMED)}: {chain}rank {subject} (pid {seen.pid}) {seen}"
         return f"{line}\n{indent(seen.stack or f'  (no stack: {seen.silent})', '  ')}\n"

@@ -8,12 +8,13 @@ from functools import lru_cache
 
 from ...errors import ArgumentError
 from ...schedule import BLOCKED, ROOTED, Hosts, Schedule, check_rows, spread
+from ...units import plural
 from ..broadcast import SEGMENTS
 from . import blocks, exchange, vectors
 from .part import Part, width
 from .whole import Spanning, transposed
 
-__all__ = ["CORES", "flat", "spanning"]
+__all__ = ["CORES", "RAILED", "flat", "spanning", "spanning_name"]
 
 CORES: Mapping[str, tuple[str, ...]] = {
     "all_reduce": ("circulant", "recursive_doubling", "rabenseifner", "ring", "two_shot"),
@@ -28,8 +29,11 @@ CORES: Mapping[str, tuple[str, ...]] = {
 }
 """Collective -> what may run between hosts; the first is for many bytes, and used where none is named."""
 
-_SEGMENTED = ("circulant", "chain")
-"""Of broadcast and reduce: those for which the vector is cut into as many segments as one likes."""
+RAILED = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
+"""Collectives that have rails."""
+
+_CUT, _SEGMENTED = ("broadcast", "reduce"), ("circulant", "chain")
+"""For these algorithms of these collectives the vector is cut into as many segments as one likes."""
 
 
 @lru_cache(maxsize=256)
@@ -54,6 +58,18 @@ def spanning(
     if segments is not None and segments < 1:
         raise ArgumentError(f"{collective}: {segments} segments are none")
     rails, core = rails or hosts.rails, core or CORES[collective][0]
+    name = spanning_name(collective, hosts, rails, core, segments)
+    return replace(_made(collective, hosts, root, rails, core, segments), name=name)
+
+
+def spanning_name(collective: str, hosts: Hosts, rails: int | None, core: str, segments: int | None) -> str:
+    """The full name of such a table: `all_reduce.spanning ring ×8`. Tables of different parts have different names."""
+    many = f" ×{rails or hosts.rails}" if collective in RAILED else ""
+    cut = f" in {plural(segments or SEGMENTS, 'segment')}" if collective in _CUT and core in _SEGMENTED else ""
+    return f"{collective}.spanning {core}{many}{cut}"
+
+
+def _made(collective: str, hosts: Hosts, root: int, rails: int, core: str, segments: int | None) -> Spanning:
     n = len(hosts.members)
     match collective:
         case "all_reduce":
@@ -70,7 +86,7 @@ def spanning(
         case "barrier":
             return exchange.barrier(hosts, core)
     dual = {"reduce": "broadcast", "reduce_scatter": "all_gather", "gather": "scatter"}[collective]
-    return transposed(spanning(dual, hosts, root, rails=rails, core=core, segments=segments))
+    return transposed(_made(dual, hosts, root, rails, core, segments))
 
 
 def _check(collective: str, hosts: Hosts, root: int, rails: int | None, core: str | None) -> None:
@@ -98,7 +114,7 @@ def flat(schedule: Schedule, hosts: Hosts) -> Spanning:
     if table.collective in BLOCKED:
         blocks = tuple(tuple(range(rank * each, (rank + 1) * each)) for rank in ranks)
     part = Part(table.collective, ranks, blocks, table.root, table.name, given=table)
-    call = Spanning(table.collective, hosts, table.root, table.chunks, table.result, (), (part,), ())
+    call = Spanning(table.collective, hosts, table.root, table.chunks, table.result, (), (part,), (), table.name)
     if all(len(heard) == len(hosts.members) for heard in call.heard()):
         return call
     words = Part("barrier", tuple(host[0] for host in hosts.members), ((),), 0, "dissemination")

@@ -22,7 +22,7 @@ class Spanning:
 
     chunks: of the vector; where there are blocks, one for each rank. result: X or Y. before, after: each is among all
     ranks of one host. across: all at the same time; of each host at least one rank takes part. Parts of a single rank
-    are left out.
+    are left out. name: the full one of its table.
     """
 
     collective: str
@@ -33,11 +33,12 @@ class Spanning:
     before: tuple[Part, ...]
     across: tuple[Part, ...]
     after: tuple[Part, ...]
+    name: str = ""
 
     @cached_property
     def phases(self) -> tuple[Schedule, Schedule, Schedule]:
         """Three tables of all ranks: before, across, after. Barriers of ranks that send nothing have no rows there."""
-        name, ranks, hosts = f"{self.collective}.spanning", self.hosts.ranks, self.hosts
+        name, ranks, hosts = self.name, self.hosts.ranks, self.hosts
         before, across, after = (
             Schedule(ranks, self.chunks, rows, self.collective, name, self.root, self.result, hosts=hosts)
             for rows in (_together(part.rows for part in parts) for parts in self._parts)
@@ -46,7 +47,7 @@ class Spanning:
 
     @cached_property
     def _whole(self) -> Schedule:
-        return replace(seq(*self.phases), name=f"{self.collective}.spanning")
+        return replace(seq(*self.phases), name=self.name)
 
     def schedule(self) -> Schedule:
         """The phases one after the other: the one table of all ranks, which keeps the contract of the collective."""

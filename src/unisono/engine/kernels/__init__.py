@@ -7,11 +7,11 @@ constants with Python code by `program`, `call_log`, `row_log` and `mailbox.ring
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 from ..machine_code import Unit, entry_point
+from ..once import once
 
 __all__ = ["kernel", "unit"]
 
@@ -21,7 +21,7 @@ SOURCES = (*_FOLDER.glob("*.py"), *(_FOLDER.parent / file for file in _SHARED))
 """All that the code of these functions depends on."""
 
 
-@cache
+@once
 def kernel(name: str) -> Callable[..., int]:
     """A function of a file in this folder, `file.function`, as machine code; compiled if it is not on disk."""
     return entry_point(unit(name))

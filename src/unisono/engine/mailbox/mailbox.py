@@ -14,7 +14,7 @@ from ..heap import Heap
 from ..layout import Layout
 from ..message_log import MESSAGE_LOG_BYTES, MessageLog
 from ..poller import Poller
-from ..tensors import dtype_name
+from ..tensors import copy_of, dtype_name
 from .channel import ReceiveChannel, SendChannel
 from .far_receive_channel import FarReceiveChannel
 from .far_send_channel import FarSendChannel
@@ -166,7 +166,7 @@ class Mailbox:
         elif isinstance(request, Send):
             channel = self._outgoing[request.peer]
             if request is channel.queue[0] and channel.done >= 0:
-                channel.queue[0] = rest = Send(request.tensor.clone(), request.peer, request.tag)
+                channel.queue[0] = rest = Send(copy_of(request.tensor), request.peer, request.tag)
                 return rest
             channel.queue.remove(request)
         return None
@@ -267,7 +267,7 @@ class Mailbox:
         tensor = send.tensor
         shape = list(tensor.shape)
         message = Message(self._rank, send.tag, monotonic_ns(), tensor.dtype, shape, tensor.nbytes)
-        message.buffer, message.complete = tensor.clone(), True
+        message.buffer, message.complete = copy_of(tensor), True
         self._written[self._rank] = send.place = message.place = self._written[self._rank] + 1
         self._arrive(message)
         self._finish(send)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
 from types import FunctionType
 from typing import Any, no_type_check
 
@@ -15,6 +14,7 @@ import numpy as np
 from numba import cfunc, njit, types
 
 from ...errors import DTypeError
+from ..once import once
 from .custom import CustomOp
 from .dtypes import DTYPES
 from .elements import load, number_type, store, word
@@ -46,7 +46,7 @@ def _kernel(step: Any, dtype: int, number: Any) -> Any:
     return combine
 
 
-@cache
+@once
 def _compiled(dtype: str, op: CustomOp) -> Any:
     number, function = number_type(dtype), getattr(op.function, "py_func", op.function)
     # As in numpy, a division by zero gives inf or 0, where Python would raise.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import torch
 
 from ..machine_code import Unit
+from ..once import once
 
 __all__ = ["named_address"]
 
@@ -18,11 +18,11 @@ def named_address(dtype: str, op: str, last: bool) -> int:
     """The address of the kernel for this dtype and op, which must go together."""
     if op == "avg" and not last:
         op = "sum"
-    return _address(dtype, op, divide=last and op == "avg")
+    return _address(dtype, op, last and op == "avg")
 
 
-@cache
-def _address(dtype: str, op: str, *, divide: bool) -> int:
+@once
+def _address(dtype: str, op: str, divide: bool) -> int:
     name = f"combine.{dtype}.{op}"
 
     def compiled() -> bytes:

@@ -1,0 +1,141 @@
+"""The two APIs that a program can use, with one form: unisono's own, and torch.distributed with a backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+import unisono
+from tests.support.matrix import Case
+from unisono.config import Config
+
+__all__ = ["Native", "Torch", "api_of"]
+
+_ROOT_AT = {"reduce": 1, "broadcast": 1, "scatter": 2, "gather": 2}
+"""Where a root is among the arguments."""
+
+_IN_TORCH = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
+
+
+class Native:
+    """unisono's own calls."""
+
+    def __init__(self) -> None:
+        self.world: Any = unisono.init()
+
+    def place(self, group: Any) -> tuple[int, int]:
+        """This rank's number in a group, and the group's size."""
+        return group.rank, group.size
+
+    def collective(self, case: Case, arguments: list[Any], group: Any, algorithm: str | None) -> Any:
+        named = {} if algorithm is None else {"algorithm": algorithm}
+        return getattr(unisono, case.form)(*arguments, group=group, async_op=case.async_op, **named)
+
+    def barrier(self, group: Any, algorithm: str | None, async_op: bool) -> Any:
+        return unisono.barrier(group, async_op, algorithm=algorithm)
+
+    def objects(self, form: str, *arguments: Any, root: int | None, group: Any) -> None:
+        at = () if root is None else (root,)
+        getattr(unisono, form)(*arguments, *at, group)
+
+    def new_group(self, ranks: Sequence[int], parent: Any) -> Any:
+        return unisono.new_group(ranks, group=parent) or None
+
+    def leave(self, group: Any) -> None:
+        unisono.destroy_group(group)
+
+    def p2p(self, name: str, arguments: list[Any], group: Any, tag: int) -> Any:
+        """send, recv, isend or irecv of (tensor, peer), or a call of objects."""
+        return getattr(unisono, name)(*arguments, group, tag)
+
+    def batch(self, operations: list[tuple[str, torch.Tensor, int]], group: Any, tag: int) -> list[Any]:
+        return unisono.batch_isend_irecv(
+            [unisono.P2POp(getattr(unisono, name), tensor, peer, group, tag) for name, tensor, peer in operations]
+        )
+
+
+class Torch:
+    """torch.distributed, with a backend. meeting: a file where the ranks meet, for their first program."""
+
+    def __init__(self, backend: str, settings: Sequence[tuple[str, float]], meeting: str) -> None:
+        from datetime import timedelta
+
+        from torch import distributed
+
+        from unisono.torch_backend import register
+
+        self._dist = distributed
+        if not distributed.is_initialized():
+            register()
+            for knob in fields(Config):
+                if knob.name in dict(settings):
+                    os.environ[knob.metadata["env"]] = f"{dict(settings)[knob.name]}"
+            place = {"rank": unisono.get_rank(), "world_size": unisono.get_world_size()}
+            distributed.init_process_group(backend, f"file://{meeting}", timeout=timedelta(seconds=300), **place)
+        self.world: Any = distributed.group.WORLD
+
+    def place(self, group: Any) -> tuple[int, int]:
+        return group.rank(), group.size()
+
+    def collective(self, case: Case, arguments: list[Any], group: Any, _algorithm: str | None) -> Any:
+        given = [self._op(argument) for argument in arguments]
+        if case.form in _ROOT_AT:
+            given[_ROOT_AT[case.form]] = self._global(group, given[_ROOT_AT[case.form]])
+        name = case.form if hasattr(self._dist, case.form) else _IN_TORCH[case.form]  # torch has got our name in 2.13
+        return getattr(self._dist, name)(*given, group=group, async_op=case.async_op)
+
+    def barrier(self, group: Any, _algorithm: str | None, async_op: bool) -> Any:
+        return self._dist.barrier(group, async_op)
+
+    def objects(self, form: str, *arguments: Any, root: int | None, group: Any) -> None:
+        at = () if root is None else (self._global(group, root),)
+        getattr(self._dist, form)(*arguments, *at, group=group)
+
+    def new_group(self, ranks: Sequence[int], _parent: Any) -> Any:
+        made = self._dist.new_group(sorted(ranks))
+        return made if self._dist.get_rank() in ranks else None
+
+    def leave(self, group: Any) -> None:
+        self._dist.destroy_process_group(group)
+
+    def p2p(self, name: str, arguments: list[Any], group: Any, tag: int) -> Any:
+        tensor, peer = arguments
+        peer = None if peer is None else self._global(group, peer)
+        if name.endswith("_object_list"):
+            return getattr(self._dist, name)(tensor, peer, group=group)
+        found = getattr(self._dist, name)(tensor, peer, group=group, tag=tag)
+        return self._dist.get_group_rank(group, found) if name == "recv" else found
+
+    def batch(self, operations: list[tuple[str, torch.Tensor, int]], group: Any, tag: int) -> list[Any]:
+        made = [
+            self._dist.P2POp(getattr(self._dist, name), tensor, self._global(group, peer), group, tag)
+            for name, tensor, peer in operations
+        ]
+        return self._dist.batch_isend_irecv(made)
+
+    def _global(self, group: Any, rank: int) -> int:
+        return self._dist.get_global_rank(group, rank)
+
+    def _op(self, argument: Any) -> Any:
+        """torch's op for a name of ours, or for our premultiplied sum."""
+        if isinstance(argument, str):
+            return getattr(self._dist.ReduceOp, argument.upper())
+        if hasattr(argument, "factor"):
+            return self._dist._make_nccl_premul_sum(argument.factor)
+        return argument
+
+
+_made: dict[str, Torch] = {}
+
+
+def api_of(name: str, settings: Sequence[tuple[str, float]], meeting: str) -> Native | Torch:
+    """The API of a program, on this rank."""
+    if name == "unisono":
+        return Native()
+    if name not in _made:
+        _made[name] = Torch(name if name == "gloo" else "unisono", settings, meeting)
+    return _made[name]

@@ -1,0 +1,224 @@
+"""Scenes drawn by lot, in which ranks die, stop, abort or make other calls: `make fuzz-faults SECONDS=60 SEED=1`.
+
+Prints the seed, and of each scene that goes wrong a smaller one that does so, too, as a program that can be run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import unisono
+from tests.fuzz.fault_growth import grows
+from tests.fuzz.fault_oracle import complaints
+from tests.fuzz.fault_rank import play
+from tests.fuzz.fault_scene import STOPPING, Call, Fault, Scene, draw
+from unisono.config import Config
+
+__all__ = ["Call", "Fault", "Scene", "check", "smaller", "watch"]
+
+TIMEOUT_S = 6.0
+"""Of calls, where a rank is frozen; other scenes have no time-out that could hide that a rank waits for ever."""
+MOST_S = 45.0
+"""How long a scene may take; those of its ranks that are not ready then are shown with their stacks."""
+_STOPPED_S = 0.5
+"""Less than hosts may be silent."""
+_MARK = "UNISONO_FUZZ_SCENE"
+_LEFT_S = 30.0
+_SMALLER_S = 120.0
+_GROWS_EVERY = 8
+
+
+def check(scene: Scene) -> None:
+    """Play the scene. Raises AssertionError, with what is wrong in it."""
+    if wrong := watch(scene):
+        raise AssertionError(f"{scene}\n" + "\n".join(wrong))
+
+
+def watch(scene: Scene) -> list[str]:
+    """Play the scene; what is wrong."""
+    _begin()
+    descriptors = _descriptors()
+    timeout_s = TIMEOUT_S if scene.frozen else 1000.0
+    config = replace(Config.from_env(), timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0)
+    hosts = None if scene.hosts.isdigit() else scene.hosts
+    with tempfile.TemporaryDirectory() as folder:
+        warden = _Warden(scene, Path(folder))
+        warden.start()
+        try:
+            with unisono.World(
+                scene.ranks, timeout_s=MOST_S, config=config, hosts=hosts, return_exceptions=True
+            ) as world:
+                ends: list[Any] = world.run(play, scene, folder)
+        finally:
+            warden.over.set()
+            warden.join()
+        said = {int(path.stem): json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
+        wrong = complaints(scene, said, {number: at for number, (_, at) in warden.faults().items()})
+        doomed = scene.dead
+        wrong += [f"rank {rank} {_told(end)}" for rank, end in enumerate(ends) if _is_wrong(end) and rank not in doomed]
+        wrong += [f"process {pid} is left: {command}" for pid, command in _left()]
+    if more := _descriptors() - descriptors:
+        wrong.append(f"the parent has more descriptors: {dict(more)}")
+    return wrong
+
+
+def _is_wrong(end: Any) -> bool:
+    return isinstance(end, unisono.RankFailed)
+
+
+def _told(end: unisono.RankFailed) -> str:
+    """What is most telling of its traceback: the end, and where it is stuck the beginning."""
+    text = str(end).partition("failed:\n")[2].strip()
+    return f"is stuck: {text[:900]}" if isinstance(end, unisono.WaitTimeout) else f"failed: {text[-900:]}"
+
+
+class _Warden(threading.Thread):
+    """Lets ranks that have stopped go on, or kills them."""
+
+    def __init__(self, scene: Scene, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self._scene, self._folder, self.over = scene, folder, threading.Event()
+
+    def faults(self) -> dict[int, tuple[int, float]]:
+        """Which faults have happened: the process, and when."""
+        found = {}
+        for path in self._folder.glob("fault *"):
+            _, number, pid = path.name.split()
+            with suppress(ValueError):  # it is being written
+                found[int(number)] = int(pid), float(path.read_text())
+        return found
+
+    def run(self) -> None:
+        done: set[int] = set()
+        while not self.over.wait(0.02):
+            for number, (pid, at) in self.faults().items():
+                if number not in done and self._is_due(self._scene.faults[number], at):
+                    done.add(number)
+                    self._end(number, pid)
+        for number, (pid, _) in self.faults().items():  # the others did not need those that are still stopped
+            if number not in done and self._scene.faults[number].how in STOPPING:
+                self._end(number, pid)
+
+    def _end(self, number: int, pid: int) -> None:
+        how = self._scene.faults[number].how
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if how == "stop and kill" else signal.SIGCONT)
+
+    def _is_due(self, fault: Fault, at: float) -> bool:
+        passed_s = time.monotonic() - at
+        if fault.how == "freeze":
+            others = self._scene.ranks - len(self._scene.dead | self._scene.frozen)
+            return len(list(self._folder.glob("*.json"))) >= others or passed_s > MOST_S - 10
+        return fault.how in STOPPING and passed_s > _STOPPED_S
+
+
+def _descriptors() -> Counter[str]:
+    """What this process has open, by kind."""
+    found: Counter[str] = Counter()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found[os.readlink(f"/proc/self/fd/{fd}").partition(":")[0]] += 1
+    return found
+
+
+@cache
+def _begin() -> None:
+    """Start what stays from one scene to the next; all processes that come from here are marked."""
+    os.environ[_MARK] = str(os.getpid())
+    unisono.run(int, 1)
+
+
+def _left() -> list[tuple[int, str]]:
+    """The processes of a scene that do not end within some seconds. They are killed."""
+    end = time.monotonic() + _LEFT_S
+    while (found := list(_marked(f"{_MARK}={os.getpid()}".encode()))) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid, _ in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def _marked(mark: bytes) -> Iterator[tuple[int, str]]:
+    """The processes with this mark, but for the children of this one: these are there from one scene to the next."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent != os.getpid() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+
+
+def smaller(scene: Scene, tries: int = 2) -> Scene:
+    """A scene that goes wrong, too, with fewer faults and calls, and plainer ones, as far as one is found in time."""
+    end, found = time.monotonic() + _SMALLER_S, True
+    while found:
+        found = False
+        for one in _simpler(scene):
+            if time.monotonic() < end and any(watch(one) for _ in range(tries)):
+                scene, found = one, True
+                break
+    return scene
+
+
+def _simpler(scene: Scene) -> Iterator[Scene]:
+    """Scenes with one thing less."""
+    for number in range(len(scene.faults)):
+        if len(scene.faults) > 1:
+            yield scene._replace(faults=scene.faults[:number] + scene.faults[number + 1 :])
+    for number in range(len(scene.calls)):
+        if len(scene.calls) > 1 and all(fault.call != number or fault.in_recovery for fault in scene.faults):
+            faults = tuple(fault._replace(call=fault.call - (fault.call > number)) for fault in scene.faults)
+            yield scene._replace(calls=scene.calls[:number] + scene.calls[number + 1 :], faults=faults)
+    if scene.keep_inputs:
+        yield scene._replace(keep_inputs=False)
+    for number, call in enumerate(scene.calls):
+        plain: Mapping[str, Any] = {"count": 5, "shared": False, "background": False, "members": (), "name": "barrier"}
+        for name, value in plain.items():
+            if getattr(call, name) != value and (name, call.name) != ("count", "barrier"):
+                yield scene._replace(
+                    calls=(*scene.calls[:number], call._replace(**{name: value}), *scene.calls[number + 1 :])
+                )
+
+
+def main(
+    seconds: Annotated[float, typer.Option(help="Play scenes for so long.")] = 60.0,
+    seed: Annotated[str, typer.Option(help="Of the draw; empty: a new one.")] = "",
+) -> None:
+    """Play scenes drawn by lot, and groups that grow meanwhile."""
+    seed = seed or secrets.token_hex(4)
+    typer.echo(f"SEED={seed}")
+    rng, end, played, failed = random.Random(seed), time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end:
+        played += 1
+        if played % _GROWS_EVERY == 0:
+            with tempfile.TemporaryDirectory() as folder:
+                wrong = grows(rng, Path(folder))
+            what = ""
+        else:
+            wrong = watch(scene := draw(rng))
+            what = f'python -c "from tests.fuzz.deaths import *; check({smaller(scene)})"' if wrong else ""
+        if wrong:
+            failed += 1
+            typer.echo(f"\nscene {played} of SEED={seed} goes wrong:\n  " + "\n  ".join(wrong) + f"\n{what}")
+    typer.echo(f"{played} scenes, of which {failed} went wrong")
+    raise typer.Exit(failed > 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,233 @@
+"""How programs are drawn: a world, then one program after another for it, all from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import torch
+
+from tests.fuzz.many import REDUCING as REDUCING_MANY
+from tests.fuzz.many import TENSORS
+from tests.fuzz.messages import FORMS as OBJECT_FORMS
+from tests.fuzz.messages import WAYS
+from tests.fuzz.programs import (
+    Barrier,
+    Call,
+    Coalesced,
+    Late,
+    MakeGroup,
+    Messages,
+    Objects,
+    Program,
+    Split,
+    Step,
+    Threads,
+    Wait,
+)
+from tests.support import matrix
+from tests.support.matrix import ALIASED, FORMS, MOVED, PAIR_OF, REDUCING, Case
+from unisono.algorithms import CATALOGUE
+from unisono.algorithms.spanning import CORES
+from unisono.engine.reducers import DTYPES
+from unisono.schedule import Hosts
+
+__all__ = ["HOSTS", "Session"]
+
+HOSTS = ("1", "2", "3", "4", "5", "2x1", "2x2", "3x1", "3+1", "1+2", "2x2:round_robin")
+SETTINGS: dict[str, tuple[float | str, ...]] = {
+    "segment_bytes": (4096, 100_000),
+    "one_way_segment_bytes": (4096,),
+    "one_shot_bytes": (0, 1 << 20),
+    "crowd_one_shot_bytes": (0, 1 << 20),
+    "zero_copy_bytes": (0, 64, 1 << 20),
+    "cross_memory_bytes": (0, 1, 4096),
+    "fetch_bytes": (0, 1 << 30),
+    "tag_bytes": (0, 64, 1 << 20),
+    "look_up_s": (1e-6,),
+    "spins": (0,),
+    "keep_inputs": (1,),
+    "link": ("1Gbit,100us", "100Gbit,1us"),
+}
+"""Settings that shape what calls do, with values that are as far from usual as they can be."""
+
+COUNTS = (0, 1, 2, 7, 64, 97, 1000, 2049, 5003, 5003, 20_011, 100_003)
+LONG = (400_009, 1 << 20, 3_000_017)
+MOST_BYTES = 16 << 20
+"""What all ranks together pass in a call."""
+
+MOVE_BLOCKS = ("bruck", "hierarchical")
+"""All_to_all by these moves blocks to places of others, and over hosts is refused where these have other sizes."""
+
+FINE = ("segment_bytes", "one_way_segment_bytes", "look_up_s")
+"""Settings with which a long call takes very many steps."""
+
+GLOO_DTYPES = ("int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+GLOO_FORMS = ("all_reduce", "broadcast", "scatter", "gather", "all_gather", "all_gather_single", "all_to_all_single")
+TORCH_LAYOUTS = ("contiguous", "offset", "strided", "transposed", "scalar", "empty", "mixed", "channels_last")
+TORCH_WAYS = ("pair", "ring", "batch", "any", "objects")
+
+Groups = dict[str, tuple[tuple[int, ...], ...]]
+"""Of each name, the groups that have it (split makes several), as ranks of the world."""
+
+
+class Session:
+    """Draws programs for one world. only: of these hosts. most_bytes: what all ranks together pass in a call."""
+
+    def __init__(self, seed: str, only: tuple[str, ...] = HOSTS, most_bytes: int = MOST_BYTES) -> None:
+        self.draw = draw = random.Random(seed)
+        hosts = draw.choice(only)
+        api = draw.choice(["unisono"] * 4 + ["torch"] * 2 + ["gloo"])
+        names = draw.sample(list(SETTINGS), draw.choice((0, 0, 1, 2, 3))) if api != "gloo" else []
+        self._empty = Program(hosts, (), tuple((name, draw.choice(SETTINGS[name])) for name in sorted(names)), api)
+        self._most_bytes = min(most_bytes, 256 << 10) if set(FINE) & set(names) else most_bytes
+        self._hosts, self._api, self._tag = Hosts.parse(hosts), api, 2
+
+    def program(self) -> Program:
+        """The next program."""
+        groups: Groups = {"world": (tuple(range(self._hosts.ranks)),)}
+        steps = tuple(self._step(groups) for _ in range(self.draw.randint(1, 12)))
+        return replace(self._empty, steps=steps)
+
+    def _step(self, groups: Groups, *, in_thread: bool = False) -> Step:
+        draw, group = self.draw, self.draw.choice(list(groups))
+        kinds = {"call": 12, "barrier": 1, "objects": 1, "messages": 3, "wait": 1, "late": 1}
+        if self._api == "unisono":
+            kinds["coalesced"] = 2
+        if not in_thread and self._api != "gloo":
+            kinds |= {"group": 1, "threads": 1}
+        kind = draw.choices(list(kinds), list(kinds.values()))[0]
+        if kind == "call":
+            return self._call(group, groups)
+        if kind == "barrier":
+            return Barrier(group, self._algorithm("barrier", "-", "int64", groups[group]), draw.random() < 0.3)
+        if kind == "objects":
+            return Objects(draw.choice(OBJECT_FORMS), group, draw.randrange(5), draw.randrange(9999))
+        if kind == "messages":
+            return self._messages(group, groups)
+        if kind == "wait":
+            return Wait(draw.randrange(100))
+        if kind == "late":
+            return Late(draw.randrange(self._hosts.ranks), round(draw.random() * 3e-3, 4))
+        if kind == "coalesced":
+            return self._coalesced(group)
+        if kind == "group":
+            return self._group(groups)
+        world = {"world": groups["world"]}
+        return Threads(
+            tuple(
+                tuple(self._step(world, in_thread=True) for _ in range(draw.randint(1, 4)))
+                for _ in range(draw.choice((2, 2, 3)))
+            )
+        )
+
+    def _group(self, groups: Groups) -> Step:
+        draw, size, name = self.draw, self._hosts.ranks, f"group_{len(groups)}"
+        if self._api == "unisono" and draw.random() < 0.4:
+            colors = tuple(draw.randrange(-1, 3) for _ in range(size))
+            keys = tuple(draw.randrange(3) for _ in range(size))
+            parts = (sorted((r for r in range(size) if colors[r] == c), key=lambda r: keys[r]) for c in range(3))
+            groups[name] = tuple(tuple(part) for part in parts if part) or ((),)
+            if groups[name] == ((),):
+                del groups[name]
+            return Split(name, colors, keys)
+        parent = draw.choice(list(groups)) if self._api == "unisono" else "world"
+        ranks = tuple(sorted(draw.sample(range(size), draw.randint(1, size))))
+        groups[name] = tuple(
+            tuple(part[k] for k in sorted({rank % len(part) for rank in ranks})) for part in groups[parent]
+        )
+        return MakeGroup(name, ranks, parent)
+
+    def _call(self, name: str, groups: Groups) -> Call:
+        draw, gloo = self.draw, self._api == "gloo"
+        forms = [form for form in FORMS if self._api == "unisono" or form not in ("scan", "exscan")]
+        form = draw.choice(GLOO_FORMS if gloo else forms)
+        dtype = draw.choice(GLOO_DTYPES if gloo else DTYPES if form in REDUCING or draw.random() < 0.8 else MOVED)
+        op = draw.choice([op for op in matrix.ops(form, dtype) if self._knows(op, dtype)])
+        if op == "numbers" and dtype not in ("int64", "bfloat16"):
+            op = "tensors"  # Numba takes its time for each dtype
+        known = [b for b in matrix.blocks(form, op) if self._api == "unisono" or b == "even" or form == "all_to_all"]
+        blocks = draw.choice([b for b in known if self._api == "unisono" or b != "unknown"])
+        layouts = [
+            layout
+            for layout in matrix.layouts(form, dtype, blocks)
+            if self._api == "unisono" or layout in (TORCH_LAYOUTS[:1] if gloo else TORCH_LAYOUTS)
+        ]
+        layout = draw.choice(["contiguous", draw.choice(layouts)])
+        algorithm = None
+        if self._api == "unisono":
+            algorithm = self._algorithm(form.removesuffix("_single"), op, dtype, groups[name])
+            if self._hosts.spans and blocks != "even" and form.startswith("all_to_all") and algorithm in MOVE_BLOCKS:
+                algorithm = None
+        exact = algorithm is not None or self._hosts.spans or gloo or draw.random() < 0.3
+        alias = form in ALIASED and layout in ("contiguous", "offset") and blocks != "unknown" and draw.random() < 0.3
+        shared = matrix.can_be_shared(form, layout) and draw.random() < 0.5
+        case = Case(
+            form, dtype, op, self._count(form, dtype, op, layout), layout, blocks, shared, draw.random() < 0.4,
+            draw.randrange(5), draw.randrange(1000), exact, alias and not gloo,
+        )  # fmt: skip
+        return Call(case, name, algorithm)
+
+    def _knows(self, op: str, dtype: str) -> bool:
+        """Has the API this op?"""
+        if self._api == "gloo":
+            return op in ("-", "sum", "product", "min", "max")
+        whole = not getattr(torch, dtype).is_complex or op in ("-", "sum", "avg")
+        return self._api == "unisono" or (op not in ("numbers", "tensors") and whole)
+
+    def _count(self, form: str, dtype: str, op: str, layout: str) -> int:
+        """How many elements a block has."""
+        draw, size = self.draw, self._hosts.ranks
+        if layout in ("scalar", "empty"):
+            return int(layout == "scalar")
+        if op == "numbers":
+            return draw.choice(COUNTS[:6])  # the oracle goes through them number by number
+        count = draw.choice(LONG) if draw.random() < 0.04 else draw.choice(COUNTS)
+        each = getattr(torch, dtype).itemsize * size * (size if form.startswith(("all_", "reduce_s")) else 1)
+        most = 5003 if op == "avg" and dtype in ("int64", "uint64") else self._most_bytes // each
+        return min(count, most)
+
+    def _algorithm(self, collective: str, op: str, dtype: str, parts: tuple[tuple[int, ...], ...]) -> str | None:
+        """An algorithm that a call may name in each of these groups; mostly none."""
+        kind = getattr(torch, dtype)
+        whole = op == "avg" and not (kind.is_floating_point or kind.is_complex)
+        in_order = self._hosts.spans and collective in ("scan", "exscan")
+        if self._api != "unisono" or op in ("numbers", "tensors") or whole or in_order or self.draw.random() < 0.5:
+            return None
+        names = [a for a in CATALOGUE.values() if a.collective == collective]
+        known = [a.name for a in names if all(a.allows(len(part)) for part in parts)]
+        if self._hosts.spans and all(self._hosts.restrict(part).spans for part in parts):
+            known += [core for core in CORES[collective] if core not in known]
+        return self.draw.choice(known)
+
+    def _coalesced(self, group: str) -> Coalesced:
+        draw = self.draw
+        form = draw.choice(TENSORS)
+        of_floats = ("float16", "bfloat16", "float32", "float64")
+        op = draw.choice(("sum", "min", "max", "avg", "product")) if form in REDUCING_MANY[:2] else "sum"
+        known = of_floats if form in TENSORS[5:] else [d for d in DTYPES if (d, op) in PAIR_OF]
+        parts = tuple((draw.choice(known), draw.choice(COUNTS[:9])) for _ in range(draw.randint(1, 5)))
+        later = form.endswith("_coalesced") and draw.random() < 0.4
+        strided = draw.random() < 0.3
+        return Coalesced(form, parts, op, group, later, strided, draw.randrange(5), draw.randrange(1000))
+
+    def _messages(self, group: str, groups: Groups) -> Step:
+        draw = self.draw
+        least, most = min(map(len, groups[group])), max(map(len, groups[group]))
+        ways = list(WAYS) if self._api == "unisono" else list(TORCH_WAYS)
+        if least == 1:  # torch sends to nobody itself
+            if self._api != "unisono":
+                return Wait()
+            ways = ["ring", "sendrecv", "batch"]
+        if self._api == "gloo":
+            ways.remove("any")  # there, an empty message from any source makes its sender wait for ever
+        way = draw.choice(ways)
+        self._tag += 1
+        shift = draw.randrange(most) if self._api == "unisono" or way != "ring" else draw.randrange(1, least)
+        tag = draw.randrange(2) if way == "ring" else self._tag
+        dtype = draw.choice(GLOO_DTYPES if self._api == "gloo" else (*DTYPES, *MOVED))
+        layouts = [layout for layout in matrix.layouts("gather", dtype, "even") if layout not in ("scalar", "empty")]
+        layout = draw.choice(["contiguous", *(layouts if self._api == "unisono" else ())])
+        count = draw.choice(COUNTS if draw.random() < 0.95 else LONG[:1])
+        shared, seed = layout != "mixed" and draw.random() < 0.4, draw.randrange(1000)
+        return Messages(way, dtype, count, tag, shift, group, layout, shared, seed)

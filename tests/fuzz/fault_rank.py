@@ -1,0 +1,258 @@
+"""One rank of a scene: it makes the calls, suffers its faults, recovers from those of others, and tells what it saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import unisono
+from tests.fuzz.fault_calls import given, prepare, wanted
+from tests.fuzz.fault_scene import COLLECTIVES, STOPPING, Call, Fault, Scene
+from tests.support.waiting import until
+from unisono.testing import chaos
+
+__all__ = ["play"]
+
+
+class _End(BaseException):
+    """Ends the rank's function well, before its program has ended."""
+
+
+def play(scene: Scene, folder: str) -> None:
+    """The life of a rank. Files in the folder tell when its faults happened, and at last what it has seen."""
+    rank = _Rank(scene, Path(folder))
+    try:
+        rank.live()
+    except _End:
+        return
+    except unisono.LeftOut as error:
+        rank.tell("left out", text=str(error))
+    rank.end()
+
+
+class _Rank:
+    def __init__(self, scene: Scene, folder: Path) -> None:
+        self._scene, self._folder = scene, folder
+        self._me = unisono.get_rank()
+        self._said: list[dict[str, Any]] = []
+        self._steps: list[tuple[int, tuple[int, ...]]] = []
+        self._faults = [fault for fault in scene.faults if fault.rank == self._me]
+        self._subgroups: dict[tuple[int, ...], unisono.Group] = {}
+        self._recoveries = 0
+
+    def tell(self, what: str, **facts: Any) -> None:
+        """Note an event."""
+        self._said.append({"what": what, "at": time.monotonic(), **facts})
+
+    def end(self) -> None:
+        """Close the group, and leave all that was seen where the parent finds it."""
+        unisono.shutdown()
+        threads = [one.name for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
+        self.tell("end", threads=threads, steps=self._steps)
+        path = self._folder / f"{self._me}.part"
+        path.write_text(json.dumps(self._said))
+        path.rename(self._folder / f"{self._me}.json")
+
+    def live(self) -> None:
+        """Make all calls; after a failure, make those again that the survivor that is furthest behind has to make."""
+        for members in sorted({call.members for call in self._scene.calls if call.members}):
+            if group := unisono.new_group(members):
+                self._subgroups[members] = group
+        (self._folder / f"ready {self._me}").touch()
+        until(lambda: len(list(self._folder.glob("ready *"))) == self._scene.ranks)
+        if self._scene.recovers == "retry":
+            self._live_by_retry()
+            return
+        step, error = 0, None
+        while True:
+            try:
+                if error is not None:
+                    step, error = self._recover(error, step), None
+                while step < len(self._scene.calls):
+                    self._call(step)
+                    step += 1
+                unisono.barrier()
+            except unisono.LeftOut:
+                raise
+            except (unisono.PeerError, unisono.WaitTimeout) as failure:
+                self._heard(failure, step)
+                error = failure
+            except (unisono.MismatchError, unisono.ArgumentError) as failure:
+                self._heard(failure, step)
+                step += 1
+            else:
+                return
+
+    def _live_by_retry(self) -> None:
+        state = torch.zeros(2, dtype=torch.int64)
+        want = torch.zeros(2, dtype=torch.int64)
+        for number, call in enumerate(self._scene.calls):
+
+            def step(number: int = number) -> tuple[int, ...]:
+                state[0] += number + 1
+                state[1] += self._call(number).sum()
+                return unisono.init().world_ranks
+
+            members = tuple(unisono.retry(step, [state]))
+            self._steps.append((number, members))
+            want += torch.stack(
+                [torch.tensor(number + 1), wanted(call, number, members, members.index(self._me)).sum()]
+            )
+        if not torch.equal(state, want):
+            self.tell("wrong state", text=f"{state.tolist()} in place of {want.tolist()}")
+
+    def _call(self, number: int) -> torch.Tensor:
+        """Make one call, and look at what comes out."""
+        call = self._scene.calls[number]
+        group = self._subgroups.get(call.members) if call.members else unisono.init()
+        if group is None:
+            return torch.zeros(0, dtype=torch.int64)
+        with ExitStack() as stack:
+            for fault in self._faults:
+                if fault.call == number and not fault.in_recovery:
+                    stack.enter_context(self._suffer(fault, call, group))
+            source, prepared = None, None
+            try:
+                source, prepared = given(call, number, group.world_ranks)[group.rank], prepare(call, number, group)
+                came = prepared.make()
+            except (unisono.PeerError, unisono.WaitTimeout, unisono.MismatchError):
+                if prepared is not None and source is not None:
+                    kept = not prepared.in_place or self._scene.keep_inputs
+                    if kept and not torch.equal(prepared.mine, source):
+                        self.tell("input changed", call=number)
+                raise
+            if not torch.equal(came, want := wanted(call, number, group.world_ranks, group.rank)):
+                bad = int((came != want).nonzero()[0]) if came.shape == want.shape else -1
+                self.tell("wrong value", call=number, members=group.world_ranks, text=f"{came} for {want} at {bad}")
+            return came
+
+    def _heard(self, error: unisono.UnisonoError, step: int) -> None:
+        """Note an error, its ranks as ranks of the world."""
+        world_ranks = tuple(getattr(error, "world_ranks", ())) or range(self._scene.ranks)
+
+        def of_world(name: str) -> list[int]:
+            return [world_ranks[rank] for rank in getattr(error, name, ())]
+
+        self.tell(
+            "error", kind=type(error).__name__, step=step, round=self._recoveries, failed=of_world("failed"),
+            missing=of_world("missing"), odd=of_world("odd"), text=str(error)[:1500],
+        )  # fmt: skip
+
+    def _recover(self, error: unisono.UnisonoError, step: int) -> int:
+        """Go on in a smaller group; the call from which all go on."""
+        self._recoveries += 1
+        world = unisono.init()
+        late = self._missing(error, world)
+        with ExitStack() as stack:
+            for fault in list(self._faults):
+                if fault.in_recovery:
+                    self._faults.remove(fault)
+                    stack.enter_context(self._suffer(fault, Call("barrier"), world))
+            smaller = self._shrink(world, late)
+        for members, group in list(self._subgroups.items()):
+            left_out = [rank for rank, there in enumerate(group.world_ranks) if there not in smaller.world_ranks]
+            self._subgroups[members] = group.shrink(without=left_out)
+        first = torch.tensor([step])
+        unisono.all_reduce(first, "min")
+        self.tell("recovered", members=smaller.world_ranks, step=int(first))
+        return int(first)
+
+    def _shrink(self, world: unisono.Group, late: set[int]) -> unisono.Group:
+        while True:
+            try:
+                return world.shrink(without=late)
+            except unisono.WaitTimeout as error:
+                self._heard(error, -1)
+                late |= self._missing(error, world)
+
+    @staticmethod
+    def _missing(error: BaseException, group: unisono.Group) -> set[int]:
+        """The ranks of a group that a time-out names."""
+        if not isinstance(error, unisono.WaitTimeout):
+            return set()
+        world_ranks = error.world_ranks or group.world.world_ranks
+        named = {world_ranks[rank] for rank in error.missing}
+        return {rank for rank, there in enumerate(group.world_ranks) if there in named}
+
+    @contextmanager
+    def _suffer(self, fault: Fault, call: Call, group: unisono.Group) -> Iterator[None]:
+        """Let the fault happen around what is within the block."""
+        moment, _, when = fault.moment.partition(" ")
+        if moment == "row" and call.name in COLLECTIVES:
+            word: Any = {{"kill": "kill", "os_exit": "exit"}[fault.how]: group.rank}
+            self._mark(fault)
+            try:
+                with chaos(at=(call.name, 1, "row", int(when)), group=group, **word):
+                    yield
+            except unisono.ArgumentError:  # there is no such row
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._happen(fault, group)  # the call was over without it
+            return
+        if moment == "before":
+            self._happen(fault, group)
+        elif moment == "lend":
+            self._happen_when_it_lends(fault, group)
+        elif moment in ("within", "shrink"):
+            threading.Thread(target=self._happen_later, args=(fault, group, float(when)), daemon=True).start()
+        yield
+        if moment == "after":
+            self._happen(fault, group)
+
+    def _happen_later(self, fault: Fault, group: unisono.Group, delay_s: float) -> None:
+        time.sleep(delay_s)
+        self._happen(fault, group)
+
+    def _happen_when_it_lends(self, fault: Fault, group: unisono.Group) -> None:
+        lender = group.host.lender
+        lend = lender.lend
+
+        def happens(*arguments: Any) -> Any:
+            lender.lend = lend  # type: ignore[method-assign]
+            self._happen(fault, group)
+            return lend(*arguments)
+
+        lender.lend = happens  # type: ignore[method-assign]
+
+    def _mark(self, fault: Fault) -> int:
+        """Tell the parent that it happens; the process to which it happens."""
+        pid = os.getpid()
+        if fault.how.endswith("sentinel"):
+            span = unisono.init().world.span
+            assert span is not None
+            pid = span.far.sentinel_pid
+        (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
+        return pid
+
+    def _happen(self, fault: Fault, group: unisono.Group) -> None:
+        if fault in self._faults:
+            self._faults.remove(fault)
+        pid = self._mark(fault)
+        match fault.how:
+            case "kill" | "end sentinel":
+                os.kill(pid, signal.SIGKILL)
+            case how if how in STOPPING:
+                os.kill(pid, signal.SIGSTOP)
+            case "os_exit":
+                os._exit(3)
+            case "exit":
+                sys.exit(3)
+            case "raise":
+                raise RuntimeError("drawn by lot")
+            case "return":
+                raise _End
+            case "abort":
+                group.abort("drawn by lot")
+            case "mismatch":
+                unisono.all_reduce(torch.ones(3, dtype=torch.int32), "max", group)
+            case "refuse":
+                unisono.all_reduce(torch.ones(3), "no op", group)

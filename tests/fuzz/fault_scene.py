@@ -1,0 +1,140 @@
+"""A scene of the fault fuzzer as data: a world, a short program, and what happens to its ranks. It prints as Python."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from unisono.schedule import Hosts
+
+__all__ = ["COLLECTIVES", "DEADLY", "STOPPING", "Call", "Fault", "Scene", "draw"]
+
+COLLECTIVES = (
+    "all_reduce", "broadcast", "reduce", "scan", "all_gather", "reduce_scatter", "all_to_all", "gather", "barrier",
+)  # fmt: skip
+MESSAGES = ("ring", "chain")
+"""ring: each rank sends to the next one and receives from the one before. chain: each receives, then sends."""
+DEADLY = ("kill", "os_exit", "exit", "raise", "return", "stop and kill")
+"""Faults after which a rank does not come back."""
+STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel")
+"""pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
+sentinel is that of the rank's host.
+"""
+_COUNTS = (1, 5, 1000, 70_000, 200_000)
+
+
+class Call(NamedTuple):
+    """One operation. members: ranks of the world; (): all. shared: its tensors lie in shared memory."""
+
+    name: str
+    count: int = 5
+    members: tuple[int, ...] = ()
+    shared: bool = False
+    background: bool = False
+
+
+class Fault(NamedTuple):
+    """What happens to a rank of the world, in or beside the call of this number.
+
+    moment: `before` or `after` the call, `row 3` of its program, `within 0.002` seconds of its begin. Or while it
+    recovers from another rank's failure: `shrink 0.002` seconds after it has begun to, or when it should `lend` the
+    memory of the smaller group, as the first survivor of a host does.
+    """
+
+    rank: int
+    how: str
+    call: int = 0
+    moment: str = "before"
+
+    @property
+    def in_recovery(self) -> bool:
+        """Does it happen while the rank recovers from another rank's failure?"""
+        return self.moment == "lend" or self.moment.startswith("shrink")
+
+
+class Scene(NamedTuple):
+    """hosts: `4`: four ranks on one host; `2x2`: four on two. recovers: by `shrink`, or by `retry`, call by call."""
+
+    hosts: str
+    calls: tuple[Call, ...]
+    faults: tuple[Fault, ...] = ()
+    keep_inputs: bool = False
+    recovers: str = "shrink"
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the world has."""
+        return int(self.hosts) if self.hosts.isdigit() else Hosts.parse(self.hosts).ranks
+
+    @property
+    def dead(self) -> set[int]:
+        """The ranks that do not come back."""
+        return {fault.rank for fault in self.faults if fault.how in DEADLY}
+
+    @property
+    def cut_off(self) -> set[int]:
+        """The ranks of hosts whose sentinel ends."""
+        hit = [fault.rank for fault in self.faults if fault.how == "end sentinel"]
+        return {rank for one in hit for rank in Hosts.parse(self.hosts).beside(one)}
+
+    @property
+    def frozen(self) -> set[int]:
+        """The ranks that are stopped for longer than the others wait."""
+        return {fault.rank for fault in self.faults if fault.how == "freeze"}
+
+
+def draw(rng: random.Random) -> Scene:
+    """A scene in which something happens to one rank or two."""
+    hosts = rng.choice(["2", "3", "4", "4", "6", "2x1", "3x1", "2x2", "2x2", "3+1", "2x3"])
+    scene = Scene(hosts, ())
+    recovers = rng.choice(["shrink", "shrink", "retry"])
+    calls = tuple(_draw_call(rng, scene.ranks, recovers) for _ in range(rng.randint(1, 6)))
+    scene = Scene(hosts, calls, (), rng.random() < 0.3, recovers)
+    if rng.random() < 0.25:
+        return scene._replace(faults=(_lively(rng, scene),))
+    victims = rng.sample(range(scene.ranks), min(rng.choice([1, 1, 1, 2]), scene.ranks - 1))
+    faults = [_deadly(rng, scene, rank) for rank in victims]
+    if rng.random() < 0.25 and scene.ranks - len(victims) > 1:
+        other = rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
+        how = rng.choice(["kill", "pause", "stop and kill"] + ["freeze", "freeze"] * (recovers == "shrink"))
+        moment = rng.choice(["lend", f"shrink {rng.choice([0.0, rng.random() * 0.01]):.4f}"])
+        faults.append(Fault(other, how, 0, moment))
+    return scene._replace(faults=tuple(faults))
+
+
+def _draw_call(rng: random.Random, ranks: int, recovers: str) -> Call:
+    name = rng.choice(COLLECTIVES if rng.random() < 0.8 else MESSAGES)
+    members: tuple[int, ...] = ()
+    if ranks > 2 and recovers == "shrink" and rng.random() < 0.25:
+        members = tuple(sorted(rng.sample(range(ranks), rng.randint(2, ranks - 1))))
+    background = name not in MESSAGES and rng.random() < 0.3
+    return Call(name, rng.choice(_COUNTS), members, rng.random() < 0.3, background)
+
+
+def _moment(rng: random.Random, scene: Scene, call: Call, how: str) -> str:
+    moments = ["before", "after", f"within {rng.random() * rng.choice([0.001, 0.01]):.4f}"]
+    if scene.hosts.isdigit() and call.name in COLLECTIVES and how in ("kill", "os_exit"):
+        moments += [f"row {rng.randrange(8)}"] * 2
+    return rng.choice(moments)
+
+
+def _deadly(rng: random.Random, scene: Scene, rank: int) -> Fault:
+    number = rng.randrange(len(scene.calls))
+    how = rng.choice(["kill", "kill", *DEADLY])
+    moment = _moment(rng, scene, scene.calls[number], how)
+    if how in ("exit", "raise", "return") and not moment.startswith("row"):
+        moment = rng.choice(["before", "after"])  # they happen in the rank's own thread
+    return Fault(rank, how, number, moment)
+
+
+def _lively(rng: random.Random, scene: Scene) -> Fault:
+    number, rank = rng.randrange(len(scene.calls)), rng.randrange(scene.ranks)
+    collective = scene.calls[number].name in COLLECTIVES and not scene.calls[number].members
+    plain = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
+    hows = ["pause"] if scene.recovers == "retry" else ["pause", "abort"] + ["freeze"] * plain
+    how = rng.choice(hows + ["mismatch", "refuse"] * (collective and scene.recovers == "shrink"))
+    if not scene.hosts.isdigit() and rng.random() < 0.4:
+        # Of two hosts, the one with rank 0 goes on.
+        how, rank = rng.choice([("pause sentinel", rank), ("end sentinel", scene.ranks - 1)])
+    at_call = how in ("mismatch", "refuse")
+    return Fault(rank, how, number, "before" if at_call else _moment(rng, scene, scene.calls[number], how))

@@ -1,0 +1,156 @@
+"""What a program is: calls that all ranks of a world make in one order, as data that prints as Python.
+
+A step names its group: "world", or one that an earlier step has made. Ranks that are not in it leave the step out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from tests.support.matrix import Case
+
+__all__ = [
+    "Barrier", "Call", "Case", "Coalesced", "Late", "MakeGroup", "Messages", "Objects", "Program", "Split", "Step",
+    "Threads", "Wait", "shown", "steps_of",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective; with the case's async_op it goes on until a Wait or the end."""
+
+    case: Case
+    group: str = "world"
+    algorithm: str | None = None
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A barrier, in the background or not."""
+
+    group: str = "world"
+    algorithm: str | None = None
+    async_op: bool = False
+
+
+@dataclass(frozen=True)
+class Coalesced:
+    """One of the calls of many tensors (form). parts: dtype and elements of each."""
+
+    form: str
+    parts: tuple[tuple[str, int], ...]
+    op: str = "sum"
+    group: str = "world"
+    async_op: bool = False
+    strided: bool = False
+    root: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Objects:
+    """One of the collectives of Python objects."""
+
+    form: str
+    group: str = "world"
+    root: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Messages from rank to rank. way: who sends how to whom, see `messages.WAYS`; shift: how far, or which root."""
+
+    way: str
+    dtype: str
+    n: int
+    tag: int
+    shift: int = 1
+    group: str = "world"
+    layout: str = "contiguous"
+    shared: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class MakeGroup:
+    """new_group of these ranks of the parent, modulo its size."""
+
+    name: str
+    ranks: tuple[int, ...]
+    parent: str = "world"
+
+
+@dataclass(frozen=True)
+class Split:
+    """split of the world: the color of each rank, below 0 in none, and the keys."""
+
+    name: str
+    colors: tuple[int, ...]
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Steps that threads make at a time, each in a group of its own, which its steps call "world"."""
+
+    branches: tuple[tuple[Step, ...], ...]
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank comes late by so much."""
+
+    rank: int
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait for all that goes on, in an order drawn from the seed."""
+
+    seed: int = 0
+
+
+Step = Call | Barrier | Coalesced | Objects | Messages | MakeGroup | Split | Threads | Late | Wait
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps, and the world for them.
+
+    hosts: as `Hosts.parse` reads them. settings: fields of Config. api: "unisono", "torch" (torch.distributed with our
+    backend) or "gloo" (the same over Gloo: is what is expected right?).
+    """
+
+    hosts: str
+    steps: tuple[Step, ...]
+    settings: tuple[tuple[str, float], ...] = ()
+    api: str = "unisono"
+
+    @property
+    def world(self) -> tuple[object, ...]:
+        """What programs must have in common to run in one world."""
+        return self.hosts, self.settings, self.api
+
+
+def steps_of(program: Program) -> Iterator[Step]:
+    """All steps, those of threads included."""
+    for step in program.steps:
+        yield from [s for branch in step.branches for s in branch] if isinstance(step, Threads) else [step]
+
+
+def shown(value: object, indent: str = "") -> str:
+    """A value as Python, without fields that are as by default, a step a line."""
+    if isinstance(value, tuple) and value and isinstance(value[0], (tuple, *_STEPS)):
+        lines = "".join(f"{indent}    {shown(item, indent + '    ')},\n" for item in value)
+        return f"(\n{lines}{indent})"
+    if not isinstance(value, (Program, Case, *_STEPS)):
+        return repr(value)
+    given = [f for f in fields(value) if getattr(value, f.name) != f.default]
+    inside = ", ".join(f"{f.name}={shown(getattr(value, f.name), indent)}" for f in given)
+    return f"{type(value).__name__}({inside})"
+
+
+_STEPS = Step.__args__

@@ -1,0 +1,152 @@
+"""How a rank runs a program: step by step, with a check of all that it gets."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.fuzz.api import Native, Torch, api_of
+from tests.fuzz.many import coalesced
+from tests.fuzz.messages import exchange_objects, send_and_receive
+from tests.fuzz.programs import (
+    Barrier,
+    Call,
+    Coalesced,
+    Late,
+    MakeGroup,
+    Messages,
+    Objects,
+    Program,
+    Split,
+    Step,
+    Threads,
+    Wait,
+    shown,
+)
+from tests.support.matrix_driver import begin
+
+__all__ = ["play"]
+
+
+def play(program: Program, meeting: str) -> list[str]:
+    """Run a program on this rank. Returns what went wrong, step by step: wrong values, and an error that ended it."""
+    warnings.filterwarnings("ignore", "ComplexHalf")
+    api = api_of(program.api, program.settings, meeting)
+    player = _Player(api, api.world)
+    player.play(program.steps)
+    return player.failures
+
+
+class _Player:
+    """Makes steps, on a rank or in one of its threads."""
+
+    def __init__(self, api: Native | Torch, world: Any) -> None:
+        self.failures: list[str] = []
+        self._api = api
+        self._groups: dict[str, Any] = {"world": world}
+        self._made: list[Any] = []
+        self._pending: list[tuple[Step, Callable[[], str]]] = []
+
+    def play(self, steps: tuple[Step, ...]) -> None:
+        step: Step = Wait()
+        try:
+            for step in steps:
+                self._make(step)
+            self._wait(random.Random(len(steps)))
+            for group in self._made:
+                self._api.leave(group)
+        except Exception as error:  # noqa: BLE001  the others end with it, and the finding is reported
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{last.filename.rpartition('/src/')[2]}:{last.lineno}"
+            self.failures.append(f"{shown(step)}: {type(error).__name__} at {where}: {error}")
+
+    def _make(self, step: Step) -> None:
+        if isinstance(step, Late):
+            if self._api.place(self._groups["world"])[0] == step.rank:
+                time.sleep(step.delay_s)
+        elif isinstance(step, Wait):
+            self._wait(random.Random(step.seed))
+        elif isinstance(step, Split):
+            self._split(step)
+        elif isinstance(step, MakeGroup):
+            if (parent := self._groups.get(step.parent)) is not None:
+                size = self._api.place(parent)[1]
+                self._keep(step.name, self._api.new_group(sorted({rank % size for rank in step.ranks}), parent))
+        elif isinstance(step, Threads):
+            self._threads(step)
+        elif (group := self._groups.get(step.group)) is not None:
+            self._call(step, group)
+
+    def _call(self, step: Any, group: Any) -> None:
+        finish: Callable[[], str]
+        later = getattr(step, "async_op", False)
+        if isinstance(step, Call):
+            later = step.case.async_op
+            make = partial(self._collective, step, group)
+            finish = begin(step.case, *self._api.place(group), make)
+        elif isinstance(step, Barrier):
+            work = self._api.barrier(group, step.algorithm, step.async_op)
+            finish = partial(self._barrier, work)
+        elif isinstance(step, Coalesced):
+            finish = coalesced(step, group)
+        elif isinstance(step, Messages):
+            later = True
+            finish = send_and_receive(step, self._api, group)
+        elif isinstance(step, Objects):
+            wrong = exchange_objects(step, self._api, group)
+            finish = lambda: wrong  # noqa: E731
+        if later:
+            self._pending.append((step, finish))
+        else:
+            self._note(step, finish())
+
+    def _collective(self, step: Call, group: Any, arguments: list[Any]) -> Any:
+        return self._api.collective(step.case, arguments, group, step.algorithm)
+
+    @staticmethod
+    def _barrier(work: Any) -> str:
+        if work is not None:
+            work.wait()
+        return ""
+
+    def _wait(self, draw: random.Random) -> None:
+        pending, self._pending = self._pending, []
+        draw.shuffle(pending)
+        for step, finish in pending:
+            self._note(step, finish())
+
+    def _note(self, step: Step, wrong: str) -> None:
+        if wrong:
+            self.failures.append(f"{shown(step)}: {wrong}")
+
+    def _keep(self, name: str, group: Any) -> None:
+        self._groups[name] = group
+        if group is not None:
+            self._made.append(group)
+
+    def _split(self, step: Split) -> None:
+        import unisono
+
+        me = unisono.get_rank()
+        self._keep(step.name, unisono.split(step.colors[me], step.keys[me]) or None)
+
+    def _threads(self, step: Threads) -> None:
+        world = self._groups["world"]
+        everybody = range(self._api.place(world)[1])
+        players = [_Player(self._api, self._api.new_group(everybody, world)) for _ in step.branches]
+        threads = [
+            threading.Thread(target=player.play, args=(branch,))
+            for player, branch in zip(players, step.branches, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread, player in zip(threads, players, strict=True):
+            thread.join()
+            self.failures += player.failures
+            self._made.append(player._groups["world"])

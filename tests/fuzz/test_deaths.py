@@ -1,0 +1,155 @@
+"""Scenes with deaths and other faults: a share of those that `make fuzz-faults` draws, and some that are hard."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import fault_oracle
+from tests.fuzz.deaths import Call, Fault, Scene, check, smaller
+from tests.fuzz.fault_growth import grows
+from tests.fuzz.fault_scene import draw
+from tests.support.waiting import until
+
+DRAWN_S = 20.0
+
+TRAIN = """
+import os, pathlib, signal, torch, unisono
+group, folder = unisono.init(), pathlib.Path(os.environ["FOLDER"])
+(folder / str(os.getpid())).touch()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+unisono.barrier()
+if group.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    unisono.barrier()
+except unisono.PeerGone as error:
+    group.shrink()
+    total = torch.ones(3)
+    unisono.all_reduce(total)
+    (folder / f"heard {os.getpid()}").write_text(f"{list(error.failed)} {total[1].item()}")
+"""
+
+HARD = {
+    "a sub-group waits for a rank that recovers in the world": Scene(
+        "4", (Call("barrier"), Call("all_gather", 1000, (0, 2))), (Fault(1, "kill", 0, "after"),)
+    ),
+    "the same over hosts, in the background": Scene(
+        "2x2", (Call("ring"), Call("all_gather", 1000, (0, 2), False, True)), (Fault(1, "kill", 0, "before"),)
+    ),
+    "all go on after an abort": Scene(
+        "2x2", (Call("broadcast", 1000), Call("all_reduce", 5, (0, 1, 3))), (Fault(0, "abort", 0, "after"),)
+    ),
+    "two within a call": Scene(
+        "4", (Call("all_reduce", 70_000),), (Fault(1, "kill", 0, "row 3"), Fault(2, "kill", 0, "row 2")), True
+    ),
+    "one while the others recover": Scene(
+        "4", (Call("all_reduce"),), (Fault(0, "os_exit"), Fault(1, "kill", 0, "lend"))
+    ),
+    "a step is made again": Scene(
+        "2x2", (Call("scan"), Call("gather", 70_000)), (Fault(3, "stop and kill", 1),), False, "retry"
+    ),
+    "a sentinel stops for a moment": Scene(
+        "2x2", (Call("all_reduce"), Call("ring", 1000)), (Fault(2, "pause sentinel", 1),)
+    ),
+    "a sentinel ends": Scene("3x1", (Call("all_reduce"), Call("barrier")), (Fault(2, "end sentinel", 1),)),
+    "a rank is stopped for longer than the others wait": Scene(
+        "3", (Call("all_reduce"), Call("barrier")), (Fault(2, "freeze", 1),)
+    ),
+}
+
+
+@pytest.mark.parametrize("scene", HARD.values(), ids=HARD)
+def test_scenes_that_are_hard(scene: Scene) -> None:
+    check(scene)
+
+
+def test_scenes_drawn_by_lot() -> None:
+    """So many as there is time for, always the same ones first."""
+    rng, end = random.Random(11), time.monotonic() + DRAWN_S
+    while time.monotonic() < end:
+        scene = draw(rng)
+        if not scene.frozen:  # these take their time
+            check(scene)
+
+
+def test_a_rank_under_torchrun_dies_and_nothing_is_left(tmp_path: Path) -> None:
+    """torchrun asks the others to end; these do not listen, and go on."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FOLDER": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode, done.stderr
+    pids = [int(path.name) for path in tmp_path.glob("[0-9]*")]
+    assert len(pids) == 3
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert [path.read_text() for path in tmp_path.glob("heard*")] == ["[1] 2.0"] * 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_processes_die_while_a_group_grows(seed: int, tmp_path: Path) -> None:
+    assert grows(random.Random(seed), tmp_path) == []
+
+
+def facts(**of_rank_1: object) -> dict[int, list[dict[str, object]]]:
+    """Ranks 0 and 1 hear that rank 2 has died, and go on; rank 1 as given."""
+    error = {"what": "error", "at": 1.1, "kind": "PeerGone", "step": 0, "round": 0, "failed": [2], "missing": [],
+             "odd": [], "text": ""}  # fmt: skip
+    recovered = {"what": "recovered", "at": 1.2, "members": [0, 1], "step": 0}
+    end = {"what": "end", "at": 1.3, "threads": [], "steps": []}
+    said = {rank: [dict(error), dict(recovered), dict(end)] for rank in (0, 1)}
+    for event in said[1]:
+        event.update({name: value for name, value in of_rank_1.items() if name in event})
+    return said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({}, None),
+        ({"kind": "PeerFailed"}, "PeerFailed, not one of"),
+        ({"kind": "WaitTimeout"}, "WaitTimeout, not one of"),
+        ({"failed": [0, 2]}, "to whom nothing happened"),
+        ({"failed": []}, "do not agree on"),
+        ({"members": [1]}, "do not agree on"),
+        ({"step": 1}, "do not agree on"),
+        ({"threads": ["unisono"]}, "threads left"),
+        ({"at": 99.0}, "s after the last fault"),
+    ],
+)
+def test_the_oracle_sees_what_is_wrong(wrong: dict[str, object], words: str | None) -> None:
+    scene = Scene("3", (Call("all_reduce"),), (Fault(2, "kill"),))
+    found = fault_oracle.complaints(scene, facts(**wrong), {0: 1.0})
+    assert (found == []) if words is None else any(words in text for text in found), found
+
+
+def test_the_oracle_misses_ranks_and_hears_of_wrong_values() -> None:
+    scene = Scene("3", (Call("all_reduce"),), (Fault(2, "kill"),))
+    said = facts()
+    said[0].append({"what": "wrong value", "at": 1.0})
+    del said[1]
+    assert [text.split(":")[0] for text in fault_oracle.complaints(scene, said, {0: 1.0})] == [
+        "ranks [1] have not come to the end",
+        "rank 0",
+    ]
+
+
+def test_a_smaller_scene_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def watch(scene: Scene) -> list[str]:
+        return ["bad"] if any(call.name == "scan" and call.shared for call in scene.calls) else []
+
+    monkeypatch.setattr("tests.fuzz.deaths.watch", watch)
+    scene = Scene(
+        "4",
+        (Call("all_reduce"), Call("scan", 1000, (0, 1), True, True)),
+        (Fault(1, "kill", 0), Fault(2, "kill", 1)),
+        True,
+    )
+    assert smaller(scene) == Scene("4", (Call("scan", 5, (), True),), (Fault(2, "kill", 0),))
