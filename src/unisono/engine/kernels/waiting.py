@@ -1,9 +1,9 @@
-"""How a rank waits for shared memory to change: it spins, then yields its processor, then sleeps until it is woken.
+"""How a rank waits for shared memory to change: it spins, yields its processor, naps, then sleeps until it is woken.
 
 A yield gives the processor to whoever else wants it. Another rank gives it back within microseconds, a process that
 computes only after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of one that computes.
-So a rank sleeps in place of yielding once it has waited long, or where yields have been slow. Where no writer would
-wake it (see `sleeping`), it naps: it sleeps for short times, and looks in between.
+So a rank naps in place of yielding where yields have been slow: it sleeps for some microseconds, and looks in between.
+Once it has waited long, it sleeps until it is woken (see `sleeping`); where no writer would do that, it goes on napping.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from .sleeping import announce, doze
 __all__ = ["read_cycles", "time_yield", "wait"]
 
 _PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
-"""After so long a rank sleeps. A nap is a microsecond for each share that it has waited."""
-_SHORT_SLEEP_NS = 50_000
-"""To be woken takes about as long; who sleeps no longer should have spun."""
+"""After so long a rank sleeps; or naps. A nap is a microsecond for each share that it has waited."""
 _FEWEST_SPINS = 100
 """Before a sleep; they cost about as much as the shortest."""
 _SLICE = 400
@@ -85,23 +83,17 @@ def _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns):
         now = now_ns()
         turns += 1
     prctl(np.int32(_SET_TIMER_SLACK), slack, 0, 0, 0)
-    _learn(learned, most_spins, spins, turns == 1)
+    if most_spins > 0:
+        enough = min(most_spins, 2 * spins) if turns == 1 else spins >> 1
+        store(learned, max(enough, min(most_spins, _FEWEST_SPINS)))
     return 1 if changed else 0
 
 
 @compiled
-def _learn(learned, most_spins, spins, short):  # type: ignore[no-untyped-def]
-    """Spin longer before the next sleep where this one was short, else not so long."""
-    if most_spins > 0:
-        enough = min(most_spins, 2 * spins) if short else spins >> 1
-        store(learned, max(enough, min(most_spins, _FEWEST_SPINS)))
-
-
-@compiled
-def _sleep(address, goal, pairs, count, most_spins, learned, limit_ns, asleep):  # type: ignore[no-untyped-def]
+def _sleep(address, goal, pairs, count, limit_ns, asleep):  # type: ignore[no-untyped-def]
     """Sleep until something has changed: 1; 0 after limit_ns. asleep: see `wait`."""
-    spins, begin = load(learned), now_ns()
-    changed, now = False, begin
+    changed, now = False, now_ns()
+    begin = now
     while not changed and now - begin < limit_ns:
         ticket = announce(asleep)
         changed = _changed(address, goal, pairs, count)
@@ -109,7 +101,6 @@ def _sleep(address, goal, pairs, count, most_spins, learned, limit_ns, asleep): 
             doze(asleep, ticket, limit_ns - (now - begin))
             changed = _changed(address, goal, pairs, count)
         now = now_ns()
-    _learn(learned, most_spins, spins, changed and now - begin < _SHORT_SLEEP_NS)
     return 1 if changed else 0
 
 
@@ -123,8 +114,8 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
     there is none.
 
     The number of spins adapts. Where the first yield was slow and brought the change, the peer needed this very
-    processor, and the next wait spins half as long; otherwise twice as long, up to most_spins. Where the sleep was
-    longer than a short one, the next wait spins half as long, otherwise twice.
+    processor, and the next wait spins half as long; otherwise twice as long, up to most_spins. Where the first nap
+    brought no change, the next wait spins half as long, otherwise twice.
     """
     if waited_ns <= _PATIENCE_NS:
         for _ in range(load(learned)):
@@ -137,9 +128,14 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
                 return 1
             waited_ns += spent_ns
             limit_ns -= spent_ns
-    if asleep != 0:
-        return _sleep(address, goal, pairs, count, most_spins, learned, limit_ns, asleep)
-    return _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns)
+    if asleep == 0:
+        return _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns)
+    if waited_ns <= _PATIENCE_NS:
+        nap_ns = min(limit_ns, _PATIENCE_NS - waited_ns)
+        if _nap(address, goal, pairs, count, most_spins, learned, waited_ns, nap_ns):
+            return 1
+        limit_ns -= nap_ns
+    return _sleep(address, goal, pairs, count, limit_ns, asleep)
 
 
 @compiled
