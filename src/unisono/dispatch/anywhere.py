@@ -11,9 +11,9 @@ from ..choose.spanning import choose_spanning
 from ..engine.written import mark_written, needed_by_autograd
 from ..errors import AlgorithmError, InternalError
 from ..schedule import BLOCKED, DBUF, DCHUNK, DST, SBUF, SCHUNK, SRC, Schedule, X, expand
-from .plain_tensors import PlainTensors
 from .debug import debug_line
 from .known import What
+from .plain_tensors import PlainTensors
 from .planning import check_order
 from .rank_order import needs_rank_order, plan_in_rank_order
 from .request import Request, Tensors

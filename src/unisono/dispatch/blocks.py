@@ -22,8 +22,8 @@ from ..schedule import ROOTED
 from ..watch import caller
 from .anywhere import plan_step
 from .checking import checking
-from .plain_tensors import PlainTensors
 from .known import What, ask_for_sizes
+from .plain_tensors import PlainTensors
 from .request import Request, Tensors, is_one
 from .sizes import Sides, sides
 from .step import Action, How

@@ -12,10 +12,10 @@ from ..errors import MismatchError
 from ..membership.group import Group
 from ..records import only_lowerings_differ
 from ..units import seconds
-from .plain_tensors import PlainTensors
 from .known import What, as_list, keep
 from .learn import stage_private
 from .mixed import stage_for_a_while, takes_turn, waits_its_turn
+from .plain_tensors import PlainTensors
 from .planning import make_plan
 from .request import Request, Tensors, is_one
 from .shortcut import run_plan
