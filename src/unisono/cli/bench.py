@@ -54,14 +54,14 @@ def bench(
     names = {_nbytes(text): format_bytes(_nbytes(text), like=text) for text in sizes.split(",")}
     places, _ = known_hosts(hosts, ranks or None)
     if places:
-        bench_hosts(places, names, seconds, link, beside_others(places.ranks))
+        bench_hosts(places, names, seconds, link, _beside_others(places.ranks))
         return
     if link:
         raise ArgumentError(f"--link {link} is between hosts: give --hosts, such as 2x2")
     ranks = ranks or max(2, min(4, processors()))
     if ranks < 2:
         raise ArgumentError(f"{ranks} ranks have nothing to sum: give --ranks 2 or more")
-    others = beside_others(ranks)
+    others = _beside_others(ranks)
     turns = _measure(ranks, names, seconds)
     times = {key: _slowest(of_key) for key, of_key in turns.items()}
     medians = {key: median(of_key) for key, of_key in times.items()}
@@ -83,7 +83,7 @@ def bench(
     out.print("Every element of every result was right.")
 
 
-def beside_others(ranks: int) -> str:
+def _beside_others(ranks: int) -> str:
     """What to say beside each verdict if other programs use the processors now; "" if they do not."""
     load = check_load(look_at_load(Files()), processors(), ranks)
     return "" if load.level == "ok" else f"\n[bold red]But {load.says}: that is what was measured.[/]"

@@ -11,9 +11,9 @@ from ..choose.spanning import choose_spanning
 from ..engine.written import mark_written, needed_by_autograd
 from ..errors import AlgorithmError, InternalError
 from ..schedule import BLOCKED, DBUF, DCHUNK, DST, SBUF, SCHUNK, SRC, Schedule, X, expand
-from .copies import Copies
 from .debug import debug_line
 from .known import What
+from .plain_tensors import PlainTensors
 from .planning import check_order
 from .rank_order import needs_rank_order, plan_in_rank_order
 from .request import Request, Tensors
@@ -36,17 +36,17 @@ def plan_step(how: How, request: Request, known_as: What | None = None) -> Actio
 
 
 def _plan_over_hosts(how: How, request: Request) -> Action:
-    group, copies = how.group, Copies.of(request, how.group)
+    group, plain = how.group, PlainTensors.of(request, how.group)
     plan = _plan(how, request)
     written = needed_by_autograd(request.written_on(group.rank))
 
     def action(where: str | None) -> Tensors:
         began = time.perf_counter()
-        copies.take()
-        run_span(group, plan, request, copies.inp, copies.out, how.timeout_s, where)
+        plain.take()
+        run_span(group, plan, request, plain.inp, plain.out, how.timeout_s, where)
         if group.host.config.debug:
             debug_line(group, plan.record, request.like.nbytes, plan.why, began)
-        copies.give()
+        plain.give()
         mark_written(written)
         return request.out
 

@@ -22,8 +22,8 @@ from ..schedule import ROOTED
 from ..watch import caller
 from .anywhere import plan_step
 from .checking import checking
-from .copies import Copies
 from .known import What, ask_for_sizes
+from .plain_tensors import PlainTensors
 from .request import Request, Tensors, is_one
 from .sizes import Sides, sides
 from .step import Action, How
@@ -61,8 +61,8 @@ def _settle(how: How, request: Request, where: str | None) -> Any:
     """Exchange all sizes, and run the call with them. Raises MismatchError on every rank if they do not fit."""
     group, made_for = how.group, request.out
     with checking(group, request.collective):
-        copies = Copies.of(request, group)
-        request = request._replace(inp=copies.inp, out=copies.out)
+        tensors = PlainTensors.of(request, group)
+        request = request._replace(inp=tensors.inp, out=tensors.out)
         takes = _takes(request, group)
         mine = sides(request.collective, request.root, _gives(request, group), takes, group.size)
         table = torch.empty(group.size, mine.numel(), dtype=torch.int64, device="cpu")
@@ -85,9 +85,9 @@ def _settle(how: How, request: Request, where: str | None) -> Any:
         takes = agreed.make_takes(group.rank) if takes is None else takes
         sized = _sized(request, group, takes, agreed.extents(), agreed.dtype)
         move = plan_step(how, sized)
-    copies.take()
+    tensors.take()
     made = move(where)
-    copies.give()
+    tensors.give()
     return made if made_for is None else made_for
 
 

@@ -12,10 +12,10 @@ from ..errors import MismatchError
 from ..membership.group import Group
 from ..records import only_lowerings_differ
 from ..units import seconds
-from .copies import Copies
 from .known import What, as_list, keep
 from .learn import stage_private
 from .mixed import stage_for_a_while, takes_turn, waits_its_turn
+from .plain_tensors import PlainTensors
 from .planning import make_plan
 from .request import Request, Tensors, is_one
 from .shortcut import run_plan
@@ -37,16 +37,15 @@ class How(NamedTuple):
 
 def plan_inside(how: How, request: Request, known_as: What | None = None) -> Action:
     """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
-    copies = Copies.of(request, how.group)
-    plain = request._replace(inp=copies.inp, out=copies.out)
+    plain = PlainTensors.of(request, how.group)
     untouched = _same(plain.inp, request.inp) and (is_one(plain.out) or _same(plain.out, request.out))
-    move = plan_plain(how, plain, known_as if untouched else None)
+    move = plan_plain(how, request._replace(inp=plain.inp, out=plain.out), known_as if untouched else None)
     written = needed_by_autograd(request.written_on(how.group.rank))
 
     def action(where: str | None) -> Tensors:
-        copies.take()
+        plain.take()
         move(where)
-        copies.give()
+        plain.give()
         mark_written(written)
         return request.out
 

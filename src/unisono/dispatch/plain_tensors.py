@@ -1,4 +1,4 @@
-"""`Copies`: plain copies of the tensors of a call that the call itself cannot work on."""
+"""`PlainTensors`: the tensors of a call, or plain copies of those that it cannot work on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..engine.tensors import as_bits, is_plain
 from ..membership.group import Group
 from .request import Request, Tensors
 
-__all__ = ["Copies"]
+__all__ = ["PlainTensors"]
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class Copies(NamedTuple):
+class PlainTensors(NamedTuple):
     """The input and the output of a call, plain: the user's tensors, or copies of those that are not plain.
 
     With `keep_inputs`, a call in place works on copies, too: the user's tensors change only when it has succeeded. A
@@ -32,7 +32,7 @@ class Copies(NamedTuple):
     given: list[_Pair]
 
     @classmethod
-    def of(cls, request: Request, group: Group) -> Copies:
+    def of(cls, request: Request, group: Group) -> PlainTensors:
         """Those of a call of this group's rank. They hold no values yet."""
         copied: list[_Pair] = []
 
