@@ -3,7 +3,7 @@
 A yield gives the processor to whoever else wants it. Another rank gives it back within microseconds, a process that
 computes only after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of one that computes.
 So a rank naps in place of yielding where yields have been slow: it sleeps for some microseconds, and looks in between.
-Once it has waited long, it sleeps until it is woken (see `sleeping`); where no writer would do that, it goes on napping.
+Once it has waited long, it sleeps until it is woken, see `sleeping`; where no writer would do that, it naps on.
 """
 
 from __future__ import annotations
