@@ -183,7 +183,7 @@ def test_rank_0_stays_until_the_others_have_heard_why_there_is_no_group():
         until(lambda: store.check(["end"]))
         assert not first.done()
         store.set("told 1", "")
-        with pytest.raises(ArgumentError, match="rank 1 .* has unisono 0"):
+        with pytest.raises(ArgumentError, match=r"rank 1 .* has unisono 0"):
             first.result()
 
 

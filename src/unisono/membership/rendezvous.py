@@ -275,7 +275,7 @@ class _Meeting:
             if self._rank:
                 self._store.set(f"told {self._rank}", "")
             else:
-                self._until_told(late=isinstance(error, ArgumentError))
+                self._until_told(late=not isinstance(error, WaitTimeout))
 
     def _tell_why(self, error: BaseException) -> None:
         """Tell the others why there is no group, if that is not known. A rank that waits for its first rank no longer

@@ -110,9 +110,8 @@ def look(arena: Arena, patience_ns: int = 0) -> Look:
         mine = [track for track in found if track.rank == rank]
         latest = [track.latest for track in mine if track.latest]
         gone = board.gone
-        lives = bool(board.pid) and start_ticks(board.pid) == board.ticks
-        far = bool(board.pid) and not mine and not lives  # a rank of this host has had its log here since it joined
-        over = bool(board.pid) and not far and not lives
+        far = bool(board.pid) and not mine  # a rank of this host has had its log here since it joined
+        over = bool(board.pid) and not far and start_ticks(board.pid) != board.ticks
         ended = str(gone) if gone else "has ended" if over else ""
         ranks.append(
             RankLook(
