@@ -31,13 +31,14 @@ def fails_in(name):
         return result
     setattr(_Meeting, name, fail)
 
-for name in ("_come", "_place", "_hand_out", "_follow"):
+for name in ("_come", "_place", "_hand_out", "_follow", "hold"):
     fails_in(name)
 print("starts", flush=True)
 sys.stdin.readline()
 began = time.monotonic()
 try:
     unisono.init(timeout_s=float(os.environ["TIMEOUT_S"]))
+    unisono.barrier()
     said = ["", None, "", 0]
 except (unisono.PeerGone, unisono.WaitTimeout, unisono.ArgumentError) as error:
     culprits = list(error.missing) if isinstance(error, unisono.WaitTimeout) else [getattr(error, "rank", None)]
@@ -112,6 +113,19 @@ def test_a_rank_that_is_killed_before_it_has_come_is_missing(start: Start, port:
     for rank in range(2):
         kind, culprits, words, _ = said(ranks[rank])
         assert (kind, culprits) == ("WaitTimeout", [2]), words
+
+
+@pytest.mark.parametrize(("victim", "phase"), [(1, "after _follow"), (0, "after hold")])
+def test_a_rank_that_is_killed_before_it_uses_its_memory_is_named(
+    start: Start, port: int, victim: int, phase: str
+) -> None:
+    """The others have met it, and make a call."""
+    ranks = [start(rank, port, 80.0, **({"PHASE": phase} if rank == victim else {})) for rank in range(3)]
+    go(*ranks)
+    for rank in {0, 1, 2} - {victim}:
+        kind, culprits, words, took_s = said(ranks[rank])
+        assert (kind, culprits) == ("PeerGone", [victim]), words
+        assert took_s < 60
 
 
 def test_a_rank_0_that_is_stopped_is_named_in_time(start: Start, port: int) -> None:

@@ -173,6 +173,20 @@ def test_who_gives_up_first_tells_the_others_who_was_missing():
         assert error.missing == (1,)
 
 
+def test_rank_0_stays_until_the_others_have_heard_why_there_is_no_group():
+    """Its process may run the store: the others would see its end, and name rank 0."""
+    store = HashStore()
+    other = dataclasses.replace(Identity.mine(), version="0", namespaces="net:[2] pid:[2]")
+    store.set("rank 1", json.dumps(dataclasses.asdict(other)))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(meet, 0, 2, store, 60)
+        until(lambda: store.check(["end"]))
+        assert not first.done()
+        store.set("told 1", "")
+        with pytest.raises(ArgumentError, match=r"rank 1 .* has unisono 0"):
+            first.result()
+
+
 @pytest.mark.parametrize("timeout_s", [365 * 86_400.0, timedelta.max.total_seconds(), float("inf")])
 def test_ranks_may_wait_for_years(timeout_s):
     store = HashStore()

@@ -12,10 +12,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ..engine.meeting_page import waits
-from ..errors import ArgumentError
 from .asked_store import AskedStore, at_store
-from .notices import MeetingNotice, MeetingVerdict
-from .unmet import missing, other_job, sizes_differ, verdict_of
+from .notices import MeetingNotice, MeetingVerdict, read_identity
+from .unmet import missing, other_job, sizes_differ, verdict_of, why_ended
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -71,20 +70,23 @@ def _the_notice(store: AskedStore, rank: int, size: int, job: str, began: float,
                 store.set_first(end, verdict_of(sizes_differ(rank, size, notice), rank).text())
             if not store.check([end]):
                 return notice
-            _hear_once(store, notice, rank, size)
+            _hear_once(store, notice, rank, size, began)
             details = f" Rank 0, {notice.who}, has ended a meeting, and has not begun the next one with init()."
         if time.monotonic() >= deadline:
             raise missing((0,), rank, time.monotonic() - began, details)
         time.sleep(_ASK_S)
 
 
-def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int) -> None:
+def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> None:
     """Raise why there was no group in a meeting that has ended, if this is news, and would be so in the next one."""
     if notice.name != _heard.get(rank):
         _heard[rank] = notice.name
         said = MeetingVerdict.read(store.get(f"{notice.name}/{END}"), notice.size, rank)
-        if said.reason:
+        keys = [(dead, f"{notice.name}/rank {dead}") for dead in said.dead]
+        pids = {dead: read_identity(dead, store.get(key)).pid for dead, key in keys if store.check([key])}
+        error = why_ended(said, rank, time.monotonic() - began, pids)
+        if error and not said.missing:
             store.set(f"{notice.name}/told {rank}", "")
-            raise ArgumentError(said.reason)
+            raise error
     if notice.size != size:
         raise sizes_differ(rank, size, notice)

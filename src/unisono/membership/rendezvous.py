@@ -178,6 +178,8 @@ class _Meeting:
                 waits(others, "to take the memory of their host", self._where)
                 if absent := handover.serve(self._deadline, self._look):
                     raise self._timeout(absent)
+        for rank in {self._rank, *others} - self._apart:  # it may die before it can say so itself
+            arena.board(rank).set_process(self._identities[rank].pid, self._identities[rank].ticks)
         return handover
 
     def _look(self, missing: Iterable[int]) -> list[int]:
@@ -273,7 +275,7 @@ class _Meeting:
             if self._rank:
                 self._store.set(f"told {self._rank}", "")
             else:
-                self._until_told(late=isinstance(error, ArgumentError))
+                self._until_told(late=not isinstance(error, WaitTimeout))
 
     def _tell_why(self, error: BaseException) -> None:
         """Tell the others why there is no group, if that is not known. A rank that waits for its first rank no longer

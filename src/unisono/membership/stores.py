@@ -75,9 +75,10 @@ def _at_address(launch: Launch, deadline: float) -> TorchStore:
         whose = _whose(launch) if "EADDRINUSE" in brief else ""
         raise ArgumentError(f"rank 0 cannot listen at {where}: {whose or brief}") from error
     except TimeoutError as error:
-        details = (
-            f" A process listens at {where}, but does not answer as rank 0's store: this port may be another program's."
-        )
+        _, cause = try_to_reach(launch.address, launch.port)
+        details = f" It should listen at {where}: {cause}."
+        if not cause:
+            details = f" A process listens at {where}, but does not answer as rank 0's store: is it another program's?"
         if serve:
             details = f" Rank 0 listens at this port, but MASTER_ADDR={launch.address} does not lead to it."
         raise missing((0,), launch.rank, time.monotonic() - start, details) from error
