@@ -24,9 +24,10 @@ os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whateve
 WHOLE = frozenset({"draw", "ops", "schedule", "testing"})
 """Folders of which all tests are quick: they take seconds together."""
 
-LONG = frozenset(
-    {"cluster", "ray", "test_bench_torch.py", "test_demo.py", "test_leaks.py", "test_random.py", "test_sample.py"}
-)
+LONG = frozenset({
+    "cluster", "fuzz", "ray", "test_algorithms.py", "test_bench_torch.py", "test_demo.py", "test_leaks.py",
+    "test_random.py", "test_sample.py",
+})  # fmt: skip
 """Folders and files of which no test is quick."""
 
 FEW = 2

@@ -183,7 +183,7 @@ class Host:
             prove_programs(schedule, programs, lowering)
             known = schedule, programs[self.rank]
             if len(self._programs) >= _MOST_PROGRAMS:
-                for old in list(self._programs)[: _MOST_PROGRAMS // 2]:
+                for old in list(self._programs)[: len(self._programs) - _MOST_PROGRAMS // 2]:
                     self._programs.pop(old, None)
             self._programs[key] = known
         return known[1]
