@@ -58,11 +58,16 @@ class Landing:
                 self.handle = carrier.irecv(*self.key[:2], self._data)
 
     def take(self, number: int) -> bool:
-        """Have the message, whose word is there; False if it is not of the call of this number. Raises Lost."""
-        if self.handle is not None:
-            self.handle.settle()
+        """Have the message, whose word is there; False if it is not of the call of this number. Raises Lost.
+
+        The lock keeps other threads from posting it for the next call, which clears the word, before the word is read.
+        """
+        with self._lock:
+            if self.handle is not None:
+                self.handle.settle()
+            is_of_call = self._word[0] == number
             self.handle = None
-        return self._word[0] == number
+        return is_of_call
 
 
 class Landings:
