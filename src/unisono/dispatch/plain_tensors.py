@@ -48,11 +48,10 @@ class PlainTensors(NamedTuple):
         out = _each(request.out, lambda tensor: plain(tensor, keeps))
         results = list(copied)
         inp = out if request.in_place else _each(request.inp, plain)
-        reads = copied if request.in_place else copied[len(results) :]
-        return cls(inp, out, reads, results if request.written_on(group.rank) else [])
+        return cls(inp, out, copied, results if request.written_on(group.rank) else [])
 
     def take(self) -> None:
-        """Copy the values that the call reads."""
+        """Copy the values that the call reads, and those of outputs: a rank may keep its own, as rank 0 of exscan."""
         for tensor, copy in self.taken:
             copy.copy_(tensor)
 
