@@ -23,17 +23,21 @@ class _Pages:
     board: Board
 
     def read(self) -> bytes:
-        seen = bytes(self.line)
-        while (again := bytes(self.line)) != seen:  # its owner writes just now
-            seen = again
-        return seen + self.board.image()
+        """Line and board as they were at one moment."""
+        line, board = bytes(self.line), self.board.image()
+        while (again := bytes(self.line)) != line:  # its owner writes just now
+            line, board = again, self.board.image()
+        return line + board
 
     def write(self, image: bytes, *, keep_gone: bool) -> None:
+        """The line comes behind what explains it, and before how the rank has gone, which is about its last call."""
         words, new = self.line.cast("Q"), memoryview(image[:LINE]).cast("Q")
-        self.board.copy(image[LINE:], keep_gone=keep_gone)
+        self.board.copy(image[LINE:], keep_gone=True)
         for part in (slice(_NUMBERS.stop, None), slice(0, _NUMBERS.start), _NUMBERS):
             if words[part] != new[part]:
                 words[part] = new[part]
+        if not keep_gone:
+            self.board.copy(image[LINE:])
 
 
 class Regions:
