@@ -102,8 +102,9 @@ def test_calls_do_use_it(on_hosts: Callable[[str], unisono.World], shape: str) -
         group = unisono.init()
         for name in names:
             unisono.all_reduce(torch.ones(2), algorithm=name)
-        plans = group.span.resources if group.span else {}
-        return {key[-1]: plan.record.algorithm for key, plan in plans.items() if key[0] == "plan" and key[-1] in names}
+        kept = group.span.resources if group.span else {}
+        plans = {key[-1]: plan for key, plan in kept.items() if isinstance(key, tuple) and key[0] == "plan"}
+        return {name: plan.record.algorithm for name, plan in plans.items() if name in names}
 
     hosts = Hosts.parse(shape)
     names = [a.full_name for a in CATALOGUE.values() if a.collective == "all_reduce" and a.allows(hosts.ranks)]
