@@ -9,6 +9,7 @@ computes for so long. The last part has a rank wait for many seconds, and counts
 
 from __future__ import annotations
 
+import random
 import tempfile
 import time
 from collections.abc import Callable
@@ -56,14 +57,16 @@ def _turns(folder: str, nbytes: int, late_s: float, turns: int) -> dict[str, lis
     group, meet = unisono.init(), Groups.get(folder).meet
     calls = _calls(folder, torch.zeros(nbytes // 4))
     found: dict[str, list[Turn]] = {who: [] for who in calls}
+    draw, order = random.Random(0), list(calls)  # noqa: S311  the same order on all ranks
     for _ in range(turns + 1):
-        for who, call in calls.items():
+        draw.shuffle(order)  # none always follows the same one, and finds its caches and threads
+        for who in order:
             meet.barrier()
             until = time.monotonic() + late_s
             while group.rank == group.size - 1 and time.monotonic() < until:
                 pass
             entered = time.monotonic()
-            call()
+            calls[who]()
             found[who].append(Turn(entered, time.monotonic()))
     return {who: some[1:] for who, some in found.items()}
 
