@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -53,5 +53,5 @@ def test_each_call_takes_the_values_of_its_own_time(keeping: unisono.World) -> N
     keeping.run(work)
 
 
-def test_calls_in_the_background_on_a_tensor_that_is_not_contiguous(worlds: object) -> None:
-    worlds(RANKS).run(work)  # type: ignore[operator]
+def test_calls_in_the_background_on_a_tensor_that_is_not_contiguous(worlds: Callable[[int], unisono.World]) -> None:
+    worlds(RANKS).run(work)

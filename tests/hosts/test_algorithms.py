@@ -46,12 +46,11 @@ def inputs_sent_late(r: Any, p: int) -> Iterator[Any]:
 @algorithm("all_reduce", chunks=1, result="Y")
 def three_of_one_rank(r: Any, p: int) -> Iterator[Any]:
     """A sum has two parts that came before, and behind them what lies where the sum goes."""
-    kept = [(Y, 2), (T, 1)][2 - min(2, p - 1) :]
-    yield [send((r - k) % p, r, 0, dbuf=buffer) for buffer, k in kept]
-    late = [k for k in range(p) if k not in dict(kept).values()]
-    first = COPY if p == 2 else ADD
-    mine = [send(r, r, 0, sbuf=T, dbuf=Y, op=first)]
-    yield [*mine, *(send((r - k) % p, r, 0, dbuf=Y, op=ADD) for k in late)]
+    early = [(Y, 2), (T, 1)] if p > 2 else [(T, 1)]
+    yield [send((r - k) % p, r, 0, dbuf=buffer) for buffer, k in early]
+    late = [k for k in range(p) if k not in dict(early).values()]
+    others = [send((r - k) % p, r, 0, dbuf=Y, op=ADD) for k in late]
+    yield [send(r, r, 0, sbuf=T, dbuf=Y, op=ADD if p > 2 else COPY), *others]
 
 
 @algorithm("all_gather", result="Y")
@@ -79,7 +78,7 @@ def values(rank: int, count: int) -> torch.Tensor:
 
 
 def check(collective: str, name: Any, count: int, *, shared: bool = False) -> None:
-    """Make one call of each root, twice, so that what was kept of the first is used by the second."""
+    """Make a call with the first root and the last, twice, so that what is kept of one call is used by the next."""
     me, size = unisono.get_rank(), unisono.get_world_size()
     every = [values(rank, count) for rank in range(size)]
     blocks = [values(rank, count * size) for rank in range(size)]

@@ -15,7 +15,7 @@ from unisono.across import Exchange, Landings, MessageProgram, Standing
 from unisono.across.program import FINAL
 from unisono.schedule import BLOCKED, Schedule, X, Y, even_bounds, execute
 
-__all__ = ["Layout", "combined", "cut", "elements", "run_messages", "tag"]
+__all__ = ["Layout", "combined", "cut", "elements", "finish", "run_messages", "tag"]
 
 _SALT = 7
 
@@ -151,3 +151,12 @@ def _check(
             right = cut(torch.from_numpy(want[buffer][rank]), schedule.chunks)[chunk].numpy()
             assert np.array_equal(got, right), (schedule.name, rank, "XY"[buffer], chunk)
         assert {X, Y} >= {buffer for buffer, _ in program.ends}
+
+
+def finish(ranks: list[Exchange], wires: Wires) -> None:
+    going = ranks
+    while going:
+        going = [one for one in going if not one.advance()]
+        wires.move()
+    while wires.move():
+        pass

@@ -53,8 +53,8 @@ class Exchange:
     chunks: a flat tensor for each chunk of buffer X; none for a table without data, such as a barrier. combine: see
     `Combine`; None for tables that only copy. number: of the call, from 1. tag: of a message, by that number, its round
     and its index among those of one pair of ranks in that round; it must differ from those of all other calls. y: the
-    chunks of buffer Y, for tables that use it. standing: how short messages arrive, if not in receives of this call.
-    journal: where its steps are written down.
+    chunks of buffer Y, for tables that use it. t: the elements of each chunk of buffer T, by default those of X.
+    standing: how short messages arrive, if not in receives of this call. journal: where its steps are written down.
 
     given: where the input is, if not in `chunks`: these are only read. final: where final values of the table's result
     buffer go if that is known not to be too soon: each of them depends on all ranks, so all have begun. `program.ends`

@@ -8,7 +8,6 @@ take one rail and the fewest rounds, and many bytes all rails, which share the w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from math import isqrt
 from typing import NamedTuple
 
@@ -32,9 +31,6 @@ _RANK_BYTES_PER_S = 5e9
 """What a rank combines or copies within its host, and what it can send."""
 
 _MOST_SEGMENTS = 64
-
-_FEW = Hosts.parse("2x2")
-"""On so many ranks it is tried whether calls over hosts can use a table."""
 
 _PIECE_S, _MOST_PIECES = 20e-3, 4
 """A piece more costs each rank half a millisecond, and more where others use its processor."""
@@ -111,16 +107,11 @@ def _cheapest(collective: str, nbytes: int, hosts: Hosts, config: Config) -> Spa
     return best._replace(why=f"{over} {_name(best)} takes about {format_seconds(best.seconds)}, {than}")
 
 
-@cache
 def why_priced_only(algorithm: Algorithm) -> str:
     """Why no call over hosts can use this table of all ranks; "" if calls can."""
-    if algorithm.collective not in CORES:
-        return f"over hosts, every rank combines for {algorithm.collective} in rank order what it has gathered"
-    try:
-        flat(algorithm.schedule(_FEW.ranks), _FEW)
-    except ArgumentError as error:
-        return str(error).partition(":")[0]
-    return ""
+    if algorithm.collective in CORES:
+        return ""
+    return f"over hosts, every rank combines for {algorithm.collective} in rank order what it has gathered"
 
 
 def time_between(rounds: int, nbytes: float, rails: int, link: Link) -> float:

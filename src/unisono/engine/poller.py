@@ -31,7 +31,7 @@ class Poller:
         words[: 2 * count] = self.zero
         words[3 * count + 2] = most_spins
         self._poll, self._wait = kernel("poll.poll"), kernel("waiting.wait")
-        self._asleep = asleep if asleep and kernel("sleeping.register")() else 0
+        self._wake, self._asleep = kernel("sleeping.wake"), asleep if kernel("sleeping.register")() else 0
         self.wakeups = 0
 
     def watch(self, slot: int, first: int, second: int) -> None:
@@ -53,7 +53,7 @@ class Poller:
         self.wakeups += 1
         self._words[3 * self._count] = self.wakeups
         if self._asleep:
-            kernel("sleeping.wake")(self._asleep)
+            self._wake(self._asleep)
 
     def wait(self, wakeups: int, waited_s: float, limit_s: float) -> bool:
         """Wait until a slot is ready or `wakeups` has grown; False after limit_s seconds.

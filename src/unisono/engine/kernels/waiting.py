@@ -17,13 +17,13 @@ from .sleeping import announce, doze
 __all__ = ["read_cycles", "time_yield", "wait"]
 
 _PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
-"""After so long a rank sleeps; or naps. A nap is a microsecond for each share that it has waited."""
+"""After so long a rank stops yielding. A nap is a microsecond for each share that it has waited."""
 _FEWEST_SPINS = 100
-"""Before a sleep; they cost about as much as the shortest."""
+"""Before a nap; they cost about as much as the nap."""
 _SLICE = 400
 """A yield that takes so many times as long as a slow one has let a process run that computes."""
 _NAPPING = 50
-"""After two such yields in a row, sleep replaces them for so many times as long as the last one took."""
+"""After two such yields in a row, naps replace them for so many times as long as the last one took."""
 _SET_TIMER_SLACK, _GET_TIMER_SLACK = 29, 30
 
 
@@ -41,7 +41,7 @@ def _changed(address, goal, pairs, count):  # type: ignore[no-untyped-def]
 
 @compiled
 def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns):  # type: ignore[no-untyped-def]
-    """Yield until something has changed: -1; or until it is time to sleep: the nanoseconds that went by."""
+    """Yield until something has changed: -1; or until it is time to nap: the nanoseconds that went by."""
     spins, turns, begin = load(learned), 0, np.int64(0)
     while True:
         start = cycles()
