@@ -70,10 +70,10 @@ notebooks: $(VENV)/ready
 	$(BIN)/python -m pytest --instafail tests/docs/test_notebooks.py
 
 test-torch: $(VENV)/ready
-	$(BIN)/python -m pytest tests/torch_backend
+	$(BIN)/python -m pytest tests/integrations/torch
 
 test-integrations: $(VENV)/ready-integrations
-	$(BIN)/python -m pytest tests/integrations/check_programs.py tests/ray
+	$(BIN)/python -m pytest tests/integrations/check_programs.py tests/integrations/ray
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check
@@ -126,7 +126,7 @@ bench-host-steps: $(VENV)/ready
 
 screenshots: $(VENV)/ready
 	$(BIN)/unisono draw all_reduce.ring --ranks 8 --film -o docs/ring_film.svg
-	$(BIN)/python -m tests.draw.screenshots
+	$(BIN)/python -m tests.schedule.draw.screenshots
 
 calls: $(VENV)/ready-bench
 	$(BIN)/python -m benchmarks.supported_calls --output docs/calls.md

@@ -27,7 +27,7 @@ import typer
 from torch import nn
 
 import unisono
-from unisono.units import format_bytes, parse_bytes
+from unisono.base.units import format_bytes, parse_bytes
 
 from .machine import describe, vendor_path
 from .names import GLOO, OURS

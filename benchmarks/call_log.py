@@ -28,10 +28,10 @@ import torch.distributed as dist
 import unisono
 from unisono.engine.host import interpreter
 from unisono.engine.kernels import SOURCES
+from unisono.engine.logs.message_log import MessageLog
+from unisono.engine.logs.row_log import row_log_bytes
 from unisono.engine.machine_code import Unit, entry_point
-from unisono.engine.message_log import MessageLog
-from unisono.engine.row_log import row_log_bytes
-from unisono.membership.group import _alive
+from unisono.ranks.group.group import _alive
 
 TURNS, MESSAGES = 100, 100
 _LEFT_OUT = {

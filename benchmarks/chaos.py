@@ -21,9 +21,9 @@ import torch
 import typer
 
 import unisono
-from unisono.algorithms import CATALOGUE
-from unisono.testing import chaos, lowerings, rehearse, rows_of
-from unisono.testing.chaos import FAULTS
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.tools.testing import chaos, lowerings, rehearse, rows_of
+from unisono.tools.testing.chaos import FAULTS
 
 from .busy import hogs
 from .machine import describe, vendor_path

@@ -16,12 +16,12 @@ from typing import Annotated
 import typer
 
 import unisono
-from unisono.algorithms import CATALOGUE
-from unisono.choose import choose, is_crowd
-from unisono.cli.timed_here import host_costs, least_times
-from unisono.measured import HostCosts, measured
-from unisono.simulate import price_here
-from unisono.units import format_bytes, format_seconds, parse_bytes
+from unisono.base.tuning import HostCosts, measured
+from unisono.base.units import format_bytes, format_seconds, parse_bytes
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.choose import choose, is_oversubscribed
+from unisono.schedule.simulate import price_here
+from unisono.tools.cli.tune.timed_here import host_costs, least_times
 
 from .machine import LOAD, describe, load, vendor_path
 
@@ -33,7 +33,9 @@ def choices(ranks: int, nbytes: int, costs: HostCosts) -> tuple[str, str]:
     segment_bytes = unisono.Config.from_env().segment_bytes
     able = [some for some in CATALOGUE.values() if some.collective == "all_reduce" and some.allows(ranks)]
     cheapest = min(able, key=lambda some: price_here(some, ranks, nbytes, costs, segment_bytes).seconds)
-    return choose("all_reduce", nbytes, ranks, crowd=is_crowd(ranks)).algorithm.full_name, cheapest.full_name
+    return choose(
+        "all_reduce", nbytes, ranks, oversubscribed=is_oversubscribed(ranks)
+    ).algorithm.full_name, cheapest.full_name
 
 
 def _row(nbytes: int, times: dict[str, float], chosen: tuple[str, str]) -> tuple[str, list[float]]:

@@ -25,8 +25,8 @@ import torch.distributed as dist
 import typer
 
 import unisono
-from unisono.local_world.namespaces import PORT, Namespaces, enter, why_no_namespaces
 from unisono.schedule import Hosts
+from unisono.tools.namespaces import PORT, Namespaces, enter, why_no_namespaces
 
 from .machine import LOAD, describe, load, vendor_path
 from .names import GLOO, OURS

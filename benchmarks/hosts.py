@@ -21,11 +21,11 @@ import torch
 import typer
 
 import unisono
-from unisono.cli.bench_hosts import slowest
-from unisono.cli.host_calls import host_cells, measure_over_hosts
-from unisono.local_world.namespaces import Namespaces, why_no_namespaces
+from unisono.base.units import format_bytes, format_seconds, parse_bytes
 from unisono.schedule import Hosts, host_bounds
-from unisono.units import format_bytes, format_seconds, parse_bytes
+from unisono.tools.cli.bench.bench_hosts import slowest
+from unisono.tools.cli.bench.host_calls import host_cells, measure_over_hosts
+from unisono.tools.namespaces import Namespaces, why_no_namespaces
 
 from .hosts_under_mpi import measure_under_mpi
 from .machine import LOAD, describe, load, vendor_path

@@ -15,8 +15,8 @@ import torch
 from tests.support.mpi_launchers import launcher, mpirun
 
 import unisono
-from unisono.cli.host_calls import HostCall, HostTurns, block_and_whole, measure_over_hosts
-from unisono.local_world.namespaces import Namespaces
+from unisono.tools.cli.bench.host_calls import HostCall, HostTurns, block_and_whole, measure_over_hosts
+from unisono.tools.namespaces import Namespaces
 
 from .names import OPEN_MPI
 

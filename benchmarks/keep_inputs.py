@@ -18,7 +18,7 @@ import torch
 import typer
 
 import unisono
-from unisono.units import format_bytes, format_seconds, parse_bytes
+from unisono.base.units import format_bytes, format_seconds, parse_bytes
 
 from .machine import LOAD, describe, load
 

@@ -26,8 +26,8 @@ import torch
 import typer
 
 import unisono
-from unisono.cli.demo_model import LENGTH, CharacterModel, read_text
-from unisono.units import format_seconds
+from unisono.base.units import format_seconds
+from unisono.tools.cli.demo.demo_model import LENGTH, CharacterModel, read_text
 
 from .machine import LOAD, describe, load, vendor_path
 

@@ -21,8 +21,8 @@ import torch.distributed as dist
 import typer
 
 import unisono
-from unisono.engine.program import StateWord
-from unisono.units import format_bytes, format_seconds, parse_bytes
+from unisono.base.units import format_bytes, format_seconds, parse_bytes
+from unisono.engine.compile.program import StateWord
 
 from .machine import LOAD, describe, load
 from .names import GLOO, OURS

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from unisono import __version__
-from unisono.cli.machine import date, processor, processors
-from unisono.processor import cpuinfo, vendor
+from unisono.base.cpu import cpuinfo, vendor
+from unisono.tools.cli.shared.this_machine import date, processor, processors
 
 __all__ = ["LOAD", "describe", "load", "vendor_path"]
 

@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from unisono.errors import WaitTimeout
+from unisono.base.errors import WaitTimeout
 
 __all__ = ["Rendezvous"]
 

@@ -26,15 +26,15 @@ from typing import Annotated, NamedTuple
 import typer
 from tests.support.fake_hosts import WORLD, FakeHosts
 
-from unisono.config import Config
-from unisono.engine.arena import Arena
-from unisono.engine.process import start_ticks
-from unisono.membership.far import Far
-from unisono.records import GivenUp
+from unisono.base.config import Config
+from unisono.base.records import GivenUp
+from unisono.base.units import format_bytes
+from unisono.engine.memory.arena import Arena
+from unisono.engine.process.alive import start_ticks
+from unisono.hosts.far import Far
+from unisono.hosts.sentinel.host_liveness import BEAT_S
+from unisono.hosts.sentinel.start import Sentinel
 from unisono.schedule import Hosts
-from unisono.sentinel.liveness import BEAT_S
-from unisono.sentinel.start import Sentinel
-from unisono.units import format_bytes
 
 __all__ = ["Many", "many", "measure"]
 

@@ -21,11 +21,11 @@ import typer
 from tests.support.cluster import Cluster, why_not
 
 import unisono
-from unisono.algorithms import CATALOGUE
-from unisono.link import Link
+from unisono.base.link import Link
+from unisono.base.units import format_bytes, format_seconds, parse_bytes
 from unisono.schedule import Hosts
-from unisono.simulate import Hardware, Ready, Timed, calibrate, messages, network, price, price_here, routed
-from unisono.units import format_bytes, format_seconds, parse_bytes
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.simulate import Hardware, Ready, Timed, calibrate, messages, network, price, price_here, routed
 
 from .machine import LOAD, describe, load, vendor_path
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import unisono
-from unisono.modules import average_parameters
+from unisono import average_parameters
 
 RANKS, ROUNDS, STEPS, CONTEXT = 4, 5, 120, 6
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import unisono
-from unisono.modules import average_gradients
+from unisono import average_gradients
 
 STEPS, BATCH, CONTEXT = 60, 120, 6
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 import unisono
-from unisono.draw import text
 from unisono.schedule import ADD, count, lower_bounds, send
+from unisono.schedule.draw import text
 
 RANKS = 3
 

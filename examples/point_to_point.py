@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import unisono
-from unisono.p2p import recv, send
+from unisono import recv, send
 
 RANKS, PARTS, BATCH, WIDTH = 4, 8, 64, 16
 

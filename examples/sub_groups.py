@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 import unisono
-from unisono.groups import get_process_group_ranks, new_group, split
+from unisono import get_process_group_ranks, new_group, split
 
 SIDE, BLOCK = 2, 3
 

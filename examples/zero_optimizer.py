@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import unisono
-from unisono.choose import choose
 from unisono.schedule import count
+from unisono.schedule.choose import choose
 
 RANKS, STEPS, BATCH, CONTEXT = 4, 30, 32, 6
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from unisono.errors import ArgumentError
-from unisono.units import format_seconds, parse_bytes
+from unisono.base.errors import ArgumentError
+from unisono.base.units import format_seconds, parse_bytes
 
 from ..machine import LOAD, describe, load, vendor_path
 from .extras import EXTRAS, Extras, measure_extras

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from unisono.algorithms import CATALOGUE, all_gather, all_reduce
-from unisono.errors import PeerFailed, WaitTimeout
+from unisono.base.errors import PeerFailed, WaitTimeout
 from unisono.schedule import prove, prove_symmetric, trace_symmetric
+from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce
 
 __all__ = ["EXTRAS", "Extras", "measure_extras"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from unisono.units import format_bytes, format_seconds
+from unisono.base.units import format_bytes, format_seconds
 
 from ..names import GLOO, MPICH, OPEN_MPI, OURS, SHARED
 from .extras import Extras

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from unisono.errors import PeerFailed
+from unisono.base.errors import PeerFailed
 
 from ..mpi import Mpi, start
 from .protocol import Cell, Sample

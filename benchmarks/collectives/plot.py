@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from unisono.errors import ArgumentError
-from unisono.units import format_bytes
+from unisono.base.errors import ArgumentError
+from unisono.base.units import format_bytes
 
 from .figures import Figure, Key, by_contender
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from unisono.cli.gloo import start_gloo
+from unisono.tools.cli.shared.beside_gloo import start_gloo
 
 from ..names import GLOO, SHARED
 from ..rendezvous import Rendezvous

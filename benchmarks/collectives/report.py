@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from unisono.units import format_bytes
+from unisono.base.units import format_bytes
 
 from .extras import Extras
 from .figures import Figure, Key, Record, algbw, busbw, by_contender, percentile

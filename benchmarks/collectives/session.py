@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unisono.errors import PeerFailed
+from unisono.base.errors import PeerFailed
 from unisono.schedule import BLOCKED
 
 from ..mpi import find

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not in torch's __all__
 
-from unisono.torch_backend import register
+from unisono.integrations.torch import register
 
 from ..names import GLOO, OURS
 

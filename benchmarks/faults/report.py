@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from unisono.units import format_seconds
+from unisono.base.units import format_seconds
 
 from .contenders import DETAIL, TORCHFT
 from .trial import CALLS, DEADLY, FAULTS, LIMIT_S, RANKS, Trial

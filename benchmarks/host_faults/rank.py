@@ -16,7 +16,7 @@ from tests.support.cluster import Cluster, enter, join
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # not in torch's __all__
 
 import unisono
-from unisono.p2p import irecv, isend, recv, send
+from unisono.calls.p2p import irecv, isend, recv, send
 from unisono.schedule import Hosts
 
 from ..names import GLOO, OURS

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
+from unisono.base.units import format_seconds
 from unisono.schedule import Hosts
-from unisono.units import format_seconds
 
 from ..names import GLOO, OURS
 from .rank import PLACES

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from unisono.errors import InternalError
+from unisono.base.errors import InternalError
 
 from ..mpi import Mpi, start
 from .attempts import RANKS, Try, worst

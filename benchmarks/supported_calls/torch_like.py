@@ -10,8 +10,8 @@ import torch
 import torch.distributed
 
 import unisono
-from unisono.cli.gloo import start_gloo
-from unisono.errors import PeerError, WaitTimeout
+from unisono.base.errors import PeerError, WaitTimeout
+from unisono.tools.cli.shared.beside_gloo import start_gloo
 
 from ..names import GLOO
 from .attempts import COMBINING, FACTORS, OPS, RANKS, Try, outcome, worst

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import unisono
-from unisono.units import format_seconds, parse_bytes
+from unisono.base.units import format_seconds, parse_bytes
 
 from ..machine import LOAD, describe, load, vendor_path
 from ..names import GLOO, OURS

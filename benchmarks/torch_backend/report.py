@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from unisono.units import format_bytes
+from unisono.base.units import format_bytes
 
 from ..names import GLOO, OURS
 from .calls import Times

@@ -6,9 +6,9 @@ import inspect
 from pathlib import Path
 
 import unisono
-from unisono.algorithms import CATALOGUE, RESTRICTIONS, Algorithm, formula, lines
-from unisono.draw import svg, svg_contract
 from unisono.schedule import count, lower_bounds
+from unisono.schedule.algorithms import CATALOGUE, RESTRICTIONS, Algorithm, formula, lines
+from unisono.schedule.draw import svg, svg_contract
 
 __all__ = ["RANKS", "pages"]
 

@@ -8,7 +8,8 @@ from importlib import import_module
 from types import ModuleType
 
 import unisono
-from unisono import autograd, draw, errors, schedule, simulate, testing
+from unisono import autograd, draw, schedule, simulate, testing
+from unisono.base import errors
 
 __all__ = ["GROUPS", "missing", "page"]
 

@@ -1,11 +1,12 @@
-"""The page of errors: the tree as `errors.py` draws it, and the docstring of each class: its cause and what to do."""
+"""The page of errors: the tree as `base/errors.py` draws it, and the docstring of each class: its cause and what to
+do."""
 
 from __future__ import annotations
 
 import inspect
 from textwrap import indent
 
-from unisono import errors
+from unisono.base import errors
 
 from .docstrings import restructured
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from unisono.config import SHAPING, Config
-from unisono.measured import LIMITS
-from unisono.processor import KINDS
-from unisono.units import format_bytes
+from unisono.base.config import SHAPING, Config
+from unisono.base.cpu import KINDS
+from unisono.base.tuning import LIMITS
+from unisono.base.units import format_bytes
 
 __all__ = ["page"]
 
 _PAGE = """# Settings
 
-Every setting is a field of `unisono.config.Config` and an environment variable, which is read when a group is made.
+Every setting is a field of `unisono.Config` and an environment variable, which is read when a group is made.
 Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group must agree; of those that shape
 calls ({shaping}) those of rank 0, or of the process that called `run`, count for all.
 
@@ -30,7 +30,7 @@ cannot be written. `UNISONO_CACHE_DIR` names another folder, such as one that a 
 {rows}
 
 ```{{eval-rst}}
-.. autoclass:: unisono.config.Config
+.. autoclass:: unisono.Config
    :members: from_env
 ```
 """

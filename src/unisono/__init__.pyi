@@ -8,13 +8,8 @@ from typing import Any, Literal, TypeVar, overload
 
 from torch import Tensor
 
-from . import autograd, p2p
-from .algorithms import CATALOGUE, Algorithm, algorithm
-from .algorithms.catalogue import AlgorithmLike
-from .coalesced import Coalescing, coalescing, flatten_
-from .compression import Compression, compress_hook
-from .config import Config
-from .errors import (
+from .base.config import Config
+from .base.errors import (
     AlgorithmError,
     ArgumentError,
     DTypeError,
@@ -35,19 +30,31 @@ from .errors import (
     UsageError,
     WaitTimeout,
 )
-from .groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
-from .growth import grow
-from .local_world import World, world
-from .membership import Group, NonMember, empty, get_rank, get_world_size, init, is_initialized, join, share_, shutdown
-from .modules import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
-from .objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
-from .ops import OpLike, ReduceOp, make_op, premul_sum
-from .p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
-from .records import CallRecord, Departure
-from .recovery import retry
-from .schedule import Hosts, Schedule, prove, trace
-from .traced import tracing
-from .work import Work
+from .base.records import CallRecord, Departure
+from .calls import autograd, p2p
+from .calls.coalesced import Coalescing, coalescing, flatten_
+from .calls.compression import Compression, compress_hook
+from .calls.groups import destroy_group, get_global_rank, get_group_rank, get_process_group_ranks, new_group, split
+from .calls.grow import grow
+from .calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
+from .calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
+from .calls.ops import OpLike, ReduceOp, make_op, premul_sum
+from .calls.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, recv_object_list, send, send_object_list, sendrecv
+from .calls.retry import retry
+from .calls.tracing import tracing
+from .calls.work import Work
+from .integrations import ray as ray
+from .ranks.elastic.join_request import join
+from .ranks.group.current import is_initialized
+from .ranks.group.group import Group
+from .ranks.group.initialize import get_rank, get_world_size, init, shutdown
+from .ranks.group.non_member import NonMember
+from .ranks.group.shared_tensors import empty, share_
+from .ranks.launch import World, world
+from .schedule import Hosts, Schedule, algorithms, draw, prove, simulate, trace
+from .schedule.algorithms import CATALOGUE, Algorithm, algorithm
+from .schedule.algorithms.catalogue import AlgorithmLike
+from .tools import testing
 
 __version__: str
 
@@ -187,15 +194,15 @@ __all__ = [
     "Departure", "Group", "InternalError", "LeftOut", "MessageMismatch", "MismatchError", "NestedCall", "NonMember",
     "NotInitialized", "OutOfMemory", "P2POp", "PeerError", "PeerFailed", "PeerGone", "PeerUnreachable", "ProgramError",
     "RankFailed", "ReduceOp",
-    "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "all_gather",
+    "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "algorithms", "all_gather",
     "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
     "all_reduce_coalesced", "all_to_all", "all_to_all_single", "autograd", "average_gradients",
     "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
-    "broadcast_object_list", "broadcast_state_dict", "coalescing", "compress_hook", "destroy_group", "empty", "exscan",
+    "broadcast_object_list", "broadcast_state_dict", "coalescing", "compress_hook", "destroy_group", "draw", "empty", "exscan",
     "flatten_",
     "gather", "gather_object", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
     "get_world_size", "grow", "init", "irecv", "is_initialized", "isend", "join", "make_op", "new_group", "p2p", "premul_sum",
     "prove", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_coalesced",
     "reduce_scatter_single", "reduce_scatter_tensor", "retry", "run", "scan", "scatter", "scatter_object_list", "send",
-    "send_object_list", "sendrecv", "share_", "shutdown", "split", "trace", "tracing", "world",
+    "send_object_list", "sendrecv", "share_", "shutdown", "simulate", "split", "testing", "trace", "tracing", "world",
 ]

@@ -1,6 +1,6 @@
 """`python -m unisono` is the command `unisono`."""
 
-from .cli import main
+from .tools.cli import main
 
 if __name__ == "__main__":
     main()

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from benchmarks.chaos import Trial, chaos_markdown, rehearsals, trial
 
-from unisono.algorithms import CATALOGUE
-from unisono.testing.chaos import FAULTS
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.tools.testing.chaos import FAULTS
 
 
 @pytest.mark.timeout(300)  # forty seconds on a machine that does nothing else

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.choices import _row, choices
 
-from unisono.measured import HostCosts, Rates
+from unisono.base.tuning import HostCosts, Rates
 
 COSTS = HostCosts(2e-6, 1e-6, (Rates(1 << 20, 1e-10, 1e-10, 1e-9),))
 

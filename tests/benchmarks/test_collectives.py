@@ -24,7 +24,7 @@ from benchmarks.names import GLOO, MPICH, OPEN_MPI, OURS, SHARED
 from benchmarks.rendezvous import Rendezvous
 from typer.testing import CliRunner
 
-from unisono.errors import ArgumentError, WaitTimeout
+from unisono.base.errors import ArgumentError, WaitTimeout
 
 MACHINE = {"machine": "a machine", "date": "a day", "command": "a command"}
 

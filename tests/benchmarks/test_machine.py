@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks import machine
 
-from unisono.processor import vendor
+from unisono.base.cpu import vendor
 
 
 def test_a_report_is_named_after_the_vendor() -> None:

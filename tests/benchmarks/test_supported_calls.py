@@ -15,7 +15,7 @@ from benchmarks.supported_calls.table import markdown, outcomes_in
 from benchmarks.supported_calls.torch_like import try_torch_like
 
 import unisono
-from unisono.ops import check_op_dtype, premul_sum, resolve
+from unisono.calls.ops import check_op_dtype, premul_sum, resolve
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "calls.md"
 

@@ -13,9 +13,9 @@ Clusters = Callable[[str], Cluster]
 
 SCRIPT = """
 import os, sys
-from unisono.membership.launch import detect
-from unisono.membership.rendezvous import meet
-from unisono.membership.stores import open_store
+from unisono.ranks.rendezvous.which_rank import detect
+from unisono.ranks.rendezvous.rendezvous import meet
+from unisono.ranks.rendezvous.stores import open_store
 launch = detect(os.environ)
 store = open_store(launch, 100)
 met = meet(launch.rank, launch.size, store, 100)

@@ -20,7 +20,7 @@ def sums(rank: int, size: int, meeting: str) -> tuple[str, float]:
     import torch
     from torch import distributed
 
-    from unisono.torch_backend import register
+    from unisono.integrations.torch import register
 
     register()
     distributed.init_process_group("unisono", meeting, rank=rank, world_size=size, timeout=TIMEOUT)

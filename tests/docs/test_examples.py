@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.markdown import ROOT, Block, blocks, run
-from unisono.config import Config
-from unisono.measured import LIMITS, HostCosts, Measured, Rates, save
+from unisono.base.config import Config
+from unisono.base.tuning import LIMITS, HostCosts, Rates, TuningResults, save
 
 PAGES = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -46,7 +46,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     costs = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 2.5e-11, 3.5e-11, 1.5e-11),))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNISONO_MEASURED", str(path))
-        save(Measured("2026-11-22", {name: getattr(Config(), name) for name in LIMITS}, costs))
+        save(TuningResults("2026-11-22", {name: getattr(Config(), name) for name in LIMITS}, costs))
     return path
 
 

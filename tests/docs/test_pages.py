@@ -14,9 +14,9 @@ import yaml
 
 import unisono
 from tests.support.markdown import ROOT
-from unisono import errors
-from unisono.algorithms import CATALOGUE
-from unisono.config import Config
+from unisono.base import errors
+from unisono.base.config import Config
+from unisono.schedule.algorithms import CATALOGUE
 
 DOCS = ROOT / "docs"
 

@@ -15,16 +15,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.config import Config
-from unisono.engine.arena import _HEADER, _SEALS, Arena
-from unisono.engine.board import BOARD_BYTES, Board
-from unisono.engine.heap import Heap
-from unisono.engine.layout import PAGE
-from unisono.engine.process import watch_process
-from unisono.engine.region_table import ENTRIES, KEY_BYTES, RegionTable
-from unisono.engine.sub_arena import Lender
-from unisono.errors import ArgumentError, InternalError, OutOfMemory
-from unisono.records import CallRecord
+from unisono.base.config import Config
+from unisono.base.errors import ArgumentError, InternalError, OutOfMemory
+from unisono.base.records import CallRecord
+from unisono.engine.memory.arena import _HEADER, _SEALS, Arena
+from unisono.engine.memory.board import BOARD_BYTES, Board
+from unisono.engine.memory.heap import Heap
+from unisono.engine.memory.layout import PAGE
+from unisono.engine.memory.region_table import ENTRIES, KEY_BYTES, RegionTable
+from unisono.engine.memory.sub_arena import Lender
+from unisono.engine.process.alive import watch_process
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
 
@@ -97,9 +97,9 @@ def test_any_header_is_an_arena_or_an_error(damage: dict[int, int], pages: int |
 LIMITED = """
 import resource
 from pathlib import Path
-from unisono.config import Config
-from unisono.engine.arena import Arena
-from unisono.errors import OutOfMemory
+from unisono import Config
+from unisono.engine.memory.arena import Arena
+from unisono import OutOfMemory
 used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30),) * 2)
 try:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unisono.engine.board import BOARD_BYTES, Board, Topic
-from unisono.engine.program import LineWord
-from unisono.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
-from unisono.sentinel import regions
+from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
+from unisono.engine.compile.program import LineWord
+from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
+from unisono.hosts.sentinel import regions
 
 RANKS = st.frozensets(st.integers(0, 1023), max_size=5)
 WRITES = st.one_of(

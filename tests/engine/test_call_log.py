@@ -9,11 +9,11 @@ import torch
 
 import unisono
 from unisono import MismatchError
-from unisono.engine.call_log import CALLS, CallLog, LoggedCall, log_bytes
-from unisono.engine.clock import Clock, read_cycles
-from unisono.engine.notebook import NOTEBOOK_BYTES, GroupNote, Notebook, PlanNote
-from unisono.membership.group import Group
-from unisono.records import CallRecord
+from unisono.base.records import CallRecord
+from unisono.engine.logs.call_log import CALLS, CallLog, LoggedCall, log_bytes
+from unisono.engine.logs.clock import Clock, read_cycles
+from unisono.engine.logs.plan_registry import PLAN_REGISTRY_BYTES, GroupNote, PlanNote, PlanRegistry
+from unisono.ranks.group.group import Group
 
 Worlds = Callable[[int], unisono.World]
 
@@ -51,8 +51,8 @@ def test_cycles_become_nanoseconds() -> None:
 
 
 def test_the_latest_notes_of_plans_are_kept() -> None:
-    pages = memoryview(bytearray(NOTEBOOK_BYTES))
-    mine, seen = Notebook(pages), Notebook(pages)
+    pages = memoryview(bytearray(PLAN_REGISTRY_BYTES))
+    mine, seen = PlanRegistry(pages), PlanRegistry(pages)
     notes = {}
     for k in range(300):
         note = PlanNote(CallRecord("all_reduce", "float32", (k,), where=f"train.py:{k}"), 4 * k)
@@ -65,8 +65,8 @@ def test_the_latest_notes_of_plans_are_kept() -> None:
 
 
 def test_a_plan_in_use_keeps_its_note_however_many_others_are_made() -> None:
-    pages, log = memoryview(bytearray(NOTEBOOK_BYTES)), entry_log(CALLS)
-    book = Notebook(pages)
+    pages, log = memoryview(bytearray(PLAN_REGISTRY_BYTES)), entry_log(CALLS)
+    book = PlanRegistry(pages)
     book.used_by(log)
     note = PlanNote(CallRecord("all_reduce", "float32", (1,), where="train.py:1"), 4)
     mine, other = book.add_plan(note), 0
@@ -76,7 +76,7 @@ def test_a_plan_in_use_keeps_its_note_however_many_others_are_made() -> None:
         log.enter(2 * k + 2, other, k)
         assert book.plan(mine) == note
         assert book.plan(other)
-    assert Notebook(pages).plan(mine) == note
+    assert PlanRegistry(pages).plan(mine) == note
     for k in range(CALLS):
         log.enter(5000 + k, other, k)
     for _ in range(300):
@@ -86,8 +86,8 @@ def test_a_plan_in_use_keeps_its_note_however_many_others_are_made() -> None:
 
 
 def test_notes_of_groups_go_and_come() -> None:
-    pages = memoryview(bytearray(NOTEBOOK_BYTES))
-    mine, seen = Notebook(pages), Notebook(pages)
+    pages = memoryview(bytearray(PLAN_REGISTRY_BYTES))
+    mine, seen = PlanRegistry(pages), PlanRegistry(pages)
     notes = [GroupNote(f"group {k}", 4096 * k, k % 3, 3, "", k, k) for k in range(40)]
     places = [mine.add_group(note) for note in notes]
     room = sum(place is not None for place in places)
@@ -115,7 +115,7 @@ def test_every_rank_can_read_what_all_have_called() -> None:
         for rank in range(group.size):
             calls = calls_of(group, rank)
             assert len(calls) == CALLS - 1
-            book = group.host.arena.notebook(rank)
+            book = group.host.arena.plan_registry(rank)
             said = {call.number: book.plan(call.note) for call in calls}
             note = said[first + CALLS + 4]
             assert note is not None
@@ -141,10 +141,10 @@ def test_a_sub_group_has_a_log_of_its_own(worlds: Worlds) -> None:
                 unisono.all_reduce(torch.full((2,), world.rank + 1.0), group=pair)
             calls = pair.host.log.read()
             assert [call.number for call in calls][:3] == [1, 2, 3]
-            note = next(note for note in world.host.notebook.groups() if note.name == "pair")
+            note = next(note for note in world.host.plan_registry.groups() if note.name == "pair")
             assert (note.rank, note.size, note.start) == (world.rank, 2, pair.host.arena.start)
             unisono.destroy_group(pair)
-        assert "pair" not in {note.name for note in world.host.notebook.groups()}
+        assert "pair" not in {note.name for note in world.host.plan_registry.groups()}
 
     worlds(3).run(work)
 
@@ -170,7 +170,7 @@ def test_calls_over_several_hosts_are_logged_with_their_parts() -> None:
         unisono.barrier()
         whole = group.host.log.read()
         assert all(call.entered < call.left for call in whole)
-        book = group.host.notebook
+        book = group.host.plan_registry
         notes = [book.plan(call.note) for call in whole]
         parts = {note.name for note in book.groups()}
         assert any("on one host" in name for name in parts)

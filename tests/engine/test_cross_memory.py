@@ -16,15 +16,15 @@ import torch
 
 import unisono
 from unisono import PeerFailed, PeerGone, PeerUnreachable, RankFailed
-from unisono.algorithms.catalogue import CATALOGUE
-from unisono.config import Config
+from unisono.base.config import Config
+from unisono.base.records import GivenUp
 from unisono.engine import host
-from unisono.engine.compile import compile_schedule
-from unisono.engine.cross_memory import read_word
-from unisono.engine.process import start_ticks
-from unisono.engine.program import STEP_BITS, LineWord, Lowering
-from unisono.membership import group as group_module
-from unisono.records import GivenUp
+from unisono.engine.compile.compile_schedule import compile_schedule
+from unisono.engine.compile.program import STEP_BITS, LineWord, Lowering
+from unisono.engine.process.alive import start_ticks
+from unisono.engine.process.cross_memory_rights import read_word
+from unisono.ranks.group import group as group_module
+from unisono.schedule.algorithms.catalogue import CATALOGUE
 
 ALL = Config(cross_memory_bytes=1, look_up_s=0.005)
 SIZES = (1, 2, 3, 7, 64, 1000, 4097, 100_003, 500_001)

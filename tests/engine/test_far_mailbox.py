@@ -10,11 +10,11 @@ import torch
 
 from tests.engine.test_mailbox import receive, send, values
 from tests.support.far_mailboxes import FarMailboxes, far_mailboxes
+from unisono.base.errors import InternalError, PeerFailed, PeerGone
+from unisono.base.records import Departure, DepartureKind
 from unisono.engine.mailbox import ANY_SOURCE, Receive, Send, far_channel
 from unisono.engine.mailbox.far_channel import COPIED_BYTES, HEAD_WORDS, WINDOW_BYTES, HeadWord
-from unisono.engine.mailbox.pieces import HEAD_BYTES
-from unisono.errors import InternalError, PeerFailed, PeerGone
-from unisono.records import Departure, DepartureKind
+from unisono.engine.mailbox.frames import HEAD_BYTES
 from unisono.schedule import Hosts
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tests.support.far_mailboxes import FarMailboxes
+from unisono.base.errors import ArgumentError, InternalError, MessageMismatch
 from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, far_channel, requests
 from unisono.engine.mailbox import mailbox as module
-from unisono.errors import ArgumentError, InternalError, MessageMismatch
 from unisono.schedule import Hosts
 
 RING = 4096

@@ -14,13 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.config import Config
-from unisono.engine.arena import Arena
-from unisono.engine.board import MAX_RANKS, Board
-from unisono.engine.heap import Heap
-from unisono.engine.layout import PAGE
-from unisono.errors import ArgumentError, OutOfMemory
-from unisono.records import CallRecord, Departure, DepartureKind, GivenUp
+from unisono.base.config import Config
+from unisono.base.errors import ArgumentError, OutOfMemory
+from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.board import MAX_RANKS, Board
+from unisono.engine.memory.heap import Heap
+from unisono.engine.memory.layout import PAGE
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
 
@@ -189,7 +189,7 @@ def test_more_than_the_host_has_is_refused() -> None:
 
 def test_more_than_a_control_group_has_left_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena.create(1, Config(segment_bytes=4096, heap_bytes=1 << 30))
-    monkeypatch.setattr("unisono.engine.arena.free_bytes", lambda: 5 << 20)
+    monkeypatch.setattr("unisono.engine.memory.arena.free_bytes", lambda: 5 << 20)
     with pytest.raises(OutOfMemory, match="5 MiB are free"):
         Heap(arena, 0).empty((6 << 20,), torch.uint8)
     Heap(arena, 0).empty((10,), torch.uint8).fill_(1)

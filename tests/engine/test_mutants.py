@@ -9,12 +9,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from unisono.algorithms import CATALOGUE
-from unisono.engine.compile import compile_schedule
-from unisono.engine.program import IN, OUT, Op, Program, RowWord
-from unisono.engine.program_proof import CompiledCall, prove_calls
-from unisono.errors import ProgramError
-from unisono.testing.check import lowerings
+from unisono.base.errors import ProgramError
+from unisono.engine.compile.compile_schedule import compile_schedule
+from unisono.engine.compile.program import IN, OUT, Op, Program, RowWord
+from unisono.engine.compile.program_proof import CompiledCall, prove_calls
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.tools.testing.check import lowerings
 
 MANY_ROWS = 200
 SIZES = (2, 3, 4)

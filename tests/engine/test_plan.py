@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import unisono
-from unisono.choose import choose
-from unisono.config import Config
-from unisono.engine.compile import compile_schedule
-from unisono.engine.plan import Blocks, Plan, bind
-from unisono.engine.program import Lowering, PlanWord
-from unisono.records import CallRecord
+from unisono.base.config import Config
+from unisono.base.records import CallRecord
+from unisono.engine.compile.compile_schedule import compile_schedule
+from unisono.engine.compile.plan import Blocks, Plan, bind
+from unisono.engine.compile.program import Lowering, PlanWord
+from unisono.schedule.choose import choose
 
 Worlds = Callable[[int], unisono.World]
 KI, MI = 1 << 10, 1 << 20

@@ -7,14 +7,14 @@ from functools import cache
 
 import pytest
 
-from unisono.algorithms import CATALOGUE
-from unisono.engine import program_proof
-from unisono.engine.compile import compile_schedule
-from unisono.engine.program_proof import CompiledCall, prove_calls, prove_programs
-from unisono.errors import AlgorithmError, ProgramError
+from unisono.base.errors import AlgorithmError, ProgramError
+from unisono.engine.compile import program_proof
+from unisono.engine.compile.compile_schedule import compile_schedule
+from unisono.engine.compile.program_proof import CompiledCall, prove_calls, prove_programs
 from unisono.schedule import ADD, ROOTED, Schedule, send, trace
-from unisono.testing import check_algorithm
-from unisono.testing.check import lowerings
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.tools.testing import check_algorithm
+from unisono.tools.testing.check import lowerings
 
 
 @cache

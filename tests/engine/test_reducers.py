@@ -21,8 +21,8 @@ from tests.support.reducers_driver import (
     run,
     same_bits,
 )
+from unisono.base.errors import DTypeError
 from unisono.engine.reducers import DTYPES, OPS, check_combine, combine_address
-from unisono.errors import DTypeError
 
 SHAPES = [
     *((3, count) for count in (0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 1000)),

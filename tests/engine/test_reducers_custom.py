@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tests.support.reducers_driver import data, expected, result, run, same_bits
+from unisono.base.errors import DTypeError
+from unisono.calls.ops import make_op
 from unisono.engine.reducers import DTYPES, CustomOp, check_combine, combine_address
-from unisono.errors import DTypeError
-from unisono.ops import make_op
 
 SHAPES = [(1, 5), (2, 1), (2, 65), (3, 0), (3, 257), (5, 256), (8, 1000)]
 """(inputs, elements): kernels work on blocks of 256."""

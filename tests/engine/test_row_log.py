@@ -13,7 +13,7 @@ from llvmlite.binding import ObjectFileRef
 
 from unisono.engine.kernels import interpret, kernel, unit
 from unisono.engine.kernels.compiled import compiled, object_file
-from unisono.engine.row_log import REUSE, LoggedRow, RowLog, row_log_bytes
+from unisono.engine.logs.row_log import REUSE, LoggedRow, RowLog, row_log_bytes
 
 
 def log(rows: list[tuple[int, int, int, int, int]], room: int) -> RowLog:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unisono
-from unisono.engine.program import StateWord
+from unisono.engine.compile.program import StateWord
 
 Worlds = Callable[[int], unisono.World]
 

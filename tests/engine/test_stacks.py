@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from unisono.engine import stacks
-from unisono.engine.process import start_ticks
-from unisono.engine.process_status import process_status
-from unisono.engine.stacks import SIGNAL, Answer, ask_for_stacks
+from unisono.engine.process import stacks
+from unisono.engine.process.alive import start_ticks
+from unisono.engine.process.process_status import process_status
+from unisono.engine.process.stacks import SIGNAL, Answer, ask_for_stacks
 
 PROGRAM = """
 import faulthandler, os, re, signal, sys, threading
-from unisono.engine.stacks import SIGNAL, answer_with_stacks
+from unisono.engine.process.stacks import SIGNAL, answer_with_stacks
 
 def away():
     print(answer_with_stacks(), flush=True)
@@ -182,7 +182,7 @@ def test_a_forked_child_has_no_handler(started: list[Other]) -> None:
 def test_a_program_that_uses_the_signal_keeps_it() -> None:
     code = """
 import signal
-from unisono.engine.stacks import SIGNAL, answer_with_stacks
+from unisono.engine.process.stacks import SIGNAL, answer_with_stacks
 signal.signal(SIGNAL, lambda *_: print("mine"))
 print(answer_with_stacks())
 signal.raise_signal(SIGNAL)

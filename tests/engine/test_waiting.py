@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import unisono
+from unisono.engine.compile.program import LEARNED_WORDS, StateWord
 from unisono.engine.kernels import kernel
-from unisono.engine.program import LEARNED_WORDS, StateWord
 
 Worlds = Callable[[int], unisono.World]
 NEVER = 1 << 62

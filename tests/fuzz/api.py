@@ -11,7 +11,7 @@ import torch
 
 import unisono
 from tests.support.matrix import Case
-from unisono.config import Config
+from unisono.base.config import Config
 
 __all__ = ["Native", "Torch", "api_of"]
 
@@ -66,7 +66,7 @@ class Torch:
 
         from torch import distributed
 
-        from unisono.torch_backend import register
+        from unisono.integrations.torch import register
 
         self._dist = distributed
         if not distributed.is_initialized():

@@ -28,7 +28,7 @@ from tests.fuzz.fault_growth import grows
 from tests.fuzz.fault_oracle import complaints
 from tests.fuzz.fault_rank import play
 from tests.fuzz.fault_scene import STOPPING, Call, Fault, Scene, draw
-from unisono.config import Config
+from unisono.base.config import Config
 
 __all__ = ["Call", "Fault", "Scene", "check", "smaller", "watch"]
 

@@ -27,10 +27,10 @@ from tests.fuzz.programs import (
 )
 from tests.support import matrix
 from tests.support.matrix import ALIASED, FORMS, MOVED, PAIR_OF, REDUCING, Case
-from unisono.algorithms import CATALOGUE
-from unisono.algorithms.spanning import CORES
 from unisono.engine.reducers import DTYPES
 from unisono.schedule import Hosts
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.algorithms.over_hosts import CORES
 
 __all__ = ["HOSTS", "Session"]
 

@@ -9,7 +9,7 @@ import torch
 
 import unisono
 from tests.fuzz.fault_scene import Call
-from unisono.testing import oracle
+from unisono.tools.testing import oracle
 
 __all__ = ["Prepared", "given", "prepare", "wanted"]
 

@@ -19,7 +19,7 @@ import unisono
 from tests.fuzz.fault_calls import given, prepare, wanted
 from tests.fuzz.fault_scene import COLLECTIVES, STOPPING, Call, Fault, Scene
 from tests.support.waiting import until
-from unisono.testing import chaos
+from unisono.tools.testing import chaos
 
 __all__ = ["play"]
 

@@ -18,7 +18,7 @@ import typer
 from tests.fuzz.network_relay import Relay, Weather
 from tests.support.fake_hosts import WORLD, FakeHosts
 from tests.support.waiting import until
-from unisono.records import Departure, DepartureKind, GivenUp
+from unisono.base.records import Departure, DepartureKind, GivenUp
 
 __all__ = ["NetworkScene", "Weather", "check", "draw"]
 

@@ -35,9 +35,9 @@ from tests.support.matrix import FORMS
 from tests.support.matrix_driver import exact_data
 from tests.support.matrix_layouts import differs
 from tests.support.reducers_driver import PAIRS
-from unisono.algorithms import CATALOGUE
-from unisono.algorithms.spanning import CORES
-from unisono.testing import combine
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.algorithms.over_hosts import CORES
+from unisono.tools.testing import combine
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from typing import Any
 import unisono
 from tests.fuzz.programs import Program
 from tests.fuzz.ranks import play
-from unisono.config import Config
-from unisono.link import Link
+from unisono.base.config import Config
+from unisono.base.link import Link
 from unisono.schedule import Hosts
 
 __all__ = ["Worlds", "check"]

@@ -19,7 +19,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS = [
     {"garbage", "processor", "records"},
-    {"errors", "trail"},
+    {"errors", "wait_chain"},
     {"control_groups", "measured", "units"},
     {"link"},
     {"config", "channel"},
@@ -189,7 +189,7 @@ def test_what_needs_no_tensors_imports_neither_torch_nor_numba() -> None:
 
 
 def test_the_error_tree_is_as_drawn() -> None:
-    errors = importlib.import_module("unisono.errors")
+    errors = importlib.import_module("unisono.base.errors")
     drawn = {
         line.split("──")[1].split()[0]: line.index("──") for line in (errors.__doc__ or "").splitlines() if "──" in line
     }

@@ -95,8 +95,8 @@ def test_explain_prints_what_is_shown() -> None:
 
 
 def test_the_picture_is_drawn_from_the_table_that_runs() -> None:
-    from unisono.algorithms import CATALOGUE
-    from unisono.draw import svg
+    from unisono.schedule.algorithms import CATALOGUE
+    from unisono.schedule.draw import svg
 
     assert (ROOT / "docs" / "ring.svg").read_text().strip() == svg(CATALOGUE["all_reduce.ring"].schedule(4)).strip()
 

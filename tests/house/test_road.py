@@ -10,7 +10,7 @@ from types import FrameType
 import torch
 
 import unisono
-from unisono.config import Config
+from unisono.base.config import Config
 
 SOURCE = Path(unisono.__file__).parent
 TEXT = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
@@ -50,14 +50,14 @@ def test_a_cold_call_passes_the_stations_in_their_order() -> None:
     cold, warm = seen[: seen.index(("", "pause"))], seen[seen.index(("", "pause")) + 1 :]
     stations = [(path, name) for _, path, name in STATIONS]
     # The first is machine code; the second is passed only if the kernel waits.
-    kernel, trouble = ("engine/kernels/interpret.py", "run"), ("watch/attend.py", "attend")
+    kernel, trouble = ("engine/kernels/interpret.py", "run"), ("ranks/failures/attend.py", "attend")
     must = [station for station in stations if station not in (kernel, trouble)]
     assert [station for station in dict.fromkeys(cold) if station in must] == must
     rooms = {path.split("/")[0] for path, _ in stations}
     strangers = {path for path, _ in cold if path.split("/")[0].removesuffix(".py") not in {*rooms, *TOOLS}}
     assert not strangers
     hops = [path for path, _ in warm if not path.startswith("watch/")]
-    assert hops == ["collectives/all_reduce.py", "dispatch/shortcut.py"]
+    assert hops == ["calls/collectives/all_reduce.py", "calls/dispatch/shortcut.py"]
 
 
 def test_every_station_is_there() -> None:

@@ -14,7 +14,7 @@ import torch
 import unisono
 from tests.observe.test_trace import read
 from tests.support.waiting import until
-from unisono.observe.recorded import jobs_in, recorded
+from unisono.observe.traces.recorded import jobs_in, recorded
 
 SCRIPT = """
 import ctypes, faulthandler, json, os, pathlib, signal, sys, time, torch, unisono
@@ -102,7 +102,7 @@ def test_a_message_that_was_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
         arena = unisono.init().host.arena
         if unisono.get_rank() == 0:
             unisono.recv(torch.full((3,), 0.0), 1, tag=5)
-        until(lambda: arena.whereabouts(0).wait is not None)
+        until(lambda: arena.wait_status(0).wait is not None)
         for rank in range(2):
             os.kill(arena.board(rank).pid, signal.SIGKILL)
 

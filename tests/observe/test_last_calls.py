@@ -12,10 +12,10 @@ import torch
 import unisono
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
-from unisono.engine.notebook import PlanNote
-from unisono.observe.last_calls import last_calls_text
-from unisono.observe.tracks import RankCall, Track
-from unisono.records import CallRecord
+from unisono.base.records import CallRecord
+from unisono.engine.logs.plan_registry import PlanNote
+from unisono.observe.traces.last_calls import last_calls_text
+from unisono.observe.traces.tracks import RankCall, Track
 
 
 def track(rank: int, *calls: RankCall) -> Track:

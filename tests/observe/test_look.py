@@ -19,18 +19,18 @@ from typer.testing import CliRunner
 
 import unisono
 from tests.support.waiting import until
-from unisono.cli import app
-from unisono.cli.top import _command
-from unisono.engine.arena import Arena
-from unisono.engine.call_log import CALLS
-from unisono.errors import ArgumentError
-from unisono.observe.diagnosis import diagnose
-from unisono.observe.jobs import attached, find_jobs, the_job
-from unisono.observe.last_calls import last_calls_text
-from unisono.observe.look import Culprit, Look, look
-from unisono.observe.rates import rates, time_inside_ns
-from unisono.observe.stacks import stack_of
-from unisono.observe.tracks import RankCall, Track
+from unisono.base.errors import ArgumentError
+from unisono.engine.logs.call_log import CALLS
+from unisono.engine.memory.arena import Arena
+from unisono.observe.live.diagnosis import diagnose
+from unisono.observe.live.jobs import attached, find_jobs, the_job
+from unisono.observe.live.rank_stacks import stack_of
+from unisono.observe.live.rates import rates, time_inside_ns
+from unisono.observe.live.snapshot import Culprit, Snapshot, snapshot
+from unisono.observe.traces.last_calls import last_calls_text
+from unisono.observe.traces.tracks import RankCall, Track
+from unisono.tools.cli import app
+from unisono.tools.cli.top.top import _command
 
 RANKS = 4
 PACKAGE = Path(unisono.__file__).parent
@@ -106,12 +106,12 @@ def running(work: Callable[[Path], None], folder: Path, hosts: str | None = None
         assert not job.is_alive()
 
 
-def culprit(arena: Arena, waiting: int) -> tuple[Culprit, Look]:
+def culprit(arena: Arena, waiting: int) -> tuple[Culprit, Snapshot]:
     """The first culprit, once so many ranks wait."""
-    seen: list[Look] = []
+    seen: list[Snapshot] = []
 
     def found() -> bool:
-        seen[:] = [look(arena, 50_000_000)]
+        seen[:] = [snapshot(arena, 50_000_000)]
         return bool(seen[0].culprits) and len(seen[0].culprits[0].waiting) == waiting
 
     until(found)
@@ -121,7 +121,7 @@ def culprit(arena: Arena, waiting: int) -> tuple[Culprit, Look]:
 def test_a_stopped_rank_is_the_culprit(tmp_path: Path) -> None:
     with running(stopped, tmp_path) as (arena, pids):
         found, seen = culprit(arena, 3)
-        until(lambda: look(arena).ranks[2].does.startswith("is stopped"))
+        until(lambda: snapshot(arena).ranks[2].does.startswith("is stopped"))
         assert (found.ranks, found.waiting, found.is_circle) == ((2,), (0, 1, 3), False)
         assert [rank.pid for rank in seen.ranks] == pids
         inside = seen.ranks[0].inside
@@ -129,7 +129,7 @@ def test_a_stopped_rank_is_the_culprit(tmp_path: Path) -> None:
         assert (inside.group, inside.number, inside.missing) == ("world", seen.ranks[2].calls + 1, (2,))
         assert inside.call == "all_reduce(float32[1000], max)"
         name, line = Path(__file__).name, stopped.__code__.co_firstlineno + 4
-        until(lambda: f"{name}:{line})" in look(arena).waits[0].call)
+        until(lambda: f"{name}:{line})" in snapshot(arena).waits[0].call)
         done = CliRunner().invoke(app, ["doctor", str(pids[0])])
         said = " ".join(done.output.split())
         assert said.startswith(f"rank 2 (pid {pids[2]}) is stopped: ranks 0, 1, 3 have waited "), done.output
@@ -146,7 +146,7 @@ def test_a_rank_that_computes_is_the_culprit_and_shows_its_stack(tmp_path: Path)
         assert "waits in group 'world' for rank 1" in found.text
         assert seen.ranks[1].inside is None
         assert any("in looping" in line for line in stack_of(arena, 1).frames)
-        found_out = diagnose(seen, look(arena), lambda rank: stack_of(arena, rank).line)
+        found_out = diagnose(seen, snapshot(arena), lambda rank: stack_of(arena, rank).line)
         assert found_out.ranks == [1, 0, 2, 3]
         assert re.match(
             rf"rank 1 \(pid {pids[1]}\) .*, at .*test_look.py:\d+: ranks 0, 2, 3 have waited .* for it",
@@ -158,8 +158,8 @@ def test_a_rank_that_computes_is_the_culprit_and_shows_its_stack(tmp_path: Path)
 
 def test_a_rank_of_another_host_is_not_taken_for_a_process_of_this_one(tmp_path: Path) -> None:
     with running(looping_elsewhere, tmp_path, "2x2") as (arena, pids):
-        until(lambda: [one.ranks for one in look(arena).culprits] == [(3,)])
-        seen = look(arena)
+        until(lambda: [one.ranks for one in snapshot(arena).culprits] == [(3,)])
+        seen = snapshot(arena)
         assert [rank.far for rank in seen.ranks] == [False, False, True, True]
         assert {rank.does for rank in seen.ranks[2:]} == {"is on another host"}
         said = " ".join(CliRunner().invoke(app, ["doctor", str(pids[0])]).output.split())
@@ -253,10 +253,10 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
         group, tensor = unisono.init(), torch.full((256,), unisono.get_rank() + 1.0)
         with attached(the_job(os.getpid())) as arena:
             unisono.barrier()
-            before = look(arena)
+            before = snapshot(arena)
             for _ in range(CALLS // 2):
                 unisono.all_reduce(tensor, "max")
-            after = look(arena)
+            after = snapshot(arena)
             found = rates(before, after)[group.rank]
             passed_s = (after.at_ns - before.at_ns) / 1e9
             assert round(found.calls_per_s * passed_s) in range(CALLS // 2 - 1, CALLS // 2 + 2)

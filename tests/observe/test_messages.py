@@ -11,8 +11,8 @@ import torch
 
 import unisono
 from tests.observe.test_trace import NEEDED
-from unisono.engine.message_log import MESSAGES, LoggedMessage, MessageLog, message_log_bytes
-from unisono.observe.messages import MessageGroup, message_flows, pairs_of, rank_messages
+from unisono.engine.logs.message_log import MESSAGES, LoggedMessage, MessageLog, message_log_bytes
+from unisono.observe.traces.message_pairs import MessageGroup, message_flows, pairs_of, rank_messages
 
 
 def message_log(messages: int = 8) -> MessageLog:

@@ -15,18 +15,18 @@ import pytest
 import torch
 
 import unisono
-from unisono.algorithms import find
+from unisono.base.records import CallRecord
+from unisono.engine.compile.program import ENTER, LEAVE, Op
 from unisono.engine.host import interpreter
-from unisono.engine.notebook import PlanNote, ProgramRow
-from unisono.engine.program import ENTER, LEAVE, Op
-from unisono.observe.perfetto import events
-from unisono.observe.recorded import Recorded, jobs_in, recorded
-from unisono.observe.recording import export
-from unisono.observe.round_report import WaitedIn, round_report
-from unisono.observe.rounds import stretches
-from unisono.observe.tracks import RankCall, RankRow, Track
-from unisono.records import CallRecord
+from unisono.engine.logs.plan_registry import PlanNote, ProgramRow
+from unisono.observe.traces.perfetto import events
+from unisono.observe.traces.recorded import Recorded, jobs_in, recorded
+from unisono.observe.traces.recording import export
+from unisono.observe.traces.round_report import WaitedIn, round_report
+from unisono.observe.traces.rounds import stretches
+from unisono.observe.traces.tracks import RankCall, RankRow, Track
 from unisono.schedule import Hosts
+from unisono.schedule.algorithms import find
 
 RANKS, LENGTH = 3, 1 << 14
 

@@ -16,14 +16,14 @@ import pytest
 import torch
 
 import unisono
-from unisono.engine.notebook import PlanNote
-from unisono.observe import recording
-from unisono.observe.perfetto import events
-from unisono.observe.recorded import Recorded, jobs_in, recorded
-from unisono.observe.recording import export
-from unisono.observe.report import report
-from unisono.observe.tracks import RankCall, Track
-from unisono.records import CallRecord
+from unisono.base.records import CallRecord
+from unisono.engine.logs.plan_registry import PlanNote
+from unisono.observe.traces import recording
+from unisono.observe.traces.perfetto import events
+from unisono.observe.traces.recorded import Recorded, jobs_in, recorded
+from unisono.observe.traces.recording import export
+from unisono.observe.traces.trace_report import report
+from unisono.observe.traces.tracks import RankCall, Track
 
 NEEDED = {
     "M": {"name": str, "pid": int, "tid": int, "args": dict},

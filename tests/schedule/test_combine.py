@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.schedule_oracles import is_right
-from unisono.algorithms import CATALOGUE, all_gather, all_reduce, broadcast, scatter, table
-from unisono.errors import AlgorithmError, ArgumentError
+from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import (
     ADD,
     SCHUNK,
@@ -32,6 +31,7 @@ from unisono.schedule import (
     transpose,
     unwrap,
 )
+from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce, broadcast, scatter, table
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 DUALS = ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"]

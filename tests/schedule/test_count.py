@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from unisono.algorithms import CATALOGUE
-from unisono.errors import ArgumentError
+from unisono.base.errors import ArgumentError
 from unisono.schedule import Bounds, Counts, count, lower_bounds
+from unisono.schedule.algorithms import CATALOGUE
 
 
 def test_ring_all_reduce_of_four() -> None:

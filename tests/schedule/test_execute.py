@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unisono.algorithms import CATALOGUE
-from unisono.errors import ArgumentError
+from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, T, X, Y, even_bounds, execute, send, trace
+from unisono.schedule.algorithms import CATALOGUE
 
 
 def test_even_bounds() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unisono.errors import AlgorithmError
+from unisono.base.errors import AlgorithmError
 from unisono.schedule import ADD, Fault, Schedule, X, find_fault, prove, send, seq, trace, transpose
 
 HERE = Path(__file__)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unisono.errors import ArgumentError
+from unisono.base.errors import ArgumentError
 from unisono.schedule import Hosts
 
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.algorithms import CATALOGUE
-from unisono.algorithms.spanning import CORES, Spanning, spanning
-from unisono.errors import ArgumentError
+from unisono.base.errors import ArgumentError
 from unisono.schedule import ROOTED, HostBounds, Hosts, Levels, host_bounds, levels
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, spanning
 
 MAPS = ["2x1", "2x2", "2x2:round_robin", "4x1", "3+1", "1+3", "4+2+3", "2+3+4:round_robin", "3x3", "5x2", "4"]
 
 
-def busiest(call: Spanning) -> tuple[float, float]:
+def busiest(call: HierarchicalTable) -> tuple[float, float]:
     found = call.levels()
     return max(found.leaves), max(found.enters)
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.schedule_oracles import is_right
-from unisono.algorithms import CATALOGUE
-from unisono.errors import AlgorithmError, ArgumentError
+from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import (
     ADD,
     COPY,
@@ -31,6 +30,7 @@ from unisono.schedule import (
     send,
     trace,
 )
+from unisono.schedule.algorithms import CATALOGUE
 
 
 def made(collective: str, p: int, chunks: int, *rounds, **more) -> Schedule:

@@ -10,8 +10,7 @@ import pytest
 
 from tests.schedule.test_proof import mutants
 from tests.support.schedule_oracles import is_right
-from unisono.algorithms import CATALOGUE, all_gather, all_reduce, all_to_all, table
-from unisono.errors import AlgorithmError, ArgumentError
+from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import (
     ADD,
     DST,
@@ -37,6 +36,7 @@ from unisono.schedule import (
     trace_symmetric,
     transpose,
 )
+from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce, all_to_all, table
 
 SYMMETRIC = [all_gather.direct, all_gather.ring, all_gather.two_way_ring, all_gather.bruck, all_gather.circulant]
 SYMMETRIC.append(all_gather.pat)

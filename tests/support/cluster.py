@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from unisono.local_world.namespaces import PORT, Namespaces, enter, join, why_no_namespaces
 from unisono.schedule import Hosts
+from unisono.tools.namespaces import PORT, Namespaces, enter, join, why_no_namespaces
 
 __all__ = ["PORT", "Cluster", "enter", "join", "why_not"]
 

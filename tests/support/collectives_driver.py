@@ -14,8 +14,8 @@ import torch
 
 import unisono
 from unisono import testing as oracle
-from unisono.algorithms import CATALOGUE
 from unisono.schedule import ROOTED
+from unisono.schedule.algorithms import CATALOGUE
 
 COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all",

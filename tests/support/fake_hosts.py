@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
-from unisono.config import Config
-from unisono.engine.arena import Arena
-from unisono.engine.process import start_ticks
-from unisono.membership.far import Far
+from unisono.base.config import Config
+from unisono.engine.memory.arena import Arena
+from unisono.engine.process.alive import start_ticks
+from unisono.hosts.far import Far
+from unisono.hosts.sentinel.start import Sentinel
 from unisono.schedule import Hosts
-from unisono.sentinel.start import Sentinel
 
 __all__ = ["WORLD", "FakeHosts"]
 

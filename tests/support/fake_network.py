@@ -7,9 +7,9 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from unisono.records import Departure, DepartureKind
-from unisono.sentinel.machine import Event, Machine, Registered, Tick
-from unisono.sentinel.wire import IMAGE_BYTES, Seal
+from unisono.base.records import Departure, DepartureKind
+from unisono.hosts.sentinel.state_machine import Event, Registered, SentinelState, Tick
+from unisono.hosts.sentinel.wire import IMAGE_BYTES, Authenticator
 
 __all__ = ["START", "WORLD", "FakeMemory", "FakeNetwork"]
 
@@ -82,8 +82,10 @@ class FakeNetwork:
         self.stopped: set[int] = set()
         self.memories = [FakeMemory() for _ in hosts]
         names = [f"h{k}" for k in range(len(hosts))]
-        self.machines = [Machine(hosts, k, names, self.memories[k], self.now, silent_s) for k in range(len(hosts))]
-        self.seals = [Seal(b"s" * 32, k, len(hosts)) for k in range(len(hosts))]
+        self.machines = [
+            SentinelState(hosts, k, names, self.memories[k], self.now, silent_s) for k in range(len(hosts))
+        ]
+        self.seals = [Authenticator(b"s" * 32, k, len(hosts)) for k in range(len(hosts))]
         self.told: list[list[tuple[int | None, list[object]]]] = [[] for _ in hosts]
         self.sent = 0
         self._ticks = [self.now] * len(hosts)

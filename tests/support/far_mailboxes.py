@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from random import Random
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from unisono.config import Config
-from unisono.engine.arena import Arena
-from unisono.engine.heap import Heap
-from unisono.engine.mailbox import FarPeers, Mailbox, Traffic
+from unisono.base.config import Config
+from unisono.engine.mailbox import CarrierStreams, FarPeers, Mailbox
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.heap import Heap
 from unisono.schedule import Hosts
 
 __all__ = ["FarMailboxes", "PromptCarrier", "far_mailboxes"]
@@ -32,7 +32,7 @@ class FarMailboxes:
         self.arenas = [Arena.create(hosts.ranks, Config(heap_bytes=1 << 20)) for _ in hosts.members]
         self.wires = Wires(Random(seed))
         kind = PromptCarrier if prompt else InProcessCarrier
-        self.traffic = [Traffic(kind(self.wires, rank)) for rank in ranks]
+        self.traffic = [CarrierStreams(kind(self.wires, rank)) for rank in ranks]
         self.boxes = [self.make(hosts, rank) for rank in ranks]
 
     def make(self, hosts: Hosts, rank: int, gid: int = 77) -> Mailbox:

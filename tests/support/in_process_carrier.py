@@ -9,7 +9,7 @@ from random import Random
 import torch
 
 from tests.support.waiting import until
-from unisono.carriers import Lost
+from unisono.engine.carrier import Lost
 
 __all__ = ["InProcessCarrier", "Wires"]
 

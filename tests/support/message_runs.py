@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from unisono.across import Exchange, Landings, MessageProgram, Standing
-from unisono.across.program import FINAL
+from unisono.hosts.messages import Exchange, MessageProgram, PersistentReceive, ReceiveBuffers
+from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import BLOCKED, Schedule, X, Y, even_bounds, execute
 
 __all__ = ["Layout", "combined", "cut", "elements", "finish", "run_messages", "tag"]
@@ -106,7 +106,7 @@ def run_messages(
             combine,
             1,
             tag,
-            standing=Standing(Landings.of(carriers[rank]), lambda round_: round_) if standing else None,
+            standing=PersistentReceive(ReceiveBuffers.of(carriers[rank]), lambda round_: round_) if standing else None,
             y=cut(place.y, chunks),
             given=None if layout is Layout.ONE else cut(place.given, chunks),
             final=None if layout is Layout.ONE else cut(place.final, chunks),

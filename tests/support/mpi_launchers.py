@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from unisono.local_world.namespaces import Namespaces
+from unisono.tools.namespaces import Namespaces
 
 __all__ = ["LAUNCHERS", "launcher", "mpirun"]
 

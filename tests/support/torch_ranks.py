@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import unisono
-from unisono.membership.identity import HOST_ID
+from unisono.ranks.rendezvous.identity import HOST_ID
 from unisono.schedule import Hosts
 
 Worlds = Callable[[int], unisono.World]
@@ -51,7 +51,7 @@ class TorchRanks:
 
                 from torch import distributed
 
-                from unisono.torch_backend import register
+                from unisono.integrations.torch import register
 
                 register()
                 before = os.environ.get(HOST_ID, "")

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from types import CodeType
 
-from unisono.across import nap
-from unisono.dispatch.span_wait import SpanWait
+from unisono.calls.dispatch.over_hosts.hosts_wait import SpanWait
+from unisono.calls.work import _Latch
 from unisono.engine.host import Host
-from unisono.engine.poller import Poller
-from unisono.watch import attend
-from unisono.work import _Latch
+from unisono.engine.mailbox.poller import Poller
+from unisono.hosts.messages import nap
+from unisono.ranks.failures.attend import attend
 
 __all__ = ["WAITS", "once", "once_waiting", "until"]
 

@@ -14,30 +14,30 @@ from functools import cache
 
 import numpy as np
 
-from ..config import Config
-from ..records import CallRecord
-from ..schedule.proof import prove
+from ..base.config import Config
+from ..base.records import CallRecord
+from ..schedule.proofs.table_proof import prove
 from ..schedule.table import Schedule
-from .arena import Arena
-from .call_log import CALLS, CallLog
-from .clock import Clock, read_cycles
-from .compile import compile_schedule
-from .cross_memory import read_word
-from .heap import Heap
+from .compile.compile_schedule import compile_schedule
+from .compile.plan import Blocks, Plan, bind
+from .compile.program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
+from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
-from .layout import LINE
-from .nested import user_line
-from .notebook import GroupNote, PlanNote, ProgramRow
-from .plan import Blocks, Plan, bind
-from .process import start_ticks
-from .program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
-from .program_proof import prove_programs
-from .program_rows import program_rows
+from .logs.call_log import CALLS, CallLog
+from .logs.clock import Clock, read_cycles
+from .logs.plan_registry import GroupNote, PlanNote, ProgramRow
+from .logs.program_rows import program_rows
+from .logs.row_log import RowWriter, row_log_bytes
+from .memory.arena import Arena
+from .memory.heap import Heap
+from .memory.layout import LINE
+from .memory.sub_arena import Lender, SubArena
+from .process.alive import start_ticks
+from .process.cross_memory_rights import read_word
+from .process.nested import user_line
+from .process.slow_yield import slow_yield_cycles
+from .process.stacks import answer_with_stacks
 from .reducers import CustomOp, combine_address
-from .row_log import RowWriter, row_log_bytes
-from .slow_yield import slow_yield_cycles
-from .stacks import answer_with_stacks
-from .sub_arena import Lender, SubArena
 
 __all__ = ["Host", "interpreter", "warm_up"]
 
@@ -93,12 +93,12 @@ class Host:
             self.heap = Heap(arena, rank)
             self.lender = Lender(arena, self.heap)
             arena.reserve_staging(rank)
-            arena.whereabouts(rank).set_stacks(answer_with_stacks())
+            arena.wait_status(rank).set_stacks(answer_with_stacks())
         else:
             self.heap, self.lender = arena.lender.heap, arena.lender
-        self.notebook, self.messages = self.lender.notebook, self.lender.messages
+        self.plan_registry, self.messages = self.lender.plan_registry, self.lender.messages
         self.log = arena.log(rank)
-        self.notebook.used_by(self.log)
+        self.plan_registry.used_by(self.log)
         self._noted: int | None = None
         self._row_log: mmap.mmap | None = None
         self.row_writer: RowWriter | None = None
@@ -120,7 +120,7 @@ class Host:
         state[StateWord.STAGE_STRIDE], state[StateWord.HALF] = arena.stage_stride, arena.half
         self.most_spins = config.spins if arena.neighbours <= processors else 0
         state[StateWord.SPINS] = state[StateWord.LEARNED] = self.most_spins
-        state[StateWord.QUICK] = slow_yield_cycles()
+        state[StateWord.SLOW_YIELD_CYCLES] = slow_yield_cycles()
         state[StateWord.SLEEPS] = kernel("sleeping.register")()
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
@@ -197,7 +197,8 @@ class Host:
         blocks: Blocks,
         op: str | CustomOp | None = None,
     ) -> Plan:
-        """The plan of a schedule for blocks of this dtype and, where values are combined, this op. See `plan.bind`."""
+        """The plan of a schedule for blocks of this dtype and, where values are combined, this op. See
+        `engine.compile.plan.bind`."""
         kernels = (0, 0)
         if op is not None:
             kernels = combine_address(dtype, op, last=False), combine_address(dtype, op, last=True)
@@ -218,14 +219,14 @@ class Host:
             where = ""
         if program is not None and self._row_log is not None:
             rows = program_rows(program)
-        return self.notebook.add_plan(PlanNote(record._replace(where=where), nbytes, tuple(rows)))
+        return self.plan_registry.add_plan(PlanNote(record._replace(where=where), nbytes, tuple(rows)))
 
     def note_group(self, name: str, gid: int = 0) -> None:
         """Write down that this rank is in this group, for those who look for its log. gid: of one on several hosts."""
         self._note = GroupNote(name, self.arena.start, self.rank, self.size, "", *Clock.now())
-        self._noted = self.notebook.add_group(self._note)
-        if self.notebook.recorder is not None:
-            self.notebook.recorder.follow(self, name, gid)
+        self._noted = self.plan_registry.add_group(self._note)
+        if self.plan_registry.recorder is not None:
+            self.plan_registry.recorder.follow(self, name, gid)
 
     def log_to(self, file: str = "", memory: mmap.mmap | None = None) -> None:
         """Log calls in this file from now on, which is mapped here; without one, in shared memory. Not in a call."""
@@ -235,10 +236,10 @@ class Host:
         else:
             self.log = CallLog(memoryview(memory))
             address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        self.notebook.used_by(self.log)
+        self.plan_registry.used_by(self.log)
         self._state[StateWord.LOG], self._state[StateWord.LOG_MASK] = address, self.log.calls - 1
         if self._noted is not None:
-            self.notebook.set_group(self._noted, self._note._replace(file=file))
+            self.plan_registry.set_group(self._noted, self._note._replace(file=file))
 
     def log_rows_to(self, memory: mmap.mmap | None = None) -> None:
         """Log in this mapped file from now on when rows begin and end, or no more. `run` is another one then. Not in a
@@ -255,10 +256,10 @@ class Host:
 
     def forget_group(self) -> None:
         """Take `note_group` back."""
-        if self.notebook.recorder is not None and isinstance(self.arena, Arena):
-            self.notebook.recorder.close()
+        if self.plan_registry.recorder is not None and isinstance(self.arena, Arena):
+            self.plan_registry.recorder.close()
         if self._noted is not None:
-            self.notebook.remove_group(self._noted)
+            self.plan_registry.remove_group(self._noted)
             self._noted = None
 
     # For the slow paths; the words are those of `LineWord` and `TagWord`.

@@ -1,16 +1,16 @@
-"""Schedules: tables of transfers, made by tracing or from other tables; their contracts, proofs and counts."""
+"""A collective as a table of transfers: tables, the algorithms that make them, proofs, choice, prices and drawings."""
 
 from .combine import DUALS, as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, HOLDERS, ROOTED, Contract, contract
 from .count import Bounds, Counts, count, lower_bounds
 from .execute import even_bounds, execute
 from .fault import Fault
-from .fingerprint import prove_by_fingerprints
 from .hosts import Hosts
 from .levels import HostBounds, Levels, host_bounds, levels, levels_of
 from .moves import Move, check_rows, moves
-from .proof import Proof, find_fault, prove
-from .symmetric import Rank, prove_symmetric, trace_symmetric
+from .proofs.fingerprint import prove_by_fingerprints
+from .proofs.symmetric import Rank, prove_symmetric, trace_symmetric
+from .proofs.table_proof import Proof, find_fault, prove
 from .table import (
     ADD,
     COPY,
@@ -32,6 +32,7 @@ from .table import (
     Y,
     expand,
     send,
+    shows,
     spread,
     trace,
     unwrap,
@@ -45,3 +46,12 @@ __all__ = [
     "moves", "on", "once", "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric", "send", "seq",
     "spread", "trace", "trace_symmetric", "transpose", "unwrap",
 ]  # fmt: skip
+
+
+def _page(table: Schedule) -> str:
+    from .draw import notebook  # only a notebook needs it
+
+    return notebook(table)
+
+
+shows(_page)

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from .contract import BLOCKED, contract
 from .table import (
     ADD,

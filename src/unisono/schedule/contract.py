@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from .table import Schedule, X
 
 __all__ = ["BLOCKED", "HOLDERS", "ROOTED", "Contract", "Slot", "Value", "contract"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from .table import COPY, DST, OP, ROUND, SRC, N, Schedule
 
 __all__ = ["Bounds", "Counts", "count", "lower_bounds"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from .moves import moves
 from .table import Schedule, X
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..errors import AlgorithmError
+from ..base.errors import AlgorithmError
 from .contract import Slot
 from .table import Schedule, X
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 
 __all__ = ["Hosts"]
 

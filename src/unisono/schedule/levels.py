@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..base.errors import ArgumentError
 from .hosts import Hosts
 from .table import DST, ROUND, SRC, N, Rows, Schedule, spread
 

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import AlgorithmError
+from ..base.errors import AlgorithmError
 from .hosts import Hosts
 
 __all__ = [
     "ADD", "COPY", "DBUF", "DCHUNK", "DST", "JOIN", "OP", "ROUND", "SBUF", "SCHUNK", "SRC", "Line", "N", "Rounds",
-    "Rows", "Schedule", "T", "Transfer", "X", "Y", "current_line", "expand", "send", "spread", "trace", "unwrap",
+    "Rows", "Schedule", "T", "Transfer", "X", "Y", "current_line", "expand", "send", "shows", "spread", "trace",
+    "unwrap",
 ]  # fmt: skip
 
 COPY, ADD, JOIN = 0, 1, 2
@@ -74,9 +74,15 @@ class Schedule:
 
     def _repr_html_(self) -> str:
         """The page that plays the rounds, for a notebook."""
-        # By name, because `draw` is above `schedule`, and only needed for display.
-        page: str = import_module("unisono.draw").notebook(self)
-        return page
+        return _pages[-1](self)
+
+
+_pages: list[Callable[[Schedule], str]] = []
+
+
+def shows(page: Callable[[Schedule], str]) -> None:
+    """Tell how notebooks show a table. What draws tables imports this file, so this file cannot import it."""
+    _pages.append(page)
 
 
 def send(

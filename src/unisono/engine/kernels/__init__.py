@@ -1,7 +1,7 @@
 """The functions that Numba compiles: integers in, an integer out. Called by name: `kernel("interpret.run")`.
 
 The other files of this folder are imported only to compile them, on the first call after an installation. So they share
-constants with Python code by `program`, `call_log`, `row_log` and `mailbox.ring`, and nothing else.
+constants with Python code by `program`, `call_log`, `row_log` and `mailbox.ring_buffer`, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..once import once
 __all__ = ["kernel", "unit"]
 
 _FOLDER = Path(__file__).parent
-_SHARED = "program.py", "call_log.py", "row_log.py", "mailbox/ring.py"
+_SHARED = "compile/program.py", "logs/call_log.py", "logs/row_log.py", "mailbox/ring_buffer.py"
 SOURCES = (*_FOLDER.glob("*.py"), *(_FOLDER.parent / file for file in _SHARED))
 """All that the code of these functions depends on."""
 

@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import njit
 
-from ...errors import InternalError
+from ...base.errors import InternalError
 from ..machine_code import object_code, symbol
 
 __all__ = ["compiled", "object_file"]

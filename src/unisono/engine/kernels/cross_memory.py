@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..program import DONE, FAILED, ROOM, STAGE, LineWord, RefWord
+from ..compile.program import DONE, FAILED, ROOM, STAGE, LineWord, RefWord
 from .atomics import call_combine, errno, load, memcpy, process_vm_readv, process_vm_writev, store
 from .compiled import compiled
 

@@ -11,8 +11,7 @@ from types import FunctionType
 
 import numpy as np
 
-from ..call_log import LogWord
-from ..program import (
+from ..compile.program import (
     BLOCK,
     CROSSED,
     DISAGREE,
@@ -31,7 +30,8 @@ from ..program import (
     StateWord,
     TagWord,
 )  # fmt: skip
-from ..row_log import RowLogWord
+from ..logs.call_log import LogWord
+from ..logs.row_log import RowLogWord
 from .atomics import call_combine, copy_line, cycles, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
 from .cross_memory import is_far, move_far, within_reach
@@ -64,7 +64,11 @@ def put(base, word, value):  # type: ignore[no-untyped-def]
 @compiled
 def _wait(address, goal, rank, state):  # type: ignore[no-untyped-def]
     """Wait for a word of this rank: 1 when it has reached the goal, 0 when it is time to return to Python."""
-    most, slow, limit_ns = get(state, StateWord.SPINS), get(state, StateWord.QUICK), get(state, StateWord.LOOK_UP_NS)
+    most, slow, limit_ns = (
+        get(state, StateWord.SPINS),
+        get(state, StateWord.SLOW_YIELD_CYCLES),
+        get(state, StateWord.LOOK_UP_NS),
+    )
     none, waited_ns = np.int64(0), get(state, StateWord.WAITED_NS)
     asleep = get(state, StateWord.CONTROL) + _LINE * rank + 8 * LineWord.ASLEEP if get(state, StateWord.SLEEPS) else 0
     learned = state + 8 * StateWord.LEARNED

@@ -1,4 +1,4 @@
-"""Copies between many tensors and one flat tensor: see `engine.pack`."""
+"""Copies between many tensors and one flat tensor: see `engine.tensors.packing`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["move"]
 
 @compiled
 def move(addresses, rows, nrows, first, last, flat, stride, blocks, outward):  # type: ignore[no-untyped-def]
-    """See `engine.pack.mover`."""
+    """See `engine.tensors.packing.mover`."""
     for block in range(blocks):
         start = 0
         for k in range(nrows):

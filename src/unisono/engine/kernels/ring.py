@@ -1,8 +1,8 @@
-"""Write and read the ring buffer that `mailbox.ring` describes. No function here waits."""
+"""Write and read the ring buffer that `mailbox.ring_buffer` describes. No function here waits."""
 
 from __future__ import annotations
 
-from ..mailbox.ring import CAPACITY, DATA, READ, WRITTEN, CursorWord, HeaderWord
+from ..mailbox.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, HeaderWord
 from .atomics import load, load_acquire, memcpy, now_ns, store, store_release
 from .compiled import compiled
 from .sleeping import publish_and_wake

@@ -6,9 +6,9 @@ from collections import deque
 
 import numpy as np
 
-from ..tensors import ALL_DTYPES, DTYPE_CODES
+from ..tensors.plain import ALL_DTYPES, DTYPE_CODES
 from .requests import Message, Send
-from .ring import CURSOR_WORDS, CursorWord, HeaderWord, kernels
+from .ring_buffer import CURSOR_WORDS, CursorWord, HeaderWord, kernels
 
 __all__ = ["ReceiveChannel", "SendChannel"]
 

@@ -17,8 +17,8 @@ import ctypes
 import time
 from enum import IntEnum
 
-from ...carriers import Lost
-from .pieces import HEAD_BYTES, Pieces
+from ..carrier import Lost
+from .frames import HEAD_BYTES, Frames
 
 __all__ = [
     "COPIED_BYTES", "END", "HEAD_WORDS", "MOST_HEAD_BYTES", "NEVER", "WINDOW_BYTES", "AnswerWord", "FarChannel",
@@ -68,7 +68,7 @@ class FarChannel:
     been moved; -1 between two messages. lost: why nothing can go on, or None; lost_at: since when.
     """
 
-    def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int]) -> None:
+    def __init__(self, pieces: Frames, peer: int, tags: tuple[int, int]) -> None:
         self._pieces, self._peer = pieces, peer
         self._piece_tag, self._answer_tag = tags
         self._head_bytes = HEAD_BYTES

@@ -9,12 +9,12 @@ import math
 import time
 from collections import deque
 
-from ...carriers import Lost
-from ...errors import InternalError
-from ..tensors import ALL_DTYPES
+from ...base.errors import InternalError
+from ..carrier import Lost
+from ..tensors.plain import ALL_DTYPES
 from . import far_channel as far
 from .far_channel import END, HEAD_WORDS, NEVER, FarChannel, head_bytes
-from .pieces import HEAD_BYTES, FarPiece, Loan, Pieces
+from .frames import HEAD_BYTES, FarFrame, Frames, ZeroCopyFrame
 from .requests import Message
 
 __all__ = ["FarReceiveChannel"]
@@ -26,21 +26,21 @@ class FarReceiveChannel(FarChannel):
     ended: has the sender said that no more comes? news_at: when something has last come, by the monotonic clock.
     """
 
-    def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int], source: int) -> None:
+    def __init__(self, pieces: Frames, peer: int, tags: tuple[int, int], source: int) -> None:
         super().__init__(pieces, peer, tags)
         self.source = source
         self.message: Message | None = None
         self.ended = False
         self.news_at = time.monotonic()
-        self._expected: deque[FarPiece] = deque()
-        self._head: FarPiece | None = None
+        self._expected: deque[FarFrame] = deque()
+        self._head: FarFrame | None = None
         """That of the message that is arriving, if its payload is inside."""
-        self._loan: Loan | None = None
+        self._loan: ZeroCopyFrame | None = None
         self._taken = self._ready = self._unanswered = 0
-        self._answers: deque[FarPiece] = deque()
+        self._answers: deque[FarFrame] = deque()
         """Those that the sender may not have yet."""
         self._answered = 0
-        self._broken: list[FarPiece] = []
+        self._broken: list[FarFrame] = []
         """What the carrier may still touch, though it has lost the connection."""
         self._expect(HEAD_BYTES)
 
@@ -123,13 +123,13 @@ class FarReceiveChannel(FarChannel):
         """Let the carrier write a long payload where it belongs."""
         if self.lost is None:
             buffer = message.buffer if message.buffer is not None else message.new_buffer()
-            self._loan = Loan(buffer)
+            self._loan = ZeroCopyFrame(buffer)
             self._ready = self._taken + 1
             self._expect_piece(self._loan)
             self._expect(self._head_bytes)
             self._answer()
 
-    def _take(self) -> FarPiece | None:
+    def _take(self) -> FarFrame | None:
         """The next piece, if it has come. Answers if it is time to."""
         if not self._expected or not self._expected[0].number:
             return None
@@ -151,7 +151,7 @@ class FarReceiveChannel(FarChannel):
             self._answer()
         return piece
 
-    def _copy(self, piece: FarPiece, place: int, target: int) -> None:
+    def _copy(self, piece: FarFrame, place: int, target: int) -> None:
         if self.message is not None:
             if target:
                 ctypes.memmove(target, piece.address + place, self.message.nbytes)
@@ -162,7 +162,7 @@ class FarReceiveChannel(FarChannel):
         """Tell the carrier of the next piece."""
         self._expect_piece(self._pieces.take(nbytes))
 
-    def _expect_piece(self, piece: FarPiece) -> None:
+    def _expect_piece(self, piece: FarFrame) -> None:
         if self.lost is None:
             try:
                 self._pieces.expect(piece, self._peer, self._piece_tag)

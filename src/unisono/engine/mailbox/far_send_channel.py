@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 
-from ...carriers import Lost
-from ...errors import InternalError
-from ..tensors import DTYPE_CODES
+from ...base.errors import InternalError
+from ..carrier import Lost
+from ..tensors.plain import DTYPE_CODES
 from . import far_channel as far
 from .far_channel import END, HEAD_WORDS, NEVER, FarChannel, head_bytes
-from .pieces import HEAD_BYTES, FarPiece, Loan, Pieces
+from .frames import HEAD_BYTES, FarFrame, Frames, ZeroCopyFrame
 from .requests import Send
 
 __all__ = ["FarSendChannel"]
@@ -19,15 +19,15 @@ __all__ = ["FarSendChannel"]
 class FarSendChannel(FarChannel):
     """queue: the requests that are not done yet."""
 
-    def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int]) -> None:
+    def __init__(self, pieces: Frames, peer: int, tags: tuple[int, int]) -> None:
         super().__init__(pieces, peer, tags)
         self.queue: deque[Send] = deque()
-        self._under_way: deque[FarPiece] = deque()
+        self._under_way: deque[FarFrame] = deque()
         self._bytes = 0
         """Of the pieces under way."""
         self._sent = self._taken = self._ready = 0
-        self._loan: Loan | None = None
-        self._answer: FarPiece | None = None
+        self._loan: ZeroCopyFrame | None = None
+        self._answer: FarFrame | None = None
         self._answers = 0
         self._last_bytes = 0
         """The head that would have suited the last message."""
@@ -62,7 +62,7 @@ class FarSendChannel(FarChannel):
                 if self._loan is None:
                     if self._ready <= self._sent or self.lost:
                         return 0
-                    self._loan = Loan(tensor)
+                    self._loan = ZeroCopyFrame(tensor)
                     self._send(self._loan)
                 if self._taken < self._sent:
                     return 0
@@ -120,7 +120,7 @@ class FarSendChannel(FarChannel):
         self._send(head)
         self.done = nbytes if inside else 0
 
-    def _send(self, piece: FarPiece) -> None:
+    def _send(self, piece: FarFrame) -> None:
         self._under_way.append(piece)
         self._bytes += piece.nbytes
         self._sent += 1

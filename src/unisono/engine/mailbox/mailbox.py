@@ -9,19 +9,19 @@ from time import monotonic_ns
 
 import torch
 
-from ...errors import InternalError, MessageMismatch, PeerFailed, PeerGone
-from ..heap import Heap
-from ..layout import Layout
-from ..message_log import MESSAGE_LOG_BYTES, MessageLog
-from ..poller import Poller
-from ..tensors import copy_of, dtype_name
+from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
+from ..logs.message_log import MESSAGE_LOG_BYTES, MessageLog
+from ..memory.heap import Heap
+from ..memory.layout import Layout
+from ..tensors.plain import copy_of, dtype_name
 from .channel import ReceiveChannel, SendChannel
 from .far_receive_channel import FarReceiveChannel
 from .far_send_channel import FarSendChannel
 from .matching import MatchingQueues
+from .poller import Poller
 from .requests import ANY_SOURCE, Message, MessageRequest, Receive, Send
-from .ring import CAPACITY, DATA, READ, WRITTEN, CursorWord, kernels
-from .traffic import FarPeers
+from .ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, kernels
+from .streams import FarPeers
 
 __all__ = ["Mailbox"]
 

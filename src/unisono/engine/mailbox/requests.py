@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from ..tensors import as_bits, is_plain
-from ..written import mark_written, needed_by_autograd
+from ..tensors.plain import as_bits, is_plain
+from ..tensors.written import mark_written, needed_by_autograd
 
 __all__ = ["ANY_SOURCE", "Message", "MessageRequest", "Receive", "Send"]
 
@@ -19,8 +19,8 @@ ANY_SOURCE = -1
 class MessageRequest:
     """A send or receive. done: whether it has ended; error: why it failed, or None; on_done: called once it is done.
 
-    The rest is for the log of messages, in the words of `message_log.MessageWord`: entered_ns, nbytes as far as known,
-    place, whom; logged: its number there, or 0.
+    The rest is for the log of messages, in the words of `engine.logs.message_log.MessageWord`: entered_ns, nbytes as
+    far as known, place, whom; logged: its number there, or 0.
     """
 
     __slots__ = ("done", "entered_ns", "error", "logged", "nbytes", "on_done", "peer", "place", "tag", "whom")

@@ -1,13 +1,13 @@
 """Combine kernels: out = ins[0] op ins[1] op ... op ins[nin - 1], from left to right, in one pass over all outputs.
 
 The interpreter calls a kernel by its address. Start reading at `kernels`, the code of the ops with a name, which
-`named` keeps on disk; `custom_kernels` compiles users' functions (`custom`), which `identity` compares. `conversion`,
-`float8` and `elements` convert between memory and numbers.
+`named` keeps on disk; `custom_kernels` compiles users' functions (`custom`), which `function_identity` compares.
+`conversion`, `float8` and `elements` convert between memory and numbers.
 """
 
 from __future__ import annotations
 
-from ...errors import DTypeError
+from ...base.errors import DTypeError
 from .custom import CustomOp
 from .dtypes import DTYPES, ELEMENT_TYPES, OPS, OPS_OF
 from .named import named_address

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...records import digest
-from .identity import identify
+from ...base.records import digest
+from .function_identity import identify
 
 __all__ = ["CustomOp"]
 
@@ -14,8 +14,8 @@ __all__ = ["CustomOp"]
 class CustomOp:
     """A user's op, made by `make_op`. Can be pickled if its function can.
 
-    Two are equal if their names, flags and functions are (see `identity`). text: a name with a checksum of these, such
-    as `max_abs#1f2e3d4c5b6a7988`, which ranks compare.
+    Two are equal if their names, flags and functions are (see `function_identity`). text: a name with a checksum of
+    these, such as `max_abs#1f2e3d4c5b6a7988`, which ranks compare.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Any, no_type_check
 import numpy as np
 from numba import cfunc, njit, types
 
-from ...errors import DTypeError
+from ...base.errors import DTypeError
 from ..once import once
 from .custom import CustomOp
 from .dtypes import DTYPES

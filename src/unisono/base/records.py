@@ -1,0 +1,249 @@
+"""What ranks tell each other about calls that fail, as data: a rank's call, its departure, the call it gave up.
+
+Code decides by these fields; `errors` makes messages of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import IntEnum
+from hashlib import blake2b
+from typing import NamedTuple
+
+__all__ = [
+    "CallRecord",
+    "Departure",
+    "DepartureKind",
+    "GivenUp",
+    "Proposal",
+    "Sighting",
+    "Wait",
+    "digest",
+    "only_lowerings_differ",
+    "only_sizes_differ",
+]
+
+_ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+
+
+def digest(*parts: object) -> int:
+    """64 bits of BLAKE2b over the parts; two different values have equal digests with a probability of 2^-64."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big")
+
+
+class CallRecord(NamedTuple):
+    """A call as one rank makes it.
+
+    counts: the elements of a block, or of the first blocks if they differ; None: this rank exchanges sizes. more: the
+    digest of all counts, if there are more. words: what else the ranks must agree on, such as the list of a coalesced
+    call. algorithm, lowering: the table, and how it was compiled. refused: why this rank refused the call. where: the
+    user's line, as file:line. hash: the signature, if all other fields are equal.
+    """
+
+    collective: str
+    dtype: str = ""
+    counts: tuple[int, ...] | None = ()
+    more: str = ""
+    op: str = ""
+    root: int = 0
+    words: str = ""
+    algorithm: str = ""
+    lowering: str = ""
+    refused: str = ""
+    where: str = ""
+    hash: str = ""
+
+    def __str__(self) -> str:
+        """The call as text: `broadcast(float32[10], src=2)`."""
+        if self.refused:
+            return f"{self.collective}, refused there: {self.refused}"
+        sizes = "sizes" if self.counts is None else ""
+        if self.dtype:
+            sizes = f"{self.dtype}[{' '.join(map(str, self.counts or ()))}{self.more and f' ... {self.more}'}]"
+        at = f"{_ROOTS[self.collective]}={self.root}" if self.collective in _ROOTS else ""
+        return f"{self.collective}({', '.join(filter(None, [sizes, at, self.op, self.words]))})"
+
+    @property
+    def text(self) -> str:
+        """The call as text, with algorithm and lowering."""
+        if not self.collective:
+            return "another call, of which it has told nothing yet"
+        told = self.hash and f"table and configuration {self.hash}"
+        return ", ".join(filter(None, [str(self), self.algorithm, self.lowering, told]))
+
+    def pack(self, room: int) -> bytes:
+        """The record as at most `room` bytes. Long texts are cut at the end, `where` at the beginning."""
+        for width in (room, 240, 120, 40, 5):
+            clipped = self._replace(
+                op=self.op[:width], words=self.words[:width], algorithm=self.algorithm[:width],
+                refused=self.refused[:width], where=self.where[-width:],
+            )  # fmt: skip
+            data = json.dumps(clipped, ensure_ascii=False).encode()
+            if len(data) <= room:
+                break
+        return data
+
+    @classmethod
+    def unpack(cls, data: bytes) -> CallRecord:
+        """The record of bytes that `pack` has made. Raises ValueError for others."""
+        try:
+            said = json.loads(data)
+            record = cls(*said)._replace(counts=None if said[2] is None else tuple(said[2]))
+        except (LookupError, RecursionError, TypeError, ValueError) as error:
+            raise ValueError(f"no record of a call: {error}") from error
+        kinds = {"counts": tuple | None, "root": int}
+        whole = all(type(count) is int for count in record.counts or ())
+        if not whole or not all(isinstance(v, kinds.get(k, str)) for k, v in record._asdict().items()):
+            raise ValueError(f"no record of a call: {record!r:.200}")
+        return record
+
+
+def only_sizes_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
+    """Do the ranks' calls differ only in the sizes of blocks?"""
+    said = list(calls.values())
+    if len(said) < ranks or any(call.refused or not call.collective for call in said):
+        return False
+    same = {(call.collective, call.op, call.root, call.words) for call in said}
+    dtypes = {call.dtype for call in said if call.counts is not None}
+    return len(same) == len(dtypes) == 1 and len({(call.counts, call.more) for call in said}) > 1
+
+
+def only_lowerings_differ(calls: Mapping[int, CallRecord], ranks: int) -> bool:
+    """Do the ranks' calls differ only in their lowerings: zero copy on some ranks, staged on others?"""
+    said = list(calls.values())
+    if len(said) < ranks or any(call.refused or not call.collective for call in said):
+        return False
+    same = {call._replace(lowering="", where="", hash="") for call in said}
+    return len(same) == 1 < len({call.lowering for call in said})
+
+
+class DepartureKind(IntEnum):
+    """How a rank has left a group."""
+
+    RETURNED = 1  # from the function that `run` called
+    LEFT = 2  # by shutdown(), destroy_process_group() or the like
+    RAISED = 3  # an exception ended its function or its program
+    ENDED = 4  # its program ended
+    DIED = 5  # its process has gone
+    ABANDONED = 6  # it has aborted the group
+
+
+class Departure(NamedTuple):
+    """How a rank has gone. words: the end of the sentence "rank 2 ..."."""
+
+    how: DepartureKind
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+    @property
+    def in_order(self) -> bool:
+        """Did it leave after making all its calls and sending all its messages?"""
+        return self.how in (DepartureKind.RETURNED, DepartureKind.LEFT)
+
+
+class GivenUp(NamedTuple):
+    """A rank gave up its call of this number (0: none).
+
+    late: its time was up, waiting for the ranks `blames`. If not late, `blames` are ranks that have gone or have given
+    up, or empty if the reason is the rank's own. reason: its exception as text.
+    """
+
+    number: int = 0
+    late: bool = False
+    blames: frozenset[int] = frozenset()
+    reason: str = ""
+
+
+class Proposal(NamedTuple):
+    """What one rank tells while the survivors of a group agree on which ranks have failed; see `agreement`."""
+
+    failed: frozenset[int] = frozenset()
+    decided: bool = False
+
+
+_MOST_NAMED = 64
+_STATES = {
+    "R": "is running",
+    "S": "sleeps, or waits for something else",
+    "D": "waits for the system, such as for a disk",
+    "T": "is stopped by a signal, until it gets SIGCONT",
+    "Z": "has ended",
+    "X": "has ended",
+}
+
+
+class Wait(NamedTuple):
+    """A call in which a rank waits, as it tells the others. Ranks are those of the world.
+
+    group: its name. call: in words, with the user's line. missing: the ranks it waits for, or the first of many.
+    any_of: one of them is enough. told: it has said on standard error how long it waits.
+    """
+
+    group: str
+    call: str
+    missing: tuple[int, ...]
+    any_of: bool = False
+    told: bool = False
+
+    @property
+    def needs(self) -> int | None:
+        """A rank without which the call cannot go on; None if it is not known."""
+        return None if not self.missing or (self.any_of and len(self.missing) > 1) else self.missing[0]
+
+    def pack(self, room: int) -> bytes:
+        """The wait as at most `room` bytes. Long texts are cut at the beginning, missing ranks at the end."""
+        for width in (room, 300, 100, 30, 5):
+            clipped = self._replace(
+                group=self.group[-width:], call=self.call[-width:], missing=self.missing[: min(width, _MOST_NAMED)]
+            )
+            data = json.dumps(clipped, ensure_ascii=False).encode(errors="replace")
+            if len(data) <= room:
+                break
+        return data
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Wait:
+        """The wait of bytes that `pack` has made. Raises ValueError for others."""
+        try:
+            match json.loads(data):
+                case [str(group), str(call), list(missing), bool(any_of), bool(told)] if all(
+                    type(rank) is int for rank in missing
+                ):
+                    return cls(group, call, tuple(missing), any_of, told)
+        except RecursionError:
+            pass
+        raise ValueError("no wait")
+
+
+class Sighting(NamedTuple):
+    """What a rank that others wait for does, as one of them sees it.
+
+    rank: in the group of the call. last_call: the number of its latest call of this group. state, tracer: see
+    `engine.process.process_status`. wait: the call of any group in which it waits itself. line: of the user's code, as
+    file:line. stack: of its threads, without the frames of this package; silent: why there is none.
+    """
+
+    rank: int
+    pid: int
+    last_call: int = 0
+    state: str = ""
+    tracer: int = 0
+    wait: Wait | None = None
+    line: str = ""
+    stack: str = ""
+    silent: str = ""
+
+    def __str__(self) -> str:
+        """What it does: the end of the sentence "rank 2 ..."."""
+        at = f" at {self.line}" if self.line else ""
+        if self.state == "t":
+            return f"is stopped by a debugger (process {self.tracer}){at}"
+        by = f", under a debugger (process {self.tracer})" if self.tracer else ""
+        if self.wait and self.state != "T":
+            ranks = f"rank{'s' * (len(self.wait.missing) > 1)} {', '.join(map(str, self.wait.missing))}"
+            return f"waits itself in {self.wait.call} for {ranks}{by}"
+        unseen = f"cannot be seen: {self.silent}" if self.silent and not self.state else "cannot be seen"
+        return _STATES.get(self.state, unseen) + at + by

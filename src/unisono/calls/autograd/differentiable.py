@@ -1,0 +1,205 @@
+"""The differentiable collectives: argument checks, and ops that are not linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce as fold
+from typing import Any
+
+import torch
+
+from ...base.errors import ArgumentError
+from ...ranks.group.group import Group
+from ...ranks.group.initialize import group_or_default
+from ..arguments import check_op, check_root, check_splits, check_tensor, check_tensors, shape_name
+from ..dispatch import checking
+from ..ops import OpLike, ReduceOp
+from .join_loss import join
+from .linear import LinearCall, apply
+
+__all__ = [
+    "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "reduce",
+    "reduce_scatter", "reduce_scatter_single", "scatter",
+]  # fmt: skip
+
+_LINEAR = ("sum", "avg")
+_OTHERS = ("product", "min", "max")
+
+
+def all_reduce(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
+    """Return the combination of all ranks' tensors, on every rank.
+
+    tensor: the same shape and dtype on every rank. op: sum, avg, product, min or max. The last three gather the tensors
+    of all ranks first, which takes p times the memory; the gradient of min and max is divided equally among the ranks
+    that have the extreme value.
+    """
+    group = group_or_default(group)
+    name = _check("all_reduce", group, tensor, op)
+    if name in _OTHERS:
+        return _combine(name, all_gather(tensor, group))
+    return apply(LinearCall(group, "all_reduce", name), [tensor])[0]
+
+
+def reduce(tensor: torch.Tensor, dst: int, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
+    """Return the combination of all ranks' tensors on rank `dst`, and zeros on the others, whose gradients are ignored.
+
+    tensor, op: as in `all_reduce`.
+    """
+    group = group_or_default(group)
+    name = _check("reduce", group, tensor, op)
+    root = _check_root("reduce", group, "dst", dst)
+    if name in _OTHERS:
+        blocks = gather(tensor, root, group)
+        return _combine(name, blocks) if group.rank == root else join(torch.zeros_like(tensor), *blocks)
+    return apply(LinearCall(group, "reduce", name, root), [tensor])[0]
+
+
+def broadcast(tensor: torch.Tensor, src: int, group: Group | None = None) -> torch.Tensor:
+    """Return the tensor of rank `src`, on every rank.
+
+    tensor: the same shape and dtype on every rank; only the values of rank `src` are used.
+    """
+    group = group_or_default(group)
+    _check("broadcast", group, tensor)
+    return apply(LinearCall(group, "broadcast", root=_check_root("broadcast", group, "src", src)), [tensor])[0]
+
+
+def scatter(tensors: Sequence[torch.Tensor] | None, src: int = 0, group: Group | None = None) -> torch.Tensor:
+    """Return tensors[r] of rank `src` on each rank r.
+
+    tensors: on `src` one tensor per rank, of one dtype, in any size; None elsewhere.
+    """
+    group = group_or_default(group)
+    root = _check_root("scatter", group, "src", src)
+    with checking(group, "scatter"):
+        if group.rank == root:
+            check_tensors("tensors", tensors, group)
+        elif tensors:
+            raise ArgumentError(f"tensors: only rank {root} (src) passes them; pass None on rank {group.rank}")
+    return apply(LinearCall(group, "scatter", root=root), tensors or [])[0]
+
+
+def gather(tensor: torch.Tensor, dst: int = 0, group: Group | None = None) -> tuple[torch.Tensor, ...]:
+    """Return the tensors of all ranks, in rank order, on rank `dst`; p empty tensors on the others.
+
+    tensor: the same dtype on every rank, in any size.
+    """
+    group = group_or_default(group)
+    _check("gather", group, tensor)
+    return apply(LinearCall(group, "gather", root=_check_root("gather", group, "dst", dst)), [tensor])
+
+
+def all_gather(tensor: torch.Tensor, group: Group | None = None) -> tuple[torch.Tensor, ...]:
+    """Return the tensors of all ranks, in rank order, on every rank.
+
+    tensor: the same dtype on every rank, in any size.
+    """
+    group = group_or_default(group)
+    _check("all_gather", group, tensor)
+    return apply(LinearCall(group, "all_gather"), [tensor])
+
+
+def all_gather_single(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
+    """Return the tensors of all ranks, concatenated in rank order, on every rank.
+
+    tensor: [n, ...], the same shape and dtype on every rank. Returns [p·n, ...].
+    """
+    group = group_or_default(group)
+    _check("all_gather", group, tensor)
+    return apply(LinearCall(group, "all_gather_single"), [tensor])[0]
+
+
+def reduce_scatter(
+    input_list: Sequence[torch.Tensor], op: OpLike = ReduceOp.SUM, group: Group | None = None
+) -> torch.Tensor:
+    """Return the combination of all ranks' input_list[r] on each rank r.
+
+    input_list: one tensor per rank, of one dtype, with the same shapes on every rank. op: as in `all_reduce`.
+    """
+    group = group_or_default(group)
+    _check_list("reduce_scatter", group, "input_list", input_list)
+    name = _check("reduce_scatter", group, input_list[0], op)
+    if name in _OTHERS:
+        return _combine(name, all_to_all(input_list, group))
+    return apply(LinearCall(group, "reduce_scatter", name), input_list)[0]
+
+
+def reduce_scatter_single(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
+    """Return block r of the combination of all ranks' tensors on each rank r.
+
+    tensor: [p·n, ...], the same shape and dtype on every rank. op: as in `all_reduce`. Returns [n, ...].
+    """
+    group = group_or_default(group)
+    name = _check("reduce_scatter", group, tensor, op)
+    blocks = _blocks("reduce_scatter", group, "tensor", tensor)
+    if name in _OTHERS:
+        return _combine(name, all_to_all(blocks, group))
+    return apply(LinearCall(group, "reduce_scatter_single", name), [tensor])[0]
+
+
+def all_to_all(input_tensor_list: Sequence[torch.Tensor], group: Group | None = None) -> tuple[torch.Tensor, ...]:
+    """Return input_tensor_list[q] of all ranks, in rank order, on each rank q.
+
+    input_tensor_list: one tensor per rank, of one dtype, in any size.
+    """
+    group = group_or_default(group)
+    _check_list("all_to_all", group, "input_tensor_list", input_tensor_list)
+    return apply(LinearCall(group, "all_to_all"), input_tensor_list)
+
+
+def all_to_all_single(
+    input: torch.Tensor,  # noqa: A002  torch's name
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Group | None = None,
+) -> torch.Tensor:
+    """Return block q of the inputs of all ranks, concatenated in rank order, on each rank q.
+
+    input: [n, ...], of one dtype. Split sizes: the lengths of the blocks along the first dimension, one per rank;
+    without them all blocks have the same size.
+    """
+    group = group_or_default(group)
+    _check("all_to_all", group, input)
+    _blocks("all_to_all", group, "input", input, input_split_sizes)
+    splits = (output_split_sizes, input_split_sizes)
+    return apply(LinearCall(group, "all_to_all_single", splits=splits), [input])[0]
+
+
+def _check(collective: str, group: Group, tensor: torch.Tensor, op: Any = None) -> str:
+    """Check the tensor and the op; return the op's name."""
+    with checking(group, collective):
+        check_tensor("tensor", tensor)
+        name = check_op(op, tensor) if op is not None else "sum"
+        if not isinstance(name, str) or name not in (*_LINEAR, *_OTHERS):
+            raise ArgumentError(f"op: {op!r} has no gradient; use one of {', '.join((*_LINEAR, *_OTHERS))}")
+        return name
+
+
+def _check_list(collective: str, group: Group, argument: str, tensors: Sequence[torch.Tensor]) -> None:
+    with checking(group, collective):
+        check_tensors(argument, tensors, group)
+
+
+def _blocks(
+    collective: str, group: Group, argument: str, tensor: torch.Tensor, sizes: Sequence[int] | None = None
+) -> list[torch.Tensor]:
+    with checking(group, collective):
+        if not tensor.dim():
+            raise ArgumentError(f"{argument}: is {shape_name(tensor)}; one number cannot be cut into blocks")
+        return check_splits(argument, tensor, sizes, group)
+
+
+def _check_root(collective: str, group: Group, argument: str, root: int) -> int:
+    with checking(group, collective):
+        return check_root(argument, root, group)
+
+
+def _combine(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Combine the gathered tensors of all ranks with torch's op."""
+    if len({tensor.shape for tensor in tensors}) > 1:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        raise ArgumentError(f"the ranks' tensors have the shapes {shapes}, in rank order; {name} needs the same on all")
+    if name == "product":
+        return fold(torch.mul, tensors)
+    stacked = torch.stack(list(tensors))
+    return stacked.amin(0) if name == "min" else stacked.amax(0)

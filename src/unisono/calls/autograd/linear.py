@@ -1,0 +1,197 @@
+"""One autograd function for all linear collectives.
+
+A collective that adds or moves is a linear function of all ranks' tensors, and its backward is the transposed
+collective: `_TRANSPOSE` says which one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ...base.errors import MismatchError
+from ...base.records import CallRecord
+from ...ranks.failures.attend import caller
+from ...ranks.group.group import Group
+from .. import collectives
+from ..dispatch import Call, Request
+
+__all__ = ["LinearCall", "apply"]
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class LinearCall:
+    """A collective on the tensors of one rank.
+
+    op: sum or avg. splits: the lengths of output and input blocks, for all_to_all_single. number: identifies the call
+    on all ranks when they run its backward.
+    """
+
+    group: Group
+    collective: str
+    op: str = "sum"
+    root: int = 0
+    splits: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None)
+    number: int = 0
+
+
+def apply(call: LinearCall, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+    """Make the call. Its results require gradients on all ranks if the input of any rank does."""
+    anchor = None
+    if torch.is_grad_enabled():
+        # The ranks' counts of calls may differ while some run in the background: the largest identifies the call.
+        requires = any(tensor.requires_grad for tensor in tensors)
+        answers = _exchange(call, CallRecord(f"autograd.{call.collective}"), 2 * call.group.host.call_number + requires)
+        call = replace(call, number=max(answers) // 2)
+        if any(answer % 2 for answer in answers):
+            anchor = torch.empty(0, requires_grad=True, device="cpu")
+    results: tuple[torch.Tensor, ...] = _Linear.apply(call, anchor, *tensors)  # type: ignore[no-untyped-call]
+    return results
+
+
+class _Linear(torch.autograd.Function):
+    """_anchor: requires a gradient, so that the results do even if no tensor of this rank does."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: LinearCall, _anchor: torch.Tensor | None, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.call, ctx.shapes = call, [tensor.shape for tensor in tensors]
+        return tuple(_FORWARD[call.collective](call, tensors))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        call: LinearCall = ctx.call
+        _check_together(call)
+        if call.op == "avg":
+            grads = tuple(grad / call.group.size for grad in grads)
+        transpose = replace(call, collective=_TRANSPOSE[call.collective], op="sum", splits=call.splits[::-1])
+        found = apply(transpose, grads)
+        # A rank that passed no tensors to a scatter gets no gradients.
+        return (None, None, *[grad.reshape(shape) for grad, shape in zip(found, ctx.shapes, strict=False)])
+
+
+def _exchange(call: LinearCall, what: CallRecord, number: int) -> list[int]:
+    """The numbers of all ranks, in rank order."""
+    if call.group.size == 1:
+        return [number]
+    mine, table = torch.tensor([number], device="cpu"), torch.empty(call.group.size, dtype=torch.int64, device="cpu")
+    with Call("all_gather", call.group) as asked:
+        asked.plan(Request("all_gather", mine, mine, table, says=what))
+    asked.run()
+    numbers: list[int] = table.tolist()
+    return numbers
+
+
+def _check_together(call: LinearCall) -> None:
+    """Raise MismatchError on every rank unless all ranks run the backward of the same call."""
+    group, what = call.group, CallRecord(f"backward of autograd.{call.collective}")
+    at = group.host.call_number
+    numbers = _exchange(call, what, call.number)
+    if len(set(numbers)) > 1:
+        calls = {rank: what._replace(words=f"made as call #{number}") for rank, number in enumerate(numbers)}
+        calls[group.rank] = calls[group.rank]._replace(where=caller())
+        raise MismatchError(at, calls, [rank for rank, number in enumerate(numbers) if number != numbers[0]])
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
+
+
+def _all_reduce(call: LinearCall, tensors: Tensors) -> Tensors:
+    result = _copy(tensors[0])
+    collectives.all_reduce(result, call.op, call.group)
+    return [result]
+
+
+def _broadcast(call: LinearCall, tensors: Tensors) -> Tensors:
+    result = _copy(tensors[0])
+    collectives.broadcast(result, call.root, call.group)
+    return [result]
+
+
+def _reduce(call: LinearCall, tensors: Tensors) -> Tensors:
+    result = _copy(tensors[0])
+    collectives.reduce(result, call.root, call.op, call.group)
+    return [result if call.group.rank == call.root else result.zero_()]
+
+
+def _scatter(call: LinearCall, tensors: Tensors) -> Tensors:
+    # As the backward of gather it gets empty tensors on the other ranks, which keep autograd's graph connected.
+    blocks = tensors if call.group.rank == call.root else None
+    return [collectives.scatter(None, blocks, call.root, call.group)]
+
+
+def _gather(call: LinearCall, tensors: Tensors) -> Tensors:
+    results: Tensors | None = collectives.gather(tensors[0], None, call.root, call.group)
+    return results or [tensors[0].new_empty(0) for _ in range(call.group.size)]
+
+
+def _all_gather(call: LinearCall, tensors: Tensors) -> Tensors:
+    results: Tensors = collectives.all_gather(None, tensors[0], call.group)
+    return results
+
+
+def _all_gather_single(call: LinearCall, tensors: Tensors) -> Tensors:
+    rows, *columns = tensors[0].shape or (1,)
+    result = torch.empty((call.group.size * rows, *columns), dtype=tensors[0].dtype, device="cpu")
+    collectives.all_gather_single(result, tensors[0], call.group)
+    return [result]
+
+
+def _reduce_scatter(call: LinearCall, tensors: Tensors) -> Tensors:
+    mine = tensors[call.group.rank]
+    result = torch.empty(mine.shape, dtype=mine.dtype, device="cpu")
+    collectives.reduce_scatter(result, tensors, call.op, call.group)
+    return [result]
+
+
+def _reduce_scatter_single(call: LinearCall, tensors: Tensors) -> Tensors:
+    rows, *columns = tensors[0].shape
+    result = torch.empty((rows // call.group.size, *columns), dtype=tensors[0].dtype, device="cpu")
+    collectives.reduce_scatter_single(result, tensors[0], call.op, call.group)
+    return [result]
+
+
+def _all_to_all(call: LinearCall, tensors: Tensors) -> Tensors:
+    results: Tensors = collectives.all_to_all(None, tensors, call.group)
+    return results
+
+
+def _all_to_all_single(call: LinearCall, tensors: Tensors) -> Tensors:
+    outputs, inputs = call.splits
+    rows, *columns = tensors[0].shape
+    result = torch.empty((sum(outputs) if outputs else rows, *columns), dtype=tensors[0].dtype, device="cpu")
+    collectives.all_to_all_single(result, tensors[0], outputs, inputs, call.group)
+    return [result]
+
+
+_FORWARD: dict[str, Callable[[LinearCall, Tensors], Tensors]] = {
+    "all_gather": _all_gather,
+    "all_gather_single": _all_gather_single,
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+    "all_to_all_single": _all_to_all_single,
+    "broadcast": _broadcast,
+    "gather": _gather,
+    "reduce": _reduce,
+    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter_single": _reduce_scatter_single,
+    "scatter": _scatter,
+}
+_PAIRS = {
+    "all_gather": "reduce_scatter",
+    "all_gather_single": "reduce_scatter_single",
+    "all_reduce": "all_reduce",
+    "all_to_all": "all_to_all",
+    "all_to_all_single": "all_to_all_single",
+    "broadcast": "reduce",
+    "scatter": "gather",
+}
+_TRANSPOSE = {**_PAIRS, **{second: first for first, second in _PAIRS.items()}}

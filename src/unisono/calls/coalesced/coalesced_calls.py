@@ -1,0 +1,109 @@
+"""The public coalesced calls: each states which of its tensors are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...base.errors import DTypeError
+from ...ranks.group.group import Group
+from ...ranks.group.initialize import group_or_default
+from ...schedule.algorithms.catalogue import AlgorithmLike
+from ..dispatch import checking
+from ..ops import OpLike, ReduceOp
+from ..work import Work
+from .list_layout import PART, WHOLE
+from .make_coalesced import ListCall, make
+
+__all__ = ["all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "reduce_scatter_coalesced"]
+
+
+def all_reduce_coalesced(
+    tensors: Iterable[torch.Tensor],
+    op: OpLike = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Work[Sequence[torch.Tensor]] | None:
+    """Replace tensors[k], on every rank, by the combination of all ranks' tensors[k], for each k.
+
+    tensors: any shapes, dtypes and layouts, in place; no two may share memory. Every rank passes the same dtypes and
+    numbers of elements in the same order. Makes one all_reduce per dtype and MiB.
+    """
+    parts = _listed(group, "all_reduce", "tensors", tensors)
+    call = ListCall("all_reduce", ("tensors",), parts, gives=PART, gets=PART, op=op)
+    return make(call, group, async_op, algorithm, timeout_s)
+
+
+def broadcast_coalesced(
+    tensors: Iterable[torch.Tensor],
+    src: int,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Work[Sequence[torch.Tensor]] | None:
+    """Replace tensors[k], on every rank, by tensors[k] of rank `src`, for each k.
+
+    tensors: as in `all_reduce_coalesced`. Makes one broadcast per dtype and MiB.
+    """
+    parts = _listed(group, "broadcast", "tensors", tensors)
+    gives, gets = (PART, None) if group_or_default(group).rank == src else (None, PART)
+    call = ListCall("broadcast", ("tensors",), parts, gives=gives, gets=gets, src=src)
+    return make(call, group, async_op, algorithm, timeout_s)
+
+
+def all_gather_coalesced(
+    outputs: Iterable[torch.Tensor],
+    inputs: Iterable[torch.Tensor],
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Work[Sequence[torch.Tensor]] | None:
+    """Put inputs[k] of every rank, in rank order, into outputs[k] of every rank, for each k.
+
+    inputs: any shapes, dtypes and layouts; read. outputs: for an input of n elements, p·n elements of the same dtype;
+    written. Every rank passes the same dtypes and numbers of elements in the same order.
+    """
+    parts = _listed(group, "all_gather", "inputs", inputs)
+    wholes = _listed(group, "all_gather", "outputs", outputs)
+    call = ListCall("all_gather", ("inputs", "outputs"), parts, wholes, gives=PART, gets=WHOLE)
+    return make(call, group, async_op, algorithm, timeout_s)
+
+
+def reduce_scatter_coalesced(
+    outputs: Iterable[torch.Tensor],
+    inputs: Iterable[torch.Tensor],
+    op: OpLike = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Work[Sequence[torch.Tensor]] | None:
+    """Put block r of the combination of all ranks' inputs[k] into outputs[k] of each rank r, for each k.
+
+    outputs: any shapes, dtypes and layouts; written. inputs: for an output of n elements, p·n elements of the same
+    dtype; read. Every rank passes the same dtypes and numbers of elements in the same order.
+    """
+    parts = _listed(group, "reduce_scatter", "outputs", outputs)
+    wholes = _listed(group, "reduce_scatter", "inputs", inputs)
+    call = ListCall("reduce_scatter", ("outputs", "inputs"), parts, wholes, gives=WHOLE, gets=PART, op=op)
+    return make(call, group, async_op, algorithm, timeout_s)
+
+
+def _listed(group: Group | None, collective: str, argument: str, tensors: Any) -> Sequence[torch.Tensor]:
+    if isinstance(tensors, list | tuple):
+        return list(tensors)
+    with checking(group, collective):
+        if isinstance(tensors, torch.Tensor | np.ndarray) or not isinstance(tensors, Iterable):
+            raise DTypeError(f"{argument}: expected a list of tensors, got {type(tensors).__name__}")
+        return list(tensors)

@@ -1,0 +1,100 @@
+"""all_to_all: every rank gets its block of every rank's tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ...base.errors import ArgumentError, DTypeError
+from ...ranks.group.group import Group
+from ...schedule.algorithms.catalogue import AlgorithmLike
+from ..arguments import blank, check_apart, check_splits, check_tensor, check_tensors, shape_name
+from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again, shortcut
+
+__all__ = ["all_to_all", "all_to_all_single"]
+
+
+def all_to_all(
+    output_tensor_list: Sequence[Tensor] | None,
+    input_tensor_list: Sequence[Tensor],
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Put input_tensor_list[q] of each rank r into output_tensor_list[r] of each rank q.
+
+    Both: one tensor per rank, of one dtype, any size; inputs are read, outputs written. output_tensor_list: None if the
+    sizes are not known; the call then returns a list of new tensors.
+    """
+    what = "all_to_all", None, 0, algorithm
+    made = list_shortcut(group, what, input_tensor_list, output_tensor_list, timeout_s, async_op)
+    if made is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
+        if not isinstance(input_tensor_list, Sequence) or not input_tensor_list:
+            raise DTypeError(
+                f"input_tensor_list: expected a list of {call.group.size} tensors; for one tensor: all_to_all_single"
+            )
+        sizes = check_tensors("input_tensor_list", input_tensor_list, call.group)
+        like, outputs = input_tensor_list[0], output_tensor_list
+        if outputs is not None:
+            sizes += check_tensors("output_tensor_list", outputs, call.group, like.dtype, written=True)
+            for tensor in input_tensor_list:
+                check_apart(outputs, tensor, None)
+        alike = outputs is not None and len(set(sizes)) == 1
+        call.plan(Request("all_to_all", like, input_tensor_list, outputs, alike=alike))
+        call.returns = outputs is None
+    return call.run()
+
+
+def all_to_all_single(
+    output: Tensor,
+    input: Tensor,  # noqa: A002  torch's name
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Put block q of `input` of each rank r into block r of `output` of each rank q.
+
+    input: read; output: written; of one dtype. Split sizes: the lengths of the blocks along the first dimension, one
+    per rank; by default all blocks have the same size.
+    """
+    what = "all_to_all", None, 0, algorithm
+    splits = output_split_sizes is not None or input_split_sizes is not None
+    made = UNKNOWN
+    if not (splits or input is output):
+        made = shortcut(group, what, input, output, timeout_s, async_op)
+    if made is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
+        check_tensor("input", input)
+        check_tensor("output", output, written=True)
+        if input.dtype != output.dtype:
+            raise DTypeError(f"output: is {shape_name(output)} and input {shape_name(input)}; both need the same dtype")
+        check_apart([output], input, None)
+        if splits:
+            outs = check_splits("output", output, output_split_sizes, call.group)
+            ins = check_splits("input", input, input_split_sizes, call.group)
+            return all_to_all(outs, ins, group, async_op, algorithm=algorithm, timeout_s=timeout_s)
+        if input.numel() != output.numel() or input.numel() % call.group.size:
+            raise ArgumentError(
+                f"output: is {shape_name(output)} and input {shape_name(input)}; both need the same number of "
+                f"elements, a multiple of {call.group.size} ranks, or split sizes"
+            )
+        block = blank(input.numel() // call.group.size, input.dtype)
+        call.plan(Request("all_to_all", block, input, output))
+    return call.run()
+
+
+@makes_again("all_to_all")
+def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
+    call = all_to_all_single if isinstance(inp, Tensor) else all_to_all
+    call(out, inp, group=group, algorithm=what[3], timeout_s=timeout_s)

@@ -1,0 +1,31 @@
+"""barrier: no rank returns before all ranks have called it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...ranks.group.group import Group
+from ...schedule.algorithms.catalogue import AlgorithmLike
+from ..dispatch import UNKNOWN, Call, Request, shortcut
+
+__all__ = ["barrier"]
+
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
+
+
+def barrier(
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Return when every rank of the group has called this."""
+    what = "barrier", None, 0, algorithm
+    if (made := shortcut(group, what, None, None, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
+        call.plan(Request("barrier", _NOTHING, None, None, in_place=True))
+    return call.run()

@@ -1,0 +1,53 @@
+"""gather: one rank gets the blocks of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ...ranks.group.group import Group
+from ...schedule.algorithms.catalogue import AlgorithmLike
+from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
+from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again
+
+__all__ = ["gather"]
+
+
+def gather(
+    tensor: Tensor,
+    gather_list: Sequence[Tensor] | None = None,
+    dst: int = 0,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Put `tensor` of each rank r into gather_list[r] of rank `dst`.
+
+    tensor: read; the same dtype on every rank, any size. gather_list: on `dst` one tensor per rank with that rank's
+    number of elements, written; None on other ranks. None on `dst` if the sizes are not known: the call then returns a
+    list of new tensors there.
+    """
+    what = "gather", None, dst, algorithm
+    if (made := list_shortcut(group, what, tensor, gather_list, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
+        root = check_root("dst", dst, call.group)
+        check_tensor("tensor", tensor)
+        blocks, is_root = given_list(gather_list), call.group.rank == root
+        sizes = check_rooted("gather_list", blocks, "dst", root, call.group, tensor.dtype, written=True)
+        if blocks is not None:
+            check_apart(blocks, tensor, root)
+            check_own("gather_list", blocks, "tensor", tensor, call.group)
+        alike = not is_root or len(set(sizes)) == 1
+        call.plan(Request("gather", tensor, tensor, blocks, root=root, alike=alike))
+        call.returns = is_root and blocks is None
+    return call.run()
+
+
+@makes_again("gather")
+def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
+    gather(inp, out, what[2], group, algorithm=what[3], timeout_s=timeout_s)

@@ -1,0 +1,44 @@
+"""reduce: one rank gets the combination of all ranks' tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ...ranks.group.group import Group
+from ...schedule.algorithms.catalogue import AlgorithmLike
+from ..arguments import check_op, check_root, check_tensor
+from ..dispatch import UNKNOWN, Call, CallKey, Request, makes_again, shortcut
+from ..ops import OpLike, ReduceOp
+
+__all__ = ["reduce"]
+
+
+def reduce(
+    tensor: Tensor,
+    dst: int,
+    op: OpLike = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Replace `tensor` on rank `dst` by the combination of all ranks' tensors; those of other ranks do not change.
+
+    tensor: any shape, the same dtype and number of elements on every rank; in place on `dst`.
+    """
+    what = "reduce", op, dst, algorithm
+    if (made := shortcut(group, what, tensor, tensor, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
+        root = check_root("dst", dst, call.group)
+        check_tensor("tensor", tensor, written=call.group.rank == root)
+        call.plan(Request("reduce", tensor, tensor, tensor, check_op(op, tensor), root, in_place=True))
+    return call.run()
+
+
+@makes_again("reduce")
+def _again(group: Group, what: CallKey, _inp: Any, out: Any, timeout_s: float | None) -> None:
+    reduce(out, what[2], what[1], group, algorithm=what[3], timeout_s=timeout_s)

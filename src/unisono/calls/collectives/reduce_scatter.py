@@ -1,0 +1,86 @@
+"""reduce_scatter: every rank gets its block of the combination of all ranks' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...base.errors import DTypeError
+from ...ranks.group.group import Group
+from ...schedule.algorithms.catalogue import AlgorithmLike
+from ..arguments import check_apart, check_op, check_own, check_tensor, check_tensors, check_whole
+from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again, shortcut
+from ..ops import OpLike, ReduceOp
+
+__all__ = ["reduce_scatter", "reduce_scatter_single"]
+
+
+def reduce_scatter(
+    output: Tensor | None,
+    input_list: Sequence[Tensor],
+    op: OpLike = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Put the combination of all ranks' input_list[r] into `output` of each rank r.
+
+    output: written, with the number of elements of the rank's block; or None: the call then returns a new tensor.
+    input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank.
+    """
+    what = "reduce_scatter", op, 0, algorithm
+    if (made := list_shortcut(group, what, input_list, output, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
+        if not isinstance(input_list, Sequence) or not input_list or not isinstance(input_list[0], Tensor):
+            raise DTypeError(
+                f"input_list: expected a list of {call.group.size} tensors; for one tensor: reduce_scatter_single"
+            )
+        sizes = check_tensors("input_list", input_list, call.group, output.dtype if output is not None else None)
+        call.returns = output is None
+        if output is None:
+            output = torch.empty_like(input_list[call.group.rank], memory_format=torch.contiguous_format, device="cpu")
+        check_tensor("output", output, written=True)
+        check_apart(input_list, output, call.group.rank)
+        check_own("input_list", input_list, "output", output, call.group)
+        alike, name = len(set(sizes)) == 1, check_op(op, output)
+        call.plan(Request("reduce_scatter", output, input_list, output, name, alike=alike, sizes=sizes))
+    return call.run()
+
+
+def reduce_scatter_single(
+    output: Tensor,
+    input: Tensor,  # noqa: A002  torch's name
+    op: OpLike = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Put block r of the combination of all ranks' inputs into `output` of each rank r.
+
+    input: p·n elements, read. output: n elements of the same dtype, written; may be this rank's block of the input.
+    Each rank sends and receives (p-1)/p of the input's bytes.
+    """
+    what = "reduce_scatter", op, 0, algorithm
+    if (made := shortcut(group, what, input, output, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
+        check_tensor("input", input)
+        check_tensor("output", output, written=True)
+        check_whole("input", input, "output", output, call.group)
+        check_apart([input], output, 0, call.group.rank * output.numel() * output.element_size())
+        call.plan(Request("reduce_scatter", output, input, output, check_op(op, output)))
+    return call.run()
+
+
+@makes_again("reduce_scatter")
+def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
+    call = reduce_scatter_single if isinstance(inp, Tensor) else reduce_scatter
+    call(out, inp, what[1], group, algorithm=what[3], timeout_s=timeout_s)

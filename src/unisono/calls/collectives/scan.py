@@ -1,0 +1,71 @@
+"""scan and exscan: every rank gets the combination of the ranks before it, with or without its own tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ...base.errors import ArgumentError
+from ...ranks.group.group import Group
+from ...schedule.algorithms.catalogue import AlgorithmLike
+from ..arguments import check_op, check_tensor
+from ..dispatch import UNKNOWN, Call, CallKey, Request, makes_again, shortcut
+from ..ops import OpLike, ReduceOp
+
+__all__ = ["exscan", "scan"]
+
+
+def scan(
+    tensor: Tensor,
+    op: OpLike = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Replace `tensor`, on each rank r, by the combination of the tensors of ranks 0 to r.
+
+    tensor: any shape, the same dtype and number of elements on every rank; in place. op: any but avg.
+    """
+    return _scan("scan", tensor, op, group, async_op, algorithm, timeout_s)
+
+
+def exscan(
+    tensor: Tensor,
+    op: OpLike = ReduceOp.SUM,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Replace `tensor`, on each rank r from 1 up, by the combination of the tensors of ranks 0 to r - 1.
+
+    tensor: any shape, the same dtype and number of elements on every rank; in place. That of rank 0 does not change.
+    op: any but avg.
+    """
+    return _scan("exscan", tensor, op, group, async_op, algorithm, timeout_s)
+
+
+def _scan(
+    collective: str, tensor: Tensor, op: OpLike, group: Group | None, async_op: bool, algorithm: AlgorithmLike | None,
+    timeout_s: float | None,
+) -> Any:  # fmt: skip
+    what = collective, op, 0, algorithm
+    if (made := shortcut(group, what, tensor, tensor, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
+        check_tensor("tensor", tensor, written=True)
+        name = check_op(op, tensor)
+        if name == "avg":
+            raise ArgumentError(f"op: {collective} has no avg; use sum, and divide by the number of ranks combined")
+        call.plan(Request(collective, tensor, tensor, tensor, name, in_place=True))
+    return call.run()
+
+
+@makes_again("scan")
+@makes_again("exscan")
+def _again(group: Group, what: CallKey, _inp: Any, out: Any, timeout_s: float | None) -> None:
+    _scan(what[0], out, what[1], group, False, what[3], timeout_s)

@@ -1,0 +1,59 @@
+"""scatter: every rank gets its block from one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...base.errors import ArgumentError
+from ...ranks.group.group import Group
+from ...schedule.algorithms.catalogue import AlgorithmLike
+from ..arguments import blank, check_apart, check_own, check_root, check_rooted, check_tensor, given_list
+from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again
+
+__all__ = ["scatter"]
+
+
+def scatter(
+    tensor: Tensor | None,
+    scatter_list: Sequence[Tensor] | None = None,
+    src: int = 0,
+    group: Group | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: AlgorithmLike | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Put scatter_list[r] of rank `src` into `tensor` of each rank r.
+
+    tensor: written, with the number of elements of the rank's block; or None if that is not known: the call then
+    returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other ranks.
+    """
+    what = "scatter", None, src, algorithm
+    if (made := list_shortcut(group, what, scatter_list, tensor, timeout_s, async_op)) is not UNKNOWN:
+        return made
+    with Call(what, group, async_op, timeout_s) as call:
+        root = check_root("src", src, call.group)
+        if tensor is not None:
+            check_tensor("tensor", tensor, written=True)
+        blocks = given_list(scatter_list)
+        if call.group.rank == root and blocks is None:
+            raise ArgumentError(f"scatter_list: rank {root} is src and must pass one tensor per rank")
+        dtype = tensor.dtype if tensor is not None else None
+        sizes = check_rooted("scatter_list", blocks, "src", root, call.group, dtype, written=False)
+        if blocks is not None and tensor is not None:
+            check_apart(blocks, tensor, root)
+            check_own("scatter_list", blocks, "tensor", tensor, call.group)
+        alike = tensor is not None and len(set(sizes)) <= 1
+        like = tensor if tensor is not None else blank(0, torch.uint8)
+        call.plan(Request("scatter", like, blocks, tensor, root=root, alike=alike))
+        call.returns = tensor is None
+    return call.run()
+
+
+@makes_again("scatter")
+def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
+    scatter(out, inp, what[2], group, algorithm=what[3], timeout_s=timeout_s)

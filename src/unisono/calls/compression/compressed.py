@@ -1,0 +1,164 @@
+"""`Compression`: all_reduce with rounded values between hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+
+from ...base.errors import ArgumentError, DTypeError, UnisonoError
+from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...ranks.group.group import Group
+from ...ranks.group.initialize import group_or_default
+from ..arguments import check_tensor
+from ..collectives import all_gather, all_gather_single, all_reduce, all_to_all_single, reduce_scatter
+from ..dispatch import Call
+from .division import Cells, Division
+from .kept import Kept
+from .rounding import ROUNDINGS
+
+__all__ = ["Compression"]
+
+_OPS = ("sum", "avg")
+
+
+class Compression:
+    """all_reduce that rounds what leaves a host, and adds what it has rounded away to the next call's values.
+
+    wire: `"bf16"`, half of float32's bytes, or `"int8"` with a scale for each 256 values, about a quarter. group: a
+    group, or a process group of torch.distributed over unisono; None for the default group. Where that is another one
+    later, such as after `shrink`, the errors kept are dropped. error_feedback: keep what is rounded away; without it,
+    int8 loses small gradients.
+
+    Calls are exact where all ranks share a host, and for tensors so small that rounding saves no bytes.
+
+    sent_bytes: what this rank has sent to other hosts in rounded calls. exact_bytes: what exact calls on the same
+    tensors would have sent at best.
+    """
+
+    def __init__(self, wire: str = "int8", group: Any = None, *, error_feedback: bool = True) -> None:
+        if wire not in ROUNDINGS:
+            raise ArgumentError(f"wire={wire!r}: expected one of {', '.join(map(repr, ROUNDINGS))}")
+        self.wire, self.error_feedback = wire, error_feedback
+        self.sent_bytes = self.exact_bytes = 0
+        self._rounding, self._call = ROUNDINGS[wire], f"all_reduce in {wire}"
+        self._given: Group | None = getattr(group, "group", group)
+        self._division: Division | None = None
+        self.layouts: dict[int, tuple[int, ...]] = {}
+        """The parameters in each bucket of DistributedDataParallel; see `compress_hook`."""
+        self._kept: dict[Hashable, Kept] = {}
+        self._memory: dict[str, torch.Tensor] = {}
+
+    def all_reduce(
+        self, tensor: torch.Tensor, op: str = "sum", *, name: Hashable = None, async_op: bool = False
+    ) -> Any:
+        """Replace the tensor on every rank by the sum over all ranks, or their average (`"avg"`): the same bits on all.
+
+        tensor: floating point, any layout, of the same size and dtype on all ranks. name: which of several tensors this
+        is, such as its place in a model: what is rounded away here is added to the next tensor of this name. Returns
+        None, or with `async_op` a `Work`.
+        """
+        group = group_or_default(self._given)
+        if group.span is None:
+            return all_reduce(tensor, op, group, async_op)
+        division = self._divide(group)
+        with Call(self._call, group, async_op) as call:
+            check_tensor("tensor", tensor, written=True)
+            if not tensor.is_floating_point() or tensor.is_sparse:
+                raise DTypeError(f"tensor: only dense floating-point values can be rounded, not {tensor.dtype}")
+            if op not in _OPS:
+                raise ArgumentError(f"op={op!r}: rounded values can be combined by {' or '.join(map(repr, _OPS))} only")
+            marked = needed_by_autograd([tensor])
+
+            def action(_: str | None) -> torch.Tensor:
+                self._make(division, tensor, op, name)
+                mark_written(marked)
+                return tensor
+
+            call.action = action
+        return call.run()
+
+    def forget(self, *names: Hashable) -> None:
+        """Drop what has been rounded away at these names, or at all: it belongs to other values now, such as after
+        loading a checkpoint.
+        """
+        for name in names or list(self._kept):
+            self._kept.pop(name, None)
+
+    def _divide(self, group: Group) -> Division:
+        if self._division is None or self._division.group is not group:
+            self.forget()
+            self._memory.clear()
+            self._division = Division.of(group)
+        return self._division
+
+    @torch.no_grad()
+    def _make(self, division: Division, tensor: torch.Tensor, op: str, name: Hashable) -> None:
+        cells = Cells.of(tensor.numel(), division)
+        rounded_bytes = 2 * (cells.hosts - 1) * self._rounding.nbytes(cells.blocks)
+        exact_bytes = 2 * (cells.hosts - 1) * tensor.nbytes // (cells.hosts * cells.rails)
+        if rounded_bytes >= exact_bytes:
+            all_reduce(tensor, op, division.group)
+            return
+        try:
+            self._reduce(division, cells, tensor, op, name)
+        except UnisonoError as error:  # ranks that took no part in what has failed would wait for this one
+            division.group.abort(f"{self._call} failed: {' '.join(str(error).split())}")
+            raise
+        if division.rail is not None:
+            self.sent_bytes += rounded_bytes
+            self.exact_bytes += exact_bytes
+
+    def _reduce(self, division: Division, cells: Cells, tensor: torch.Tensor, op: str, name: Hashable) -> None:
+        whole = self._buffer(division, "whole", cells.elements, tensor.dtype)
+        values = whole[: tensor.numel()].view(tensor.shape)
+        values.copy_(tensor.data)
+        whole[tensor.numel() :].zero_()
+        empty = whole[:0]
+        shares = [*whole.view(cells.rails, -1), *[empty] * (division.inside.size - cells.rails)]
+        share = empty if division.rail is None else self._buffer(division, "share", cells.share, tensor.dtype)
+        reduce_scatter(share, shares, "sum", division.inside)
+        if division.rail is not None:
+            total = share.to(torch.float32, copy=True)
+            if op == "avg":
+                total /= division.group.size
+            share.copy_(self._between(division.rail, total, self._kept_for(name, cells)))
+        all_gather(shares, share, division.inside)
+        tensor.data.copy_(values)
+
+    def _between(self, rail: Group, share: torch.Tensor, kept: Kept | None) -> torch.Tensor:
+        """The sum of this share over hosts, rounded: the same bits on all of them. share: written."""
+        packed = self._round(share.view(rail.size, -1), kept)
+        got = torch.empty_like(packed)
+        all_to_all_single(got, packed, group=rail)
+        total, *others = self._rounding.unpack(got)
+        for values in others:  # in rank order
+            total += values
+        all_gather_single(got, self._round(total.unsqueeze(0), kept), group=rail)
+        return self._rounding.unpack(got).flatten()
+
+    def _round(self, values: torch.Tensor, kept: Kept | None) -> torch.Tensor:
+        """The rows as bytes. values: written."""
+        if kept is None:
+            return self._rounding.pack(values)
+        kept.add(values)
+        packed = self._rounding.pack(values)
+        kept.keep(values, self._rounding.unpack(packed))
+        return packed
+
+    def _kept_for(self, name: Hashable, cells: Cells) -> Kept | None:
+        if not self.error_feedback:
+            return None
+        kept = self._kept.get(name)
+        if kept is None or kept.cells != cells:
+            kept = self._kept[name] = Kept(cells)
+        return kept
+
+    def _buffer(self, division: Division, what: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory for calls, which use it in turn; shared, so that nothing is staged, while there is room."""
+        nbytes = count * dtype.itemsize
+        memory = self._memory.get(what)
+        if memory is None or memory.numel() < nbytes:
+            memory = self._memory[what] = division.group.buffer(nbytes, torch.uint8)
+        return memory[:nbytes].view(dtype)

@@ -1,0 +1,71 @@
+"""Who does what: groups inside hosts and between them, and how a vector is cut among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...base.errors import InternalError
+from ...ranks.group.group import Group
+from ..groups import split
+from .rounding import BLOCK
+
+__all__ = ["Cells", "Division"]
+
+
+@dataclass(frozen=True)
+class Division:
+    """The ranks of a group that spans hosts, as one of them sees it.
+
+    inside: the group of its host. rail: the group of the ranks, one of each host, that sum the same part of vectors;
+    None: this rank sums none. seat: its place on its host. rails: how many such groups there are.
+    """
+
+    group: Group
+    inside: Group
+    rail: Group | None
+    seat: int
+    rails: int
+
+    @classmethod
+    def of(cls, group: Group) -> Division:
+        """The division of a group. A call of the group."""
+        hosts, rank = group.hosts, group.rank
+        seat = hosts.seat(rank)
+        inside = split(hosts.host_of(rank), group=group, name=f"{group.name}, inside a host")
+        rail = split(seat if seat < hosts.rails else None, group=group, name=f"{group.name}, between hosts")
+        if not isinstance(inside, Group):
+            raise InternalError(f"rank {rank} is on no host")
+        return cls(group, inside, rail if isinstance(rail, Group) else None, seat, hosts.rails)
+
+    @property
+    def hosts(self) -> int:
+        """How many there are."""
+        return len(self.group.hosts.members)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A vector in equal cells of whole blocks: for each rail one for each host. The last ones are filled up with zeros.
+
+    blocks: of one cell.
+    """
+
+    rails: int
+    hosts: int
+    blocks: int
+
+    @classmethod
+    def of(cls, elements: int, division: Division) -> Cells:
+        """The cells of a vector."""
+        count = division.rails * division.hosts
+        return cls(division.rails, division.hosts, -(-elements // (count * BLOCK)))
+
+    @property
+    def share(self) -> int:
+        """The elements that a rail sums."""
+        return self.hosts * self.blocks * BLOCK
+
+    @property
+    def elements(self) -> int:
+        """All of them, with those that fill up."""
+        return self.rails * self.share

@@ -1,0 +1,32 @@
+"""From a user's call to the kernel.
+
+A call takes the plan of an earlier call (`shortcut`, `list_shortcut`), or passes `Call` (checks), `Request` (the
+checked call), `plan_step` (tensors to addresses), `make_plan` (algorithm, table, program, plan) and `run_plan` (the
+kernel). `background` starts asynchronous calls, `blocks` handles blocks of several sizes, `fold` ops on whole tensors.
+"""
+
+from .call import Call
+from .checking import checking, refuse
+from .lists import list_shortcut
+from .plan_cache import UNKNOWN, CallKey
+from .request import Request
+from .retry_rules import makes_again
+from .routing import plan_step
+from .shortcut import run_plan, shortcut
+from .step import Action, CallOptions
+
+__all__ = [
+    "UNKNOWN",
+    "Action",
+    "Call",
+    "CallKey",
+    "CallOptions",
+    "Request",
+    "checking",
+    "list_shortcut",
+    "makes_again",
+    "plan_step",
+    "refuse",
+    "run_plan",
+    "shortcut",
+]  # fmt: skip

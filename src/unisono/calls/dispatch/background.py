@@ -1,0 +1,148 @@
+"""Calls in the background: they start on the caller's thread, and go on on the group's worker if peers are late.
+
+To change threads and back costs as much as ten small calls. So while the worker is idle the kernel runs at once, with a
+short limit on each of its waits. If it comes back unfinished, the worker goes on where it stands: the group's lock,
+which is held while a call runs, passes to the worker with the call.
+
+The limit is what passing on costs, so at worst a call costs twice as much as with the better of both. Where no
+processor is to spare, the worker takes that of the caller, and both drive each other's data out of its caches: then
+passing on costs about as much as the call itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...base.errors import MismatchError
+from ...engine.compile.plan import Plan
+from ...engine.compile.program import DONE, StateWord
+from ...engine.process.nested import check_nested, holds
+from ...engine.tensors.written import mark_written
+from ...ranks.failures.attend import attend, caller, interrupted
+from ...ranks.group.group import Group
+from ..work import FinishedWork, Work, Worker
+from .plan_cache import CallKey, as_list
+from .request import Tensors
+from .retry_rules import learn, make_again, stage_private
+
+__all__ = ["begin", "patience_ns"]
+
+_BRIEF_NS = 30_000
+"""About what a change of threads and back costs."""
+_BYTES_PER_NS = 4
+"""About what a call moves."""
+_INLINE_BYTES = 1 << 20
+"""Where ranks have processors to spare, longer calls run on the worker while the caller computes."""
+
+_LOOK_UP = int(StateWord.LOOK_UP_NS)
+
+
+def patience_ns(group: Group, nbytes: int) -> int:
+    """How long a call in the background may wait for a peer on the caller's thread; 0: it starts on the worker."""
+    if not group.host.processors_to_spare:
+        return max(_BRIEF_NS, nbytes // _BYTES_PER_NS)
+    return _BRIEF_NS if nbytes <= _INLINE_BYTES else 0
+
+
+@holds("group")
+def begin(
+    group: Group,
+    what: CallKey,
+    plan: Plan,
+    places: tuple[int, int, Any],
+    inp: Tensors,
+    out: Tensors,
+    timeout_s: float | None,
+    marked: Sequence[torch.Tensor] = (),
+) -> Work[Any]:
+    """Start a call whose plan is known, and return its work.
+
+    places: input and output for the kernel, and what holds the tables they may point to. marked: those written whose
+    old values autograd may need.
+    """
+    if group.worker is None:
+        group.worker = Worker(group)
+    if not plan.patience_ns or group.worker.busy or not group.lock.acquire(False):
+        return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, None)
+    words = group.words
+    usual = words[_LOOK_UP]
+    try:
+        words[_LOOK_UP] = plan.patience_ns
+        try:
+            status = group.run(plan.address, places[0], places[1], group.state)
+        finally:
+            words[_LOOK_UP] = usual
+        if status != DONE:
+            return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
+    except BaseException as error:
+        interrupted(group, plan, error, caller())
+        group.hold(plan, *as_list(inp), *as_list(out))
+        group.lock.release()
+        raise
+    group.lock.release()
+    if marked:
+        mark_written(marked)
+    return FinishedWork(out)
+
+
+def _pass_on(
+    group: Group,
+    what: CallKey,
+    plan: Plan,
+    places: tuple[int, int, Any],
+    inp: Tensors,
+    out: Tensors,
+    timeout_s: float | None,
+    marked: Sequence[torch.Tensor],
+    status: int | None,
+) -> Work[Any]:
+    """Let the worker make or finish the call; see `begin` and `_finish`."""
+    where = caller()
+    memory = [tensor.untyped_storage() for tensor in (*as_list(inp), *as_list(out))], places
+
+    def action() -> Tensors:
+        try:
+            made = _finish(group, plan, places[0], places[1], status, timeout_s, where)
+            if not made:
+                stage_private(group)
+        except MismatchError as error:
+            if not learn(group, plan, what, error):
+                raise
+            made = False
+        except BaseException:
+            group.hold(plan, memory)
+            raise
+        if not made:
+            make_again(group, what, inp, out, timeout_s)
+        mark_written(marked)
+        _ = memory  # alive until here
+        return out
+
+    work: Work[Any] = group.worker.submit(plan.record, action)
+    return work
+
+
+@holds("group")
+def _finish(
+    group: Group, plan: Plan, inp: int, out: int, status: int | None, timeout_s: float | None, where: str
+) -> bool:
+    """Run a call to its end. status: with which it has come back on the caller's thread; None: it has not begun.
+
+    False: see `attend`.
+    """
+    if status is None:
+        if group.lock.locked():
+            check_nested(group, str(group))
+        group.lock.acquire()
+    try:
+        number = group.host.call_number
+        if status is None:
+            status = group.run(plan.address, inp, out, group.state)
+        made = status == DONE or attend(group, plan, inp, out, status, timeout_s, where)
+        group.host.log.mark_background(number)
+        return made
+    finally:
+        group.lock.release()

@@ -1,0 +1,163 @@
+"""Calls on blocks whose sizes may differ, or may be unknown on some ranks.
+
+A rank whose blocks have one size makes the plain call. If the ranks then disagree about sizes (before anything moves),
+or if a rank knows that sizes differ or are missing, an all_gather tells all ranks all sizes. Then every rank raises the
+same error, or the call runs with a size for each block. The next calls of this collective exchange sizes at once, until
+their blocks have had one size for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...base.errors import MismatchError
+from ...base.records import only_sizes_differ
+from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...ranks.failures.attend import caller
+from ...ranks.group.group import Group
+from ...schedule import ROOTED
+from ..arguments import blank
+from .checking import checking
+from .plain_tensors import PlainTensors
+from .plan_cache import CallKey, ask_for_sizes
+from .request import Request, Tensors, is_one
+from .routing import plan_step
+from .sizes import Sides, sides
+from .step import Action, CallOptions
+
+__all__ = ["plan_blocks"]
+
+
+def plan_blocks(how: CallOptions, request: Request, known_as: CallKey | None) -> Action:
+    """Plan a call on blocks. Its result is the output, or new tensors if the request has none."""
+    if how.async_op:  # the user's lists may change while the call waits
+        request = request._replace(inp=_kept(request.inp), out=_kept(request.out))
+    group, plain = how.group, None
+    written = needed_by_autograd(request.written_on(group.rank))
+    if _kind(request) not in group.uneven:
+        if request.alike:
+            plain = plan_step(how, request, known_as)
+        elif request.sizes is not None:
+            plain = plan_step(how, _sized(request, group, _takes(request, group), request.sizes))
+
+    def action(where: str | None) -> Any:
+        if plain is not None:
+            try:
+                return plain(where)
+            except MismatchError as error:
+                if not only_sizes_differ(error.calls, group.size):
+                    raise
+        made = _settle(how, request, where)
+        mark_written(written)  # plan_step has marked views of the blocks only
+        return made
+
+    return action
+
+
+def _settle(how: CallOptions, request: Request, where: str | None) -> Any:
+    """Exchange all sizes, and run the call with them. Raises MismatchError on every rank if they do not fit."""
+    group, made_for = how.group, request.out
+    with checking(group, request.collective):
+        tensors = PlainTensors.of(request, group)
+        request = request._replace(inp=tensors.inp, out=tensors.out)
+        takes = _takes(request, group)
+        mine = sides(request.collective, request.root, _gives(request, group), takes, group.size)
+        table = torch.empty(group.size, mine.numel(), dtype=torch.int64, device="cpu")
+        ask = Request("all_gather", mine, mine, table, says=request.question)
+        question = plan_step(how._replace(algorithm=None), ask)
+    try:
+        question(where)
+    except MismatchError as error:  # the others have made the plain call; now they exchange sizes, too
+        if not only_sizes_differ(error.calls, group.size):
+            raise
+        question(where)
+    agreed = Sides(table, request.collective, request.root)
+    if wrong := agreed.disagreement():
+        group.uneven.pop(_kind(request), None)
+        calls = {rank: request.question._replace(words=text) for rank, text in wrong.items()}
+        calls[group.rank] = calls[group.rank]._replace(where=where or caller())
+        raise MismatchError(group.host.call_number - 1, calls, agreed.odd(), group.world_ranks if group.parent else ())
+    _remember(group, request, agreed.plain())
+    with checking(group, request.collective):
+        takes = agreed.make_takes(group.rank) if takes is None else takes
+        sized = _sized(request, group, takes, agreed.extents(), agreed.dtype)
+        move = plan_step(how, sized)
+    tensors.take()
+    made = move(where)
+    tensors.give()
+    return made if made_for is None else made_for
+
+
+def _kind(request: Request) -> tuple[str, int]:
+    """The key of `Group.uneven`: collective and root."""
+    return request.collective, request.root if request.collective in ROOTED else 0
+
+
+def _remember(group: Group, request: Request, alike: bool) -> None:
+    """Decide, equally on all ranks, whether the next call exchanges sizes at once."""
+    kind = _kind(request)
+    if not alike:
+        ask_for_sizes(group, *kind)
+    elif kind in group.uneven:
+        group.uneven[kind] -= 1
+        if not group.uneven[kind]:
+            del group.uneven[kind]
+
+
+def _gives(request: Request, group: Group) -> list[torch.Tensor | None]:
+    """What this rank gives to each rank; None where it gives nothing."""
+    inp = request.inp
+    if inp is None:
+        return [None] * group.size
+    if request.collective == "all_gather" and is_one(inp):
+        return [inp] * group.size
+    if request.collective == "gather" and is_one(inp):
+        return [inp if rank == request.root else None for rank in range(group.size)]
+    return _cut(inp, group.size)
+
+
+def _takes(request: Request, group: Group) -> list[torch.Tensor | None] | None:
+    """The tensor for what each rank gives to this one; None where it gives nothing. None in all if not known."""
+    out = request.out
+    if request.collective == "gather" and group.rank != request.root:
+        return [None] * group.size
+    if out is None:
+        return None
+    if request.collective == "reduce_scatter" and is_one(out):
+        return [out] * group.size
+    if request.collective == "scatter" and is_one(out):
+        return [out if rank == request.root else None for rank in range(group.size)]
+    return _cut(out, group.size)
+
+
+def _cut(tensors: torch.Tensor | Sequence[torch.Tensor], size: int) -> list[torch.Tensor | None]:
+    """The blocks: the tensors of a list, or views of one tensor."""
+    return [*tensors.view(size, -1)] if is_one(tensors) else [*tensors]
+
+
+def _kept(tensors: Tensors) -> Tensors:
+    return tensors if tensors is None or is_one(tensors) else list(tensors)
+
+
+def _sized(
+    request: Request,
+    group: Group,
+    takes: Sequence[torch.Tensor | None] | None,
+    extents: Sequence[int],
+    dtype: torch.dtype | None = None,
+) -> Request:
+    """The request with these sizes of blocks."""
+    given = [tensor for tensor in _gives(request, group) if tensor is not None]
+    taken = [tensor for tensor in takes or () if tensor is not None]
+    one_in = request.collective in ("all_gather", "gather")
+    one_out = request.collective in ("reduce_scatter", "scatter")
+    return request._replace(
+        like=blank(max(extents, default=0), dtype or (given or taken)[0].dtype),
+        inp=given[0] if one_in else given or None,
+        out=taken[0] if one_out else taken or None,
+        alike=True,
+        extents=tuple(extents) if len(set(extents)) > 1 else None,
+    )

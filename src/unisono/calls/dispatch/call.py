@@ -1,0 +1,70 @@
+"""`Call`: one call of this rank, from its arguments to its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...base.records import CallRecord
+from ...ranks.failures.attend import caller
+from ...ranks.group.group import Group
+from ...schedule import BLOCKED
+from ..work import Worker
+from .blocks import plan_blocks
+from .checking import checking
+from .fold import plan_fold, premultiplied, whole_tensors
+from .plan_cache import CallKey
+from .request import Request
+from .routing import plan_step
+from .step import Action, CallOptions
+
+__all__ = ["Call"]
+
+
+class Call(checking):
+    """`with Call(what, ...) as call:` is the block in which a call is checked and planned; `call.run()` makes it.
+
+    what: as in `shortcut`, or the collective's name for a call that consists of several steps.
+    """
+
+    def __init__(
+        self, what: CallKey | str, group: Group | None = None, async_op: bool = False, timeout_s: float | None = None
+    ) -> None:
+        self.what: CallKey = (what, None, 0, None) if isinstance(what, str) else what
+        super().__init__(group, self.what[0])
+        self.how = CallOptions(self.group, async_op, self.what[3], timeout_s)
+        self.returns = False
+        self.request: Request | None = None
+        self.action: Action = lambda _: None
+
+    @property
+    def record(self) -> CallRecord:
+        """The call as ranks compare it."""
+        return CallRecord(self.collective) if self.request is None else self.request.record
+
+    def plan(self, request: Request) -> None:
+        """Plan the call. Raises ArgumentError or DTypeError for a request that cannot be made."""
+        self.request = request
+        known_as: CallKey | None = self.what
+        if (scaled := premultiplied(request, self.group.rank)) is not request:
+            request, known_as = scaled, None
+        if whole_tensors(request.op):
+            self.action = plan_fold(self.how, request)
+        elif request.collective in BLOCKED and request.says is None:
+            self.action = plan_blocks(self.how, request, known_as)
+        else:
+            self.action = plan_step(self.how, request, known_as)
+
+    def run(self) -> Any:
+        """Make the call, and return its result if `returns` is set. With `async_op`: return a Work at once."""
+        group, action = self.group, self.action
+        if self.how.async_op or (group.worker is not None and group.worker.busy):
+            if group.worker is None:
+                group.worker = Worker(group)
+            where = caller()
+            work = group.worker.submit(self.record, lambda: action(where))
+            if self.how.async_op:
+                return work
+            result = work.result()
+        else:
+            result = action(None)
+        return result if self.returns else None

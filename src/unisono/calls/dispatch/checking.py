@@ -1,0 +1,84 @@
+"""`checking`: the block in which a call is checked. A rank that refuses its own call tells the others why."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ...base.errors import DTypeError, MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
+from ...base.records import CallRecord
+from ...engine.process.nested import check_nested, holds
+from ...ranks.failures.abort import aborted
+from ...ranks.failures.attend import caller
+from ...ranks.group.group import Group
+from ...ranks.group.initialize import group_or_default
+from ...ranks.group.non_member import NonMember
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["checking", "refuse"]
+
+_PATIENCE_S = 1.0
+_NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
+"""Errors that are no refusal: the other ranks raise them, too, or there is no group to tell."""
+
+
+class checking:  # noqa: N801  used as a statement: with checking(group, "reduce"): ...
+    """The block in which a call is checked and planned.
+
+    An error in the block counts as this rank's call: the other ranks raise MismatchError with the reason, and the group
+    can be used again.
+    """
+
+    def __init__(self, group: Group | None, collective: str) -> None:
+        self.group, self.collective = group_or_default(group), collective
+
+    def __enter__(self) -> Self:
+        if not isinstance(self.group, Group | NonMember):
+            raise DTypeError(f"group: expected a Group or None, got {type(self.group).__name__}")
+        self.group.check_usable()
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, _NO_REFUSALS):
+            refuse(self.group, self.collective, error)
+
+
+def refuse(group: Group, collective: str, error: BaseException) -> None:
+    """Tell the other ranks that this rank refuses its call, and why."""
+    if group.size == 1 or group.closed or group.broken:
+        return
+    reason = " ".join(str(error).split()) or type(error).__name__
+    record = CallRecord(collective, refused=reason, where=caller())
+    if group.worker is not None and group.worker.busy:
+        group.worker.submit(record, lambda: _announce(group, record))
+    else:
+        _announce(group, record)
+
+
+@holds("group")
+def _announce(group: Group, record: CallRecord) -> None:
+    if group.lock.locked():
+        check_nested(group, str(group))
+    with group.lock:
+        if _all_have_followed(group):
+            group.host.arena.board(group.rank).set_call(group.host.call_number, record)
+            group.host.refuse_call()
+            if group.span is not None:
+                group.span.tell()
+
+
+def _all_have_followed(group: Group) -> bool:
+    """Wait until all ranks have ended the last call; False if they take too long.
+
+    A board keeps a rank's latest two calls only, so a rank that refuses must not get further ahead of a slow one.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while not group.host.all_have_ended():
+        if time.monotonic() > until or group.broken is not None or aborted(group):
+            return False
+        if group.span is not None:
+            group.span.ask()
+        time.sleep(0.0005)
+    return True

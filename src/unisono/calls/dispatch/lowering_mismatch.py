@@ -1,0 +1,51 @@
+"""Calls whose tensors lie in shared memory on some ranks and not on others: they run staged.
+
+The ranks find out at the gate, before anything moves, that their calls differ in nothing but the lowering. All see the
+same records, so all make the call again, staged, and run the next calls like it staged at once; then they try zero copy
+again.
+"""
+
+from __future__ import annotations
+
+from ...base.records import CallRecord
+from ...engine.compile.plan import Plan
+from ...ranks.group.group import Group
+
+__all__ = ["stage_for_a_while", "takes_turn", "waits_its_turn"]
+
+_FIRST_TURNS, _MOST_TURNS = 16, 1024
+"""How many calls run staged after the first disagreement; twice as many after each further one."""
+_MOST_KINDS = 1024
+"""Of how many kinds of calls a group knows that."""
+
+
+def stage_for_a_while(group: Group, plan: Plan) -> None:
+    """Run the next calls like this one staged. All ranks decide this after the same call."""
+    like = _like(plan)
+    _, turns = group.mixed.get(like, (0, _FIRST_TURNS))
+    group.mixed[like] = turns, min(2 * turns, _MOST_TURNS)
+    if len(group.mixed) > _MOST_KINDS:  # the oldest goes, which is the same one on all ranks
+        del group.mixed[next(iter(group.mixed))]
+    for key, kept in list(group.shortcuts.items()):
+        plans = [one.plan for one in kept] if isinstance(kept, list) else [kept]
+        if like in map(_like, plans):
+            group.shortcuts.pop(key, None)
+
+
+def waits_its_turn(group: Group, plan: Plan) -> bool:
+    """Is a call like this one to run staged for now?"""
+    return bool(group.mixed) and group.mixed.get(_like(plan), (0, 0))[0] > 0
+
+
+def takes_turn(group: Group, plan: Plan) -> bool:
+    """Is this call to run staged? Counts it, if so."""
+    if not waits_its_turn(group, plan):
+        return False
+    left, turns = group.mixed[_like(plan)]
+    group.mixed[_like(plan)] = left - 1, turns
+    return True
+
+
+def _like(plan: Plan) -> CallRecord:
+    """The call, whatever its lowering."""
+    return plan.record._replace(lowering="")

@@ -1,0 +1,147 @@
+"""The plans of earlier calls, kept for the fast paths: by what a call looks like before it is checked."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+
+from ...engine.compile.plan import Plan
+from ...engine.tensors.plain import is_plain
+from ...ranks.group.group import Group
+from .request import Tensors, is_one
+
+try:  # torch.compile's check that tensors still have the same dtypes, shapes, strides and kinds
+    from torch._C._dynamo import guards
+except ImportError:  # then every call on lists is checked and planned
+    guards = None  # type: ignore[assignment]
+
+__all__ = [
+    "UNKNOWN",
+    "CallKey",
+    "ListKey",
+    "ListPlan",
+    "ShortcutKey",
+    "as_list",
+    "ask_for_sizes",
+    "in_heap",
+    "keep",
+]
+
+CallKey = tuple[str, Any, int, Any]
+"""The call as the user makes it: collective, op, root and algorithm."""
+
+UNKNOWN: Any = type("Unknown", (), {"__doc__": "What a fast path returns for a call that must be checked."})()
+
+_ALIKE_AGAIN = 16
+"""After so many calls with blocks of one size, a collective stops exchanging sizes at once."""
+_MOST_LISTS = 4
+"""How many kinds of lists are kept for one ListKey."""
+
+
+class ShortcutKey(NamedTuple):
+    """The key of a shortcut: the call, and the properties of input and output that its plan depends on."""
+
+    what: CallKey
+    dtype: torch.dtype | None
+    count_in: int
+    count_out: int
+    shared_in: bool
+    shared_out: bool
+
+
+class ListKey(NamedTuple):
+    """The key of a shortcut of calls on lists. inputs, outputs: the length of the list; -1: one tensor; 0: none."""
+
+    what: CallKey
+    inputs: int
+    outputs: int
+
+
+class ListPlan:
+    """The plan of a call on lists of tensors.
+
+    alike: tells whether tensors have the dtypes, shapes and strides of those that the plan was made for. tracked: does
+    one that is written require grad?
+    """
+
+    def __init__(self, plan: Plan, inp: Tensors, out: Tensors) -> None:
+        inputs, outputs = as_list(inp), as_list(out)
+        tensors = [*inputs, *outputs]
+        self.plan = plan
+        self.alike: Callable[..., bool] = guards.TensorGuards(
+            *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+        ).check
+        self.tracked = any(tensor.requires_grad for tensor in outputs)
+        self._nbytes = [tensor.nbytes for tensor in tensors]
+        self._inputs, self._lists = len(inputs), (not is_one(inp), not is_one(out))
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)  # they have been checked: an input may be an output
+        self._latest = addresses, self._table(addresses)
+
+    def places(self, addresses: tuple[int, ...]) -> tuple[int, int, Any] | None:
+        """Input and output for the kernel, and what holds their tables. None if tensors there may share memory."""
+        known, table = self._latest
+        if addresses == known:
+            return table
+        spans = sorted(zip(addresses, self._nbytes, strict=True))
+        if any(start + nbytes > after for (start, nbytes), (after, _) in pairwise(spans)):
+            return None
+        table = self._table(addresses)
+        self._latest = addresses, table
+        return table
+
+    def _table(self, addresses: tuple[int, ...]) -> tuple[int, int, Any]:
+        """A table is never written again: a call in the background may still read it."""
+        table = array("q", addresses)
+        first, _ = table.buffer_info()
+        second = first + 8 * self._inputs
+        in_list, out_list = self._lists
+        if not in_list:
+            first = addresses[0]
+        if not out_list:
+            second = addresses[-1]
+        return first if self._inputs else 0, second if len(addresses) > self._inputs else 0, table
+
+
+def keep(group: Group, plan: Plan, what: CallKey, inp: Tensors, out: Tensors) -> None:
+    """Keep the plan for the fast paths, if they know such tensors."""
+    if group.host.config.debug:  # they print no debug line
+        return
+    if what[0] == "barrier":
+        group.shortcuts[ShortcutKey(what, None, 0, 0, False, False)] = plan
+    elif is_one(inp) and is_one(out):
+        if not (inp.is_complex() or inp.is_quantized):  # `shortcut` knows no conjugate views
+            where = in_heap(group, inp), in_heap(group, out)
+            group.shortcuts[ShortcutKey(what, inp.dtype, inp.numel(), out.numel(), *where)] = plan
+    elif guards is not None:
+        tensors = [*as_list(inp), *as_list(out)]
+        if all(is_plain(tensor) and tensor.numel() and not tensor.is_quantized for tensor in tensors):
+            known = group.shortcuts.setdefault(ListKey(what, _length(inp), _length(out)), [])
+            known.insert(0, ListPlan(plan, inp, out))
+            del known[_MOST_LISTS:]
+
+
+def as_list(tensors: Tensors) -> Sequence[torch.Tensor]:
+    """The tensors as a list; of one tensor, it alone."""
+    if tensors is None:
+        return ()
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _length(tensors: Tensors) -> int:
+    return -1 if is_one(tensors) else len(tensors or ())
+
+
+def ask_for_sizes(group: Group, collective: str, root: int) -> None:
+    """Drop the shortcuts of this collective, so that its calls exchange sizes until blocks have one size again."""
+    group.uneven[collective, root] = _ALIKE_AGAIN
+    for key in [key for key in list(group.shortcuts) if key.what[0] == collective]:
+        group.shortcuts.pop(key, None)
+
+
+def in_heap(group: Group, tensor: torch.Tensor) -> bool:
+    """Does the tensor lie in this rank's heap?"""
+    return group.heap_first <= tensor.data_ptr() < group.heap_end

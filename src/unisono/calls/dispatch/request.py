@@ -1,0 +1,76 @@
+"""`Request`: a checked call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeGuard
+
+import torch
+
+from ...base.records import CallRecord, digest
+from ..arguments import dtype_name, scale_name
+from ..ops import CustomOp, PremulSum
+
+__all__ = ["Request", "Tensors", "is_one"]
+
+Tensors = torch.Tensor | Sequence[torch.Tensor] | None
+
+_MOST_COUNTS = 8
+
+
+def is_one(tensors: Tensors) -> TypeGuard[torch.Tensor]:
+    """Is this one tensor, and not a list of tensors or None?"""
+    return isinstance(tensors, torch.Tensor)
+
+
+class Request(NamedTuple):
+    """A checked call.
+
+    like: a tensor like a block, the largest if they differ; without blocks, the tensor. inp, out: a tensor, a list with
+    one block per rank, or None if this rank has none. in_place: inp is out. alike: do all blocks have one size, as far
+    as this rank knows? sizes: the elements of each block, if every rank knows them. extents: the elements of each block
+    (all_to_all: of each pair of ranks), if they differ and all ranks know them. words: what else the ranks must agree
+    on. says: the record of the user's call, if this request is a step of it.
+    """
+
+    collective: str
+    like: torch.Tensor
+    inp: Tensors
+    out: Tensors
+    op: str | CustomOp | PremulSum | None = None
+    root: int = 0
+    in_place: bool = False
+    alike: bool = True
+    sizes: Sequence[int] | None = None
+    extents: tuple[int, ...] | None = None
+    words: str = ""
+    says: CallRecord | None = None
+
+    def written_on(self, rank: int) -> Sequence[torch.Tensor]:
+        """The tensors that the call writes on this rank."""
+        not_written = {"broadcast": rank == self.root, "reduce": rank != self.root, "barrier": True}
+        if self.out is None or not_written.get(self.collective, False):
+            return ()
+        return [self.out] if isinstance(self.out, torch.Tensor) else self.out
+
+    @property
+    def record(self) -> CallRecord:
+        """The call as a record; calls with different records raise MismatchError."""
+        if self.says is not None:
+            return self.says
+        if not self.alike:
+            return self.question
+        if self.collective == "barrier":
+            return CallRecord("barrier")
+        op = self.op if isinstance(self.op, str) else self.op.text if self.op else ""
+        counts = (self.like.numel(),) if self.extents is None else self.extents
+        more = f"{digest(counts):016x}" if len(counts) > _MOST_COUNTS else ""
+        words = ", ".join(filter(None, [scale_name(self.like), self.words]))
+        dtype = dtype_name(self.like.dtype)
+        return CallRecord(self.collective, dtype, counts[:_MOST_COUNTS], more, op, self.root, words)
+
+    @property
+    def question(self) -> CallRecord:
+        """The record of the call that exchanges the sizes of blocks."""
+        op = self.op if isinstance(self.op, str) else self.op.text if self.op else ""
+        return CallRecord(self.collective, counts=None, op=op, root=self.root)

@@ -1,0 +1,53 @@
+"""What the ranks find out at the gate of a call, before anything moves: that they can make it, but in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...base.errors import MismatchError
+from ...base.records import only_lowerings_differ, only_sizes_differ
+from ...engine.compile.plan import Plan
+from ...ranks.group.group import Group
+from ...schedule import BLOCKED
+from .lowering_mismatch import stage_for_a_while
+from .plan_cache import CallKey, ask_for_sizes
+
+__all__ = ["Again", "learn", "make_again", "makes_again", "stage_private"]
+
+Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
+"""Makes a call: group, call, input, output, seconds."""
+
+_again: dict[str, Again] = {}
+
+
+def learn(group: Group, plan: Plan, what: CallKey, error: MismatchError) -> bool:
+    """Can the call be made again? If so, note why: sizes of blocks differ, or tensors are shared on some ranks only."""
+    if only_lowerings_differ(error.calls, group.size):
+        stage_for_a_while(group, plan)
+        return True
+    if what[0] in BLOCKED and only_sizes_differ(error.calls, group.size):
+        ask_for_sizes(group, what[0], what[2])
+        return True
+    return False
+
+
+def stage_private(group: Group) -> None:
+    """Forget the plans that copy private tensors by system calls: these do not reach all tensors of this rank."""
+    group.plans.clear()
+    group.shortcuts.clear()
+
+
+def makes_again(collective: str) -> Callable[[Again], Again]:
+    """Decorator: this function makes the calls of a collective in full."""
+
+    def register(function: Again) -> Again:
+        _again[collective] = function
+        return function
+
+    return register
+
+
+def make_again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
+    """Make a call in full that has begun on a fast path in the background."""
+    _again[what[0]](group, what, inp, out, timeout_s)

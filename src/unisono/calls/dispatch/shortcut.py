@@ -1,0 +1,112 @@
+"""The fast path of every collective: find the plan of an earlier call like this one, and run it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ...base.errors import MismatchError
+from ...engine.compile.plan import Plan
+from ...engine.process.nested import check_nested, holds
+from ...engine.tensors.written import mark_written, needed_by_autograd, use_count
+from ...ranks.failures.attend import attend, caller, interrupted
+from ...ranks.group import current
+from ...ranks.group.group import Group
+from .background import begin
+from .debug import debug_line
+from .plan_cache import UNKNOWN, CallKey
+from .retry_rules import learn, stage_private
+
+__all__ = ["run_plan", "shortcut"]
+
+_OWN_BLOCK = "all_gather", "reduce_scatter"
+"""The collectives whose smaller tensor may be this rank's block of the larger one."""
+
+
+@holds("group")
+def shortcut(
+    group: Group | None, what: CallKey, inp: Any, out: Any, timeout_s: float | None = None, async_op: bool = False
+) -> Any:
+    """Make the call, if one like it has been planned before, or return UNKNOWN: it must be checked and planned.
+
+    inp, out: tensors, or None for a barrier. Returns None, or with async_op a Work; UNKNOWN also if the call has to be
+    made in another way (see `learn`).
+    """
+    if group is None:
+        group = current.default
+        if group is None:
+            return UNKNOWN
+    try:
+        if inp is None:
+            first = second = 0
+            plan: Plan = group.shortcuts[what, None, 0, 0, False, False]
+        else:
+            heap, end = group.heap_first, group.heap_end
+            first = second = inp.data_ptr()
+            count = count_out = inp.numel()
+            if out is not inp:
+                second, count_out = out.data_ptr(), out.numel()
+                size, size_out = inp.nbytes, out.nbytes
+                apart = second + size_out <= first or first + size <= second
+                if not apart and (what[0] not in _OWN_BLOCK or abs(first - second) != group.rank * min(size, size_out)):
+                    return UNKNOWN
+                if out.dtype is not inp.dtype:
+                    return UNKNOWN
+                if not (second and out.is_contiguous() and out.is_cpu) or (count_out == 1 and out.is_neg()):
+                    return UNKNOWN
+            # A plain tuple is as good as a ShortcutKey, and faster.
+            plan = group.shortcuts[what, inp.dtype, count, count_out, heap <= first < end, heap <= second < end]
+            # Of negative views (imag of a conjugate) only those with one element are contiguous.
+            if not (first and inp.is_contiguous() and inp.is_cpu) or (count == 1 and inp.is_neg()):
+                return UNKNOWN
+    except (AttributeError, KeyError, RuntimeError, TypeError):
+        return UNKNOWN
+    if not (timeout_s is None or (timeout_s.__class__ is float and timeout_s >= 0.0)):
+        return UNKNOWN
+    if async_op:
+        held = plan.writes and (out.requires_grad or use_count(out) > 1)
+        marked = needed_by_autograd((out,)) if held else ()
+        return begin(group, what, plan, (first, second, None), inp, out, timeout_s, marked)
+    if group.worker is not None and group.worker.busy:  # calls in the background come first
+        return UNKNOWN
+    lock = group.lock
+    if lock.locked():
+        check_nested(group, str(group))
+    lock.acquire()
+    try:
+        status = group.run(plan.address, first, second, group.state)
+        if status and not attend(group, plan, first, second, status, timeout_s, caller()):
+            stage_private(group)
+            return UNKNOWN
+    except MismatchError as error:
+        if not learn(group, plan, what, error):
+            raise
+        return UNKNOWN
+    except BaseException as error:
+        interrupted(group, plan, error, caller())
+        group.hold(plan, inp, out)
+        raise
+    finally:
+        lock.release()
+    if plan.writes and (out.requires_grad or use_count(out) > 1):
+        mark_written(needed_by_autograd((out,)))
+    return None
+
+
+@holds("group")
+def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> bool:
+    """Run a plan on the tensors at these addresses. where: the user's line, if it is known. False: see `attend`."""
+    began = time.perf_counter()
+    if group.lock.locked():
+        check_nested(group, str(group))
+    with group.lock:
+        try:
+            status = group.run(plan.address, inp, out, group.state)
+            if status and not attend(group, plan, inp, out, status, timeout_s, where or caller()):
+                return False
+        except BaseException as error:
+            interrupted(group, plan, error, where or caller())
+            raise
+    if group.host.config.debug:
+        debug_line(group, plan.record, plan.nbytes, plan.why, began)
+    return True

@@ -1,0 +1,100 @@
+"""`plan_inside`: plan one run of a table inside a host, to be made later, on tensors of any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...base.errors import MismatchError
+from ...base.records import only_lowerings_differ
+from ...base.units import seconds
+from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...ranks.group.group import Group
+from .lowering_mismatch import stage_for_a_while, takes_turn, waits_its_turn
+from .plain_tensors import PlainTensors
+from .plan_cache import CallKey, as_list, keep
+from .planning import make_plan
+from .request import Request, Tensors, is_one
+from .retry_rules import stage_private
+from .shortcut import run_plan
+
+__all__ = ["Action", "CallOptions", "plan_inside", "plan_plain"]
+
+Action = Callable[[str | None], Any]
+"""Makes a planned call. Takes the user's line, if it is known; returns the result."""
+
+
+class CallOptions(NamedTuple):
+    """How to run a call. algorithm: None, a name or a function. timeout_s: None for the group's."""
+
+    group: Group
+    async_op: bool = False
+    algorithm: Any = None
+    timeout_s: float | None = None
+
+
+def plan_inside(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
+    """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
+    plain = PlainTensors.of(request, how.group)
+    untouched = _same(plain.inp, request.inp) and (is_one(plain.out) or _same(plain.out, request.out))
+    move = plan_plain(how, request._replace(inp=plain.inp, out=plain.out), known_as if untouched else None)
+    written = needed_by_autograd(request.written_on(how.group.rank))
+
+    def action(where: str | None) -> Tensors:
+        plain.take()
+        move(where)
+        plain.give()
+        mark_written(written)
+        return request.out
+
+    return action
+
+
+def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
+    """The same on tensors that are plain, and that may be written at once."""
+    group, inp, out = how.group, request.inp, request.out
+    plan = make_plan(group, request, inp, out, how.algorithm)
+    if known_as is not None and not waits_its_turn(group, plan):
+        keep(group, plan, known_as, inp, out)
+    inp_address, kept_inp = _address(inp)
+    out_address, kept_out = _address(out)
+    timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
+
+    def action(where: str | None) -> Tensors:
+        nonlocal plan
+        made = False
+        while not made:
+            staged = takes_turn(group, plan)
+            used = make_plan(group, request, inp, out, how.algorithm, staged=True) if staged else plan
+            try:
+                made = run_plan(group, used, inp_address, out_address, timeout_s, where)
+                if not made:
+                    stage_private(group)
+                    plan = make_plan(group, request, inp, out, how.algorithm)
+            except MismatchError as error:
+                if not only_lowerings_differ(error.calls, group.size):
+                    raise
+                stage_for_a_while(group, plan)
+            except BaseException:
+                group.hold(used, kept_inp, kept_out)
+                raise
+        _ = kept_inp, kept_out  # alive until here
+        return out
+
+    return action
+
+
+def _same(tensors: Tensors, given: Tensors) -> bool:
+    return all(tensor is other for tensor, other in zip(as_list(tensors), as_list(given), strict=True))
+
+
+def _address(tensors: Tensors) -> tuple[int, Any]:
+    """The address for the kernel, and the objects that keep its memory alive, even if the tensors get other storage."""
+    if tensors is None:
+        return 0, None
+    if is_one(tensors):
+        return tensors.data_ptr(), tensors.untyped_storage()
+    table = np.array([tensor.data_ptr() for tensor in tensors], np.int64)
+    return table.ctypes.data, (table, [tensor.untyped_storage() for tensor in tensors])

@@ -1,0 +1,239 @@
+"""Sub-groups: groups of some ranks of a parent group.
+
+`new_group` and `split` are calls of the parent: every rank of the parent makes them, in order with its other calls. A
+sub-group has its own order of calls, its own rank numbers (an argument such as `src` is a rank of the sub-group) and
+its own failures. It opens no descriptor and maps no memory, so hundreds of sub-groups are cheap. Tensors of
+`unisono.empty` are zero copy in all groups.
+
+    row = unisono.split(color=rank // columns)
+    unisono.all_reduce(tensor, group=row)
+
+A rank that is not in the new group gets a `NonMember`, which is false: guard calls with `if group:`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+import torch
+
+from ..base.errors import ArgumentError, DTypeError, InternalError, MismatchError, OutOfMemory
+from ..base.records import CallRecord, digest
+from ..base.units import hints_timeout_s, ranks_text, seconds
+from ..engine.memory.sub_arena import SubArena
+from ..ranks.failures.attend import caller, odd_ones
+from ..ranks.group.current import get_default
+from ..ranks.group.group import Group
+from ..ranks.group.initialize import group_or_default, shutdown
+from ..ranks.group.non_member import NonMember
+from ..ranks.group.sub_groups import make_sub_group
+from .collectives import all_gather_single
+
+__all__ = ["destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split"]
+
+_RECORD_BYTES, _MOST_WORDS, _MOST_PATH = 1008, 560, 240
+_SAID = struct.Struct(f"<qq{_RECORD_BYTES}s")
+"""What each rank of the parent sends to all: color, key, and the call as a record."""
+
+_NO_COLOR = _NO_ROOM = -1
+_MOST_NAMED = 6
+
+
+@hints_timeout_s
+def new_group(
+    ranks: Iterable[int] | None = None,
+    *,
+    group: Group | None = None,
+    timeout_s: float | None = None,
+    name: str | None = None,
+) -> Group | NonMember:
+    """Make a group of these ranks; every rank of the parent makes this call, with the same ranks.
+
+    ranks: of the parent, in any order; the new group has them in ascending order, as in torch. None: all ranks. group:
+    the parent; None: the default group. timeout_s: how long calls of the new group wait; None: as long as the parent's.
+
+    Returns the group on its members, and a NonMember, which is false, on other ranks. Raises MismatchError on every
+    rank if they name different ranks, ArgumentError for ranks that the parent does not have, OutOfMemory if the shared
+    memory is used up. After these errors the parent can be used again.
+    """
+    parent = _usable(group)
+    chosen: list[int] = []
+    refused: ArgumentError | DTypeError | None = None
+    try:
+        timeout_s = _check_timeout(timeout_s)
+        chosen = list(range(parent.size)) if ranks is None else _check_ranks(ranks, parent)
+    except (ArgumentError, DTypeError) as error:
+        refused = error
+    _agree(parent, CallRecord("new_group", words=f"{chosen}"), refused)
+    return _make(parent, chosen, parent.rank in chosen, timeout_s, name)
+
+
+@hints_timeout_s
+def split(
+    color: int | None,
+    key: int = 0,
+    *,
+    group: Group | None = None,
+    timeout_s: float | None = None,
+    name: str | None = None,
+) -> Group | NonMember:
+    """Make a group of all ranks that pass the same color, as MPI_Comm_split; every rank of the parent calls this.
+
+    color: 0 or more; None or negative: this rank is in no new group, and gets a NonMember. key: members are ordered by
+    key, and by rank in the parent where keys are equal. group, timeout_s, name and errors: as in `new_group`.
+    """
+    parent = _usable(group)
+    refused: ArgumentError | DTypeError | None = None
+    try:
+        timeout_s = _check_timeout(timeout_s)
+        mine = max(_NO_COLOR, _NO_COLOR if color is None else _check_word("color", color)), _check_word("key", key)
+    except (ArgumentError, DTypeError) as error:
+        mine, refused = (_NO_COLOR, 0), error
+    told = _agree(parent, CallRecord("split", words="..."), refused, *mine)
+    joins = mine[0] != _NO_COLOR
+    members = sorted((r for r, (c, _) in enumerate(told) if joins and c == mine[0]), key=lambda r: told[r][1])
+    return _make(parent, members, joins, timeout_s, name)
+
+
+def destroy_group(group: Group | NonMember) -> None:
+    """Leave a group, after this rank's asynchronous calls in it have ended. Waits for no other rank.
+
+    The group's memory is freed when the last member has left. For the default group: the same as `shutdown()`.
+    """
+    if group is get_default():
+        shutdown()
+    else:
+        group.close()
+
+
+def get_global_rank(group: Group | NonMember, group_rank: int) -> int:
+    """The rank in the world of a rank of the group. Raises ArgumentError if the group has no such rank."""
+    if not 0 <= group_rank < len(group.world_ranks):
+        raise ArgumentError(f"group_rank={group_rank}: group {group.name!r} has {len(group.world_ranks)} ranks")
+    return group.world_ranks[group_rank]
+
+
+def get_group_rank(group: Group | NonMember, global_rank: int) -> int:
+    """The rank in the group of a rank of the world. Raises ArgumentError if it is not a member."""
+    if global_rank not in group.world_ranks:
+        raise ArgumentError(
+            f"global_rank={global_rank}: the members of group {group.name!r} are ranks {list(group.world_ranks)}"
+        )
+    return group.world_ranks.index(global_rank)
+
+
+def get_process_group_ranks(group: Group | NonMember | None = None) -> list[int]:
+    """The members of the group (None: the default group), in order, as ranks of the world."""
+    return list(group_or_default(group).world_ranks)
+
+
+def _usable(group: Group | None) -> Group:
+    parent = group_or_default(group)
+    parent.check_usable()
+    return parent
+
+
+def _check_timeout(timeout_s: float | timedelta | None) -> float | None:
+    if timeout_s is None:
+        return None
+    if seconds(timeout_s) <= 0:
+        raise ArgumentError(f"timeout_s={timeout_s} is no time: give seconds, or None for the parent's")
+    return seconds(timeout_s)
+
+
+def _check_ranks(ranks: Iterable[int], parent: Group) -> list[int]:
+    if not isinstance(ranks, Iterable):
+        raise DTypeError(f"ranks: expected a list of ranks, got {type(ranks).__name__}")
+    chosen = list(ranks)
+    for rank in chosen:
+        if isinstance(rank, bool) or not isinstance(rank, int):
+            raise DTypeError(f"ranks: expected integers, got {type(rank).__name__}")
+        if not 0 <= rank < parent.size:
+            raise ArgumentError(f"ranks: there is no rank {rank} among the {parent.size} of group {parent.name!r}")
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ArgumentError(f"ranks: a group has at least one rank, and each once; got {chosen}")
+    return sorted(chosen)
+
+
+def _check_word(argument: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise DTypeError(f"{argument}: expected an integer, got {type(value).__name__}")
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ArgumentError(f"{argument}={value} does not fit into 64 bits")
+    return value
+
+
+def _agree(
+    parent: Group, call: CallRecord, refused: Exception | None, color: int = _NO_COLOR, key: int = 0
+) -> list[tuple[int, int]]:
+    """All ranks' (color, key). Raises `refused` if given, and MismatchError if the ranks' calls differ."""
+    words = call.words
+    if len(words) > _MOST_WORDS:
+        words = f"{words[:_MOST_WORDS]} ... {digest(words):016x}"
+    refusal = f"{refused}"[:_MOST_WORDS] if refused else ""
+    record = call._replace(words=words, refused=refusal, where=caller()[-_MOST_PATH:])
+    mine = bytearray(_SAID.pack(color, key, record.pack(_RECORD_BYTES)))
+    told = [_SAID.unpack(row.tobytes()) for row in _gather(parent, torch.frombuffer(mine, dtype=torch.uint8)).numpy()]
+    number = parent.host.call_number - 1
+    if refused is not None:
+        raise refused
+    calls = {rank: _record(rank, packed.rstrip(b"\0")) for rank, (_, _, packed) in enumerate(told)}
+    if odd := odd_ones(calls):
+        raise MismatchError(number, calls, odd, parent.world_ranks if parent.parent else ())
+    return [(color, key) for color, key, _ in told]
+
+
+def _record(rank: int, packed: bytes) -> CallRecord:
+    try:
+        return CallRecord.unpack(packed)
+    except ValueError as error:
+        raise InternalError(f"rank {rank} has sent {error}: do all ranks run the same version?") from error
+
+
+def _make(
+    parent: Group, members: Sequence[int], joins: bool, timeout_s: float | None, name: str | None
+) -> Group | NonMember:
+    """Make the group of these ranks of the parent. Its first rank lends the memory, and sends the others its place."""
+    world_ranks = tuple(parent.world_ranks[rank] for rank in members)
+    name = name or ranks_text(world_ranks, _MOST_NAMED)
+    limit_s = parent.timeout_s if timeout_s is None else timeout_s
+    if parent.span is not None:
+        if not joins:
+            return NonMember(name, parent.world_ranks[parent.rank], world_ranks)
+        return make_sub_group(parent, members.index(parent.rank), world_ranks, name, limit_s)
+    parent.host.lender.collect()
+    lent: SubArena | None = None
+    start, refused = 0, None
+    if joins and members[0] == parent.rank:
+        try:
+            lent = parent.host.lender.lend(world_ranks)
+            start = lent.start
+        except OutOfMemory as error:
+            start, refused = _NO_ROOM, error
+    try:
+        starts = _gather(parent, torch.tensor([start], device="cpu")).flatten().tolist()
+    except BaseException:
+        if lent is not None:
+            lent.leave()  # others may be in it
+        raise
+    if _NO_ROOM in starts:
+        if lent is not None:
+            parent.host.lender.take_back(lent)
+        where = f"rank {starts.index(_NO_ROOM)} of group {parent.name!r}"
+        raise refused or OutOfMemory(f"the shared memory of {where} has no room for a new group: free tensors there")
+    if not joins:
+        return NonMember(name, parent.world_ranks[parent.rank], world_ranks)
+    rank = members.index(parent.rank)
+    arena = lent or parent.host.lender.borrow(starts[members[0]], world_ranks, rank)
+    group = Group(arena, rank, name=name, config=parent.host.config, parent=parent)
+    group.timeout_s = limit_s
+    return group
+
+
+def _gather(parent: Group, mine: torch.Tensor) -> torch.Tensor:
+    """Every rank's tensor, stacked."""
+    table = torch.empty(parent.size, *mine.shape, dtype=mine.dtype, device="cpu")
+    all_gather_single(table, mine, parent)
+    return table

@@ -1,0 +1,161 @@
+"""`grow`: a group becomes larger again by new processes, which take the places of ranks that have ended.
+
+    larger = unisono.grow()
+    if larger is not group:
+        group = larger
+        ...  # send the state to group.newcomers
+
+A member's part is here; `ranks.elastic.join_admission` is that of the first rank, which is at the door, and
+`ranks.elastic.join_request` that of a process that joins.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import astuple
+from typing import Any
+
+from ..base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
+from ..base.records import DepartureKind
+from ..base.units import hints_timeout_s
+from ..engine.memory.sub_arena import SubArena
+from ..ranks.elastic.join_admission import Decision, JoinAdmission
+from ..ranks.elastic.join_request import until_all_are_in
+from ..ranks.elastic.survivors import go_on
+from ..ranks.failures.abort import give_up
+from ..ranks.group.group import Group
+from ..ranks.group.initialize import group_or_default
+from .collectives import barrier
+from .objects import broadcast_object_list
+
+__all__ = ["grow"]
+
+_ASK_S = 0.0002
+
+
+@hints_timeout_s
+def grow(
+    group: Group | None = None, *, size: int | None = None, timeout_s: float | None = None, door: str | None = None
+) -> Group:
+    """A larger group, with the new processes that have called `unisono.join`, or this group if there are none.
+
+    All ranks of the group make this call, and all get the same answer. The newcomers take the places of ranks that have
+    ended, whose numbers in the world they have from then on; the first rank of the group opens the door for them, which
+    stays open from one call to the next. The larger group has all members in the order of the world, and is the default
+    group if this one was; this one is used no more. `newcomers` of the larger group are its ranks that are new.
+
+    size: wait until the group has so many ranks, at most timeout_s (None: as long as calls of this group wait), and
+    then go on with those that have come. None: let in who is there, without waiting. door: the name of the job, for
+    `join`; None: what the environment says. Of these three, those of the first rank count.
+
+    Groups in which a rank has ended whose place is taken again can be used no more, not even by `shrink`. Raises
+    ArgumentError on all ranks where there is no name for the door or another process has it, and where ranks are alive
+    that are no members of the group; PeerGone, as other calls do; OutOfMemory.
+    """
+    group = group_or_default(group)
+    group.check_usable()
+    if group.world.span is not None:
+        raise ArgumentError(
+            f"group {group.name!r} belongs to a job on several hosts ({group.world.hosts.text}), which cannot grow: "
+            "go on with those who are there (see Group.shrink), or start the job anew from what has been saved"
+        )
+    admission = JoinAdmission(group, door, size, timeout_s) if group.rank == 0 else None
+    while True:
+        try:
+            said: list[Any] = [astuple(admission.decision()) if admission else None]
+        except BaseException as error:
+            _tell(group, error)
+            raise
+        broadcast_object_list(said, 0, group)
+        decision = Decision(*said[0])
+        if decision.refused:
+            raise ArgumentError(decision.refused)
+        if decision.full:
+            raise OutOfMemory(decision.full)
+        if decision.places and (memory := _make(group, admission, decision)) is not None:
+            return _enter(group, memory, decision)
+        if not decision.places and not decision.wait:
+            return group
+
+
+def _make(group: Group, admission: JoinAdmission | None, decision: Decision) -> SubArena | None:
+    """The memory of the larger group; None if nobody has been let in."""
+    try:
+        group.forsake(frozenset(decision.places))
+    except BaseException as error:
+        if admission is not None:
+            admission.give_up(decision)
+        _tell(group, error)
+        raise
+    return _follow(group, decision) if admission is None else _lead(group, admission, decision)
+
+
+def _lead(group: Group, admission: JoinAdmission, decision: Decision) -> SubArena | None:
+    """The part of the first rank: when all have left what it had lent, it lets the newcomers in."""
+    try:
+        barrier(group)
+        return admission.admit(decision)
+    except BaseException as error:
+        admission.give_up(decision)
+        _tell(group, error)
+        raise
+
+
+def _follow(group: Group, decision: Decision) -> SubArena | None:
+    """The part of every other rank: what comes of it, the first one says."""
+    failure: PeerError | WaitTimeout | None = None
+    try:
+        try:
+            barrier(group)
+        except (PeerError, WaitTimeout) as error:
+            failure = error  # but the first rank may have heard from all in time
+        start = _outcome(group, decision)
+    except BaseException as error:
+        if not isinstance(error, WaitTimeout):  # it goes, and may be a member of the larger group without knowing it
+            words = f"was interrupted by {type(error).__name__} in grow()"
+            group.world.host.arena.board(group.world.rank).set_gone(DepartureKind.RAISED, words)
+        raise
+    if start:
+        members, first = sorted({*group.world_ranks, *decision.places}), group.world_ranks[0]
+        mine = members.index(group.world.rank)
+        return group.world.host.lender.borrow(start, members, mine, members.index(first))
+    if failure is not None:
+        raise failure
+    return None
+
+
+def _outcome(group: Group, decision: Decision) -> int | None:
+    """Where the memory of the larger group begins; nothing, if nobody has been let in."""
+    board, began = group.world.host.arena.board(group.world_ranks[0]), time.monotonic()
+    while (start := board.growth(decision.number)) is None:
+        if group.liveness.left(0):
+            return board.growth(decision.number)  # it may have said it before it went
+        if time.monotonic() - began > group.timeout_s:
+            named = group.world_ranks if group.parent else ()
+            error = WaitTimeout("grow()", time.monotonic() - began, (0,), group.rank, "", named)
+            group.break_off(error)
+            raise error
+        time.sleep(_ASK_S)
+    return start
+
+
+def _tell(group: Group, error: BaseException) -> None:
+    """Let the others know that this rank does not go on."""
+    give_up(group, f"interrupted by {type(error).__name__}", "grow()")
+
+
+def _enter(group: Group, memory: SubArena, decision: Decision) -> Group:
+    """Use the larger group from now on."""
+    try:
+        larger = go_on(group, memory)
+        larger.newcomers = tuple(memory.members.index(place) for place in decision.places)
+        if group.world.door is not None and larger.rank > 0:
+            group.world.door.close()
+            group.world.door = None
+        until_all_are_in(larger, memory, "grow()")
+    except WaitTimeout:
+        raise  # the larger group is there, for its shrink() without those that are missing
+    except BaseException as error:
+        memory.board(memory.rank).set_gone(DepartureKind.RAISED, f"raised {type(error).__name__} in grow()")
+        raise
+    return larger

@@ -1,0 +1,135 @@
+"""Whole models in one call: broadcast their values, average their gradients, average their parameters.
+
+Each function first checks that all ranks' models have the same names, shapes and dtypes, and raises the same error on
+every rank if they do not. Parameters and buffers with several names are sent once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..base.errors import ArgumentError, DTypeError
+from ..base.records import digest
+from ..base.units import ranks_text
+from ..engine.tensors.plain import check_is_tensor
+from ..ranks.group.group import Group
+from ..ranks.group.initialize import group_or_default
+from .arguments import check_tensor, shape_name
+from .coalesced import all_reduce_coalesced, broadcast_coalesced
+from .collectives import all_gather, all_reduce
+from .dispatch import checking
+
+__all__ = ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"]
+
+_NO_GRADIENT, _GRADIENT, _SPARSE = 0, 1, 2
+
+
+def broadcast_module(model: torch.nn.Module, src: int = 0, group: Group | None = None) -> None:
+    """Copy the model's parameters and buffers, those of integers too, from rank `src` to all ranks, in place.
+
+    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first that does.
+    """
+    group = group_or_default(group)
+    state = {**_parameters(model, group, "broadcast_module"), **dict(model.named_buffers())}
+    broadcast_state_dict(state, src, group)
+
+
+def broadcast_state_dict(state: Mapping[str, torch.Tensor], src: int = 0, group: Group | None = None) -> None:
+    """Copy the tensors of a mapping such as `model.state_dict()` from rank `src` to all ranks, in place.
+
+    Tensors with several names are sent once. Raises ArgumentError, on every rank, if names, shapes or dtypes
+    differ; it names the first that does.
+    """
+    group = group_or_default(group)
+    broadcast_coalesced(_agreed(group, "broadcast", state), src, group)
+
+
+def average_parameters(model: torch.nn.Module, group: Group | None = None) -> None:
+    """Replace the model's parameters by their average over all ranks, in place. Buffers are not changed.
+
+    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first that does.
+    """
+    group = group_or_default(group)
+    all_reduce_coalesced(_agreed(group, "average", _parameters(model, group, "average_parameters")), "avg", group)
+
+
+def average_gradients(model: torch.nn.Module, group: Group | None = None) -> None:
+    """Replace the gradients of the model's parameters by their average over all ranks, in place.
+
+    Call it between backward() and step(). A parameter with a gradient on some ranks only counts as zero on the others
+    and has the average on all ranks afterwards; a parameter without a gradient on any rank keeps None.
+    Raises DTypeError, on every rank, for sparse gradients, and MismatchError if the models differ.
+    """
+    group = group_or_default(group)
+    parameters = _parameters(model, group, "average_gradients")
+    states = [_gradient_state(parameter) for parameter in parameters.values()]
+    anywhere = torch.tensor(states, dtype=torch.uint8, device="cpu")
+    all_reduce(anywhere, "max", group)
+    gradients = []
+    for (name, parameter), state in zip(parameters.items(), anywhere.tolist(), strict=True):
+        if state == _SPARSE:
+            raise DTypeError(
+                f"{name}: its gradient is sparse on some rank, and only dense ones are averaged; make its layer with "
+                "sparse=False, or set parameter.grad = parameter.grad.to_dense() on all ranks"
+            )
+        if state == _GRADIENT:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+    all_reduce_coalesced(gradients, "avg", group)
+
+
+def _parameters(model: torch.nn.Module, group: Group, call: str) -> dict[str, torch.Tensor]:
+    with checking(group, call):
+        if not isinstance(model, torch.nn.Module):
+            raise DTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+        return dict(model.named_parameters())
+
+
+def _gradient_state(parameter: torch.Tensor) -> int:
+    if parameter.grad is None:
+        return _NO_GRADIENT
+    return _GRADIENT if parameter.grad.layout is torch.strided else _SPARSE
+
+
+def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors, each once. Raises ArgumentError on every rank if names, shapes or dtypes differ between ranks."""
+    with checking(group, doing):
+        once: dict[tuple[object, ...], tuple[str, torch.Tensor]] = {}
+        for name, tensor in state.items():
+            once.setdefault(_identity(name, tensor), (name, tensor))
+    text = "\n".join(f"{shape_name(tensor)} {name}" for name, tensor in once.values()).encode()
+    mine = torch.tensor([digest(text) >> 1, len(text)], device="cpu")
+    all_of = [torch.empty_like(mine) for _ in range(group.size)]
+    all_gather(all_of, mine, group)
+    if not all(torch.equal(other, mine) for other in all_of):
+        texts = [torch.empty(int(other[1]), dtype=torch.uint8, device="cpu") for other in all_of]
+        all_gather(texts, torch.tensor(list(text), dtype=torch.uint8, device="cpu"), group)
+        raise ArgumentError(f"{doing}: {_difference([bytes(part.tolist()).decode() for part in texts])}")
+    return [tensor for _, tensor in once.values()]
+
+
+def _identity(name: str, tensor: Any) -> tuple[object, ...]:
+    """A key that is equal for two names of one tensor. Raises for what cannot be sent."""
+    check_is_tensor(name, tensor, "leave it out")
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ArgumentError(f"{name}: has no shape yet; call the model once on every rank, then try again")
+    check_tensor(name, tensor)
+    if not tensor.numel():
+        return (name,)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _difference(texts: list[str]) -> str:
+    """Describe the first line in which the ranks' texts differ, with the ranks that have each version."""
+    columns = [text.splitlines() for text in texts]
+    at = next(k for k in range(max(map(len, columns))) if len({tuple(lines[k : k + 1]) for lines in columns}) > 1)
+    versions: dict[str, list[int]] = {}
+    for rank, lines in enumerate(columns):
+        said = "nothing more" if at >= len(lines) else lines[at]
+        versions.setdefault(said, []).append(rank)
+    parts = [f"{said} on {ranks_text(ranks)}" for said, ranks in versions.items()]
+    return f"the ranks' tensors differ, first at number {at}: {'; '.join(parts)}. Build the same model on every rank"

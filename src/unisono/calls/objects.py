@@ -1,0 +1,248 @@
+"""Collectives of Python objects, with torch's names and argument order, built on the collectives of tensors.
+
+`codec` encodes the objects; bytes from a peer never run code here. See `calls.codec.encode` for the types that it
+knows. pickle=True, on every rank, sends any object that can be pickled: use it only with peers you trust.
+
+Each call has two steps. First, every rank announces how many bytes it sends, or why it cannot: an object that cannot be
+encoded and a wrong list are errors on every rank (PeerFailed, naming the rank, on the others), and the group can still
+be used. Then the bytes move. If a rank cannot decode an object, only that rank raises ArgumentError. Lists are filled
+completely or not at all.
+
+timeout_s: how long a rank waits for the others in each step; None: the group's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..base.errors import ArgumentError, PeerFailed, UnisonoError, UsageError
+from ..base.units import hints_timeout_s
+from ..ranks.failures.attend import caller
+from ..ranks.group.group import Group
+from ..ranks.group.initialize import group_or_default
+from .arguments import check_list, check_root
+from .codec import Buffer, decode, encode, to_tensor
+from .collectives import all_gather, all_gather_single, broadcast, gather, scatter
+from .dispatch import checking
+
+__all__ = ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"]
+
+Payload = list[Buffer]
+
+
+@hints_timeout_s
+def all_gather_object(
+    object_list: list[Any],
+    obj: Any,
+    group: Group | None = None,
+    *,
+    pickle: bool = False,
+    timeout_s: float | None = None,
+) -> None:
+    """Put `obj` of each rank r into object_list[r] of every rank.
+
+    object_list: one item per rank; all are replaced.
+    """
+    call = _Call("all_gather_object", group, pickle, timeout_s)
+
+    def prepare() -> list[Payload]:
+        check_list("object_list", object_list, call.group.size)
+        return [call.encoded("obj", obj)]
+
+    payloads, sizes = call.announce(prepare)
+    blocks = call.all_gather_bytes(payloads[0], sizes)
+    object_list[:] = [call.decoded(block, rank) for rank, block in enumerate(blocks)]
+
+
+@hints_timeout_s
+def gather_object(
+    obj: Any,
+    object_gather_list: list[Any] | None = None,
+    dst: int = 0,
+    group: Group | None = None,
+    *,
+    pickle: bool = False,
+    timeout_s: float | None = None,
+) -> None:
+    """Put `obj` of each rank r into object_gather_list[r] of rank `dst`.
+
+    object_gather_list: on `dst` one item per rank, all replaced; None elsewhere.
+    """
+    call = _Call("gather_object", group, pickle, timeout_s)
+    root = call.root("dst", dst)
+    is_root = call.group.rank == root
+
+    def prepare() -> list[Payload]:
+        if is_root:
+            check_list("object_gather_list", object_gather_list, call.group.size)
+        elif object_gather_list:
+            raise ArgumentError(f"object_gather_list: only rank {root} (dst) passes it; pass None here")
+        return [call.encoded("obj", obj)]
+
+    payloads, sizes = call.announce(prepare)
+    blocks = call.gather_bytes(payloads[0], sizes, root)
+    if object_gather_list is not None:
+        object_gather_list[:] = [call.decoded(block, rank) for rank, block in enumerate(blocks)]
+
+
+@hints_timeout_s
+def broadcast_object_list(
+    object_list: list[Any],
+    src: int = 0,
+    group: Group | None = None,
+    *,
+    pickle: bool = False,
+    timeout_s: float | None = None,
+) -> None:
+    """Replace the items of `object_list`, on every rank but `src`, by those of rank `src`.
+
+    object_list: of the same length on every rank; on `src` it is only read.
+    """
+    call = _Call("broadcast_object_list", group, pickle, timeout_s)
+    root = call.root("src", src)
+    is_root = call.group.rank == root
+
+    def prepare() -> list[Payload]:
+        check_list("object_list", object_list)
+        return [call.encoded("object_list", object_list)] if is_root else []
+
+    payloads, sizes = call.announce(prepare)
+    block = call.broadcast_bytes(payloads, sizes[root], root)
+    if is_root:
+        return
+    objects = call.decoded(block, root)
+    if len(objects) != len(object_list):
+        raise ArgumentError(
+            f"object_list: has {len(object_list)} places on rank {call.group.rank}, but rank {root} (src) sent "
+            f"{len(objects)} objects: pass lists of the same length on every rank"
+        )
+    object_list[:] = objects
+
+
+@hints_timeout_s
+def scatter_object_list(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    src: int = 0,
+    group: Group | None = None,
+    *,
+    pickle: bool = False,
+    timeout_s: float | None = None,
+) -> None:
+    """Put scatter_object_input_list[r] of rank `src` into scatter_object_output_list[0] of each rank r.
+
+    scatter_object_output_list: at least one item. scatter_object_input_list: on `src` one object per rank; ignored
+    elsewhere.
+    """
+    call = _Call("scatter_object_list", group, pickle, timeout_s)
+    root = call.root("src", src)
+
+    def prepare() -> list[Payload]:
+        check_list("scatter_object_output_list", scatter_object_output_list)
+        if not scatter_object_output_list:
+            raise ArgumentError("scatter_object_output_list: is empty; pass a list with a place for the object: [None]")
+        if call.group.rank != root:
+            return []
+        objects = check_list("scatter_object_input_list", scatter_object_input_list, call.group.size)
+        return [call.encoded(f"scatter_object_input_list[{rank}]", obj) for rank, obj in enumerate(objects)]
+
+    payloads, _ = call.announce(prepare)
+    block = call.scatter_bytes(payloads, root)
+    scatter_object_output_list[0] = call.decoded(block, root)
+
+
+class _Call:
+    """One rank's part of a call: the announcement, and collectives of payloads whose lengths differ."""
+
+    def __init__(self, name: str, group: Group | None, pickle: bool, timeout_s: float | None) -> None:
+        self.name, self.group = name, group_or_default(group)
+        self.pickle, self.timeout_s = pickle, timeout_s
+
+    def root(self, argument: str, rank: int) -> int:
+        """The root, if it is a rank of the group."""
+        with checking(self.group, self.name):
+            return check_root(argument, rank, self.group)
+
+    def encoded(self, argument: str, obj: object) -> Payload:
+        """The payload of an object. argument: what errors call it."""
+        try:
+            return encode(obj, pickle=self.pickle)
+        except UsageError as error:
+            raise type(error)(f"{argument}: {error}") from error
+
+    def announce(self, prepare: Callable[[], list[Payload]]) -> tuple[list[Payload], list[int]]:
+        """The payloads of this rank, and for every rank the bytes of its longest payload.
+
+        If `prepare` raises on a rank, this raises on all.
+        """
+        payloads: list[Payload] = []
+        failure: Exception | None = None
+        try:
+            payloads = prepare()
+        except Exception as error:  # noqa: BLE001  raised below, once the others know
+            failure = error
+        text = f"{type(failure).__name__}: {failure}".encode(errors="backslashreplace") if failure else b""
+        sizes = torch.empty(self.group.size, dtype=torch.int64, device="cpu")
+        mine = sizes[self.group.rank].fill_(max(map(_length, payloads), default=0))
+        if failure:
+            mine.fill_(-len(text))  # below 0: the length of an error's text
+        all_gather_single(sizes, mine, self.group, timeout_s=self.timeout_s)
+        lengths: list[int] = sizes.tolist()
+        failed = [rank for rank, length in enumerate(lengths) if length < 0]
+        if failed:
+            texts = self.all_gather_bytes([text], [max(0, -length) for length in lengths])
+            if failure:
+                raise failure
+            reason = str(texts[failed[0]], "utf-8")
+            raise PeerFailed(failed[0], reason, self.group.rank, f"{self.name} ({caller()})")
+        return payloads, lengths
+
+    def all_gather_bytes(self, payload: Payload, sizes: Sequence[int]) -> list[memoryview]:
+        """The payloads of all ranks; that of rank r has sizes[r] bytes."""
+        mine = to_tensor(payload)
+        blocks = [mine if rank == self.group.rank else _empty(size) for rank, size in enumerate(sizes)]
+        all_gather(blocks, mine, self.group, timeout_s=self.timeout_s)
+        return [_bytes(block) for block in blocks]
+
+    def gather_bytes(self, payload: Payload, sizes: Sequence[int], dst: int) -> list[memoryview]:
+        """The payloads of all ranks on rank `dst`, none elsewhere; that of rank r has sizes[r] bytes."""
+        mine = to_tensor(payload)
+        if self.group.rank != dst:
+            gather(mine, None, dst, self.group, timeout_s=self.timeout_s)
+            return []
+        blocks = [mine if rank == dst else _empty(size) for rank, size in enumerate(sizes)]
+        gather(mine, blocks, dst, self.group, timeout_s=self.timeout_s)
+        return [_bytes(block) for block in blocks]
+
+    def broadcast_bytes(self, payloads: Sequence[Payload], size: int, src: int) -> memoryview:
+        """The payload of rank `src`, of `size` bytes; the others pass none."""
+        block = to_tensor(payloads[0]) if payloads else _empty(size)
+        broadcast(block, src, self.group, timeout_s=self.timeout_s)
+        return _bytes(block)
+
+    def scatter_bytes(self, payloads: Sequence[Payload], src: int) -> memoryview:
+        """This rank's payload from rank `src`; the others pass none."""
+        blocks = [to_tensor(payload) for payload in payloads]
+        return _bytes(scatter(None, blocks, src, self.group, timeout_s=self.timeout_s))
+
+    def decoded(self, data: memoryview, rank: int) -> Any:
+        """The object that a rank has sent. Raises ArgumentError if it cannot be decoded."""
+        try:
+            return decode(data, pickle=self.pickle)
+        except UnisonoError as error:
+            raise ArgumentError(f"{self.name}: what rank {rank} sent cannot be decoded here: {error}") from error
+
+
+def _length(payload: Payload) -> int:
+    return sum(map(len, payload))
+
+
+def _empty(nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+
+
+def _bytes(block: torch.Tensor) -> memoryview:
+    return block.numpy().data

@@ -1,0 +1,26 @@
+"""Point-to-point calls, with torch's names and argument order, for CPU tensors of any dtype, shape and layout.
+
+A message is a tensor with a tag, from one rank of a group to another or to itself. A receive takes the first message
+with exactly its tag; messages of one sender and one tag are received in the order in which they were sent. Dtype and
+number of elements must be the same on both sides, otherwise the receiver raises MessageMismatch. These calls have no
+place in the order of the group's collectives, and several threads may make them.
+
+A send returns when its tensor may change again, which may be before the message is received: short messages wait in
+shared memory, so that a rank may end after its last send. Two ranks that both send first always go on, since a waiting
+rank takes in what it is sent. A dead peer raises PeerGone, a late one WaitTimeout after `timeout_s` seconds (the
+group's default: 300), and one that has failed in a collective of the group, so that it refuses all calls, PeerFailed.
+Neither these errors nor Ctrl-C in a waiting call end the group: the message of a cancelled receive goes to the next
+one, and a cancelled send that had begun goes on in the background. `group.abort()` ends all calls, and the group.
+
+A call passes these files: `send_recv` → `checked_requests` (checks) → `progress_engine` (waiting; the thread for
+`isend` and `irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).
+"""
+
+from .message_work import Transfer
+from .object_messages import recv_object_list, send_object_list
+from .send_recv import P2POp, batch_isend_irecv, irecv, isend, recv, send, sendrecv
+
+__all__ = [
+    "P2POp", "Transfer", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",
+    "sendrecv",
+]  # fmt: skip

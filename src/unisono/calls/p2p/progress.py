@@ -1,0 +1,242 @@
+"""The progress loop of a group: it moves the messages of all requests while a thread waits for one of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ...base.errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, PeerGone
+from ...base.records import Departure, DepartureKind, GivenUp
+from ...engine.mailbox import ANY_SOURCE, CarrierStreams, FarPeers, Mailbox, MessageRequest, Receive, Send
+from ...engine.process.nested import check_nested, holds
+from ...ranks.elastic.survivors import check_left_out
+from ...ranks.failures.abort import check_abort, give_up
+from ...ranks.failures.stall import Stall
+from ...ranks.group.group import Group
+
+__all__ = ["ProgressLoop"]
+
+Result = TypeVar("Result")
+
+_LAST_NEWS_S = 0.5
+"""How long nothing has come from a rank on another host that has gone or failed, before what it had sent is believed to
+be there."""
+_CARRIER_S = 0.001
+"""How often a carrier is called that has no thread of its own."""
+_CUT_S = 2.0
+"""How long a connection has been lost before it stands for a rank of which nobody has said that it has gone."""
+_ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
+
+
+class ProgressLoop:
+    """Starts, advances, awaits and cancels the requests of one group.
+
+    Any waiting thread runs the loop for all requests of the group, then sleeps until a ring changes. A lock lets one
+    thread at a time use the mailbox; sleeping needs none. `call`, in all methods, makes the text that errors show.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = weakref.ref(group)  # the group holds this: a cycle would leave both to the garbage collector
+        self._world_ranks = group.world_ranks if group.parent is not None else ()
+        arena, config = group.host.arena, group.host.config
+        self._look_up_s = config.look_up_s
+        spins = config.spins if arena.neighbours <= len(os.sched_getaffinity(0)) else 0
+        host, far = group.host, _far_peers(group)
+        self._mailbox = Mailbox(arena, host.heap, group.rank, spins, self._world_ranks, far, host.messages)
+        self._poller = self._mailbox.poller
+        calls_carrier = group.span is not None and not group.span.carrier.own_thread
+        self._most_nap_s = _CARRIER_S if calls_carrier else self._look_up_s
+        self._noticed_at: dict[int, float] = {}
+        """When this rank found first that one on another host has gone or failed."""
+        self._mailbox_lock = threading.Lock()
+
+    @property
+    def group(self) -> Group:
+        """The group. Raises NotInitialized if nobody holds it any more."""
+        group = self._group()
+        if group is None:
+            raise NotInitialized("the group of this call has been dropped; call unisono.new_group() for a new one")
+        return group
+
+    def start(self, request: MessageRequest) -> bool:
+        """Start a request; True if it is done already. Raises OutOfMemory."""
+        self._locked(self._mailbox.submit, request)
+        return request.done
+
+    def advance(self, request: MessageRequest) -> bool:
+        """Move messages, of all requests, until this one is done or nothing is left to move; True if it is done."""
+        return self._locked(self._advance, request)
+
+    def cancel(self, request: MessageRequest) -> Send | None:
+        """Take a request out, unless it is done; see `Mailbox.cancel` for what is returned."""
+        return self._locked(self._mailbox.cancel, request)
+
+    def fail(self, request: MessageRequest, error: PeerError) -> Send | None:
+        """End a request with an error, unless it is done; see `Mailbox.cancel` for what is returned."""
+        return self._locked(lambda request: self._mailbox.fail(request, error), request)
+
+    def wait(self, request: MessageRequest, call: Callable[[], str], timeout_s: float | None = None) -> None:
+        """Return when a request is done. Raises WaitTimeout after timeout_s (None: the group's) and lets it go on."""
+        began = changed_at = time.monotonic()
+        allowed_s = self.group.timeout_s if timeout_s is None else timeout_s
+        check_at = began + self._look_up_s
+        stall: Stall | None = None
+        try:
+            while True:
+                wakeups = self._poller.wakeups
+                if self.advance(request):
+                    return
+                now = time.monotonic()
+                limit_s = min(self._most_nap_s, max(0.0, began + allowed_s - now))
+                changed = self._poller.wait(wakeups, now - changed_at, limit_s)
+                now = time.monotonic()
+                if changed:
+                    changed_at = now
+                if now > check_at or now - began >= allowed_s:
+                    check_at = now + self._look_up_s
+                    if self.check_peers(request, call):
+                        return
+                    stall = stall or Stall(self.group, call(), any_of=True)
+                    needed = self._needed(request, self.group)
+                    if now - began >= allowed_s:
+                        raise stall.late(needed, now - began, self._said(request, needed))
+                    stall.look(needed, now - began)
+        except PeerFailed as error:
+            if not error.call:  # it stands for all calls of a group that another thread of this rank has aborted
+                check_abort(self.group, call)
+            raise
+        finally:
+            if stall is not None:
+                stall.end()
+
+    def check_peers(self, request: MessageRequest, call: Callable[[], str], *, awaited: bool = True) -> bool:
+        """Fail a request with a PeerError if no rank that it needs can serve it any more; True if it is done.
+
+        awaited: a thread does nothing but wait for it. Otherwise this rank itself may still send what it is for.
+        Raises PeerFailed if the group has been aborted.
+        """
+        group = self.group
+        check_abort(group, call)
+        self._locked(self._mailbox.log_waiting, request)
+        if group.span is not None:
+            group.span.ask()
+            self._locked(lambda _: self._mailbox.listen_to_all(), request)
+        lost = self._lost(request, group, awaited)
+        if lost is None or self.advance(request):  # what a rank sent before it went can still be received
+            return request.done
+        check_left_out(group)
+        self.fail(request, self._error(*lost, call()))
+        return True
+
+    def _locked(self, action: Callable[[MessageRequest], Result], request: MessageRequest) -> Result:
+        """Use the mailbox, then call `on_done` of the requests that have finished meanwhile."""
+        result, finished = self._use(action, request)
+        for done in finished:
+            if done.on_done is not None:
+                on_done, done.on_done = done.on_done, None
+                on_done()
+        return result
+
+    @holds("self")
+    def _use(
+        self, action: Callable[[MessageRequest], Result], request: MessageRequest
+    ) -> tuple[Result, list[MessageRequest]]:
+        """Use the mailbox. Returns the requests that have finished meanwhile, too."""
+        group = self.group
+        if self._mailbox_lock.locked():
+            check_nested(self, f"the messages of {group}")
+        with self._mailbox_lock:
+            group.check_usable()
+            try:
+                result = action(request)
+            except OutOfMemory:
+                raise  # before anything has moved
+            except BaseException as error:
+                # Such as Ctrl-C within a step: the mailbox and its rings may disagree about a message.
+                give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
+                raise
+            finished, self._mailbox.finished = self._mailbox.finished, []
+        return result, finished
+
+    def _advance(self, request: MessageRequest) -> bool:
+        while not request.done and self._mailbox.progress():
+            pass
+        return request.done
+
+    def _needed(self, request: MessageRequest, group: Group) -> list[int]:
+        """The peers that can serve a request; any one of them is enough. None, if only this rank itself can send it."""
+        message = request.message if isinstance(request, Receive) else None
+        if message is not None:
+            return [message.source]
+        ranks = range(group.size) if request.peer == ANY_SOURCE else [request.peer]
+        return [rank for rank in ranks if rank != group.rank]
+
+    def _lost(self, request: MessageRequest, group: Group, awaited: bool) -> tuple[int, Departure | GivenUp] | None:
+        """The rank that keeps a request from being served, and how it is gone or has failed; None if there is none.
+
+        Of several that could serve it, one that died or failed is enough; otherwise all of them must be gone.
+        """
+        ranks, went = self._needed(request, group), []
+        for rank in ranks:
+            how: Departure | GivenUp = group.liveness.gone(rank) or group.host.arena.board(rank).gave_up
+            if isinstance(how, GivenUp) and not how.number:
+                how = self._cut(rank) or how
+            # Who gave a call up refuses all later ones.
+            if (isinstance(how, Departure) or how.number) and not self._may_come(request, rank, how):
+                went.append((rank, how))
+        hopeless = len(went) == len(ranks) and (awaited or request.peer != ANY_SOURCE)
+        for rank, how in went:
+            if hopeless or isinstance(how, GivenUp) or not how.in_order:
+                return rank, how
+        return None
+
+    def _cut(self, rank: int) -> Departure | None:
+        """What there is to say of a rank that cannot be reached any more though nobody has said that it has gone."""
+        cut = self._mailbox.cut(rank)
+        if cut is None or time.monotonic() - cut[1] < _CUT_S:
+            return None
+        return Departure(DepartureKind.DIED, f"cannot be reached any more: {cut[0]}")
+
+    def _may_come(self, request: MessageRequest, rank: int, how: Departure | GivenUp) -> bool:
+        """May a message still be under way that a rank on another host sent before it went?"""
+        stream = self._mailbox.stream_from(rank)
+        if stream is None or stream.ended or stream.lost or not isinstance(request, Receive):
+            return False
+        if isinstance(how, Departure) and how.how in (DepartureKind.DIED, DepartureKind.ABANDONED):
+            return False
+        now = time.monotonic()
+        return now - max(stream.news_at, self._noticed_at.setdefault(rank, now)) < _LAST_NEWS_S
+
+    def _said(self, request: MessageRequest, ranks: Sequence[int]) -> str:
+        """What these ranks have sent that a receive does not take, in words. No ranks: only this one can send it."""
+        if not isinstance(request, Receive):
+            return ""
+        alone = "" if ranks else _ALONE
+        ranks = ranks or [self.group.rank]
+        tags = self._locked(lambda _: {rank: self._mailbox.unexpected_tags(rank) for rank in ranks}, request)
+        sent = [f" Rank {rank} has sent tag {', '.join(map(str, tags[rank]))}." for rank in ranks if tags[rank]]
+        return "".join([alone, *sent])
+
+    def _error(self, rank: int, how: Departure | GivenUp, call: str) -> PeerError:
+        group = self.group
+        if isinstance(how, GivenUp):
+            words = f"gave up group {group.name!r}: {how.reason}"
+            return PeerFailed(rank, words, group.rank, call, self._world_ranks, whole=True)
+        pid = group.host.arena.board(rank).pid
+        if group.span is not None and rank not in group.span.here:
+            how = group.span.explain(how)
+        return PeerGone(rank, pid, how, group.rank, call, self._world_ranks, others=True)
+
+
+def _far_peers(group: Group) -> FarPeers | None:
+    """The members on other hosts; None: there is none."""
+    world_span = group.world.span
+    if group.span is None or world_span is None:
+        return None
+    far = frozenset(range(group.size)) - set(group.span.hosts.beside(group.rank))
+    traffic = world_span.resources.setdefault(CarrierStreams, CarrierStreams(world_span.carrier))
+    return FarPeers(group.rank, far, group.world_ranks, group.span.gid, traffic)

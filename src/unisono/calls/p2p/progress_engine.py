@@ -1,0 +1,215 @@
+"""The progress engine of a group: the progress loop, and a thread that runs it for requests nobody waits for."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+import torch
+
+from ...base.errors import PeerFailed, WaitTimeout
+from ...base.records import DepartureKind
+from ...engine.mailbox import CarrierStreams, MessageRequest, Send
+from ...ranks.failures.abort import check_abort
+from ...ranks.group.group import Group
+from .progress import ProgressLoop
+
+__all__ = ["ProgressEngine", "progress_engine"]
+
+_GRACE_S = 0.001
+"""The thread leaves a new request alone for so long, as its owner mostly waits for it soon."""
+_WAITED_S = 0.003
+"""The thread naps like a caller who has waited for so long: for a tenth of a millisecond at first."""
+_CHECK_PEERS_S = 0.1
+"""How often the thread looks whether peers are still there."""
+_LAST_MESSAGES_S = 10.0
+"""How long the end of a world waits until what it has sent to other hosts has been received: after it, it is gone."""
+_IDLE_S = 1.0
+"""The thread ends after so long without a request."""
+
+
+class ProgressEngine(ProgressLoop):
+    """What the point-to-point calls of one group share. The thread runs only while requests are pending."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        if group.span is not None and group.world.progress_engine is None and group.parent is not None:
+            group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
+        # Requests that nobody may be waiting for, with their calls, and the group, which lives as long as they do.
+        self._pending: dict[MessageRequest, tuple[Callable[[], str], Group]] = {}
+        self._pending_lock = threading.RLock()  # a signal handler may interrupt who holds it, and make a call
+        self._no_news = threading.Lock()
+        """Held while there is nothing new for the thread. (An Event hangs if a signal handler sets it within `set`.)"""
+        self._no_news.acquire()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        _engines.add(self)
+
+    def complete(self, requests: Sequence[MessageRequest], call: Callable[[], str], timeout_s: float | None) -> None:
+        """Start requests, and return when all are done. If this raises, they have been cancelled.
+
+        Only the first may raise OutOfMemory: the others are receives.
+        """
+        waiting = [request for request in requests if not self.start(request)]
+        try:
+            for request in waiting:
+                self.wait(request, call, timeout_s)
+        except BaseException as error:
+            self._cancel_all(waiting, call())
+            if not (isinstance(error, WaitTimeout) and all(request.done for request in waiting)):  # done just now
+                raise
+        for request in requests:
+            if request.error is not None:
+                raise request.error
+
+    def begin(self, request: MessageRequest) -> bool:
+        """Start a request and move what can be moved now; True if it is done already."""
+        return self.start(request) or self.advance(request)
+
+    def finish_in_background(self, request: MessageRequest, call: Callable[[], str]) -> None:
+        """Let the thread finish a request. Its `on_done` must call `discard`."""
+        with self._pending_lock:
+            if request.done:
+                return
+            group = self.group
+            self._pending[request] = call, group
+            self._wake()
+            if self._thread is None:
+                name = f"unisono messages of {group.name}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    def discard(self, request: MessageRequest) -> None:
+        """Take a request that is done from the thread."""
+        with self._pending_lock:
+            self._pending.pop(request, None)
+
+    def close(self) -> None:
+        """After the group has been closed: let the thread fail the pending requests, then end it."""
+        until = time.monotonic() + _IDLE_S
+        while self._all_pending() and threading.current_thread() is not self._thread and time.monotonic() < until:
+            time.sleep(0.001)
+        self.stop()
+        self._leave_streams()
+
+    def stop(self) -> None:
+        """End the thread; requests that are still pending stay so."""
+        self._stopped = True
+        thread = self._thread
+        if thread is not None and thread.is_alive():  # it is not in a forked child
+            self._wake()
+            thread.join(_IDLE_S)
+
+    def _leave_streams(self) -> None:
+        """End the streams to other hosts; with the world, wait until what was sent has been received."""
+        group = self._group()
+        if group is None or group.span is None:
+            return
+        with self._mailbox_lock:
+            self._mailbox.leave()
+        if group.parent is None:
+            world, span, mine = group, group.span, group.host.arena.board(group.rank).gone
+            failed = mine is not None and mine.how in (DepartureKind.RAISED, DepartureKind.ABANDONED)
+
+            def gone(rank: int) -> bool:
+                span.ask()
+                return world.liveness.gone(rank) is not None
+
+            span.resources[CarrierStreams].close(0.0 if failed else _LAST_MESSAGES_S, gone)
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # it has been released already
+            self._no_news.release()
+
+    def interrupted(self, request: MessageRequest, call: str, error: BaseException) -> None:
+        """Cancel a request whose wait an exception has ended, such as Ctrl-C."""
+        group = self.group
+        if group.broken is None and not group.closed:
+            how = f"interrupted by {type(error).__name__}"
+            rest = self.fail(request, PeerFailed(group.rank, how, group.rank, call, self._world_ranks))
+            self._finish_rest(rest, call)
+
+    def _cancel_all(self, requests: Sequence[MessageRequest], call: str) -> None:
+        group = self.group
+        if group.broken is None and not group.closed:
+            for request in requests:
+                self._finish_rest(self.cancel(request), call)
+
+    def _finish_rest(self, rest: Send | None, call: str) -> None:
+        """Let the thread finish a send that was cancelled after it had begun."""
+        if rest is not None:
+            rest.on_done = partial(self.discard, rest)
+            self.finish_in_background(rest, call.__str__)
+
+    def _run(self) -> None:
+        torch.set_grad_enabled(False)
+        while not self._stopped:
+            news = self._no_news.acquire(timeout=_IDLE_S)
+            if news:
+                time.sleep(_GRACE_S)
+                self._finish_pending()
+            with self._pending_lock:
+                if not self._pending and not news:
+                    self._thread = None
+                    return
+
+    def _finish_pending(self) -> None:
+        """Run the progress loop until no request is pending."""
+        changed_at = look_at = check_at = time.monotonic()
+        try:
+            while (pending := self._all_pending()) and not self._stopped:
+                wakeups = self._poller.wakeups
+                if self.advance(next(iter(pending))):
+                    continue
+                now = time.monotonic()
+                if self._poller.wait(wakeups, now - changed_at + _WAITED_S, self._most_nap_s):
+                    changed_at = now
+                if now > look_at:
+                    look_at = now + self._look_up_s
+                    check_abort(self.group, str)
+                if now > check_at:
+                    check_at = now + _CHECK_PEERS_S
+                    for request, (call, _) in pending.items():
+                        self.check_peers(request, call, awaited=False)
+        except Exception as error:  # noqa: BLE001  the group cannot be used any more: all its requests fail
+            for request, (_, group) in self._all_pending().items():
+                if not request.done:
+                    request.done, request.error = True, group.broken or error
+                    if request.on_done is not None:
+                        request.on_done()
+
+    def _all_pending(self) -> dict[MessageRequest, tuple[Callable[[], str], Group]]:
+        with self._pending_lock:
+            return dict(self._pending)
+
+
+def progress_engine(group: Group) -> ProgressEngine:
+    """The progress engine of a group, made on the first call."""
+    engine = group.progress_engine
+    if not isinstance(engine, ProgressEngine):
+        with _making:
+            group.check_usable()
+            engine = group.progress_engine
+            if not isinstance(engine, ProgressEngine):
+                made = ProgressEngine(group)
+                engine = group.progress_engine
+                if not isinstance(engine, ProgressEngine):  # no signal handler has made one meanwhile
+                    engine = group.progress_engine = made
+    return engine
+
+
+_making = threading.RLock()
+_engines: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    for engine in list(_engines):
+        engine.stop()
+
+
+atexit.register(_stop_all)  # a daemon thread must not touch shared memory while the interpreter shuts down

@@ -1,0 +1,148 @@
+"""Send and receive: blocking, asynchronous, and several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import overload
+
+import torch
+
+from ...base.errors import ArgumentError, DTypeError
+from ...ranks.failures.attend import caller
+from ...ranks.group.group import Group
+from ...ranks.group.initialize import group_or_default
+from ..arguments import check_apart, shape_name
+from .checked_requests import check_receive, check_send, receive_request, receive_text, send_request, send_text
+from .message_work import Transfer
+from .progress_engine import progress_engine
+
+__all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send", "sendrecv"]
+
+
+def send(
+    tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
+) -> None:
+    """Send a tensor to rank `dst`, which may be this one. Returns when the tensor may change again.
+
+    tensor: any shape, dtype and layout. tag: 0 to 2**63 - 1. A short message waits in shared memory until it is
+    received; a long one needs the receiver. Raises PeerGone, WaitTimeout, OutOfMemory.
+    """
+    group = group_or_default(group)
+    request = send_request(tensor, dst, group, tag)
+    progress_engine(group).complete([request], lambda: f"{send_text(tensor, dst, tag)} ({caller()})", timeout_s)
+
+
+@overload
+def recv(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: Group | None = None,
+    tag: int = 0,
+    *,
+    timeout_s: float | None = None,
+) -> int:
+    """Receive into a tensor; returns the source."""
+
+
+@overload
+def recv(
+    tensor: None = None,
+    src: int | None = None,
+    group: Group | None = None,
+    tag: int = 0,
+    *,
+    timeout_s: float | None = None,
+) -> torch.Tensor:
+    """Receive into a new tensor; returns it."""
+
+
+def recv(
+    tensor: torch.Tensor | None = None,
+    src: int | None = None,
+    group: Group | None = None,
+    tag: int = 0,
+    *,
+    timeout_s: float | None = None,
+) -> int | torch.Tensor:
+    """Receive a tensor from rank `src`, or from the rank that was first to send one with this tag; returns the source.
+
+    tensor: written; of any shape and layout, with the sender's dtype and number of elements. None: returns a new tensor
+    like the sender's; `irecv(None, ...).source_rank()` tells its source. Raises MessageMismatch, PeerGone, WaitTimeout.
+    """
+    group = group_or_default(group)
+    request = receive_request(tensor, src, group, tag)
+    progress_engine(group).complete([request], lambda: f"{receive_text(tensor, src, tag)} ({caller()})", timeout_s)
+    received = request.tensor
+    return request.source if tensor is not None or received is None else received
+
+
+def isend(
+    tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
+) -> Transfer:
+    """Start a `send`; the tensor must not change until the Transfer's `wait` has returned."""
+    group = group_or_default(group)
+    request = send_request(tensor, dst, group, tag)
+    return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", timeout_s)
+
+
+def irecv(
+    tensor: torch.Tensor | None = None,
+    src: int | None = None,
+    group: Group | None = None,
+    tag: int = 0,
+    *,
+    timeout_s: float | None = None,
+) -> Transfer:
+    """Start a `recv`. The Transfer's `result()` is the tensor, its `source_rank()` the sender."""
+    group = group_or_default(group)
+    request = receive_request(tensor, src, group, tag)
+    return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s)
+
+
+def sendrecv(
+    send_tensor: torch.Tensor,
+    dst: int,
+    recv_tensor: torch.Tensor,
+    src: int | None = None,
+    group: Group | None = None,
+    tag: int = 0,
+    *,
+    timeout_s: float | None = None,
+) -> int:
+    """Send a tensor to `dst` while receiving another from `src`; returns the source. The two share no memory."""
+    group = group_or_default(group)
+    receive, request = receive_request(recv_tensor, src, group, tag), send_request(send_tensor, dst, group, tag)
+    check_apart([recv_tensor], send_tensor, None)
+
+    def call() -> str:
+        return f"sendrecv({shape_name(send_tensor)}, dst={dst}, {shape_name(recv_tensor)}, src={src}, tag={tag})"
+
+    progress_engine(group).complete([request, receive], lambda: f"{call()} ({caller()})", timeout_s)
+    return receive.source
+
+
+class P2POp:
+    """One operation of `batch_isend_irecv`: op is `isend` to the peer, or `irecv` from it.
+
+    Raises ArgumentError or DTypeError for arguments that the operation would refuse.
+    """
+
+    def __init__(
+        self, op: Callable[..., Transfer], tensor: torch.Tensor, peer: int, group: Group | None = None, tag: int = 0
+    ) -> None:
+        group = group_or_default(group)
+        if op is isend:
+            check_send(tensor, peer, group, tag)
+        elif op is irecv:
+            check_receive(tensor, peer, group, tag)
+        else:
+            raise ArgumentError(f"op: expected unisono's isend or irecv, got {op!r}")
+        self.op, self.tensor, self.peer, self.group, self.tag = op, tensor, peer, group, tag
+
+
+def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None = None) -> list[Transfer]:
+    """Start all operations, in this order, and return a Transfer for each. The peers may use any order."""
+    for k, op in enumerate(p2p_op_list):
+        if not isinstance(op, P2POp):
+            raise DTypeError(f"p2p_op_list[{k}]: expected a P2POp, got {type(op).__name__}")
+    return [op.op(op.tensor, op.peer, op.group, op.tag, timeout_s=timeout_s) for op in p2p_op_list]

@@ -1,0 +1,68 @@
+"""`tracing`: keep all calls of a part of a program, for Perfetto."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ..engine.compile.plan import Plan
+from ..engine.compile.program import PlanWord
+from ..engine.logs.plan_registry import PlanNote
+from ..engine.logs.program_rows import program_rows
+from ..observe.traces.recording import Recording, record
+from ..ranks.group.group import Group
+from ..ranks.group.initialize import group_or_default
+from .dispatch.over_hosts.hosts_plan import SpanPlan
+
+__all__ = ["tracing"]
+
+
+@contextmanager
+def tracing(folder: str | PathLike[str], group: Any = None, *, rounds: bool = False) -> Iterator[None]:
+    """Keep all calls that this rank makes meanwhile, in all its groups, in files of this folder.
+
+    The last rank that leaves makes one file of all, `unisono-JOB.json`, which Perfetto (ui.perfetto.dev) and
+    chrome://tracing open; `unisono trace FOLDER` prints a report. Hosts that do not share the folder make one each;
+    `unisono trace FOLDER FOLDER` makes one of all. Ranks do not wait for each other here. What was started with
+    UNISONO_TRACE is traced already, there; so this does nothing.
+
+    group: any group of the job; None: the default group. rounds: also when the rounds of each call began and ended on
+    this rank, and for whom it waited in them; calls take a little longer. Raises NotInitialized if there is none.
+    """
+    world = group_or_default(group).world
+    recording = record(world.host, Path(folder), world.span.recorded_at if world.span else None, rounds=rounds)
+    if recording is None:
+        yield
+        return
+    try:
+        for one in world.all_of_it:
+            _follow(recording, one)
+        yield
+    finally:
+        if not world.closed:
+            for one in world.all_of_it:
+                with one.lock:
+                    recording.stop(one.host)
+                    one.run = one.host.run
+            recording.close()
+
+
+def _follow(recording: Recording, group: Group) -> None:
+    with group.lock:
+        known = {int(plan.words[PlanWord.NOTE]): _note(plan, recording) for plan in group.plans.values()}
+        over_hosts = (
+            [plan for plan in group.span.resources.values() if isinstance(plan, SpanPlan)] if group.span else []
+        )
+        known |= {
+            plan.note: PlanNote(plan.record, plan.nbytes, plan.rows if recording.rounds else ()) for plan in over_hosts
+        }
+        recording.keep_earlier(known)
+        recording.follow(group.host, group.name, group.span.gid if group.span else 0)
+        group.run = group.host.run
+
+
+def _note(plan: Plan, recording: Recording) -> PlanNote:
+    return PlanNote(plan.record, plan.nbytes, program_rows(plan.program) if recording.rounds else ())

@@ -1,0 +1,253 @@
+"""Asynchronous calls: `Work`, the caller's handle, and `Worker`, the thread that runs a group's calls in order."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from ..base.errors import WaitTimeout
+from ..base.units import seconds
+from ..engine.process.nested import check_nested
+from ..ranks.failures.abort import give_up
+from ..ranks.failures.stall import AWAITED, missing_in_background
+from ..ranks.group.group import Group
+
+__all__ = ["FinishedWork", "Work", "Worker"]
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+_LOOK_UP_S = 0.05
+"""How long a thread waits at a time: a signal that comes just before it begins to wait does not wake it."""
+
+
+class _Latch:
+    """An event that is set once. Takes no lock: a signal handler that waits may have interrupted whoever holds it."""
+
+    __slots__ = ("_set", "_waiting")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiting: list[threading.Lock] = []  # one for each thread that waits, which is released once
+
+    def set(self) -> None:
+        self._set = True
+        while self._waiting:
+            with suppress(IndexError):  # that thread has just run out of time
+                self._waiting.pop().release()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._set:
+            until = math.inf if timeout is None else time.monotonic() + timeout
+            lock = threading.Lock()
+            lock.acquire()
+            self._waiting.append(lock)
+            while not self._set and (left_s := until - time.monotonic()) > 0.0:
+                lock.acquire(timeout=min(left_s, _LOOK_UP_S))
+            with suppress(ValueError):  # `set` has taken it
+                self._waiting.remove(lock)
+        return self._set
+
+
+class Work(Generic[Result_co]):
+    """A call in the background. Its tensors must not be read or written until `wait` has returned."""
+
+    _future: torch.futures.Future[Any] | None = None
+    _group: weakref.ref[Group] | None = None
+
+    def __init__(self, call: object, group: Group | None = None) -> None:
+        self._call = call
+        if group is not None:
+            self._group = weakref.ref(group)
+        self._done = _Latch()
+        self._exception: BaseException | None = None
+        self._result: Any = None
+        self._completes = threading.Lock()
+        """Acquired, for good, by who completes the future."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the call has ended. Returns True, or raises the call's error.
+
+        timeout: seconds to wait; then raises WaitTimeout, which names the ranks that the call waits for, as far as it
+        has found out by then, and the call goes on. None: no limit but the call's own.
+        Ctrl-C gives the group up, as in a call that is not asynchronous: its other ranks raise PeerFailed.
+        """
+        timeout = None if timeout is None else seconds(timeout)
+        if not self._done.is_set():
+            self._check_nested()
+            try:
+                late = self._late_after(timeout)
+            except BaseException as error:
+                if not self._done.is_set():
+                    self._interrupted(error)
+                raise
+            if late is not None:
+                raise late
+        if self._exception is not None:
+            raise self._exception
+        return True
+
+    def _late_after(self, timeout: float | None) -> WaitTimeout | None:
+        """Wait; the error, if the call has not ended in this time."""
+        AWAITED.append(None)
+        try:
+            if self._done.wait(timeout):
+                return None
+            group = None if self._group is None else self._group()
+            missing = () if group is None else missing_in_background(group)
+        finally:
+            AWAITED.pop()
+        call, details = str(self._call), " It goes on in the background."
+        if group is None or not missing:
+            return WaitTimeout(call, timeout or 0.0, (), details=details)
+        world_ranks = group.world_ranks if group.parent else ()
+        return WaitTimeout(call, timeout or 0.0, missing, group.rank, details, world_ranks)
+
+    def result(self, timeout: float | None = None) -> Result_co:
+        """Wait, then return the call's output: a tensor, a list of tensors, or None if it has none."""
+        self.wait(timeout)
+        result: Result_co = self._result
+        return result
+
+    def is_completed(self) -> bool:
+        """Has the call ended, with or without an error?"""
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Has the call ended without an error?"""
+        return self._done.is_set() and self._exception is None
+
+    def exception(self) -> BaseException | None:
+        """The call's error, or None."""
+        return self._exception
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that completes when the call ends, with its result or its error."""
+        future: torch.futures.Future[Any] | None = self._future
+        if future is None:
+            future = vars(self).setdefault("_future", torch.futures.Future())
+            if self._done.is_set():
+                self._complete(future)
+        return future
+
+    def _finish(self, exception: BaseException | None, result: Any = None) -> None:
+        self._exception, self._result = exception, result
+        self._done.set()
+        if self._future is not None:
+            self._complete(self._future)
+
+    def _complete(self, future: torch.futures.Future[Any]) -> None:
+        if not self._completes.acquire(blocking=False):
+            return
+        if self._exception is None:
+            future.set_result(self._result)
+        else:
+            future.set_exception(self._exception)
+
+    def _check_nested(self) -> None:
+        """Raise NestedCall if this call can only end after another one, in which this very thread is."""
+        group = None if self._group is None else self._group()
+        if group is not None:
+            check_nested(group, str(group))
+
+    def _interrupted(self, error: BaseException) -> None:
+        """An exception, such as Ctrl-C, has ended a wait for this call."""
+        group = None if self._group is None else self._group()
+        if group is not None:
+            give_up(group, f"interrupted by {type(error).__name__}", str(self._call))
+
+
+class FinishedWork(Work[Result_co]):
+    """A call that was over when it returned."""
+
+    _exception: BaseException | None = None
+    _done = _Latch()
+    _done.set()
+
+    def __init__(self, result: Any) -> None:  # does less than the base class, as each small call makes one
+        self._result = result
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return True."""
+        if timeout is not None:
+            seconds(timeout)
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that is complete."""
+        if self._future is None:
+            future: torch.futures.Future[Any] = torch.futures.Future()
+            future.set_result(self._result)
+            self._future = future
+        return self._future
+
+
+class Worker:
+    """The thread of a group that runs its asynchronous calls in order, and the callbacks of their futures.
+
+    A call that a callback makes runs at once, before queued calls. A callback runs on this thread, or, if its call has
+    ended already, at once on the thread that adds it. So the order of calls is the same on every rank, if each callback
+    is added before the next call is made.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = weakref.ref(group)
+        self._queue: queue.SimpleQueue[tuple[Work[Any], Callable[[], Any], _Latch] | None] = queue.SimpleQueue()
+        self._last = _Latch()  # set when the latest call and its callbacks have ended
+        self._last.set()
+        self._thread = threading.Thread(target=self._loop, name=f"unisono {group.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Are there calls or callbacks that have not ended? False on this thread, for calls from callbacks."""
+        return not self._last.is_set() and not self.is_this_thread
+
+    @property
+    def is_this_thread(self) -> bool:
+        """Does the caller run on this thread?"""
+        return threading.current_thread() is self._thread
+
+    def submit(self, call: object, action: Callable[[], Any]) -> Work[Any]:
+        """Run the action after all earlier ones; on this thread (from a callback), at once."""
+        work: Work[Any] = Work(call, self._group())
+        if self.is_this_thread:
+            _perform(work, action)
+        else:
+            over = self._last = _Latch()
+            self._queue.put((work, action, over))
+        return work
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the thread after its calls. wait: return when it has ended."""
+        self._queue.put(None)
+        if wait and not self.is_this_thread:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        torch.set_grad_enabled(False)
+        while (item := self._queue.get()) is not None:
+            work, action, over = item
+            _perform(work, action)
+            over.set()
+            del item, work, action
+
+
+def _perform(work: Work[Any], action: Callable[[], Any]) -> None:
+    """Run the action, and give the work its result or error."""
+    try:
+        result = action()
+    except BaseException as error:  # noqa: BLE001  it reaches the caller by wait()
+        work._finish(error)  # noqa: SLF001  the worker is the other half of Work
+    else:
+        work._finish(None, result)  # noqa: SLF001

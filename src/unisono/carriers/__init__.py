@@ -1,5 +1,0 @@
-"""Carriers: engines of others that move bytes between two ranks, and know nothing of collectives."""
-
-from .carrier import Carrier, Handle, Lost
-
-__all__ = ["Carrier", "Handle", "Lost"]

@@ -1,0 +1,139 @@
+"""A plan: a program bound to dtype, op and sizes, in the form that the kernel takes.
+
+Long tensors pass through the staging area in segments. A segment is the same slice of every block, cut into the chunks
+of the table. Short tensors are one segment; if the program allows it, signature and payload then share a cache line (a
+tag).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...base.config import Config
+from ...base.errors import AlgorithmError
+from ...base.records import CallRecord, digest
+from .program import CROSSED, MAPPED, PlanWord, Program, TagWord
+
+__all__ = ["Blocks", "Plan", "bind"]
+
+_LINE = 64
+_SMALLEST_SLOT = 4096
+_SEGMENTS = 8
+"""Where some ranks stage what others read, a call has so many segments, if they are not shorter than the configuration
+says: the readers idle while the first is staged. Two are worth it in any case: neither waits for a staging half to be
+read.
+"""
+
+
+class Blocks(NamedTuple):
+    """The blocks of a call: `length` elements each, of `item` bytes.
+
+    extents: the elements of each block (all_to_all: of each pair of ranks) if they differ; then `length` is the most.
+    in_list, out_list: is the address of the input, of the output, that of a table of block addresses?
+    """
+
+    length: int
+    item: int
+    extents: tuple[int, ...] | None = None
+    in_list: bool = False
+    out_list: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What `interpret.run` needs. address: of `words`, which point into the arrays of `kept`.
+
+    record: the call, for messages. program: what is bound. writes: does the call write this rank's output?
+    patience_ns: how long it waits for a peer on the caller's thread if it is asynchronous. why: the reason for its
+    algorithm.
+    """
+
+    address: int
+    record: CallRecord
+    words: npt.NDArray[np.int64]
+    kept: tuple[npt.NDArray[np.int64], ...]
+    signature: int
+    program: Program
+    writes: bool = True
+    patience_ns: int = 0
+    why: str = ""
+
+    @property
+    def gate_row(self) -> int:
+        """The index of the gate's row."""
+        return self.program.gate_row
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a block; of the largest if they differ."""
+        return int(self.words[PlanWord.TOTAL] * self.words[PlanWord.ITEM])
+
+    @property
+    def shared(self) -> bool:
+        """Do peers access this rank's tensors?"""
+        return bool(self.words[PlanWord.SHARED])
+
+    @property
+    def tag(self) -> bool:
+        """Do signature and payload share a cache line?"""
+        return bool(self.words[PlanWord.TAG])
+
+
+def bind(
+    program: Program, record: CallRecord, blocks: Blocks, kernels: tuple[int, int], half: int, config: Config
+) -> Plan:
+    """The plan for these blocks.
+
+    record: the call. The signature covers record, table, blocks and the settings that shape programs. kernels: the
+    addresses of the kernels for partial and for complete results. half: bytes of a staging half.
+    """
+    count, item = blocks.length, blocks.item
+    record = record._replace(algorithm=program.name, lowering=str(program.lowering))
+    # The signature does not cover in_list and out_list: ranks may differ in whether they pass lists or one tensor.
+    shaping = config.segment_bytes, config.one_way_segment_bytes, config.tag_bytes
+    agreed = record, program.table, count, item, blocks.extents, *shaping
+    align = max(1, _LINE // item)
+    chunk, segments = count, 1
+    if program.slots:
+        room = (half - _LINE) // program.slots // 128 * 128 - _LINE
+        if room < _LINE:
+            raise AlgorithmError(
+                f"{record}: {program.slots} staging slots do not fit into {half} bytes: use larger segments"
+            )
+        segment = config.segment_bytes
+        staged = count * item * program.slots // program.per_block
+        if program.one_way and staged > config.tag_bytes:
+            segment = min(segment, max(staged // _SEGMENTS, min(staged // 2, config.one_way_segment_bytes)))
+        most = min(room, max(_SMALLEST_SLOT, segment // program.slots // 128 * 128)) // item
+        segments = max(1, -(-count // (most // align * align * program.per_block)))
+        chunk = -(-count // (segments * program.per_block))
+    chunk = -(-max(1, chunk) // align) * align
+    tag = program.one_post and segments == 1 and count * item * program.slots <= config.tag_bytes
+    rows, refs = np.ascontiguousarray(program.rows), np.ascontiguousarray(program.refs)
+    extents = np.array(() if blocks.extents is None else blocks.extents, np.int64)
+    words = np.zeros(PlanWord.WORDS, np.int64)
+    words[PlanWord.NROWS] = len(rows)
+    words[PlanWord.ROWS] = rows.ctypes.data
+    words[PlanWord.REFS] = refs.ctypes.data
+    words[PlanWord.TOTAL] = count
+    words[PlanWord.PIECE] = chunk
+    words[PlanWord.PER_BLOCK] = program.per_block
+    words[PlanWord.ITEM] = item
+    words[PlanWord.ALIGN] = align
+    words[PlanWord.COMBINE], words[PlanWord.FINISH] = kernels
+    words[PlanWord.SLOT_BYTES] = -(-chunk * item // _LINE) * _LINE + (0 if tag else _LINE)
+    words[PlanWord.TAG] = tag
+    words[PlanWord.BASE] = 8 * TagWord.WORDS if tag else _LINE
+    words[PlanWord.READERS] = program.reader_flags.ctypes.data if program.readers else 0
+    words[PlanWord.SIGNATURE] = signature = np.uint64(digest(*agreed) or 1).astype(np.int64)
+    words[PlanWord.GATE_STEP] = program.gate_step
+    if program.lowering.zero_copy:
+        words[PlanWord.SHARED] = CROSSED if program.lowering.cross_memory else MAPPED
+    words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
+    words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
+    words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
+    return Plan(words.ctypes.data, record, words, (rows, refs, extents), int(signature), program)

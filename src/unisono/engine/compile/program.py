@@ -1,0 +1,227 @@
+"""The form of a compiled program, and the layouts of words that the kernel and Python share.
+
+A program has rows and refs. A row is one of
+
+    WAIT   rank step                    until that rank has posted that step of this segment
+    GATE                                until every rank has entered this call with the same signature
+    MOVE   sub, inputs -> outputs       copy one input, or combine several, into all outputs; may post a step
+
+A ref is a symbolic address, (where, rank, block, sub): in the input, the output or the staging area of a rank. It
+contains no sizes; the plan has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "BLOCK", "CROSSED", "DISAGREE", "DONE", "ENTER", "FAILED", "IN", "LEARNED_WORDS", "LEAVE", "MAPPED", "OUT",
+    "ROOM", "ROW_WORDS", "STAGE", "STEP_BITS", "WAITING", "LineWord", "Lowering", "Op", "PlanWord", "Program",
+    "RefWord", "RowWord", "StateWord", "TagWord",
+]  # fmt: skip
+
+IN, OUT, STAGE = 0, 1, 2
+"""Where a ref points: the user's input, the user's output, a staging slot."""
+
+STEP_BITS = 12
+"""A progress word is segment << STEP_BITS | step: one monotone number per rank, with one writer."""
+
+ROW_WORDS = 8
+
+DONE, WAITING, DISAGREE, FAILED = 0, 1, 2, 3
+"""What the kernel returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call;
+FAILED | rank << 8 | errno << 32: the system has refused an access to that rank's tensors.
+"""
+
+MAPPED, CROSSED = 1, 2
+"""How peers reach a rank's tensors: by addresses in memory that all have mapped, or by system calls."""
+
+BLOCK = 16 << 10
+"""Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
+
+ROOM = 512 << 10
+"""Bytes for what system calls bring from peers to be combined: a part of the second-level cache."""
+
+LEARNED_WORDS = 3
+"""What a waiting loop remembers: the present number of spins, slow yields in a row, and until which cycle to nap."""
+
+
+ENTER, LEAVE = -1, -2
+"""In place of a round: of the rows up to the gate, and of waits until no peer uses this rank's tensors any more."""
+
+
+class Op(IntEnum):
+    """The kind of a row."""
+
+    WAIT = 0
+    MOVE = 1
+    GATE = 2
+
+
+class RowWord(IntEnum):
+    """The words of a row. A WAIT has RANK and STEP; a GATE has POST."""
+
+    OP = 0
+    RANK = 1
+    STEP = 2
+    SUB = 1
+    NIN = 2
+    FIRST = 3  # the refs of the inputs, then those of the outputs
+    NOUT = 4
+    POST = 5
+    LAST = 6  # 1: this combine completes a result
+    EXTENT = 7  # which of the sizes of blocks, where they differ
+
+
+class RefWord(IntEnum):
+    """The words of a ref. In the staging area BLOCK is the slot."""
+
+    WHERE = 0
+    RANK = 1
+    BLOCK = 2
+    SUB = 3
+
+
+class PlanWord(IntEnum):
+    """The words of a plan: a program bound to dtype, op and sizes."""
+
+    NROWS = 0
+    ROWS = 1  # address
+    REFS = 2  # address
+    TOTAL = 3  # elements of a block, of the largest where they differ
+    PIECE = 4  # elements of a chunk in a full segment
+    PER_BLOCK = 5  # chunks of a block
+    ITEM = 6  # bytes of an element
+    ALIGN = 7  # elements to which a short segment's chunks are rounded
+    COMBINE = 8  # address of the kernel for partial results
+    FINISH = 9  # address of the kernel that completes a result
+    SLOT_BYTES = 10
+    TAG = 11  # 1: signature and payload share a line
+    BASE = 12  # where slots begin in a staging half
+    READERS = 13  # address of the flags, one per rank: reads my staging area
+    SIGNATURE = 14  # 64 bits that all ranks must agree on, never 0
+    GATE_STEP = 15
+    SHARED = 16  # how peers reach my tensors: MAPPED or CROSSED; 0: not at all
+    IN_LIST = 17  # 1: the input argument is a table of block addresses
+    OUT_LIST = 18
+    EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
+    FETCH = 20  # 1: the output is short enough to lie in the cache
+    NOTE = 21  # the number of the note that says what this plan is: see notebook
+    WORDS = 22
+
+
+class LineWord(IntEnum):
+    """The words of a control line. "(next: odd)": the next word is the same for calls with an odd number."""
+
+    PROGRESS = 0  # segment << STEP_BITS | step: written by its rank only, never decreasing
+    NUMBER = 1  # of the call that the rank has entered (next: odd)
+    SIGNATURE = 3  # of that call; 0: the rank has refused or withdrawn it (next: odd)
+    IN_OFFSET = 5  # where its input lies in its heap, or its address (next: odd)
+    OUT_OFFSET = 7  # where its output lies in its heap, or its address (next: odd)
+    PID = 9  # of its process, 0 once it has given the group up; this and the words below are written when it joins
+    WITNESS = 10  # address of a word of its private memory
+    CONTENT = 11  # of that word
+    STAGES = 12  # 1: it has found that system calls do not reach all tensors
+    ACROSS = 13  # the last call, of a group over several hosts, in which its messages are done
+    ASLEEP = 14  # ranks may be asleep until this rank writes to its line or its tag: see kernels/sleeping
+    AWAITS_MAIL = 15  # in a world's memory: this rank may be asleep until a message comes, or is taken
+
+
+class TagWord(IntEnum):
+    """The words of a tag, in front of the payload in a staging half."""
+
+    NUMBER = 0
+    SIGNATURE = 1
+    WORDS = 2
+
+
+class StateWord(IntEnum):
+    """The words of a rank's private state in one group."""
+
+    SEGMENT = 0  # number of the next segment, over all calls
+    PC = 1  # row to resume at; -1: the segment has not begun
+    OFFSET = 2  # elements of each block that are done
+    RANKS = 3
+    ME = 4
+    CONTROL = 5  # address of the control lines
+    STAGING = 6  # address of rank 0's staging area
+    STAGE_STRIDE = 7
+    HALF = 8  # bytes of a staging half
+    SPINS = 9  # most pauses before a yield
+    LEARNED = 10  # from earlier waits: LEARNED_WORDS words
+    SLOW_YIELD_CYCLES = 13  # cycles: a slower yield has let another process run
+    LOOK_UP_NS = 14  # longest stay in the kernel without a look from Python
+    CALL = 15  # number of the call, over all calls
+    SCRATCH = 16  # address of a block that stays in the first-level cache
+    FLOOR = 17  # every rank has posted this step
+    READERS_0 = 18  # ranks that may still read the half of even segments: address of flags; 0: none
+    READERS_1 = 19
+    ADDRESSES = 20  # address of the table below: 5 words per rank
+    LOG = 21  # address of the log of calls
+    LOG_MASK = 22  # its number of calls, a power of two, less one
+    ROW_LOG = 23  # address of the log of rows; 0: there is none
+    ROW_LOG_MASK = 24  # its number of entries, a power of two, less one
+    ROW_LOG_NEXT = 25  # the rows that have been logged
+    SLEEPS = 26  # 1: who waits long sleeps until it is woken; 0: it naps
+    WAITED_NS = 27  # how long the present wait has taken before the kernel last returned
+    WORDS = 28
+
+
+class Lowering(NamedTuple):
+    """How a table becomes programs.
+
+    zero_copy: peers reach the tensors. in_place: input and output are one. cross_memory: they reach them by system
+    calls, as the tensors are private.
+    """
+
+    zero_copy: bool = False
+    in_place: bool = False
+    cross_memory: bool = False
+
+    def __str__(self) -> str:
+        how = "cross memory" if self.cross_memory else "zero copy" if self.zero_copy else "staged"
+        return how + (", in place" if self.in_place else "")
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program of one rank.
+
+    name, table: the name of the schedule, and a digest of its rows. readers: the ranks that read this rank's staging
+    area. slots: the staging slots of the rank that needs most. one_post: ranks wait for no step after the gate, so
+    signature and payload can share a cache line. one_way: some ranks only stage, others only read, such as the ranks of
+    a broadcast. rounds: of each row the round of the table that it is of, or ENTER or LEAVE.
+    """
+
+    name: str
+    table: int
+    lowering: Lowering
+    ranks: int
+    rows: npt.NDArray[np.int64]
+    refs: npt.NDArray[np.int64]
+    readers: frozenset[int]
+    slots: int
+    gate_step: int
+    blocks: int
+    per_block: int
+    one_post: bool
+    one_way: bool
+    rounds: tuple[int, ...]
+
+    @cached_property
+    def reader_flags(self) -> npt.NDArray[np.int64]:
+        """`readers` for the kernel, one flag per rank. The kernel reads them after the call, too."""
+        flags = np.zeros(self.ranks, np.int64)
+        flags[list(self.readers)] = 1
+        return flags
+
+    @property
+    def gate_row(self) -> int:
+        """The index of the gate's row."""
+        return int(np.flatnonzero(self.rows[:, RowWord.OP] == Op.GATE)[0])

@@ -1,0 +1,165 @@
+"""First pass: the table in single assignment form.
+
+Each write of a slot makes a new version, which has one maker and a list of readers. All that a round combines into a
+slot is one move with its inputs in rank order, so sums have the same bits however the tensor is cut. Moves that no
+result needs are dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ...base.errors import AlgorithmError
+from ...schedule.contract import BLOCKED, Contract, Slot, contract
+from ...schedule.table import COPY, ROUND, Schedule, expand
+from .program import IN, OUT
+
+__all__ = ["Place", "ProgramMove", "Version", "Versions", "extent_of", "make_versions"]
+
+
+class Place(NamedTuple):
+    """A ref: where (IN, OUT or STAGE), the rank, the block or staging slot, the chunk of the block."""
+
+    where: int
+    rank: int
+    block: int
+    sub: int
+
+
+@dataclass(eq=False)
+class Version:
+    """The content of a slot between two writes.
+
+    given: its place in the user's input, if it is one. result: its place in the user's output, if it is one. extent:
+    the index of its block size. home: where its own rank reads it; abroad: where peers read it.
+    """
+
+    rank: int
+    sub: int
+    maker: ProgramMove | None
+    contributions: int
+    extent: int = 0
+    given: Place | None = None
+    result: Place | None = None
+    readers: list[ProgramMove] = field(default_factory=list)
+    home: Place | None = None
+    abroad: Place | None = None
+
+    def peers(self) -> list[ProgramMove]:
+        """The moves of other ranks that read this version."""
+        return [m for m in self.readers if m.rank != self.rank]
+
+
+@dataclass(eq=False)
+class ProgramMove:
+    """One step of a rank: copy or combine `inputs` into all places of `to`. A publishing move makes no version."""
+
+    rank: int
+    round: float
+    sub: int
+    inputs: list[Version]
+    makes: Version | None
+    extent: int = 0
+    source: list[Place] = field(default_factory=list)
+    to: list[Place] = field(default_factory=list)
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    step: int = 0
+    clock: list[int] = field(default_factory=list)
+    last: bool = False
+
+
+@dataclass
+class Versions:
+    """The moves in order of rounds, and the versions that are results."""
+
+    moves: list[ProgramMove]
+    finals: list[Version]
+    contract: Contract
+
+
+def make_versions(schedule: Schedule) -> Versions:
+    """The table in single assignment form. Raises AlgorithmError if a chunk changes its place within a block."""
+    promise = contract(schedule)
+    per, everybody = promise.per_block, (1 << schedule.ranks) - 1
+    given, result = _places(promise.before, IN, per), _places(promise.after, OUT, per)
+    rows = expand(schedule)
+    cuts = np.searchsorted(rows[:, ROUND], np.arange(schedule.rounds + 1)).tolist()
+    table = rows.tolist()
+    now: dict[Slot, Version] = {}
+    moves: list[ProgramMove] = []
+
+    def read(slot: Slot) -> Version:
+        if slot not in now:
+            if slot not in given:
+                raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which holds nothing")
+            place = given[slot]
+            extent = extent_of(schedule, place.rank, promise.before[slot][0] // per)
+            now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], extent, given=place)
+        return now[slot]
+
+    for k in range(schedule.rounds):
+        terms: dict[Slot, list[Version]] = {}
+        for _, src, dst, sbuf, schunk, dbuf, dchunk, _, op in table[cuts[k] : cuts[k + 1]]:
+            slot, version = (dst, dbuf, dchunk), read((src, sbuf, schunk))
+            if version.sub != dchunk % per:
+                reason = f"chunk {schunk} goes to {dchunk}: their sizes may differ"
+                raise AlgorithmError(f"{schedule.name}, round {k}: {reason}")
+            if op == COPY:
+                terms[slot] = [version]
+            elif slot in terms:
+                terms[slot].append(version)
+            else:
+                terms[slot] = [read(slot), version]
+        for slot, inputs in terms.items():
+            inputs.sort(key=lambda v: v.rank)
+            extent = inputs[0].extent
+            if any(version.extent != extent for version in inputs):
+                raise AlgorithmError(f"{schedule.name}, round {k}: blocks are combined whose sizes may differ")
+            move = ProgramMove(slot[0], k, slot[2] % per, inputs, None, extent)
+            union = 0
+            for version in inputs:
+                union |= version.contributions
+            move.makes = now[slot] = Version(slot[0], move.sub, move, union, extent)
+            move.last = union == everybody
+            moves.append(move)
+    finals = []
+    for slot, place in result.items():
+        version = read(slot)
+        version.result = place
+        finals.append(version)
+    return Versions(_needed(moves, finals), finals, promise)
+
+
+def extent_of(schedule: Schedule, rank: int, block: int) -> int:
+    """The index of the size of a rank's block: one per block, in all_to_all one per pair of ranks."""
+    if schedule.collective == "all_to_all":
+        return rank * schedule.ranks + block
+    return block if schedule.collective in BLOCKED else 0
+
+
+def _places(slots: dict[Slot, tuple[int, int]], where: int, per: int) -> dict[Slot, Place]:
+    """The places of slots in the users' tensors: a rank's tensor has the slots of that rank in order."""
+    count: dict[int, int] = {}
+    places = {}
+    for slot in sorted(slots):
+        index = count.get(slot[0], 0)
+        count[slot[0]] = index + 1
+        places[slot] = Place(where, slot[0], index // per, index % per)
+    return places
+
+
+def _needed(moves: list[ProgramMove], finals: list[Version]) -> list[ProgramMove]:
+    """The moves that a result depends on. Adds them to the readers of their inputs."""
+    live, keep = set(finals), []
+    for move in reversed(moves):
+        if move.makes in live:
+            live.update(move.inputs)
+            keep.append(move)
+    keep.reverse()
+    for move in keep:
+        for version in move.inputs:
+            version.readers.append(move)
+    return keep

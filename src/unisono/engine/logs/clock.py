@@ -1,0 +1,41 @@
+"""The processor's cycle counter, by which calls are logged, and the system's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from ..kernels import kernel
+
+__all__ = ["Clock", "read_cycles"]
+
+
+class Clock(NamedTuple):
+    """One moment by both clocks: the processor's cycles, and the monotonic nanoseconds of the system."""
+
+    cycles: int
+    ns: int
+
+    @classmethod
+    def now(cls) -> Clock:
+        """This moment."""
+        before = time.monotonic_ns()
+        cycles = read_cycles()
+        return cls(cycles, (before + time.monotonic_ns()) // 2)
+
+    def ns_at(self, cycles: int, later: Clock) -> int:
+        """The moment at which the counter has said `cycles`. later: another moment, which gives the rate."""
+        passed = later.cycles - self.cycles
+        return self.ns + (cycles - self.cycles) * (later.ns - self.ns) // passed if passed else self.ns
+
+
+@cache
+def _counter() -> Callable[..., int]:
+    return kernel("waiting.read_cycles")
+
+
+def read_cycles() -> int:
+    """The processor's cycle counter, which all processors of a host share."""
+    return _counter()()

@@ -1,0 +1,170 @@
+"""What the numbers in a rank's logs mean: notes on its plans and on its groups, in shared memory, for anybody to read.
+
+The rank writes a note when it makes a plan or a group, so no call writes any. There is room for so many; a new plan's
+takes the place of the oldest one that no call in the rank's logs has used. The number of a note is written last, so a
+reader that finds it finds the whole note.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from ...base.records import CallRecord
+from .call_log import CallLog
+
+__all__ = ["PLAN_REGISTRY_BYTES", "GroupNote", "PlanNote", "PlanRegistry", "ProgramRow", "Recorder"]
+
+_GROUPS, _PLANS, _SLOT = 32, 224, 512
+_HEAD = struct.Struct("<QQQ")
+_ROOM = _SLOT - _HEAD.size
+PLAN_REGISTRY_BYTES = (_GROUPS + _PLANS) * _SLOT
+
+
+class ProgramRow(NamedTuple):
+    """A row of a program; see `program` for its ops. Ranks are members of the group.
+
+    round: that of the table, ENTER or LEAVE. sources: for whom a WAIT waits, or whose memory each input of a MOVE is
+    in; one without inputs only posts a step. targets: whose memory each output is in.
+    """
+
+    round: int
+    op: int
+    sources: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
+
+
+class PlanNote(NamedTuple):
+    """What was called. record.where: the line that has made the first such call. nbytes: of a block. rows: of this
+    rank's program, only where it is traced when they run.
+    """
+
+    record: CallRecord
+    nbytes: int
+    rows: tuple[ProgramRow, ...] = ()
+
+
+class GroupNote(NamedTuple):
+    """A group of this rank. start: where its memory begins in the arena, which tells groups apart.
+
+    rank, size: this rank's number in it, and how many there are. file: where its log lies; empty: in its memory.
+    cycles, ns: a moment by both clocks.
+    """
+
+    name: str
+    start: int
+    rank: int
+    size: int
+    file: str
+    cycles: int
+    ns: int
+
+
+class Recorder(Protocol):
+    """What keeps all calls of this rank, while it traces them."""
+
+    def follow(self, host: Any, name: str, gid: int) -> None:
+        """Keep the calls of a group, too, of which this is the rank's `Host`. gid: its number, if on several hosts."""
+
+    def keep(self, number: int, note: PlanNote) -> None:
+        """Keep what a number in the logs means."""
+
+    def close(self) -> None:
+        """The rank makes no more calls."""
+
+
+class PlanRegistry:
+    """The notes of one rank. The owner writes, others read. recorder: keeps all that is noted, while there is one."""
+
+    def __init__(self, pages: memoryview) -> None:
+        self._pages = pages
+        self._numbers = itertools.count(1)
+        self._free = deque(range(_GROUPS))
+        self._plans = [0] * _PLANS
+        """The numbers of the notes on plans, by place."""
+        self._logs: weakref.WeakSet[CallLog] = weakref.WeakSet()
+        self.recorder: Recorder | None = None
+
+    def used_by(self, log: CallLog) -> None:
+        """Notes on what this log has are kept as long as there is room for them."""
+        self._logs.add(log)
+
+    def add_plan(self, note: PlanNote) -> int:
+        """Write a note on a plan; its number."""
+        number = next(self._numbers)
+        if self._plans[number % _PLANS]:
+            used = {noted for log in list(self._logs) for noted in log.latest_notes()}
+            for _ in range(_PLANS):
+                if self._plans[number % _PLANS] not in used:
+                    break
+                number = next(self._numbers)
+        self._plans[number % _PLANS] = number
+        self._write(_GROUPS + number % _PLANS, number, note.record.pack(_ROOM), note.nbytes)
+        if self.recorder is not None:
+            self.recorder.keep(number, note)
+        return number
+
+    def plan(self, number: int) -> PlanNote | None:
+        """The note of this number, if it is still there."""
+        written, nbytes, data = self._read(_GROUPS + number % _PLANS)
+        if not number or written != number:
+            return None
+        try:
+            return PlanNote(CallRecord.unpack(data), nbytes)
+        except ValueError:
+            return None
+
+    def add_group(self, note: GroupNote) -> int | None:
+        """Write a note on a group; its place. None: there is no room."""
+        try:
+            place = self._free.popleft()
+        except IndexError:
+            return None
+        self.set_group(place, note)
+        return place
+
+    def set_group(self, place: int, note: GroupNote) -> None:
+        """Write a note on a group in the place of an earlier one."""
+        for width in (200, 50, 0):
+            data = json.dumps(note._replace(name=note.name[:width])).encode()
+            if len(data) <= _ROOM:
+                break
+        self._write(place, 1, data[:_ROOM])
+
+    def remove_group(self, place: int) -> None:
+        """The rank uses the group no more."""
+        _HEAD.pack_into(self._pages, place * _SLOT, 0, 0, 0)
+        self._free.append(place)
+
+    def groups(self) -> Iterator[GroupNote]:
+        """The rank's groups."""
+        for place in range(_GROUPS):
+            written, _, data = self._read(place)
+            if written:
+                try:
+                    yield GroupNote(*json.loads(data))
+                except (TypeError, ValueError):  # it is being written
+                    continue
+
+    def clear(self) -> None:
+        """Say nothing any more."""
+        self._pages[:] = bytes(len(self._pages))
+
+    def _write(self, place: int, number: int, data: bytes, nbytes: int = 0) -> None:
+        at = place * _SLOT
+        _HEAD.pack_into(self._pages, at, 0, 0, 0)
+        self._pages[at + _HEAD.size : at + _HEAD.size + len(data)] = data
+        _HEAD.pack_into(self._pages, at, 0, len(data), nbytes)
+        self._pages[at : at + 8].cast("Q")[0] = number
+
+    def _read(self, place: int) -> tuple[int, int, bytes]:
+        """The number, the bytes of the message, and the text of a note."""
+        at = place * _SLOT
+        number, length, nbytes = _HEAD.unpack_from(self._pages, at)
+        data = bytes(self._pages[at + _HEAD.size : at + _HEAD.size + min(length, _ROOM)])
+        return (number if number == _HEAD.unpack_from(self._pages, at)[0] else 0), nbytes, data

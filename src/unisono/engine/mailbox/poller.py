@@ -1,0 +1,65 @@
+"""Wait until one of several words in shared memory changes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compile.program import LEARNED_WORDS
+from ..kernels import kernel
+from ..process.slow_yield import slow_yield_cycles
+
+__all__ = ["Poller"]
+
+
+class Poller:
+    """`count` slots, each with two addresses. A slot is ready while the words at its addresses differ.
+
+    Any number of threads may `wait`; all else is for one thread at a time. most_spins: see `waiting.wait`. asleep: the
+    address of the word by which all who write to the words that are watched are told that a thread sleeps; 0: they look
+    at none, so it naps. wakeups: how often `wake` has been called. zero: address of a word that stays 0.
+    """
+
+    def __init__(self, count: int, most_spins: int, asleep: int = 0) -> None:
+        # The pairs of addresses, the slots that are ready, wakeups, zero, and what `wait` learns.
+        words = np.zeros(3 * count + 2 + LEARNED_WORDS, np.int64)
+        self._words, self._count = words.data, count
+        self._pairs = words.ctypes.data
+        self._ready = self._pairs + 16 * count
+        self._wakeups = self._ready + 8 * count
+        self.zero = self._wakeups + 8
+        self._spinning = most_spins, slow_yield_cycles(), self._wakeups + 16
+        words[: 2 * count] = self.zero
+        words[3 * count + 2] = most_spins
+        self._poll, self._wait = kernel("poll.poll"), kernel("waiting.wait")
+        self._wake, self._asleep = kernel("sleeping.wake"), asleep if kernel("sleeping.register")() else 0
+        self.wakeups = 0
+
+    def watch(self, slot: int, first: int, second: int) -> None:
+        """Let the slot be ready while the words at these addresses differ."""
+        self._words[2 * slot], self._words[2 * slot + 1] = first, second
+
+    def unwatch(self, slot: int) -> None:
+        """Let the slot never be ready."""
+        self.watch(slot, self.zero, self.zero)
+
+    def poll(self) -> list[int]:
+        """The slots that are ready now."""
+        found = self._poll(self._pairs, self._count, self._ready)
+        slots: list[int] = self._words[2 * self._count : 2 * self._count + found].tolist() if found else []
+        return slots
+
+    def wake(self) -> None:
+        """Wake all threads that wait."""
+        self.wakeups += 1
+        self._words[3 * self._count] = self.wakeups
+        if self._asleep:
+            self._wake(self._asleep)
+
+    def wait(self, wakeups: int, waited_s: float, limit_s: float) -> bool:
+        """Wait until a slot is ready or `wakeups` has grown; False after limit_s seconds.
+
+        waited_s: for how long the caller has waited already, which lengthens its naps.
+        """
+        waited_ns, limit_ns = int(waited_s * 1e9), int(limit_s * 1e9)
+        goal = self._wakeups, wakeups + 1
+        return bool(self._wait(*goal, self._pairs, self._count, *self._spinning, waited_ns, limit_ns, self._asleep))

@@ -1,0 +1,206 @@
+"""The shared memory of a world: one memfd, which every rank maps. It has no name in a file system.
+
+    header | region tables | whereabouts | notebooks | messages | what `layout` says | heap of rank 0, 1, ...
+
+A region table says where a rank has lent memory to sub-groups, a notebook what the numbers in its logs mean. The heaps
+hold the tensors of `unisono.empty` and the memory of sub-groups (`sub_arena`). A page takes memory when it is reserved;
+that raises OutOfMemory if there is too little. The memory is free again when the last process has ended. Its size is
+sealed, and whoever attaches it checks the header: so no process can take pages from under another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import resource
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...base.cgroups import free_bytes
+from ...base.config import SHAPING, Config
+from ...base.errors import ArgumentError, OutOfMemory
+from ...base.records import digest
+from ...base.units import format_bytes
+from ..logs.call_log import CALLS
+from ..logs.message_log import MESSAGE_LOG_BYTES, MESSAGES, MessageLog
+from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
+from ..process.alive import start_ticks
+from .board import BOARD_BYTES, MAX_RANKS
+from .layout import LINE, PAGE, Layout, whole_pages
+from .region_table import RegionTable
+from .wait_status import WHEREABOUTS_BYTES, WaitStatus
+
+__all__ = ["Arena"]
+
+_MAGIC = 0x6F6E6F73696E75
+_VERSION = digest(3, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
+"""What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
+_HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
+_MOST = 1 << 62
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h
+
+
+class Arena(Layout):
+    """The mapped shared memory of `size` ranks. shape: the settings in SHAPING, which it has for all of them."""
+
+    def __init__(self, fd: int, size: int, half: int, heap: int, shape: Sequence[int]) -> None:
+        super().__init__(size, half, PAGE + size * (PAGE + WHEREABOUTS_BYTES + PLAN_REGISTRY_BYTES + MESSAGE_LOG_BYTES))
+        self.shape: Mapping[str, int] = dict(zip(SHAPING, shape, strict=True))
+        self.fd, self.heap_bytes, self.neighbours = fd, heap, size
+        self.heap_stride = whole_pages(heap) + 17 * PAGE
+        self.bytes = self.end + size * self.heap_stride
+        self.free_bytes = 0
+        """The memory that was free on the host when this process last reserved some."""
+        self._staged = False
+
+    @classmethod
+    def create(cls, size: int, config: Config | None = None) -> Arena:
+        """Create shared memory for `size` ranks. Other processes attach it by its `fd`."""
+        if not 1 <= size <= MAX_RANKS:
+            raise ArgumentError(f"a group of one host has 1 to {MAX_RANKS} ranks, not {size}")
+        if not hasattr(os, "memfd_create"):
+            raise ArgumentError("shared memory without a name needs Linux (memfd_create); this system has none")
+        config = config or Config.from_env()
+        heap = config.heap_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        # Two segments of every rank's largest staging need, and a page for ragged ends.
+        shape = [getattr(config, name) for name in SHAPING]
+        fd = os.memfd_create("unisono", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            arena = cls(fd, size, 4 * config.segment_bytes, heap, shape)
+            os.ftruncate(fd, arena.bytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            arena._reserve(0, arena.start + arena.head)
+            os.pwrite(fd, _HEADER.pack(_MAGIC, _VERSION, size, arena.half, heap, *shape), 0)
+            arena._map()
+        except BaseException:
+            os.close(fd)
+            raise
+        return arena
+
+    @classmethod
+    def attach(cls, fd: int, *, to_look: bool = False) -> Arena:
+        """Map the arena that another process has created. Raises ArgumentError for any other file, OutOfMemory.
+
+        to_look: only to be read, by a process that is no rank; addresses are then offsets.
+        """
+        try:
+            seals, header = fcntl.fcntl(fd, fcntl.F_GET_SEALS), os.pread(fd, _HEADER.size, 0)
+        except OSError:  # no memfd
+            seals, header = 0, b""
+        if seals & _SEALS != _SEALS or len(header) < _HEADER.size:
+            raise ArgumentError(f"file descriptor {fd} is no arena: its size is not sealed, or it has no header")
+        magic, version, size, half, heap, *shape = _HEADER.unpack(header)
+        if magic != _MAGIC or version != _VERSION:
+            raise ArgumentError(f"file descriptor {fd} is no arena of this version: install one unisono on all ranks")
+        said = f"{size} ranks, staging halves of {half} bytes, heaps of {heap} bytes, settings {shape}"
+        if not (1 <= size <= MAX_RANKS and 0 < half < _MOST and 0 < heap < _MOST and max(shape) < _MOST):
+            raise ArgumentError(f"file descriptor {fd} is no arena: its header says {said}")
+        arena = cls(fd, size, half, heap, shape)
+        if os.fstat(fd).st_size != arena.bytes:
+            raise ArgumentError(f"file descriptor {fd} is no arena of its size: its header says {said}")
+        if to_look:
+            arena.map = mmap.mmap(fd, arena.bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        else:
+            arena._map()
+        return arena
+
+    def region_table(self, rank: int) -> RegionTable:
+        """The table in which a rank says where it has lent memory to sub-groups."""
+        return RegionTable(self._memory(PAGE * (1 + rank), PAGE))
+
+    def _map(self) -> None:
+        try:
+            self.map = mmap.mmap(self.fd, self.bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000))
+        except (OSError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
+            limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+            most = "" if limit == resource.RLIM_INFINITY else f" of {format_bytes(limit)} (ulimit -v)"
+            raise OutOfMemory(
+                f"{format_bytes(self.bytes)} of shared memory for {self.size} ranks do not fit into the address space"
+                f"{most}: set UNISONO_HEAP_BYTES to less than the {format_bytes(self.heap_bytes)} of each rank, or "
+                "raise the limit"
+            ) from error
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
+
+    def wait_status(self, rank: int) -> WaitStatus:
+        """Where a rank is now, as far as it has said so."""
+        return WaitStatus(self._memory(PAGE * (1 + self.size) + rank * WHEREABOUTS_BYTES, WHEREABOUTS_BYTES))
+
+    def plan_registry(self, rank: int) -> PlanRegistry:
+        """What the numbers in a rank's logs mean."""
+        first = PAGE * (1 + self.size) + self.size * WHEREABOUTS_BYTES
+        return PlanRegistry(self._memory(first + rank * PLAN_REGISTRY_BYTES, PLAN_REGISTRY_BYTES))
+
+    def messages(self, rank: int) -> MessageLog:
+        """The log of a rank's messages."""
+        first = PAGE * (1 + self.size) + self.size * (WHEREABOUTS_BYTES + PLAN_REGISTRY_BYTES)
+        return MessageLog(self._memory(first + rank * MESSAGE_LOG_BYTES, MESSAGE_LOG_BYTES))
+
+    def reserve_staging(self, rank: int) -> None:
+        """Reserve a rank's staging area, at the first call only. Raises OutOfMemory."""
+        if not self._staged:
+            self._reserve(self.stage(rank) - self.base, self.stage_stride)
+            self._staged = True
+
+    def reserve_heap(self, rank: int, offset: int, nbytes: int) -> None:
+        """Reserve nbytes at an offset in a rank's heap. Raises OutOfMemory."""
+        self._reserve(self.heap(rank) - self.base + offset, nbytes)
+
+    def take_place(self, rank: int) -> None:
+        """Forget what the process of this rank had here, which has ended: this one takes its place."""
+        self.release_heap(rank, 0, self.heap_bytes)
+        self.region_table(rank).clear()
+        self.wait_status(rank).set_wait(None)
+        self.plan_registry(rank).clear()
+        self.board(rank).hand_over(os.getpid(), start_ticks(os.getpid()))
+
+    def release_heap(self, rank: int, offset: int, nbytes: int) -> bool:
+        """Return whole pages of a rank's heap to the system; they are zero afterwards. False if it refuses."""
+        if self.fd < 0:
+            return False
+        at = self.heap(rank) - self.base + offset
+        return bool(_LIBC.fallocate(self.fd, _PUNCH_HOLE, ctypes.c_int64(at), ctypes.c_int64(nbytes)) == 0)
+
+    def close(self) -> None:
+        """Close the file descriptor. The mapping ends with the last tensor in it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self.map = None
+
+    def check_free(self, nbytes: int) -> None:
+        """Raise OutOfMemory if the host has less free memory than this."""
+        self.free_bytes = _available_bytes()
+        if nbytes > self.free_bytes:
+            raise self._too_little(nbytes)
+
+    def _reserve(self, offset: int, nbytes: int) -> None:
+        self.check_free(nbytes)
+        try:
+            os.posix_fallocate(self.fd, offset, nbytes)
+        except OSError as error:
+            raise self._too_little(nbytes) from error
+
+    def _too_little(self, nbytes: int) -> OutOfMemory:
+        return OutOfMemory(
+            f"{format_bytes(nbytes)} of shared memory are not there: {format_bytes(self.free_bytes)} are free on this "
+            "host. Use smaller tensors, fewer ranks, or free memory."
+        )
+
+
+def _available_bytes() -> int:
+    """The free bytes of the host or of this process's control groups, whichever have less."""
+    free = 1 << 62
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) << 10
+    of_group = free_bytes()
+    return free if of_group is None else min(free, of_group)

@@ -1,0 +1,263 @@
+"""Two pages per rank, which its peers read: process id, departure, latest calls, the call it gave up, proposals.
+
+Only slow paths use boards. A field is a number, a length, and a record as bytes. The number is written last, so a
+reader that sees the number sees the bytes. A proposal changes: it has two places, which take turns, and a number that
+says which one counts. What is no record counts as not written.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+import time
+from enum import IntEnum
+
+from ...base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
+from .wait_status import FRESH_NS
+
+__all__ = ["BOARD_BYTES", "MAX_RANKS", "Board", "Topic"]
+
+MAX_RANKS = 1024
+"""The most ranks on one host. Their control lines, boards, logs and notes take 85 MiB."""
+
+_PAGE = 4096
+BOARD_BYTES = 2 * _PAGE
+_PID, _LET_GO, _TICKS, _HERALD, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 64, (1088, 2112), 3136
+_HEAD = struct.Struct("<QI")
+_ROOM = _PAGE - _GAVE_UP - _HEAD.size
+_RANKS = MAX_RANKS // 8
+_MOST_PID = (1 << 31) - 1
+_TOPIC_BYTES = 512
+_PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
+_GROWTH = 8
+"""Words behind that of the region, in another cache line."""
+_SAID, _WAIT = _PAGE + 3 * _TOPIC_BYTES, _PAGE + 3 * _TOPIC_BYTES + 64
+_SET_WORDS = MAX_RANKS // 64
+_WORD = (1 << 64) - 1
+_FENCE = threading.Lock()
+
+
+class Topic(IntEnum):
+    """What survivors agree on."""
+
+    FAILURE = 0  # which ranks had failed when a call did
+    SHRINK = 1  # which ranks a smaller group is without
+
+
+class Board:
+    """The board of one rank. The owner writes it, its peers read it."""
+
+    def __init__(self, page: memoryview) -> None:
+        self._page = page
+
+    @property
+    def pid(self) -> int:
+        """The process id of the rank; 0 before the rank has joined."""
+        pid = int(struct.unpack_from("<Q", self._page, _PID)[0])
+        return pid if pid <= _MOST_PID else 0
+
+    @property
+    def ticks(self) -> int:
+        """When that process started: see `engine.process.alive.start_ticks`."""
+        return int(struct.unpack_from("<Q", self._page, _TICKS)[0])
+
+    def set_process(self, pid: int, ticks: int) -> None:
+        """Say which process the rank is."""
+        struct.pack_into("<Q", self._page, _TICKS, ticks)
+        struct.pack_into("<Q", self._page, _PID, pid)
+
+    @property
+    def has_herald(self) -> bool:
+        """Will somebody write here how the rank has gone, if it cannot do so itself?"""
+        return bool(struct.unpack_from("<Q", self._page, _HERALD)[0])
+
+    def set_herald(self) -> None:
+        """Promise to write here how the rank has gone, if it cannot do so itself."""
+        struct.pack_into("<Q", self._page, _HERALD, 1)
+
+    @property
+    def let_go(self) -> bool:
+        """Has this rank, after leaving a sub-group, dropped everything that its peers could reach?"""
+        return bool(struct.unpack_from("<Q", self._page, _LET_GO)[0])
+
+    def set_let_go(self) -> None:
+        """Say that this rank has dropped everything that its peers could reach."""
+        struct.pack_into("<Q", self._page, _LET_GO, 1)
+
+    def set_gone(self, how: DepartureKind, words: str) -> None:
+        """Say that the rank makes no more calls. words: how it went, such as `was killed by ...`; the first stays."""
+        if self.gone is None:
+            self._write(_GONE, 1, bytes([how]) + words.encode())
+
+    def set_back(self) -> None:
+        """Take `set_gone` back: the rank takes part again."""
+        self._write(_GONE, 0, b"")
+
+    @property
+    def gone(self) -> Departure | None:
+        """How the rank has gone; None if it has not."""
+        data = self._read(_GONE, 1)
+        if not data or data[0] not in DepartureKind.__members__.values():
+            return None
+        return Departure(DepartureKind(data[0]), data[1:].decode(errors="replace"))
+
+    def set_call(self, number: int, record: CallRecord) -> None:
+        """Write the rank's call of this number. It is kept until two calls later."""
+        self._write(_CALLS[number & 1], number, record.pack(_ROOM))
+
+    def call(self, number: int) -> CallRecord | None:
+        """The call of this number; None if the board does not have it."""
+        data = self._read(_CALLS[number & 1], number)
+        try:
+            return CallRecord.unpack(data) if data else None
+        except ValueError:
+            return None
+
+    def set_gave_up(self, given_up: GivenUp) -> None:
+        """Say that the rank gave up a call."""
+        blames = sum(1 << rank for rank in given_up.blames).to_bytes(_RANKS, "little")
+        self._write(_GAVE_UP, given_up.number, bytes([given_up.late]) + blames + given_up.reason.encode())
+
+    @property
+    def gave_up(self) -> GivenUp:
+        """The call that the rank gave up; its number is 0 if there is none."""
+        number, data = self._latest(_GAVE_UP)
+        if not number or len(data) <= _RANKS:
+            return GivenUp()
+        bits = int.from_bytes(data[1 : 1 + _RANKS], "little")
+        blames = frozenset(rank for rank in range(MAX_RANKS) if bits >> rank & 1)
+        return GivenUp(number, bool(data[0]), blames, data[1 + _RANKS :].decode(errors="replace"))
+
+    def set_proposal(self, topic: Topic, proposal: Proposal) -> None:
+        """Tell which ranks have failed. When this returns, all ranks can see it."""
+        words = self._words(_PROPOSALS[topic])
+        at = 1 + (words[0] & 1 ^ 1) * (1 + _SET_WORDS)  # of two places, the one that is not read now
+        bits = sum(1 << rank for rank in proposal.failed)
+        for k in range(_SET_WORDS):
+            words[at + 1 + k] = bits >> 64 * k & _WORD
+        words[at] = proposal.decided
+        words[0] += 1
+        with _FENCE:  # a locked instruction: what follows is read after the above has been written
+            pass
+
+    def proposal(self, topic: Topic) -> Proposal | None:
+        """What this rank has told last of the failed ranks; None if nothing yet."""
+        words = self._words(_PROPOSALS[topic])
+        while version := words[0]:
+            at = 1 + (version & 1) * (1 + _SET_WORDS)
+            decided, *parts = words[at : at + 1 + _SET_WORDS]
+            if words[0] == version:
+                bits = sum(part << 64 * k for k, part in enumerate(parts))
+                failed = frozenset(rank for rank in range(bits.bit_length()) if bits >> rank & 1)
+                return Proposal(failed, bool(decided))
+        return None
+
+    @property
+    def region(self) -> int | None:
+        """Where the memory of the smaller group begins that this rank has lent: an offset; None if it has lent none."""
+        return self._words(_REGION)[0] or None
+
+    def set_region(self, start: int) -> None:
+        """Say where the memory begins that this rank lends to the smaller group."""
+        self._words(_REGION)[0] = start
+
+    def set_wait(self, wait: Wait | None) -> None:
+        """Let other hosts know in which call this rank of the world waits; None: in none. To be said again."""
+        data = b"" if wait is None else wait.pack(_ROOM)
+        if data != self._data(_WAIT):
+            self._write(_WAIT, self._latest(_WAIT)[0] + 1, data)
+        struct.pack_into("<Q", self._page, _SAID, time.monotonic_ns())
+
+    @property
+    def wait(self) -> Wait | None:
+        """The call in which a rank on another host waited when this copy of its board was made; None: in none."""
+        data = self._latest(_WAIT)[1]
+        try:
+            return Wait.unpack(data) if data else None
+        except ValueError:
+            return None
+
+    def image(self) -> bytes:
+        """The bytes of the board, as they were at one moment, without a wait that has not been said again lately."""
+        seen = bytes(self._page)
+        while (again := bytes(self._page)) != seen:  # its owner writes just now
+            seen = again
+        said_ns = int(struct.unpack_from("<Q", seen, _SAID)[0])
+        last = _WAIT if time.monotonic_ns() - said_ns > FRESH_NS else _WAIT + _HEAD.size + _ROOM
+        return b"".join((seen[:_SAID], bytes(_WAIT - _SAID), seen[_WAIT:last], bytes(BOARD_BYTES - last)))
+
+    def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
+        """Make this board, which nobody else writes, equal to another one. image: of that board, from `image`.
+
+        Only what differs is written, numbers last. keep_gone: how the rank has gone is known here, and stays. The
+        herald is not copied: that promise is about the host where it was made.
+        """
+        other = Board(memoryview(image))
+        for at in (_TICKS, _PID, _LET_GO, _REGION):
+            if image[at : at + 8] != self._page[at : at + 8]:
+                self._page[at : at + 8].cast("Q")[0] = int.from_bytes(image[at : at + 8], sys.byteorder)
+        for at in (_WAIT, _GAVE_UP, *_CALLS) if keep_gone else (_WAIT, _GAVE_UP, *_CALLS, _GONE):
+            number, length = _HEAD.unpack_from(image, at)
+            data = image[at + _HEAD.size :][:length] if length <= _ROOM else b""
+            if (number, data) != (_HEAD.unpack_from(self._page, at)[0], self._data(at)):
+                self._write(at, number, data)
+        for topic in Topic:
+            proposal = other.proposal(topic)
+            if proposal is not None and proposal != self.proposal(topic):
+                self.set_proposal(topic, proposal)
+
+    def set_growth(self, number: int, start: int) -> None:
+        """Say how this rank's attempt of this number to enlarge a group has ended: where the memory of the larger group
+        begins, or 0, if there is none. When this returns, all ranks can see it.
+        """
+        words = self._words(_REGION)
+        words[_GROWTH + 1] = start
+        with _FENCE:
+            words[_GROWTH] = number
+        with _FENCE:
+            pass
+
+    @property
+    def growths(self) -> int:
+        """How often this rank has tried to enlarge a group."""
+        return self._words(_REGION)[_GROWTH]
+
+    def growth(self, number: int) -> int | None:
+        """How the attempt of this number has ended: see `set_growth`; None: it has not."""
+        words = self._words(_REGION)
+        return words[_GROWTH + 1] if words[_GROWTH] == number else None
+
+    def hand_over(self, pid: int, ticks: int) -> None:
+        """Forget everything: this process takes the rank's place, whose process has ended. Its own word comes last: the
+        rank has ended for those who look meanwhile, and if this process dies.
+        """
+        self._page[_HERALD:] = bytes(BOARD_BYTES - _HERALD)
+        with _FENCE:
+            struct.pack_into("<Q", self._page, _LET_GO, 0)
+        self.set_process(pid, ticks)
+
+    def _words(self, at: int) -> memoryview:
+        return self._page[at : at + _TOPIC_BYTES].cast("Q")
+
+    def _write(self, at: int, number: int, data: bytes) -> None:
+        data = data[:_ROOM]
+        _HEAD.pack_into(self._page, at, 0, len(data))
+        self._page[at + _HEAD.size : at + _HEAD.size + len(data)] = data
+        _HEAD.pack_into(self._page, at, number, len(data))
+
+    def _read(self, at: int, number: int) -> bytes:
+        seen, data = self._latest(at)
+        return data if number and seen == number else b""
+
+    def _latest(self, at: int) -> tuple[int, bytes]:
+        """The number and the bytes of a record, of one moment: the owner may write the next one meanwhile."""
+        number, _ = _HEAD.unpack_from(self._page, at)
+        data = self._data(at)
+        while (again := _HEAD.unpack_from(self._page, at)[0]) != number:
+            number, data = again, self._data(at)
+        return number, data
+
+    def _data(self, at: int) -> bytes:
+        _, length = _HEAD.unpack_from(self._page, at)
+        return bytes(self._page[at + _HEAD.size :][:length]) if length <= _ROOM else b""

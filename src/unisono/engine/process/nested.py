@@ -1,0 +1,60 @@
+"""Calls made inside another call of the same thread: by a signal handler, or by what the garbage collector runs.
+
+Such code runs between any two steps of whatever its thread does, also while that holds a lock; the lock would never
+become free. So who finds a lock taken looks whether its own thread holds it, in a function further up the stack.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+from ...base.errors import NestedCall
+from ...base.user_code import PACKAGE, TORCH, is_users
+
+__all__ = ["check_nested", "holds", "user_line"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_INSIDE = (PACKAGE, *TORCH)
+
+_holders: dict[CodeType, str] = {}
+"""The functions that hold a lock, with the name of the local variable whose lock it is."""
+
+
+def holds(name: str) -> Callable[[Function], Function]:
+    """Decorator: this function holds the lock of its local variable of this name, for a part of its time."""
+
+    def register(function: Function) -> Function:
+        _holders[function.__code__] = name
+        return function
+
+    return register
+
+
+def check_nested(owner: object, what: str) -> None:
+    """Raise NestedCall if the code that makes the current call has interrupted a holder of the owner's lock.
+
+    what: the owner in words.
+    """
+    call = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
+    while call.f_back is not None and call.f_code.co_filename.startswith(_INSIDE):
+        call = call.f_back
+    frame = call.f_back
+    while frame is not None:
+        name = _holders.get(frame.f_code)
+        if name is not None and frame.f_locals.get(name) is owner:
+            raise NestedCall(what, user_line(call, frame), user_line(frame))
+        frame = frame.f_back
+
+
+def user_line(frame: FrameType, end: FrameType | None = None) -> str:
+    """The user's line from which this frame was called, as file:line; the outermost line if none is the user's.
+
+    end: the search ends before this caller.
+    """
+    while frame.f_back is not end and frame.f_back is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,5 @@
+"""Tensors as the engine sees them: dtype codes, plain memory, whether two share it, packing, autograd's versions."""
+
+from __future__ import annotations
+
+__all__ = []

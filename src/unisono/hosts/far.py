@@ -1,0 +1,281 @@
+"""What a rank knows of the ranks on other hosts, through the sentinel of its host."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..base.errors import ArgumentError
+from ..base.fd_channel import remaining
+from ..base.records import Departure, DepartureKind
+from ..engine.memory.layout import PAGE
+from .sentinel.host_liveness import BEAT_S
+from .sentinel.local_ranks import CREDENTIALS, MOST_BYTES_LOCAL
+
+if TYPE_CHECKING:
+    from ..engine.memory.arena import Arena
+    from ..schedule import Hosts
+
+__all__ = ["Far"]
+
+_HEARS_S = 0.005
+"""How often a rank hears what its sentinel says without having asked, while it calls."""
+
+
+class Far:
+    """A rank's connection to its host's sentinel.
+
+    Any thread may use it, and signal handlers; no method but `close` waits. Boards and control lines of far members are
+    in the regions of this host's arena; they are as fresh as the last ticket, and show at once what their owners have
+    told by `wake`.
+
+    Where the sentinel itself has ended, or does not answer for as long as hosts may be silent, this host is cut off:
+    the others count it as lost, and ranks on other hosts count as gone here.
+    """
+
+    def __init__(
+        self, arena: Arena, hosts: Hosts, rank: int, name: str, silent_s: float, deadline: float | None = None
+    ) -> None:
+        """Connect to the sentinel that serves at this name. silent_s: how long hosts may be silent.
+
+        Raises OSError where no sentinel serves, ArgumentError where it is another user's.
+        """
+        self.silent_s = silent_s
+        self._arena, self._hosts, self._rank, self._pid = arena, hosts, rank, os.getpid()
+        self._socket, self.sentinel_pid = _connect(name, deadline)
+        self._lock = threading.RLock()
+        self._out: deque[bytes] = deque()
+        self._newest = self._alarm = 0
+        """The newest ticket, and up to which it was time to look when a rank had gone, other than in order."""
+        self._asked: dict[int, int] = {}
+        """Of each group, the ticket that is under way."""
+        self._next: dict[int, int] = {}
+        """Of each group, the ticket that follows."""
+        self._used: set[int] = set()
+        self._bad_news, self._heard_at = 0, 0.0
+        self._lost: dict[int, str] = {}
+        self._left: dict[int, Departure] = {}
+        self._cut_off: str | None = None
+        self._crash = ""
+        """Why the sentinel has ended, in its own words."""
+        self._looked_at = self._silent_s = 0.0
+        self._pinged = self._ended = self._gave_up = False
+        """Of the sentinel: whether it was asked for a word, has hung up, has been silent for too long."""
+        self.closed = False
+
+    def register(self, gid: int, start: int, members: Sequence[int]) -> None:
+        """Let the sentinel copy what far members of a group write into its region, and show them what this one writes.
+
+        gid: the group's number, of 64 bits, the same on all hosts, and never that of another group. start: where its
+        region begins in this host's arena. members: ranks of the world, in order. Raises ArgumentError for impossible
+        ones.
+        """
+        fits = start % PAGE == 0 and self._arena.start <= start < self._arena.bytes
+        if not fits or self._rank not in members or not 0 <= min(members) <= max(members) < self._hosts.ranks:
+            raise ArgumentError(f"no group of rank {self._rank}: ranks {list(members)}, at byte {start}")
+        self._used.add(gid)
+        self._say(["register", gid, start, list(members)])
+
+    def forget(self, gid: int) -> None:
+        """This rank uses the group no more. What it has written last is told. See `is_free`."""
+        with self._lock:
+            self._asked.pop(gid, None)
+            self._next.pop(gid, None)
+            self._say(["forget", gid])
+
+    def is_free(self, gid: int) -> bool:
+        """Is the group's region not touched by the sentinel any more? Once all its ranks here that live have forgotten
+        it; before that, the memory must not be used for anything else.
+        """
+        self._take_in()
+        return gid not in self._used or self._ended or self.closed
+
+    def ask(self, gid: int) -> int:
+        """Ask for copies of what far members say by now. Returns a ticket; one question of a group is under way at a
+        time, and the next one follows with the next call of `ask` or `fresh` after that.
+        """
+        with self._lock:
+            self._take_in()
+            if gid in self._asked:
+                return self._next.get(gid) or self._next.setdefault(gid, self._ticket())
+            ticket = self._asked[gid] = self._ticket()
+            self._say(["ask", gid, ticket])
+            return ticket
+
+    def fresh(self, ticket: int) -> bool:
+        """Is it time to look: is the ticket answered, or has a rank gone meanwhile, other than in order?"""
+        return self.answered(ticket) or ticket <= self._alarm
+
+    def answered(self, ticket: int) -> bool:
+        """Have all hosts that live answered a question asked after this ticket was? True without a sentinel."""
+        with self._lock:
+            self._take_in()
+            waits = ticket in self._asked.values() or ticket in self._next.values()
+            return not waits or self._is_blind
+
+    @property
+    def bad_news(self) -> int:
+        """How many ranks have gone, other than in order; the end of the sentinel counts, too. Some milliseconds old, so
+        that to ask costs next to nothing.
+        """
+        now = time.monotonic()
+        if now >= self._heard_at + _HEARS_S:
+            self._heard_at = now
+            self._take_in()
+        return self._bad_news
+
+    def wake(self, gid: int | None = None) -> None:
+        """Show the others at once what this rank has written on its board of this group; None: of all its groups.
+
+        For departures, calls given up, proposals: what peers that wait should not have to ask for.
+        """
+        self._say(["wake"] if gid is None else ["wake", gid])
+
+    @property
+    def lost_hosts(self) -> Mapping[int, str]:
+        """The hosts that have been silent for too long, with a sentence about each."""
+        self._take_in()
+        return dict(self._lost)
+
+    @property
+    def cut_off(self) -> str | None:
+        """Why this host is on the losing side, if it is: it hears fewer than half of the hosts, or others went on."""
+        self._take_in()
+        return self._cut_off
+
+    def left(self, rank: int) -> Departure | None:
+        """How a far rank has gone for good, by its end or by `close`; also if it aborted the world before."""
+        self._take_in()
+        how = self._left.get(rank)
+        if how is None and self._is_blind and rank not in self._hosts.beside(self._rank):
+            how = Departure(DepartureKind.DIED, f"is on another host, and {self._cut_off}")
+        return how
+
+    def close(self) -> None:
+        """Tell what was written last, and leave. When all ranks of a host have, its sentinel ends. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            if os.getpid() == self._pid:  # in a forked child, the connection is its parent's
+                self._socket.setblocking(True)
+                self._socket.settimeout(1.0)
+                self._say(["close"])
+            self._socket.close()
+
+    @property
+    def _is_blind(self) -> bool:
+        """Is there no sentinel any more that could tell this rank anything?"""
+        return self._ended or self._gave_up
+
+    def _ticket(self) -> int:
+        self._newest += 1
+        return self._newest
+
+    def _say(self, value: list[object]) -> None:
+        with self._lock:
+            if not self._ended:
+                self._out.append(json.dumps(value).encode())
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._out:
+            data = self._out.popleft()
+            try:
+                self._socket.send(data)
+            except BlockingIOError:  # the sentinel is busy, or stopped
+                self._out.appendleft(data)
+                return
+            except OSError:
+                self._has_ended()
+
+    def _take_in(self) -> None:
+        """Hear what the sentinel says."""
+        with self._lock:
+            self._flush()
+            while not (self.closed or self._ended):
+                try:
+                    data = self._socket.recv(MOST_BYTES_LOCAL)
+                except BlockingIOError:
+                    self._mind_the_silence()
+                    return
+                except OSError:
+                    data = b""
+                if data:
+                    self._silent_s, self._pinged = 0.0, False
+                    self._hear(json.loads(data))
+                else:
+                    self._has_ended()
+
+    def _mind_the_silence(self) -> None:
+        """There is nothing to be heard now. An answer may be late because of other hosts; so ask for a word of the
+        sentinel itself, and wait no longer for that than others wait for this host.
+        """
+        now = time.monotonic()
+        passed_s, self._looked_at = now - self._looked_at, now
+        # If this rank has not looked for longer, it was busy or stopped itself.
+        self._silent_s = self._silent_s + min(passed_s, BEAT_S) if self._asked else 0.0
+        if self._silent_s >= BEAT_S and not self._pinged:
+            self._pinged = True
+            self._say(["ping"])
+        elif self._silent_s >= BEAT_S + self.silent_s and not self._gave_up:
+            self._gave_up = True
+            self._lose_sight(f"has not answered for {self.silent_s:g} s, as if it was stopped")
+
+    def _hear(self, said: list[object]) -> None:
+        match said:
+            case ["fresh", int(ticket)]:
+                gid = next((gid for gid, asked in self._asked.items() if asked == ticket), None)
+                if gid is not None:
+                    del self._asked[gid]
+                    if gid in self._next:
+                        self._asked[gid] = self._next.pop(gid)
+                        self._say(["ask", gid, self._asked[gid]])
+            case ["forgotten", int(gid)]:
+                self._used.discard(gid)
+            case ["gone", int(rank), int(how), str(words)]:
+                self._left[rank] = gone = Departure(DepartureKind(how), words)
+                if not gone.in_order:
+                    self._bad_news += 1
+                    self._alarm = self._newest + 1  # the next one, too: perhaps nobody asks just now
+            case ["lost", int(host), str(words)]:
+                self._lost[host] = words
+            case ["crashed", str(words)]:
+                self._crash = words
+            case ["cut", str(words)]:
+                self._cut_off = self._cut_off or words
+
+    def _has_ended(self) -> None:
+        self._out.clear()
+        if not (self.closed or self._ended):
+            self._ended = True
+            self._lose_sight(f"has crashed: {self._crash}" if self._crash else "has ended or hung up")
+
+    def _lose_sight(self, how: str) -> None:
+        self._bad_news += 1
+        self._cut_off = self._cut_off or (
+            f"this host is cut off, because its sentinel (process {self.sentinel_pid}) {how} (end the ranks of this "
+            "host, and start them again)"
+        )
+
+
+def _connect(name: str, deadline: float | None) -> tuple[socket.socket, int]:
+    """A connection to the sentinel, and its process."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.settimeout(remaining(deadline))
+        sock.connect(f"\0{name}")
+        sock.setblocking(False)
+        packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    except OSError:
+        sock.close()
+        raise
+    pid, user, _ = CREDENTIALS.unpack(packed)
+    if user != os.getuid():
+        sock.close()
+        raise ArgumentError(f"process {pid} of user {user} waits where the sentinel of this host should")
+    return sock, pid

@@ -1,0 +1,23 @@
+"""Across hosts: a table's transfers as messages that a carrier moves, proved and run."""
+
+from .exchange import Exchange
+from .journal import Journal, journal_rows
+from .lowering import lower
+from .message_program import MessageProgram
+from .message_proof import prove_messages
+from .persistent_receives import PersistentReceive, ReceiveBuffers
+from .vector_clocks import hears_all
+from .wait import nap
+
+__all__ = [
+    "Exchange",
+    "Journal",
+    "MessageProgram",
+    "PersistentReceive",
+    "ReceiveBuffers",
+    "hears_all",
+    "journal_rows",
+    "lower",
+    "nap",
+    "prove_messages",
+]

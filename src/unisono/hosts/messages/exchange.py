@@ -1,0 +1,313 @@
+"""Run a rank's program of messages over a carrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ...base.errors import InternalError
+from ...engine.carrier import Carrier, Handle
+from ...engine.logs.clock import read_cycles
+from ...engine.logs.row_log import LoggedRow
+from ...engine.tensors.plain import as_bits
+from ..carriers.waiter import CarrierWaiter, Settling, settle_apart
+from .buffers import Buffers
+from .journal import Journal
+from .message_memory import NO_WIRE, Action, Memory, Wire
+from .message_program import MOVE, POST, SEND, TAKE, MessageProgram
+from .persistent_receives import PersistentReceive, ReceiveBuffer
+
+__all__ = ["Exchange"]
+
+Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+"""combine(out, a, b): out = a op b, where out may be a or b, and a is from lower ranks than b."""
+
+_BUFFERS = Buffers()
+_SETTLER = CarrierWaiter()
+_GIVEN_UP: list[Exchange] = []
+"""The carrier may still write into their memory."""
+
+_SPREAD = 0x9E3779B1
+
+
+class _Row(NamedTuple):
+    """A deed with its memory. actions: what is copied and combined by it. tags: those of the message, if they are the
+    same in all calls.
+    """
+
+    kind: int
+    actions: list[Action]
+    number: int = 0
+    peer: int = 0
+    round: int = 0
+    wire: Wire = NO_WIRE
+    tags: tuple[int, ...] = ()
+
+
+class Exchange:
+    """A rank's part in a table, as messages: a state machine that never waits.
+
+    carrier: moves the messages. program: what this rank does. peers: for each rank of the table its rank in the world.
+    chunks: a flat tensor for each chunk of buffer X; none for a table without data, such as a barrier. combine: see
+    `Combine`; None for tables that only copy. number: of the call, from 1. tag: of a message, by that number, its round
+    and its index among those of one pair of ranks in that round; it must differ from those of all other calls. y: the
+    chunks of buffer Y, for tables that use it. t: the elements of each chunk of buffer T, by default those of X.
+    standing: how short messages arrive, if not in receives of this call. journal: where its steps are written down.
+
+    given: where the input is, if not in `chunks`: these are only read. final: where final values of the table's result
+    buffer go if that is known not to be too soon: each of them depends on all ranks, so all have begun. `program.ends`
+    says for which chunks that is; values of others are in `chunks` or `y`. The carrier only reads both: what arrives
+    late, for an exchange that has been given up, does no harm there.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        program: MessageProgram,
+        peers: Sequence[int],
+        chunks: Sequence[torch.Tensor],
+        combine: Combine | None,
+        number: int,
+        tag: Callable[[int, int, int], int],
+        *,
+        standing: PersistentReceive | None = None,
+        journal: Journal | None = None,
+        y: Sequence[torch.Tensor] = (),
+        t: Sequence[int] = (),
+        given: Sequence[torch.Tensor] | None = None,
+        final: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        self._carrier, self._program, self._number, self._tag = carrier, program, number, tag
+        self._standing, self._journal = standing, journal
+        self._combine = combine or _no_combine
+        self._peers = [peers[parcel.peer] for parcel in program.parcels]
+        self._memory = Memory(_BUFFERS, chunks, y, t, given, final)
+        self._wires: dict[int, Wire] = {}
+        self._landings: list[ReceiveBuffer] = []
+        self._lends = False
+        self._settling: Settling | None = None
+        self._awaited: tuple[int, Settling] | None = None
+        self._rows = self._bound()
+        self._other_rows: list[_Row] = []
+        self._receives: dict[int, list[Handle]] = {}
+        self._sends: list[Handle] = []
+        self._earlier_sends: list[Handle] = []
+        self._news: Callable[[], object] = _nothing
+        self._start()
+
+    def again(self, number: int) -> None:
+        """Start once more with the same places: what a new exchange would do in the call of this number, but sooner.
+
+        The run before is done. What the run before that one has sent is over: a call has been made in between, whose
+        end told of the start of all ranks.
+        """
+        for handle in self._earlier_sends:
+            handle.settle()
+        self._sends, self._earlier_sends = [], [] if self._settling else self._sends
+        self._rows, self._other_rows = self._other_rows or self._bound(), self._rows
+        self._number = number
+        self._start()
+
+    def advance(self) -> bool:
+        """Start what can be started, and take in what has arrived; True when all is done. Never waits. Raises Lost.
+
+        While it is not done, `waiting_for` is the rank of the world whose message is missing.
+        """
+        rows, carrier = self._rows, self._carrier
+        while self._at < len(rows):
+            kind, actions, number, peer, round_, wire, tags = rows[self._at]
+            if kind == TAKE:
+                if wire.word[0] == wire.missing:
+                    self.waiting_for = peer
+                    if self._standing is not None:
+                        self._standing.landings.post_used(carrier)
+                    carrier.progress()
+                    return False
+                if wire.landing is None:
+                    for handle in self._receives.pop(number):
+                        handle.settle()
+                elif not wire.landing.take(self._number):  # it was for a call that has failed
+                    wire.landing.post(carrier)
+                    self._awaited = None
+                    continue
+            elif kind == POST and wire.landing is not None:
+                wire.landing.post(carrier)
+            elif kind == POST:
+                wire.word[0] = wire.missing
+                mails = zip(self._tags(round_, wire), wire.payloads, strict=True)
+                self._receives[number] = [carrier.irecv(peer, *mail) for mail in mails]
+            else:
+                began = read_cycles() if self._writer else 0
+                for out, first, second in actions:
+                    if second is None:
+                        as_bits(out).copy_(as_bits(first))
+                    else:
+                        self._combine(out, first, second)
+                if kind == SEND:
+                    if wire.marked:
+                        wire.word[0] = self._number
+                    mails = zip(tags or self._tags(round_, wire), wire.payloads, strict=True)
+                    self._sends += [carrier.isend(peer, *mail) for mail in mails]
+                if actions or kind == SEND:
+                    self.write_down(began)
+            self._at += 1
+        self.done, self.waiting_for = True, -1
+        if self._standing is not None:
+            for landing in self._landings:
+                self._standing.landings.has_used(landing)
+        if self._sends and not carrier.own_thread and self._settling is None:
+            self._settling = _SETTLER.settle(self._sends)  # who waits for messages lets them go on
+        return True
+
+    def write_down(self, began: int) -> None:
+        """Where this is traced: that this rank has been at its current step since then, in cycles, and until now."""
+        if self._writer is not None and self._journal is not None and not self.done:
+            segment, row = self._journal.segment, self._journal.first + self._at
+            self._writer.write(LoggedRow(self._number, segment, row, began, read_cycles()))
+
+    @property
+    def nbytes(self) -> int:
+        """Of the memory that it has for messages."""
+        return sum(buffer.numel() for buffer in self._memory.taken)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Is a message missing, or one that has to be sent still being read?"""
+        return not self.done or (self._settling is not None and not (self._settling.over or self._settling.error))
+
+    @property
+    def watched(self) -> tuple[int, int] | None:
+        """The addresses of two words that differ as soon as the message is there that is missing. None: there is none,
+        or the carrier has no thread of its own.
+        """
+        return None if self.done or not self._carrier.own_thread else self._rows[self._at].wire.watched
+
+    def wake(self, news: Callable[[], object]) -> bool:
+        """Have `news` called, by another thread, when the message that is missing has come, or when all is sent.
+
+        False if nobody will: the carrier has no thread of its own, or a connection is lost.
+        """
+        if not self._carrier.own_thread:
+            return False
+        if self.done:
+            self._news = news
+            return self.is_under_way
+        if self._awaited is None or self._awaited[0] != self._at:
+            row = self._rows[self._at]
+            landing = row.wire.landing
+            handles = [landing.handle] if landing and landing.handle else list(self._receives[row.number])
+            self._awaited = self._at, settle_apart(handles, news)
+        return self._awaited[1].error is None
+
+    def finish_sends(self) -> bool:
+        """Whether the carrier has read all that it sends from places, so that these may be written.
+
+        Never waits; the first call that finds something under way lets a thread wait for it. Short messages are sent
+        from copies: with these only, it is true as soon as all is done. Raises Lost. While it is false, `waiting_for`
+        is the rank of the world to which the last message goes.
+        """
+        if not self._lends or not self._sends:
+            return True
+        if self._settling is None:
+            self._settling = settle_apart(self._sends, self._tell)
+        if self._settling.error:
+            raise self._settling.error
+        if self._settling.over:
+            self._sends = []
+        else:
+            self.waiting_for = next(row.peer for row in reversed(self._rows) if row.kind == SEND)
+        return self._settling.over
+
+    def _tell(self) -> None:
+        self._news()
+
+    def close(self) -> None:
+        """Give the memory back, at once or when the last message has left. One that is not done is given up."""
+        if not self.done:
+            self.give_up()
+            return
+        if self._standing is not None:
+            for landing in self._landings:
+                self._standing.landings.give_back(landing)
+        handles = [*self._earlier_sends, *(self._sends if self._settling is None else ())]
+        if handles or self._settling:
+            _SETTLER.settle(handles, self._give_back)
+        else:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._settling is None or (self._settling.over and self._settling.error is None):
+            taken, self._memory.taken = self._memory.taken, []
+            _BUFFERS.give(taken)
+        else:
+            _GIVEN_UP.append(self)
+
+    def give_up(self) -> None:
+        """Leave it as it is, for good: what has not arrived or left by now still may, into and from this memory."""
+        _GIVEN_UP.append(self)
+        if self._settling is not None and not self._settling.over:
+            _SETTLER.replace()
+
+    def _start(self) -> None:
+        self._at = 0
+        self._writer = self._journal.writer() if self._journal else None
+        self._settling = self._awaited = None
+        self.done = False
+        self.waiting_for = -1
+
+    def _bound(self) -> list[_Row]:
+        """The rows in memory. What leaves gets memory of its own: that of the run before may still be read."""
+        program, memory, wires = self._program, self._memory, self._wires
+        rows: list[_Row] = []
+        for kind, round_, numbers in program.steps():
+            if kind == MOVE:
+                rows.append(_Row(MOVE, memory.actions([program.writings[n] for n in numbers], wires)))
+                continue
+            number = numbers[0]
+            peer, wire = self._peers[number], wires.get(number)
+            if kind == SEND or wire is None:
+                landing = self._landing(number)
+                wire = wires[number] = memory.wire(program.parcels[number], leaves=kind == SEND, landing=landing)
+            tags = self._standing_tags(round_, wire) if kind == SEND else ()
+            self._lends |= kind == SEND and wire.straight
+            rows.append(_Row(kind, wire.packing, number, peer, round_, wire, tags))
+        return rows
+
+    def _tags(self, round_: int, wire: Wire) -> Sequence[int]:
+        """The tags of a message's payloads, which no other call has."""
+        tags = [self._tag(self._number, round_, n) for n in range(len(wire.payloads))]
+        return [self._sized(tag, payload.numel()) for tag, payload in zip(tags, wire.payloads, strict=True)]
+
+    def _standing_tags(self, round_: int, wire: Wire) -> tuple[int, ...]:
+        if self._standing is None or not wire.short:
+            return ()
+        return (self._sized(self._standing.tag(round_), wire.payloads[0].numel()),)
+
+    def _landing(self, number: int) -> Callable[[int], ReceiveBuffer] | None:
+        """Where this message arrives, for any size."""
+        standing, peer, round_ = self._standing, self._peers[number], self._program.parcels[number].round
+        if standing is None:
+            return None
+
+        def landing(nbytes: int) -> ReceiveBuffer:
+            found = standing.landings.at(peer, self._sized(standing.tag(round_), nbytes), nbytes)
+            self._landings.append(found)
+            return found
+
+        return landing
+
+    def _sized(self, tag: int, nbytes: int) -> int:
+        """A tag of the lower half; the upper one is for messages from rank to rank. Sizes are in it: what has another
+        size does not meet.
+        """
+        return (tag + nbytes * _SPREAD) % (self._carrier.tags // 2)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _no_combine(*_: torch.Tensor) -> None:
+    raise InternalError("a table combines chunks, and nobody has said how")

@@ -1,0 +1,41 @@
+"""What a rank does between hosts, step by step, for traces: the steps of its programs, and when they were done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ...engine.compile.program import Op
+from ...engine.logs.plan_registry import ProgramRow
+from ...engine.logs.row_log import RowWriter
+from .message_program import MOVE, POST, SEND, TAKE, MessageProgram, Piece
+
+__all__ = ["Journal", "journal_rows"]
+
+
+class Journal(NamedTuple):
+    """Where an exchange writes its steps down. writer: nowhere if it returns None, which each run of it asks anew.
+
+    segment: the piece of the vector. first: the number of the first step among those of the call.
+    """
+
+    writer: Callable[[], RowWriter | None]
+    segment: int
+    first: int
+
+
+def journal_rows(program: MessageProgram, members: Sequence[int]) -> Iterator[ProgramRow]:
+    """The steps of a program as a note has them. members: of the table, as ranks of the group."""
+    me = members[program.rank]
+    for kind, round_, numbers in program.steps():
+        if kind == MOVE:
+            read = {source for number in numbers for source in program.writings[number].sources}
+            ranks = {members[program.parcels[s.parcel].peer] if isinstance(s, Piece) else me for s in read}
+            yield ProgramRow(round_, Op.MOVE, tuple(sorted(ranks)), (me,))
+            continue
+        peer = members[program.parcels[numbers[0]].peer]
+        yield {
+            POST: ProgramRow(round_, Op.MOVE),
+            SEND: ProgramRow(round_, Op.MOVE, (me,), (peer,)),
+            TAKE: ProgramRow(round_, Op.WAIT, (peer,)),
+        }[kind]

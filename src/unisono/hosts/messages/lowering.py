@@ -1,0 +1,257 @@
+"""From a table to the messages of each rank: all rows of one round from one rank to another are one message.
+
+A message may leave straight from its places, and arrive straight in them, where no timing lets another use come
+between; else it is copied. What a slot holds is a *version*; each write makes a new one. The versions of a slot lie in
+up to three places (see GIVEN, KEPT and FINAL), but are treated here as if these were one: the caller's tensors may
+overlap in this way. For the same reason a chunk of the result is treated as if it lay in that of the input, see
+`memory_of`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...base.errors import ProgramError
+from ...schedule import Move, Schedule, T, X, moves
+from ...schedule.contract import Slot
+from .message_program import (
+    FINAL,
+    GIVEN,
+    KEPT,
+    MOVE,
+    POST,
+    SEND,
+    TAKE,
+    ChunkPlace,
+    MessageProgram,
+    MessageRow,
+    Piece,
+    TableMessage,
+    Writing,
+    memory_of,
+)
+from .vector_clocks import Clock, after_round, at_start
+
+__all__ = ["lower"]
+
+
+@dataclass(eq=False)
+class _Letter:
+    """A message in the making.
+
+    slots: what is sent, and where it goes. versions: of what is sent. made: the versions that arrive. sole: they are
+    all copies. straight_out, straight_in, post: it may leave straight from its places; arrive so; posted from which
+    round on.
+    """
+
+    round: int
+    src: int
+    dst: int
+    slots: list[tuple[Slot, Slot]] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    made: dict[Slot, int] = field(default_factory=dict)
+    sole: bool = True
+    straight_out: bool = True
+    straight_in: bool = True
+    post: int = 0
+
+    def runs(self) -> tuple[int, ...]:
+        """Where the parts begin of which the chunks are neighbours at both ends, and the end of the last."""
+        starts = [
+            at
+            for at, (now, before) in enumerate(zip(self.slots[1:], self.slots, strict=False), 1)
+            if any(new[1] != old[1] or new[2] != old[2] + 1 for new, old in zip(now, before, strict=True))
+        ]
+        return (0, *starts, len(self.slots))
+
+
+@dataclass(eq=False)
+class _Write:
+    """A write in the making.
+
+    version: the one that it makes. sources: a letter and a place in it, or a slot and its version.
+    """
+
+    slot: Slot
+    version: int
+    sources: list[tuple[_Letter | Slot, int]]
+
+    def slots(self) -> list[Slot]:
+        """What it reads of its own rank."""
+        return [source for source, _ in self.sources if not isinstance(source, _Letter)]
+
+
+@dataclass(eq=False)
+class _Table:
+    """What is known of a table's slots while its rounds are gone through.
+
+    By slot: version: of what it holds. heard: its last write was when all ranks were known to have begun. written: the
+    round of that write.
+    By memory: used: in which round, after its sends, a message may come to be written to it. flying: the messages that
+    may still be leaving it, with the slots that they leave. read: the last round that reads the input there.
+    """
+
+    schedule: Schedule
+    version: dict[Slot, int] = field(default_factory=dict)
+    used: dict[Slot, int] = field(default_factory=dict)
+    flying: dict[Slot, list[tuple[_Letter, Slot]]] = field(default_factory=dict)
+    heard: dict[Slot, bool] = field(default_factory=dict)
+    read: dict[Slot, int] = field(default_factory=dict)
+    written: dict[Slot, int] = field(default_factory=dict)
+
+    def memory(self, slot: Slot) -> Slot:
+        """The slot that stands for its memory."""
+        return memory_of(self.schedule, slot)
+
+    def where(self, slot: Slot, version: int) -> ChunkPlace:
+        """The place of a version, once all rounds have been gone through."""
+        _, buffer, chunk = slot
+        if version == 0:
+            return ChunkPlace(buffer, chunk, GIVEN if buffer == X else KEPT)
+        last = version == self.version[slot] and buffer == self.schedule.result and buffer != T
+        unread = self.read.get(self.memory(slot), -1) <= self.written[slot]
+        return ChunkPlace(buffer, chunk, FINAL if last and unread and self.heard[slot] else KEPT)
+
+
+def lower(schedule: Schedule) -> tuple[MessageProgram, ...]:
+    """The program of every rank of a table. `prove_messages` proves them."""
+    table = _Table(schedule)
+    letters: list[list[_Letter]] = []
+    writes: list[list[_Write]] = []
+    clock = at_start(schedule.ranks)
+    for k, (_, round_) in enumerate(moves(schedule)):
+        sent, written = _round(table, k, round_)
+        after = after_round(clock, k + 1, {(letter.src, letter.dst) for letter in sent})
+        _arrivals(table, k, sent, written)
+        _departures(table, k, sent, written, clock, after)
+        letters.append(sent)
+        writes.append(written)
+        clock = after
+    _results(table, clock)
+    return tuple(_program(table, rank, letters, writes) for rank in range(schedule.ranks))
+
+
+def _round(table: _Table, k: int, round_: list[Move]) -> tuple[list[_Letter], list[_Write]]:
+    """The messages and writes of a round, from its moves."""
+    letters: dict[tuple[int, int], _Letter] = {}
+    writes = []
+    for slot, sources in round_:
+        rank = slot[0]
+        found: list[tuple[_Letter | Slot, int]] = []
+        for source in sources:
+            version = table.version.get(source, 0)
+            if source[0] == rank:
+                found.append((source, version))
+                continue
+            letter = letters.setdefault((source[0], rank), _Letter(k, source[0], rank))
+            found.append((letter, len(letter.slots)))
+            letter.slots.append((source, slot))
+            letter.versions.append(version)
+            letter.made[slot] = table.version.get(slot, 0) + 1
+            letter.sole &= len(sources) == 1
+        writes.append(_Write(slot, table.version.get(slot, 0) + 1, found))
+    return list(letters.values()), _readers_first(table, writes)
+
+
+def _readers_first(table: _Table, writes: list[_Write]) -> list[_Write]:
+    """A write of what another write of the round reads on the same rank comes after that one."""
+    order: list[_Write] = []
+    while writes:
+        readers = [(table.memory(source), write) for write in writes for source in write.slots()]
+        early = {memory for memory, write in readers if memory != table.memory(write.slot)}
+        free = [write for write in writes if table.memory(write.slot) not in early]
+        if not free:
+            raise ProgramError(f"{table.schedule.name}: a rank exchanges chunks with itself in one round; use buffer T")
+        order += free
+        writes = [write for write in writes if write not in free]
+    return order
+
+
+def _arrivals(table: _Table, k: int, letters: list[_Letter], writes: list[_Write]) -> None:
+    """Which messages may arrive straight in their places, and from which round on: nobody else uses these."""
+    away = [source for letter in letters for source, _ in letter.slots]
+    here = [source for write in writes for source in write.slots()]
+    sent, read = ({table.memory(source) for source in some} for some in (away, here))
+    table.read.update((source, k) for source in (*away, *here) if not table.version.get(source, 0))
+    for letter in letters:
+        places = [table.memory(slot) for _, slot in letter.slots]
+        letter.straight_in = letter.sole and sent.isdisjoint(places) and read.isdisjoint(places)
+        if letter.straight_in:
+            letter.post = max(table.used.get(place, 0) for place in places)
+    table.used.update(dict.fromkeys(sent, k))
+    table.used.update(dict.fromkeys(read, k + 1))
+
+
+def _departures(
+    table: _Table, k: int, letters: list[_Letter], writes: list[_Write], clock: Clock, after: Clock
+) -> None:
+    """Which messages cannot leave straight from their places: these are written before they have surely left."""
+    for letter in letters:
+        for source, _ in letter.slots:
+            table.flying.setdefault(table.memory(source), []).append((letter, source))
+    for write in writes:
+        first = write.sources[0][0]
+        # What arrives straight is written by the carrier: only what its sender knew is sure to have happened before.
+        knows = clock[first.src] if isinstance(first, _Letter) and first.straight_in else after[write.slot[0]]
+        for letter, _ in table.flying.pop(table.memory(write.slot), ()):
+            letter.straight_out &= bool(knows[letter.dst] >= letter.round + 2)
+        table.version[write.slot] = write.version
+        table.heard[write.slot] = bool(knows.all())
+        table.written[write.slot] = k
+        table.used[table.memory(write.slot)] = k + 1
+
+
+def _results(table: _Table, clock: Clock) -> None:
+    """Results that are not FINAL are copied in the end, to where messages may still be leaving the input."""
+    for slot in table.version:
+        for letter, source in table.flying.get(table.memory(slot), ()) if slot[1] == table.schedule.result else ():
+            if source != slot:
+                letter.straight_out &= bool(clock[slot[0]][letter.dst] >= letter.round + 2)
+
+
+def _program(table: _Table, rank: int, letters: list[list[_Letter]], writes: list[list[_Write]]) -> MessageProgram:
+    """What one rank does, round by round; receives are posted a round ahead where their places allow it."""
+    mine = [[letter for letter in round_ if rank in (letter.src, letter.dst)] for round_ in letters]
+    number = {letter: n for n, letter in enumerate(letter for round_ in mine for letter in round_)}
+    parcels = tuple(_parcel(table, rank, letter) for letter in number)
+    writings: list[Writing] = []
+    rows: list[MessageRow] = []
+    posted: set[_Letter] = set()
+    for k, round_ in enumerate(mine):
+        sent = [letter for letter in round_ if letter.src == rank]
+        taken = [letter for letter in round_ if letter.dst == rank]
+        ahead = [
+            letter for letter in (mine[k + 1] if k + 1 < len(mine) else ()) if letter.dst == rank and letter.post <= k
+        ]
+        rows += [MessageRow(POST, number[letter]) for letter in taken if letter not in posted]
+        rows += [MessageRow(SEND, number[letter]) for letter in sent]
+        rows += [MessageRow(POST, number[letter]) for letter in ahead]
+        rows += [MessageRow(TAKE, number[letter]) for letter in taken]
+        posted.update(ahead)
+        for write in writes[k]:
+            if write.slot[0] == rank:
+                rows.append(MessageRow(MOVE, len(writings)))
+                writings.append(_writing(table, k, number, write))
+    ends = {writing.spot[:2]: writing.spot.where for writing in writings if writing.spot.buffer != T}
+    return MessageProgram(
+        rank, table.schedule.ranks, table.schedule.chunks, len(letters), parcels, tuple(writings), tuple(rows), ends
+    )
+
+
+def _parcel(table: _Table, rank: int, letter: _Letter) -> TableMessage:
+    """A message as this rank sees it."""
+    if letter.src == rank:
+        versions = zip(letter.slots, letter.versions, strict=True)
+        spots = tuple(table.where(source, version) for (source, _), version in versions)
+        return TableMessage(letter.round, letter.dst, spots, letter.runs(), letter.sole, letter.straight_out)
+    spots = tuple(table.where(slot, letter.made[slot]) for _, slot in letter.slots)
+    return TableMessage(letter.round, letter.src, spots, letter.runs(), letter.sole, letter.straight_in)
+
+
+def _writing(table: _Table, k: int, number: dict[_Letter, int], write: _Write) -> Writing:
+    """A write as its rank sees it."""
+    sources = tuple(
+        Piece(number[source], at) if isinstance(source, _Letter) else table.where(source, at)
+        for source, at in write.sources
+    )
+    return Writing(k, table.where(write.slot, write.version), sources)

@@ -1,0 +1,272 @@
+"""From a program's places to memory: which bytes a message has, where they lie, what is copied and combined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain, groupby, pairwise
+from secrets import randbits
+from typing import Any, NamedTuple
+
+import torch
+
+from ...schedule import T, X
+from .buffers import Buffers
+from .message_program import FINAL, GIVEN, ChunkPlace, Piece, TableMessage, Writing
+from .persistent_receives import ReceiveBuffer
+
+__all__ = ["LARGE_BYTES", "NO_WIRE", "Action", "Memory", "Wire"]
+
+LARGE_BYTES = 256 << 10
+"""Messages from this size on travel without a copy where they can."""
+
+_WORD = 8
+
+_UNLIKELY = randbits(63)
+"""What data do not end with, with a probability of 1 - 2^-63, whoever chooses them."""
+
+_MISSING = torch.tensor([0, _UNLIKELY], dtype=torch.int64, device="cpu")
+"""What words are before their message is there."""
+
+
+class Action(NamedTuple):
+    """Copy `first` to `out`; or combine `first` and `second` into it."""
+
+    out: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor | None = None
+
+
+class _Span(NamedTuple):
+    """Some bytes of a storage: its address, and those of both ends. tensor: one of that storage and the right type."""
+
+    tensor: torch.Tensor
+    storage: int
+    start: int
+    stop: int
+
+    def whole(self) -> torch.Tensor:
+        """The flat tensor of these bytes."""
+        item = self.tensor.element_size()
+        return self.tensor.as_strided(((self.stop - self.start) // item,), (1,), (self.start - self.storage) // item)
+
+
+_Step = tuple[_Span, ...]
+"""An action on spans: out, first, and for combinations second."""
+
+
+class Wire(NamedTuple):
+    """One message of a program in memory.
+
+    payloads: what is sent or received, in order. word: the last integer of it, which tells the receiver that it is
+    there: it is not `missing` any more. watched: the addresses of both. pieces: where the bytes of each of its places
+    are. straight: that is the places themselves. packing: else, what is copied before it is sent. marked: the word is
+    no part of the data, and is set by the sender. short: it is one payload, with its word. landing: where it arrives,
+    if that is always the same memory.
+    """
+
+    payloads: list[torch.Tensor]
+    word: memoryview
+    watched: tuple[int, int]
+    missing: int
+    pieces: list[_Span]
+    straight: bool
+    packing: list[Action]
+    marked: bool
+    short: bool = False
+    landing: ReceiveBuffer | None = None
+
+
+NO_WIRE = Wire([], memoryview(b""), (0, 0), 0, [], False, [], False)
+
+
+class Memory:
+    """Where the places of a program are. Without chunks, all of them are empty.
+
+    chunks, y: the places of buffers X and Y. t: the elements of each chunk of buffer T, by default those of X. given:
+    the places of the input, if others. final: those of the results, if others; nothing arrives there but by a copy.
+    taken: the buffers that are in use.
+    """
+
+    def __init__(
+        self,
+        buffers: Buffers,
+        chunks: Sequence[torch.Tensor],
+        y: Sequence[torch.Tensor],
+        t: Sequence[int],
+        given: Sequence[torch.Tensor] | None,
+        final: Sequence[torch.Tensor] | None,
+    ) -> None:
+        self._buffers = buffers
+        self._kept = [chunks, y]
+        self._t = t or [chunk.numel() for chunk in chunks]
+        self._given = chunks if given is None else given
+        self._final = final
+        self._dtype = chunks[0].dtype if len(chunks) else torch.uint8
+        self._spans: dict[ChunkPlace, _Span] = {}
+        self.taken: list[torch.Tensor] = []
+
+    def wire(
+        self, parcel: TableMessage, *, leaves: bool, landing: Callable[[int], ReceiveBuffer] | None = None
+    ) -> Wire:
+        """A message in memory. leaves: it is sent, not received. landing: where one of so many bytes arrives, if short.
+
+        Short ones are packed, with a word behind them. A long one is sent as it is; where it may arrive straight in its
+        places, nothing may be written there before, and a message follows it that is a word only.
+        """
+        places = [self._at(spot) for spot in parcel.spots]
+        ends = list(accumulate((place.stop - place.start for place in places), initial=0))
+        if ends[-1] < LARGE_BYTES:
+            size = -(-ends[-1] // _WORD) * _WORD + _WORD
+            lands = None if leaves or landing is None else landing(size)
+            whole = lands.whole if lands else self._take(size)
+            wire = self._packed([whole[:size]], whole, places, ends, leaves, marked=True)
+            return wire._replace(short=True, landing=lands)
+        word = [self._take(_WORD)[:_WORD]] if parcel.copied else []
+        if parcel.direct and (leaves or not self._final or all(spot.where != FINAL for spot in parcel.spots)):
+            runs = [_joined([(place,) for place in places[a:b]]) for a, b in pairwise(parcel.runs)]
+            if all(len(run) <= 1 for run in runs):
+                straight = [run[0][0].whole().view(torch.uint8) for run in runs if run]
+                payloads = [*straight, *word]
+                return _wire(payloads, 0, places, True, [], parcel.copied)
+        whole = self._take(ends[-1])
+        cuts = [whole[ends[a] : ends[b]] for a, b in pairwise(parcel.runs) if ends[a] < ends[b]]
+        return self._packed([*cuts, *word], whole, places, ends, leaves, marked=parcel.copied)
+
+    def actions(self, writings: Sequence[Writing], wires: Mapping[int, Wire]) -> list[Action]:
+        """What is done for consecutive writes of one round. wires: messages, by the numbers of their parcels."""
+        writes = [self._steps(writing, wires) for writing in writings]
+        actions: list[Action] = []
+        for _, some in groupby(writes, key=len):  # neighbours that consist of as many steps may be one
+            alike = [*some]
+            turns = [*chain.from_iterable(alike)] if _any_reads_another(alike) else chain(*zip(*alike, strict=True))
+            actions += _actions([*turns])
+        return actions
+
+    def _steps(self, writing: Writing, wires: Mapping[int, Wire]) -> list[_Step]:
+        """The combination of all sources of a write, in their order, whatever is overwritten by it."""
+        out = self._at(writing.spot)
+        sources = [
+            wires[source.parcel].pieces[source.place] if isinstance(source, Piece) else self._at(source)
+            for source in writing.sources
+        ]
+        if len(sources) == 1:
+            return [] if sources[0] is out else [(out, sources[0])]
+        # What lies where the sum goes, as the input of a call in place, must not be overwritten before its turn: until
+        # then the sum is in the first message, or, where that is none, in memory of its own.
+        own = max((n for n, source in enumerate(sources) if _meet(source, out)), default=0)
+        value = early = sources[0]
+        if own > 1 and not isinstance(writing.sources[0], Piece):
+            early = _span(self._room(out.stop - out.start))
+        steps: list[_Step] = []
+        for n, source in enumerate(sources[1:], 1):
+            into = out if n >= own else early
+            steps.append((into, value, source))
+            value = into
+        return steps
+
+    def _packed(
+        self,
+        payloads: list[torch.Tensor],
+        whole: torch.Tensor,
+        places: Sequence[_Span],
+        ends: Sequence[int],
+        leaves: bool,
+        marked: bool,
+    ) -> Wire:
+        """A message whose pieces lie in a buffer, one behind the other."""
+        start = whole.data_ptr()
+        typed = whole.view(self._dtype)
+        pieces = [_Span(typed, start, start + a, start + b) for a, b in pairwise(ends)]
+        packing = _actions(list(zip(pieces, places, strict=True))) if leaves else []
+        missing = 0 if marked else _UNLIKELY
+        return _wire(payloads, missing, pieces, False, packing, marked)
+
+    def _at(self, spot: ChunkPlace) -> _Span:
+        """The memory of a place."""
+        span = self._spans.get(spot)
+        if span is None:
+            span = self._spans[spot] = _span(self._tensor(spot))
+        return span
+
+    def _room(self, nbytes: int) -> torch.Tensor:
+        return self._take(nbytes)[:nbytes].view(self._dtype)
+
+    def _tensor(self, spot: ChunkPlace) -> torch.Tensor:
+        buffer, chunk, where = spot
+        if not len(self._kept[X]):
+            return torch.empty(0, dtype=self._dtype, device="cpu")
+        if buffer == T:
+            return self._room(self._t[chunk] * self._dtype.itemsize)
+        if where == GIVEN:
+            return self._given[chunk]
+        return self._final[chunk] if where == FINAL and self._final is not None else self._kept[buffer][chunk]
+
+    def _take(self, nbytes: int) -> torch.Tensor:
+        buffer = self._buffers.take(nbytes)
+        self.taken.append(buffer)
+        return buffer
+
+
+def _span(tensor: torch.Tensor) -> _Span:
+    start = tensor.data_ptr()
+    return _Span(tensor, tensor.untyped_storage().data_ptr(), start, start + tensor.nbytes)
+
+
+def _meet(one: _Span, two: _Span) -> bool:
+    """Do they share memory?"""
+    return max(one.start, two.start) < min(one.stop, two.stop)
+
+
+def _any_reads_another(writes: Sequence[Sequence[_Step]]) -> bool:
+    """Does one of several writes read in a later step what another may have written in an earlier one?"""
+    outs = [steps[-1][0] for steps in writes if steps]
+    return any(
+        _meet(source, out) for steps in writes for step in steps[1:] for source in step[1:] for out in outs
+        if out is not steps[-1][0]
+    )  # fmt: skip
+
+
+def _wire(
+    payloads: list[torch.Tensor], missing: int, pieces: list[_Span], straight: bool, packing: list[Action], marked: bool
+) -> Wire:
+    last = payloads[-1]
+    watched = last.data_ptr() + last.nbytes - _WORD, _MISSING.data_ptr() + _WORD * (missing != 0)
+    return Wire(payloads, _integer(last), watched, missing, pieces, straight, packing, marked)
+
+
+def _integer(payload: torch.Tensor) -> memoryview:
+    """The last eight bytes."""
+    array: Any = payload.numpy()
+    return memoryview(array)[-_WORD:].cast("q")
+
+
+def _actions(steps: Sequence[_Step]) -> list[Action]:
+    return [Action(*(span.whole() for span in step)) for step in _joined(steps)]
+
+
+def _joined(steps: Sequence[_Step]) -> list[_Step]:
+    """The same with fewer steps: on spans that are neighbours in memory, one. Empty ones are left out."""
+    joined: list[_Step] = []
+    for step in steps:
+        if step[0].start == step[0].stop:
+            continue
+        longer = _joint(joined[-1], step) if joined else None
+        if longer:
+            joined[-1] = longer
+        else:
+            joined.append(step)
+    return joined
+
+
+def _joint(one: _Step, two: _Step) -> _Step | None:
+    """Two steps as one, if the spans of the second lie behind those of the first, and nothing is written too soon."""
+    if len(one) != len(two):
+        return None
+    for a, b in zip(one, two, strict=True):
+        if a.stop != b.start or a.storage != b.storage:
+            return None
+    start, stop = one[0].start, two[0].stop
+    for a, b in zip(one[1:], two[1:], strict=True):
+        if start < a.start < stop or start < b.stop < stop:
+            return None
+    return tuple(a._replace(stop=b.stop) for a, b in zip(one, two, strict=True))

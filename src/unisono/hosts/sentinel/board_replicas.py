@@ -1,0 +1,301 @@
+"""Control lines and boards of a group's members on other hosts, copied here: asked for, or sent without being asked.
+
+A rank asks, and gets a ticket back once every host that lives has answered a question that was sent after that. What a
+rank has to tell at once is pushed, and sent again until it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...base.records import Departure
+from ...engine.memory.layout import LINE
+from .wire import Ack, Body, MemberPage, Pages, Query, batches
+
+__all__ = ["Copies", "HostMemory"]
+
+_AGAIN_S, _MOST_S = 0.02, 0.32
+_PACE_S = 0.0002
+"""Per host: how long after a question the next one follows at the earliest."""
+_MOST_EARLY = 256
+"""Groups of which pages are kept before a rank here uses them."""
+_MOST_FORGOTTEN = 4096
+"""Groups of which a host knows that it has forgotten them."""
+_UNKNOWN, _USED, _FORGOTTEN = 0, 1, 2
+
+
+class HostMemory(Protocol):
+    """The shared memory of this host."""
+
+    def add(self, gid: int, start: int, size: int) -> None:
+        """A group of so many ranks has a region there. Raises ValueError if it cannot."""
+
+    def remove(self, gid: int) -> None:
+        """Touch the region no more."""
+
+    def read(self, gid: int, member: int) -> bytes:
+        """A member's control line and board, as they are now."""
+
+    def write(self, gid: int, member: int, image: bytes, *, keep_gone: bool) -> None:
+        """Make a member's control line and board equal to these. keep_gone: but for how it has gone."""
+
+    def depart(self, rank: int, how: int, words: str) -> None:
+        """Write on a rank's board of the world how it has gone, if nothing is there yet."""
+
+    def departure(self, rank: int) -> Departure | None:
+        """How a rank has left the world, by its board."""
+
+
+@dataclass
+class _Group:
+    """A group that ranks of this host use. hosts: of each other host, its members."""
+
+    start: int
+    members: tuple[int, ...]
+    hosts: dict[int, tuple[int, ...]]
+    users: set[int] = field(default_factory=set)
+    stamps: dict[int, int] = field(default_factory=dict)
+    """Of each member, the newest page that has been copied."""
+    pushed: dict[int, bytes] = field(default_factory=dict)
+    """Of each member here, the board that was pushed last."""
+    forgotten: bool = False
+
+
+@dataclass
+class _Pull:
+    """A question that is under way. missing: of each host, the members of which no page has come yet."""
+
+    request: int
+    missing: dict[int, set[int]]
+    askers: list[tuple[int, int]]
+    due: float
+    wait_s: float = _AGAIN_S
+
+
+@dataclass
+class _Unread:
+    """A page that has been pushed to a host, and not been acknowledged."""
+
+    page: MemberPage
+    due: float
+    wait_s: float = _AGAIN_S
+
+
+class Copies:
+    """The groups of this host `me`, and what is under way for them.
+
+    host_of: of each rank, its host. send, tell: give out a message to a host, and to a rank here.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        host_of: Sequence[int],
+        memory: HostMemory,
+        send: Callable[[int, Body], None],
+        tell: Callable[[int, list[object]], None],
+    ) -> None:
+        self._me, self._host_of, self._memory, self._send, self._tell = me, host_of, memory, send, tell
+        self._groups: dict[int, _Group] = {}
+        self._forgotten: dict[int, None] = {}
+        self._early: dict[int, dict[int, tuple[int, MemberPage]]] = {}
+        """Pages of groups that no rank here uses yet: of each group and member, the newest, and its sender."""
+        self._pulls: dict[int, _Pull] = {}
+        self._asked: dict[int, tuple[float, list[tuple[int, int]]]] = {}
+        """Of each group, the next question: not before then, and who asks."""
+        self._unread: dict[tuple[int, int, int], _Unread] = {}
+        self._stamps, self._requests = itertools.count(1), itertools.count(1)
+        self._gone_hosts: set[int] = set()
+        self._gone_ranks: set[int] = set()
+
+    def register(self, rank: int, gid: int, start: int, members: Sequence[int]) -> None:
+        """A rank of this host uses a group. Raises ValueError if that does not fit to what is known."""
+        group = self._groups.get(gid)
+        if group is None:
+            if len(set(members)) != len(members) or not all(0 <= member < len(self._host_of) for member in members):
+                raise ValueError(f"no members of a group: {members}")
+            self._memory.add(gid, start, len(members))
+            hosts: dict[int, tuple[int, ...]] = {}
+            for member, world_rank in enumerate(members):
+                host = self._host_of[world_rank]
+                hosts[host] = (*hosts.get(host, ()), member)
+            group = self._groups[gid] = _Group(start, tuple(members), hosts)
+        if (start, tuple(members)) != (group.start, group.members) or rank not in members:
+            raise ValueError(f"group {gid} is another one")
+        group.users.add(rank)
+        for sender, page in self._early.pop(gid, {}).values():
+            self._copy(group, gid, sender, page)
+
+    def forget(self, rank: int, gid: int) -> None:
+        """A rank of this host uses a group no more. The last one is told when its memory is touched no more."""
+        group = self._groups.get(gid)
+        if group is not None and rank in group.users:
+            group.users.discard(rank)
+            group.forgotten = True
+            self._drop_unused(gid)
+
+    def forget_all(self, rank: int) -> None:
+        """A rank of this host uses no group any more."""
+        for gid in list(self._groups):
+            self.forget(rank, gid)
+
+    def rank_gone(self, rank: int) -> None:
+        """A rank has gone. What it has written stays to be read, unless all others have forgotten the group."""
+        self._gone_ranks.add(rank)
+        for gid in [gid for gid, group in self._groups.items() if group.forgotten]:
+            self._drop_unused(gid)
+
+    def _drop_unused(self, gid: int) -> None:
+        group = self._groups[gid]
+        if group.users - self._gone_ranks:
+            return
+        del self._groups[gid]
+        self._pulls.pop(gid, None)
+        self._asked.pop(gid, None)
+        self._memory.remove(gid)
+        self._forgotten[gid] = None
+        if len(self._forgotten) > _MOST_FORGOTTEN:
+            del self._forgotten[next(iter(self._forgotten))]
+        for rank in group.members:
+            if self._host_of[rank] == self._me:
+                self._tell(rank, ["forgotten", gid])
+
+    def ask(self, rank: int, gid: int, ticket: int, now: float) -> None:
+        """A rank asks for fresh copies. The ticket comes back as `fresh`."""
+        if gid not in self._groups:
+            return
+        not_before, askers = self._asked.setdefault(gid, (now, []))
+        askers.append((rank, ticket))
+        if gid not in self._pulls and not_before <= now:
+            self._begin(gid, now)
+
+    def _begin(self, gid: int, now: float) -> None:
+        group, (_, askers) = self._groups[gid], self._asked[gid]
+        far = {host: set(members) for host, members in group.hosts.items() if host not in self._gone_hosts}
+        far.pop(self._me, None)
+        self._asked[gid] = now + _PACE_S * len(far), []
+        self._pulls[gid] = pull = _Pull(next(self._requests), far, askers, now + _AGAIN_S)
+        for host in far:
+            self._send(host, Query(gid, pull.request))
+        self._end_if_complete(gid, now)
+
+    def _end_if_complete(self, gid: int, now: float) -> None:
+        pull = self._pulls[gid]
+        if any(pull.missing.values()):
+            return
+        del self._pulls[gid]
+        for rank, ticket in pull.askers:
+            self._tell(rank, ["fresh", ticket])
+        not_before, askers = self._asked[gid]
+        if askers and not_before <= now:
+            self._begin(gid, now)
+
+    def question(self, sender: int, question: Query) -> None:
+        """Another host asks what the members on this one say."""
+        gid, request = question
+        group = self._groups.get(gid)
+        if group is None:
+            known = _FORGOTTEN if gid in self._forgotten else _UNKNOWN
+            self._send(sender, Pages(gid, request, known, ()))
+            return
+        for batch in batches(self._read(gid, member) for member in group.hosts.get(self._me, ())):
+            self._send(sender, Pages(gid, request, _USED, batch))
+
+    def _read(self, gid: int, member: int) -> MemberPage:
+        return MemberPage.of(member, next(self._stamps), self._memory.read(gid, member))
+
+    def pages(self, sender: int, body: Pages, now: float) -> None:
+        """Pages have come from another host."""
+        gid, request, known, pages = body
+        group, pull = self._groups.get(gid), self._pulls.get(gid)
+        answered = set()
+        for page in pages:
+            if group is not None and self._copy(group, gid, sender, page):
+                answered.add(page.member)
+            if request == 0:
+                is_early = group is None and gid not in self._forgotten and page.member < len(self._host_of)
+                if is_early and len(self._early) < _MOST_EARLY:
+                    pages_of = self._early.setdefault(gid, {})
+                    if page.member not in pages_of or page.stamp > pages_of[page.member][1].stamp:
+                        pages_of[page.member] = sender, page
+                self._send(sender, Ack(gid, page.member, page.stamp))
+        if group is None or pull is None or pull.request != request or sender not in pull.missing:
+            return
+        members = {group.members[member] for member in group.hosts[sender]}
+        if known == _FORGOTTEN or (known == _UNKNOWN and members <= self._gone_ranks):
+            pull.missing[sender].clear()
+        pull.missing[sender] -= answered
+        self._end_if_complete(gid, now)
+
+    def _copy(self, group: _Group, gid: int, sender: int, page: MemberPage) -> bool:
+        """Make a member's line and board equal to this page. False if it is none of that host's members."""
+        if page.member not in group.hosts.get(sender, ()):
+            return False
+        if page.stamp > group.stamps.get(page.member, 0):
+            keep_gone = group.members[page.member] in self._gone_ranks
+            group.stamps[page.member] = page.stamp
+            with suppress(ValueError):  # there is no image on it
+                self._memory.write(gid, page.member, page.image, keep_gone=keep_gone)
+        return True
+
+    def push(self, rank: int, only: int | None, now: float) -> None:
+        """Send what a rank of this host has written in this group, or in all of its groups, if that is new."""
+        for gid, group in self._groups.items():
+            if rank not in group.users or only not in (None, gid):
+                continue
+            member = group.members.index(rank)
+            image = self._memory.read(gid, member)
+            if group.pushed.get(member) == image[LINE:]:
+                continue
+            group.pushed[member] = image[LINE:]
+            page = MemberPage.of(member, next(self._stamps), image)
+            for host in group.hosts:
+                if host != self._me and host not in self._gone_hosts:
+                    self._unread[host, gid, member] = _Unread(page, now + _AGAIN_S)
+                    self._send(host, Pages(gid, 0, _USED, (page,)))
+
+    def ack(self, sender: int, ack: Ack) -> None:
+        """Another host has a page that was pushed."""
+        key = (sender, ack.gid, ack.member)
+        if key in self._unread and self._unread[key].page.stamp <= ack.stamp:
+            del self._unread[key]
+
+    def drop_host(self, host: int, now: float) -> None:
+        """A host is lost or has left: nobody waits for it any more."""
+        self._gone_hosts.add(host)
+        self._unread = {key: unread for key, unread in self._unread.items() if key[0] != host}
+        for gid in list(self._pulls):
+            self._pulls[gid].missing.pop(host, None)
+            self._end_if_complete(gid, now)
+
+    @property
+    def settled(self) -> bool:
+        """Has all that was pushed arrived?"""
+        return not self._unread
+
+    def tick(self, now: float) -> None:
+        """Begin the questions that may follow now, and send again what has not been answered."""
+        for gid, (not_before, askers) in list(self._asked.items()):
+            if askers and gid not in self._pulls and not_before <= now:
+                self._begin(gid, now)
+        for gid, pull in self._pulls.items():
+            if pull.due <= now:
+                pull.wait_s = min(2 * pull.wait_s, _MOST_S)
+                pull.due = now + pull.wait_s
+                for host in [host for host, members in pull.missing.items() if members]:
+                    self._send(host, Query(gid, pull.request))
+        for (host, gid, _), unread in self._unread.items():
+            if unread.due <= now:
+                unread.wait_s = min(2 * unread.wait_s, _MOST_S)
+                unread.due = now + unread.wait_s
+                self._send(host, Pages(gid, 0, _USED, (unread.page,)))
+
+    def wake_at(self) -> float:
+        """When something is due next."""
+        times = [pull.due for pull in self._pulls.values()] + [unread.due for unread in self._unread.values()]
+        times += [when for gid, (when, askers) in self._asked.items() if askers and gid not in self._pulls]
+        return min(times, default=float("inf"))

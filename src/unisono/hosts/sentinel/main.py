@@ -1,0 +1,152 @@
+"""The process: sockets, descriptors and a clock around the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ...engine.memory.arena import Arena
+from .local_ranks import Ranks, listen_for_ranks
+from .regions import Regions
+from .state_machine import Event, SentinelState, Tick
+from .watching import Watching
+from .wire import MOST_BYTES, Authenticator
+
+__all__ = ["main"]
+
+_AT_ONCE = 512
+_SOON_S = 0.005
+_BUFFER = 4 << 20
+_MOST_WORDS, _MOST_PLACES = 1000, 5
+
+
+def main(channel_fd: int, arena_fd: int) -> None:
+    """Serve a host's ranks until all have ended or left. What there is to know comes on the channel: see `start`."""
+    if os.fork():  # who has started this need not wait for its end
+        os._exit(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # ranks that are asked to end may take their time; then it ends, too
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two descriptors a rank
+    with socket.socket(fileno=channel_fd) as channel, channel.makefile("rwb") as lines:
+        setup = json.loads(lines.readline())
+        ranks = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
+        regions = Regions(Arena.attach(arena_fd))
+        watching = Watching(ranks, regions)
+        udp = _udp_socket(setup["address"])
+        listener = listen_for_ranks(setup["name"])
+        lines.write(json.dumps([os.getpid(), *udp.getsockname()[:2]]).encode() + b"\n")
+        lines.flush()
+        # From here on nobody reads what this process says, and nobody shall wait for the end of it.
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, sys.stderr.fileno())
+        line = lines.readline()
+    if not line:
+        return  # the ranks have not met
+    introduced = json.loads(line)
+    addresses = [(str(host), int(port)) for host, port in introduced["addresses"]]
+    machine = SentinelState(
+        setup["hosts"], setup["me"], introduced["names"], regions, time.monotonic(), setup["silent_s"]
+    )
+    seal = Authenticator(bytes.fromhex(setup["secret"]), setup["me"], len(addresses))
+    served = Ranks(listener, ranks)
+    try:
+        _Loop(machine, seal, udp, addresses, served, watching).run()
+    except BaseException as error:  # noqa: BLE001  a bug: its ranks tell it, as nobody reads what this process says
+        served.tell(None, ["crashed", _last_words(error)])
+        os._exit(1)
+    os._exit(0)  # without the time that an interpreter takes to end
+
+
+def _last_words(error: BaseException) -> str:
+    """An exception, and the calls that have led to it, the last ones."""
+    said = "".join(traceback.format_exception_only(error)).strip()
+    places = [f"{Path(at.filename).name}:{at.lineno} in {at.name}" for at in traceback.extract_tb(error.__traceback__)]
+    return f"{said[:_MOST_WORDS]} ({', '.join(reversed(places[-_MOST_PLACES:]))})"
+
+
+def _udp_socket(address: str) -> socket.socket:
+    """A socket at this address of the host, and no other, with any port."""
+    family, kind, protocol, _, at = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
+    udp = socket.socket(family, kind, protocol)
+    udp.bind(at)
+    udp.setblocking(False)
+    udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+    return udp
+
+
+class _Loop:
+    def __init__(
+        self,
+        machine: SentinelState,
+        seal: Authenticator,
+        udp: socket.socket,
+        addresses: Sequence[tuple[str, int]],
+        ranks: Ranks,
+        watching: Watching,
+    ) -> None:
+        self._machine, self._seal, self._udp, self._addresses = machine, seal, udp, addresses
+        self._ranks, self._watching = ranks, watching
+
+    def run(self) -> None:
+        epoll = select.epoll()
+        epoll.register(self._udp, select.EPOLLIN)
+        epoll.register(self._ranks.listener, select.EPOLLIN)
+        for fd in self._watching.descriptors:
+            epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+        while not self._machine.done:
+            for event in self._watching.ended(time.monotonic()):
+                self._step(event)
+            self._ranks.flush()
+            wait_s = self._machine.wake_in(time.monotonic())
+            if wait_s <= 0:
+                self._step(Tick())
+                wait_s = self._machine.wake_in(time.monotonic())
+            for fd, _ in epoll.poll(min(wait_s, _SOON_S) if self._watching.impatient else wait_s):
+                if fd == self._udp.fileno():
+                    self._hear()
+                elif fd == self._ranks.listener.fileno():
+                    for new in self._ranks.accept():
+                        epoll.register(new, select.EPOLLIN)
+                elif fd in self._ranks.connections:
+                    self._serve(fd)
+
+    def _hear(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                data = self._udp.recv(MOST_BYTES + 1)
+            except OSError:  # nothing more; or a message could not be delivered, which its receiver's silence tells
+                return
+            datagram = self._seal.open(data)
+            if datagram is not None:
+                self._step(datagram)
+
+    def _serve(self, fd: int) -> None:
+        try:
+            for event in self._ranks.receive(fd):
+                self._step(event)
+        except ValueError:
+            self._ranks.drop(fd)
+
+    def _step(self, event: Event) -> None:
+        machine = self._machine
+        try:
+            machine.step(event, time.monotonic())
+        finally:
+            told, machine.told = machine.told, []
+            sent, machine.sent = machine.sent, []
+            for rank, value in told:
+                self._ranks.tell(rank, value)
+            for host, digest, body in sent:
+                with suppress(OSError):  # a network that is down is silent, too
+                    self._udp.sendto(self._seal.seal(host, digest, body), self._addresses[host])

@@ -1,0 +1,82 @@
+"""The shared memory of a host, as its sentinel sees it: control lines and boards of its groups, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...base.records import Departure, DepartureKind
+from ...engine.memory.arena import Arena
+from ...engine.memory.board import Board
+from ...engine.memory.layout import LINE, PAGE, Layout
+
+__all__ = ["Regions"]
+
+_NUMBERS = slice(1, 3)
+"""Of the words of a control line, the numbers of calls, which say what the other words are about."""
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """One member's."""
+
+    line: memoryview
+    board: Board
+
+    def read(self) -> bytes:
+        """Line and board as they were at one moment."""
+        line, board = bytes(self.line), self.board.image()
+        while (again := bytes(self.line)) != line:  # its owner writes just now
+            line, board = again, self.board.image()
+        return line + board
+
+    def write(self, image: bytes, *, keep_gone: bool) -> None:
+        """The line comes behind what explains it, and before how the rank has gone, which is about its last call."""
+        words, new = self.line.cast("Q"), memoryview(image[:LINE]).cast("Q")
+        self.board.copy(image[LINE:], keep_gone=True)
+        for part in (slice(_NUMBERS.stop, None), slice(0, _NUMBERS.start), _NUMBERS):
+            if words[part] != new[part]:
+                words[part] = new[part]
+        if not keep_gone:
+            self.board.copy(image[LINE:])
+
+
+class Regions:
+    """The regions of groups in an arena, by the number of the group."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._regions: dict[int, tuple[int, list[_Pages]]] = {}
+
+    def add(self, gid: int, start: int, size: int) -> None:
+        """A group of so many ranks has a region there. Raises ValueError if it cannot."""
+        layout = Layout(size, self._arena.half, start)
+        if start % PAGE or not self._arena.start <= start <= self._arena.bytes - layout.head:
+            raise ValueError(f"no region of {size} ranks begins at byte {start}")
+        layout.map = self._arena.map
+        lines = memoryview(layout.map)[start:]  # type: ignore[arg-type]  # it is open
+        self._regions[gid] = start, [_Pages(lines[k * LINE :][:LINE], layout.board(k)) for k in range(size)]
+
+    def remove(self, gid: int) -> None:
+        """Touch the region no more."""
+        del self._regions[gid]
+
+    def read(self, gid: int, member: int) -> bytes:
+        """A member's control line and board, as they are now."""
+        return self._regions[gid][1][member].read()
+
+    def write(self, gid: int, member: int, image: bytes, *, keep_gone: bool) -> None:
+        """Make a member's control line and board equal to these. keep_gone: but for how it has left the world."""
+        start, members = self._regions[gid]
+        members[member].write(image, keep_gone=keep_gone and start == self._arena.start)
+
+    def depart(self, rank: int, how: int, words: str) -> None:
+        """Write on a rank's board of the world how it has gone, if nothing is there yet."""
+        self._arena.board(rank).set_gone(DepartureKind(how), words)
+
+    def departure(self, rank: int) -> Departure | None:
+        """How a rank has left the world, by its board."""
+        return self._arena.board(rank).gone
+
+    def has_herald(self, rank: int) -> bool:
+        """Will somebody write how the rank has gone, if it cannot do so itself?"""
+        return self._arena.board(rank).has_herald

@@ -1,0 +1,322 @@
+"""What a sentinel does, as a state machine without I/O: an event and the time in, messages to hosts and ranks out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from ...base.records import DepartureKind
+from .board_replicas import Copies, HostMemory
+from .host_liveness import BEAT_S, Liveness
+from .shared_facts import Gossip
+from .wire import Ack, Body, Datagram, Fact, FactKind, Heartbeat, News, Pages, Query, batches
+
+__all__ = ["Asked", "Closed", "Ended", "Event", "Forgot", "Pinged", "Registered", "SentinelState", "Tick", "Woke"]
+
+_LONGEST_S = 2 * BEAT_S
+"""Between two steps. If it was longer, this process was stopped, and the others are not to blame for that."""
+_HEARSAY_S = BEAT_S
+"""How long after the last lost host that others have found the ranks are told: each of the hosts behind a link that is
+cut is found by some, and which side is the smaller one shows only when all are known."""
+_SETTLED_S = 5.0
+"""Lost hosts stop to count for the majority so long after they were told."""
+_TELL_S, _LEAVE_S = 1.0, 2.0
+"""How long a sentinel without ranks goes on, at most: until all has arrived that it had to tell; and its goodbye."""
+
+
+class Tick(NamedTuple):
+    """Time has passed."""
+
+
+class Ended(NamedTuple):
+    """The process of a rank of this host has ended. words: how, where the rank itself has not said it."""
+
+    rank: int
+    words: str
+
+
+class Closed(NamedTuple):
+    """A rank of this host wants nothing more from its sentinel."""
+
+    rank: int
+
+
+class Registered(NamedTuple):
+    """A rank of this host uses a group. start: of its region in the arena. members: ranks of the world, in order."""
+
+    rank: int
+    gid: int
+    start: int
+    members: tuple[int, ...]
+
+
+class Forgot(NamedTuple):
+    """A rank of this host uses the group no more."""
+
+    rank: int
+    gid: int
+
+
+class Asked(NamedTuple):
+    """A rank of this host asks for fresh copies."""
+
+    rank: int
+    gid: int
+    ticket: int
+
+
+class Woke(NamedTuple):
+    """A rank of this host has written something that all shall know, in this group, or in any."""
+
+    rank: int
+    gid: int | None = None
+
+
+class Pinged(NamedTuple):
+    """A rank of this host asks whether its sentinel is there."""
+
+    rank: int
+
+
+Event: TypeAlias = Tick | Datagram | Ended | Closed | Registered | Forgot | Asked | Woke | Pinged
+
+
+class SentinelState:
+    """The sentinel of host number `me`. hosts: of each host its ranks; names: of the hosts, for messages. silent_s: how
+    long a host may be silent.
+
+    After each step, `sent` has messages to hosts with the digest that goes with them, and `told` those to ranks here;
+    rank None: to all, also to those that connect later. done: it may end.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Sequence[int]],
+        me: int,
+        names: Sequence[str],
+        memory: HostMemory,
+        now: float,
+        silent_s: float,
+    ) -> None:
+        self._hosts, self._me, self._names, self._memory = hosts, me, names, memory
+        self._silent = f"silent for {silent_s:g} s"
+        self._now, self._real = now, now
+        host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
+        self._gossip, self._live = Gossip(), Liveness(len(hosts), me, now, silent_s)
+        self._copies = Copies(me, [host_of[rank] for rank in range(len(host_of))], memory, self._send, self._tell)
+        self._present = set(hosts[me])
+        self._beat_at = now
+        self._tell_lost_at: float | None = None
+        self._told_lost: dict[int, float] = {}
+        """Lost hosts, and when that was told."""
+        self._nagged: dict[int, float] = {}
+        """Lost hosts that send all the same, and when they were told last."""
+        self._alone_since: float | None = None
+        self.cut_off = ""
+        self.done = False
+        self.sent: list[tuple[int, int, Body]] = []
+        self.told: list[tuple[int | None, list[object]]] = []
+
+    def step(self, event: Event, real: float) -> None:
+        """Take in one event at this time."""
+        self._now += min(max(0.0, real - self._real), _LONGEST_S)
+        self._real = real
+        match event:
+            case Datagram():
+                self._heard(event)
+            case Ended(rank, words) if rank in self._present:
+                self._copies.push(rank, None, self._now)
+                self._gone(rank, DepartureKind.DIED, words)
+            case Closed(rank) if rank in self._present:
+                self._copies.push(rank, None, self._now)
+                self._copies.forget_all(rank)
+                self._gone(rank, DepartureKind.LEFT, "left the group")
+            case Registered(rank, gid, start, members):
+                self._copies.register(rank, gid, start, members)
+            case Forgot(rank, gid):
+                self._copies.push(rank, gid, self._now)
+                self._copies.forget(rank, gid)
+            case Asked(rank, gid, ticket):
+                self._copies.ask(rank, gid, ticket, self._now)
+            case Woke(rank, only):
+                self._copies.push(rank, only, self._now)
+            case Pinged(rank):
+                self._tell(rank, ["here"])
+            case Tick():
+                self._tick()
+        self._end_when_alone()
+
+    def wake_in(self, real: float) -> float:
+        """How long after that time a Tick is due."""
+        times = [self._beat_at, self._live.wake_at(self._now), self._gossip.wake_at(), self._copies.wake_at()]
+        times += [] if self._tell_lost_at is None else [self._tell_lost_at]
+        return max(0.0, min(times) - self._now - (real - self._real))
+
+    def _send(self, host: int, body: Body) -> None:
+        self.sent.append((host, self._gossip.digest, body))
+
+    def _tell(self, rank: int | None, value: list[object]) -> None:
+        self.told.append((rank, value))
+
+    def _gone(self, rank: int, how: DepartureKind, words: str) -> None:
+        """A rank of this host has gone, in its own words, if it has told them."""
+        said = self._memory.departure(rank)
+        if said is not None and said.how is not DepartureKind.ABANDONED:
+            how, words = said
+        self._learn([Fact.gone(rank, how, words)])
+
+    def _heard(self, datagram: Datagram) -> None:
+        sender, its_digest, body = datagram
+        if (FactKind.LOST, sender) in self._gossip.facts:
+            if self._now - self._nagged.get(sender, 0.0) >= BEAT_S:  # let it hear so, and nothing else
+                self._nagged[sender] = self._now
+                self._send_news([sender])
+            return
+        if sender in self._live.living:
+            self._live.hear(sender, self._now)
+            self._take(sender, body)
+        if not self._gossip.confirms(sender, its_digest) and not self._gossip.waits_for(sender):
+            self._send_news([sender])
+            if sender in self._live.living:
+                self._gossip.sent([sender], self._now)
+        elif isinstance(body, News):
+            self._send(sender, self._beat())
+
+    def _take(self, sender: int, body: Body) -> None:
+        match body:
+            case Heartbeat(asks, hears):
+                self._live.believe(sender, hears, self._now)
+                if asks:
+                    self._send(sender, self._beat())
+            case News(facts):
+                self._learn(facts, of=sender)
+            case Query():
+                self._copies.question(sender, body)
+            case Pages():
+                self._copies.pages(sender, body, self._now)
+            case Ack():
+                self._copies.ack(sender, body)
+
+    def _learn(self, facts: Sequence[Fact], of: int | None = None) -> None:
+        """Take in facts, and make them known: all hosts hear of what this one has found out."""
+        new = self._gossip.add(fact for fact in facts if self._makes_sense(fact))
+        if not new:
+            return
+        for kind, subject, how, words in new:
+            if kind is FactKind.GONE:
+                self._copies.rank_gone(subject)
+                self._present.discard(subject)
+                self._depart(subject, how, words)
+            elif kind is FactKind.LEFT and subject != self._me:
+                self._has_left(subject)
+            elif kind is FactKind.LOST:
+                self._tell_lost_at = self._now + (0.0 if of is None else _HEARSAY_S)
+        out = [subject for kind, subject, _, _ in new if kind is not FactKind.GONE]
+        self._live.remove(out, self._now)
+        for host in out:
+            self._gossip.drop(host)
+        if of is None:
+            others = [host for host in self._live.living if host != self._me]
+            self._send_news(others)
+            self._gossip.sent(others, self._now)
+        else:
+            for host in self._live.told:
+                self._send(host, self._beat())
+
+    def _makes_sense(self, fact: Fact) -> bool:
+        ranks = sum(map(len, self._hosts))
+        if fact.kind is FactKind.GONE:
+            return fact.subject < ranks and fact.how in DepartureKind.__members__.values()
+        return fact.subject < len(self._hosts)
+
+    def _has_left(self, host: int) -> None:
+        for rank in self._hosts[host]:
+            self._memory.depart(rank, DepartureKind.LEFT, "left the group")
+        self._copies.drop_host(host, self._now)
+        self._tell(None, ["left", host])
+
+    def _depart(self, rank: int, how: int, words: str) -> None:
+        self._memory.depart(rank, how, words)
+        self._tell(None, ["gone", rank, how, words])
+
+    def _send_news(self, hosts: Sequence[int]) -> None:
+        for batch in batches(self._gossip.facts.values()):
+            for host in hosts:
+                self._send(host, News(batch))
+
+    def _beat(self) -> Heartbeat:
+        return Heartbeat(hears=self._live.hears(self._now))
+
+    def _tick(self) -> None:
+        now = self._now
+        if self._live.ask_all(now):
+            self._beat_at = now
+        if lost := self._live.lost(now):
+            self._learn([Fact(FactKind.LOST, host) for host in lost])
+        if now >= self._beat_at:
+            self._beat_at = now + self._live.beat_s
+            for host in self._live.told:
+                self._send(host, self._beat())
+            for host in self._live.asked:
+                self._send(host, self._beat()._replace(asks=True))
+        if late := self._gossip.due(now):
+            self._send_news(late)
+            self._gossip.sent(late, now)
+        self._copies.tick(now)
+        if self._tell_lost_at is not None and now >= self._tell_lost_at:
+            self._tell_lost_at = None
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        """Tell the ranks of this host which hosts are lost, and whether it is this one that is cut off."""
+        lost = self._gossip.subjects(FactKind.LOST)
+        counts = set(range(len(self._hosts))) - self._gossip.subjects(FactKind.LEFT)
+        counts -= {host for host, when in self._told_lost.items() if self._now - when > _SETTLED_S}
+        there = counts - lost
+        others = ", ".join(self._names[host] for host in sorted(counts - there - {self._me}))
+        minority = 2 * len(there) < len(counts) or (2 * len(there) == len(counts) and min(counts) not in there)
+        if not self.cut_off and self._me in lost:
+            self.cut_off = f"this host has been {self._silent}, and the others go on without it"
+        elif not self.cut_off and minority:
+            self.cut_off = f"this host is cut off from the majority (hosts {others})"
+        if self.cut_off:
+            self._tell(None, ["cut", self.cut_off])
+        if self._me in lost:  # the others hear nothing of this host any more, even where it hears them
+            for host in sorted(counts - lost):
+                self._lose(host, f"is on host {self._names[host]} ({_ranks(self._hosts[host])})")
+        for host in sorted(lost - set(self._told_lost) - {self._me}):
+            self._told_lost[host] = self._now
+            where = f"host {self._names[host]} ({_ranks(self._hosts[host])})"
+            self._tell(None, ["lost", host, f"{where} has been {self._silent}"])
+            self._lose(host, f"is on {where}, which has been {self._silent}")
+
+    def _lose(self, host: int, words: str) -> None:
+        """Nothing more comes from the ranks of that host."""
+        for rank in set(self._hosts[host]) - self._gossip.subjects(FactKind.GONE):
+            self._depart(rank, DepartureKind.DIED, words)
+        self._copies.drop_host(host, self._now)
+
+    def _end_when_alone(self) -> None:
+        """Leave once all ranks of this host have: let the others have all that is to be told first."""
+        if self._present:
+            return
+        if self._alone_since is None:
+            self._alone_since = self._now
+        alone_s = self._now - self._alone_since
+        has_left = (FactKind.LEFT, self._me) in self._gossip.facts
+        if not has_left and ((self._copies.settled and self._gossip.settled) or alone_s > _TELL_S):
+            self._learn([Fact(FactKind.LEFT, self._me)])
+        elif has_left and (self._gossip.settled or alone_s > _LEAVE_S):
+            self.done = True
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """[2, 3] -> `ranks 2-3`, [1] -> `rank 1`, [0, 2] -> `ranks 0, 2`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    said = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"rank{'s' if len(ranks) > 1 else ''} {said}"

@@ -1,0 +1,270 @@
+"""What sentinels of different hosts tell each other, as datagrams.
+
+    tag | version, sender, receiver, counter, digest, kind | body
+
+The tag is an HMAC of all that follows; nothing else is looked at before it has been checked. Each datagram to a host
+has a number of its own, so a copy that somebody sends again is not heard twice. Sizes are bounded; what does not fit
+the form is dropped as a whole.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from ...engine.memory.board import BOARD_BYTES
+from ...engine.memory.layout import LINE
+
+__all__ = [
+    "IMAGE_BYTES",
+    "MOST_BYTES",
+    "Ack",
+    "Authenticator",
+    "Body",
+    "Datagram",
+    "Fact",
+    "FactKind",
+    "Heartbeat",
+    "MemberPage",
+    "News",
+    "Pages",
+    "Query",
+    "batches",
+]  # fmt: skip
+
+_VERSION = 1
+_TAG = 16
+_HEAD = struct.Struct("<BHHQQB")
+_FACT, _PAGE, _PAGES, _QUERY, _ACK = map(struct.Struct, ("<BIBH", "<IQH", "<QQB", "<QQ", "<QIQ"))
+IMAGE_BYTES = LINE + BOARD_BYTES
+"""Of a member's control line and board."""
+MOST_BYTES = 60_000
+"""Of a datagram: what UDP takes."""
+_USUAL_BYTES = 1200
+"""Of a datagram, where its parts can be spread over several: what most networks do not cut into pieces."""
+_MOST_WORDS = 300
+_WINDOW = 1024
+"""Datagrams that may overtake each other."""
+
+
+class FactKind(IntEnum):
+    """What a fact is about."""
+
+    GONE = 0  # a rank: its process has ended, or wants to hear nothing more
+    LOST = 1  # a host: it has been silent for too long
+    LEFT = 2  # a host: all its ranks have ended or left, and so has its sentinel
+
+
+class Fact(NamedTuple):
+    """Something that stays true. subject: a rank, or the number of a host. how, words: of a rank's `Departure`."""
+
+    kind: FactKind
+    subject: int
+    how: int = 0
+    words: str = ""
+
+    @classmethod
+    def gone(cls, rank: int, how: int, words: str) -> Fact:
+        """A rank has gone. Long words are cut, so that they are the same everywhere."""
+        short = words.encode(errors="replace")[:_MOST_WORDS].decode(errors="ignore")
+        return cls(FactKind.GONE, rank, int(how), short)
+
+
+class MemberPage(NamedTuple):
+    """A member's control line and board. stamp: numbers what a sentinel has read, in order. packed: compressed."""
+
+    member: int
+    stamp: int
+    packed: bytes
+
+    @classmethod
+    def of(cls, member: int, stamp: int, image: bytes) -> MemberPage:
+        """The page with this image."""
+        return cls(member, stamp, zlib.compress(image, 1))
+
+    @property
+    def image(self) -> bytes:
+        """The line and the board, one behind the other. Raises ValueError if they are not in there."""
+        try:
+            plain = zlib.decompressobj().decompress(self.packed, IMAGE_BYTES + 1)
+        except zlib.error as error:
+            raise ValueError(f"no image: {error}") from error
+        if len(plain) != IMAGE_BYTES:
+            raise ValueError(f"an image of {len(plain)} bytes")
+        return plain
+
+
+class Heartbeat(NamedTuple):
+    """The sender lives, and knows what the datagram's digest says.
+
+    asks: it wants to hear the same from the receiver. hears: hosts that it has heard lately, as bits.
+    """
+
+    asks: bool = False
+    hears: bytes = b""
+
+
+class News(NamedTuple):
+    """Facts, that the receiver may know."""
+
+    facts: tuple[Fact, ...]
+
+
+class Query(NamedTuple):
+    """What do the members of this group on your host say by now? request: comes back with the answer."""
+
+    gid: int
+    request: int
+
+
+class Pages(NamedTuple):
+    """Some of the pages of a group. known: 0: this host has not heard of the group; 1: it is in use; 2: it was.
+
+    request: of the question; 0: nobody has asked, and the receiver acknowledges.
+    """
+
+    gid: int
+    request: int
+    known: int
+    pages: tuple[MemberPage, ...]
+
+
+class Ack(NamedTuple):
+    """The page that nobody has asked for has come."""
+
+    gid: int
+    member: int
+    stamp: int
+
+
+Body: TypeAlias = Heartbeat | News | Query | Pages | Ack
+_KINDS: tuple[type[Body], ...] = (Heartbeat, News, Query, Pages, Ack)
+_Part = TypeVar("_Part", Fact, MemberPage)
+
+
+class Datagram(NamedTuple):
+    """What a host has sent. digest: of all facts that it knew."""
+
+    sender: int
+    digest: int
+    body: Body
+
+
+class Authenticator:
+    """Signs what one host sends, and checks what it hears."""
+
+    def __init__(self, secret: bytes, me: int, hosts: int) -> None:
+        self._secret, self._me = secret, me
+        self._sent = [0] * hosts
+        self._seen = [(0, 0)] * hosts
+        """Of each host: the highest number, and which of those up to it have been heard, as bits."""
+
+    def seal(self, to: int, digest: int, body: Body) -> bytes:
+        """The datagram to that host. Raises ValueError if it would be too long."""
+        self._sent[to] += 1
+        head = _HEAD.pack(_VERSION, self._me, to, self._sent[to], digest, _KINDS.index(type(body)))
+        text = head + _pack(body)
+        if _TAG + len(text) > MOST_BYTES:
+            raise ValueError(f"a datagram of {len(text)} bytes")
+        return self._tag(text) + text
+
+    def open(self, data: bytes) -> Datagram | None:
+        """What a datagram says; None if it is not from a sentinel of this job to this one, or not new."""
+        tag, text = data[:_TAG], data[_TAG:]
+        if len(data) > MOST_BYTES or len(text) < _HEAD.size or not hmac.compare_digest(tag, self._tag(text)):
+            return None
+        version, sender, to, number, digest, kind = _HEAD.unpack_from(text)
+        wrong = version != _VERSION or to != self._me or sender == self._me or sender >= len(self._seen)
+        if wrong or kind >= len(_KINDS) or not self._is_new(sender, number):
+            return None
+        try:
+            return Datagram(sender, digest, _unpack(_KINDS[kind], text[_HEAD.size :]))
+        except (struct.error, ValueError):
+            return None
+
+    def _tag(self, text: bytes) -> bytes:
+        return hmac.digest(self._secret, text, "sha256")[:_TAG]
+
+    def _is_new(self, sender: int, number: int) -> bool:
+        highest, heard = self._seen[sender]
+        if number > highest:
+            heard = (heard << min(number - highest, _WINDOW) | 1) & (1 << _WINDOW) - 1
+            self._seen[sender] = number, heard
+            return True
+        bit = 1 << highest - number if highest - number < _WINDOW else 0
+        if not bit or heard & bit:
+            return False
+        self._seen[sender] = highest, heard | bit
+        return True
+
+
+def _pack(body: Body) -> bytes:
+    match body:
+        case Heartbeat(asks, hears):
+            return bytes([asks]) + hears
+        case News(facts):
+            return b"".join(map(_pack_fact, facts))
+        case Query(gid, request):
+            return _QUERY.pack(gid, request)
+        case Pages(gid, request, known, pages):
+            return _PAGES.pack(gid, request, known) + b"".join(map(_pack_page, pages))
+        case Ack():
+            return _ACK.pack(*body)
+
+
+def _pack_fact(fact: Fact) -> bytes:
+    words = fact.words.encode()
+    return _FACT.pack(fact.kind, fact.subject, fact.how, len(words)) + words
+
+
+def _pack_page(page: MemberPage) -> bytes:
+    return _PAGE.pack(page.member, page.stamp, len(page.packed)) + page.packed
+
+
+def _unpack(kind: type[Body], data: bytes) -> Body:
+    if kind is Heartbeat:
+        return Heartbeat(data[:1] == b"\1", data[1:])
+    if kind is News:
+        return News(tuple(
+            Fact(FactKind(which), subject, how, words.decode(errors="replace"))
+            for (which, subject, how, _), words in _parts(_FACT, data)
+        ))  # fmt: skip
+    if kind is Query:
+        return Query(*_QUERY.unpack(data))
+    if kind is Ack:
+        return Ack(*_ACK.unpack(data))
+    gid, request, known = _PAGES.unpack_from(data)
+    pages = tuple(
+        MemberPage(member, stamp, packed) for (member, stamp, _), packed in _parts(_PAGE, data[_PAGES.size :])
+    )
+    return Pages(gid, request, known, pages)
+
+
+def _parts(head: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """Heads, whose last field is the length of what follows."""
+    at = 0
+    while at < len(data):
+        fields = head.unpack_from(data, at)
+        at += head.size + fields[-1]
+        if at > len(data):
+            raise ValueError("cut off")
+        yield fields, data[at - fields[-1] : at]
+
+
+def batches(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
+    """Facts or pages in groups that fit into one datagram each."""
+    batch: list[_Part] = []
+    size = 0
+    for part in parts:
+        more = len(_pack_fact(part) if isinstance(part, Fact) else _pack_page(part))
+        if batch and size + more > _USUAL_BYTES:
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(part)
+        size += more
+    if batch:
+        yield tuple(batch)

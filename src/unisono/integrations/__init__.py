@@ -1,0 +1,5 @@
+"""Where other libraries plug in: torch.distributed and Ray."""
+
+from __future__ import annotations
+
+__all__ = []

@@ -1,0 +1,90 @@
+"""`entry`: the decorator of every method that torch calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import FunctionType
+from typing import Any, TypeVar
+
+import torch
+import torch._C._distributed_c10d as c10d
+from torch.profiler import record_function
+
+from ...base.errors import ArgumentError, WaitTimeout
+from .call_forms import CallForms
+from .name import NAME
+from .torch_errors import for_torch, late_phrase, waiting_phrase
+
+__all__ = ["detail", "entry"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_DETAIL = c10d.DebugLevel.DETAIL
+_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # noqa: SLF001  what torch.autograd asks
+
+
+def detail() -> bool:
+    """Has the user set TORCH_DISTRIBUTED_DEBUG=DETAIL?"""
+    return c10d.get_debug_level() == _DETAIL
+
+
+def entry(options: type | None = None, *short: str) -> Callable[[Method], Method]:
+    """Decorate a method that torch calls, or a user of torch's groups.
+
+    The call may have any of torch's forms (see `CallForms` for options and short); a profiler sees it; its errors are
+    torch's, too. A call on tensors of another device goes to torch's method of this name, if the group has backends
+    for other devices (`self.elsewhere`).
+    """
+
+    def decorate(method: Method) -> Method:
+        name = method.__name__
+        title = f"{NAME}:{name.strip('_')}"
+        forms = None if options is None else CallForms(method, options, short)
+
+        def made(self: Any, *args: Any, **keywords: Any) -> Any:
+            if self.elsewhere and not _on_cpu((*args, *keywords.values())):
+                return getattr(super(self.base, self), name)(*args, **keywords)
+            try:
+                if forms is not None and (keywords or not args or args[-1].__class__ is not options):
+                    args, keywords = forms.complete(args, keywords), {}
+                if _profiling():
+                    with record_function(title):
+                        return method(self, *args, **keywords)
+                return method(self, *args, **keywords)
+            except BaseException as error:
+                for_torch(error, _phrase(error, self.group, args[-1] if args else None))
+                raise
+
+        if isinstance(made, FunctionType):
+            # torch's C++ base class finds out by its caller's name whether an override calls it.
+            made.__code__ = made.__code__.replace(co_name=name)
+        return wraps(method)(made)  # type: ignore[return-value]
+
+    return decorate
+
+
+def _phrase(error: BaseException, group: Any, options: Any) -> str:
+    """Gloo's words for this case, or with TORCH_DISTRIBUTED_DEBUG=DETAIL those of torch's wrapper; mostly none."""
+    root = getattr(options, "rootRank", 0)
+    if isinstance(error, ArgumentError) and not 0 <= root < group.size:
+        return f"invalid root rank: {root}"
+    if isinstance(error, WaitTimeout) and error.missing and detail():
+        if group.rank:
+            return waiting_phrase(group.rank)
+        own_s: float = options.timeout.total_seconds() if hasattr(options, "timeout") else -1
+        return late_phrase(list(error.missing), own_s if own_s >= 0 else group.timeout_s)
+    return ""
+
+
+def _on_cpu(args: Any) -> bool:
+    """Is the first tensor among the arguments, or the device of a barrier's options, the CPU's? True without any."""
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            return arg.is_cpu
+        if isinstance(arg, list | tuple) and arg:
+            return _on_cpu(arg)
+        device = getattr(arg, "device", None)
+        if isinstance(device, torch.device):
+            return device.type == "cpu"
+    return True

@@ -1,0 +1,189 @@
+"""Join a group through torch's store, or in the memory of the world, and leave it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
+
+from ...base.config import Config
+from ...base.errors import PeerGone, WaitTimeout
+from ...base.records import Departure, DepartureKind
+from ...engine.memory.arena import Arena
+from ...engine.memory.meeting_page import meeting_page
+from ...hosts.carriers.waiter import end_threads
+from ...ranks.group.current import get_default, set_default
+from ...ranks.group.group import Group
+from ...ranks.group.sub_groups import make_sub_group
+from ...ranks.rendezvous.launchers import job_at_store
+from ...ranks.rendezvous.meeting_result import MeetingResult
+from ...ranks.rendezvous.meetings import enter_meeting
+from ...ranks.rendezvous.rendezvous import meet
+from ...ranks.rendezvous.world_group import world_group
+from ...schedule import Hosts
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+__all__ = ["go_on", "join", "leave"]
+
+_ASK_S = 0.0002
+_FOLLOW_S = 1.0
+"""How long a rank that leaves waits for rank 0 to leave."""
+_LEFT = DepartureKind.LEFT, "left the group with destroy_process_group()"
+
+_world: Group | None = None
+"""The group of all ranks of torch.distributed, if it is ours; its sub-groups use its memory."""
+_meeting = ""
+"""The name of its meeting, which keeps the keys of its sub-groups apart from those of an earlier world."""
+
+
+def join(
+    store: Store,
+    rank: int,
+    size: int,
+    name: str,
+    timeout_s: float,
+    global_ranks: Sequence[int] = (),
+    config: Config | None = None,
+) -> Group:
+    """Return the group of the `size` ranks that call this with the same store.
+
+    global_ranks: the members, in order; empty: all ranks. The group of all ranks becomes unisono's default group, if
+    there is none. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks cannot form a group;
+    OutOfMemory.
+    """
+    global _world, _meeting  # noqa: PLW0603  one per process, as in torch
+    world = not global_ranks
+    if not world and _world is not None and not _world.closed:
+        members = [_world.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
+        return make_sub_group(_world, rank, members, name, timeout_s)
+    config = replace(config or Config.from_env(), timeout_s=timeout_s)
+    with meeting_page(rank, size):
+        if world:
+            _meeting, own = _enter(store, rank, size, name, timeout_s)
+        else:
+            own = PrefixStore(f"unisono {_meeting}", store)
+        group = world_group(_meet(own, rank, size, name, config), rank, name=name, config=config)
+    _alive.add(group)
+    if world:
+        if get_default() in (None, _world):
+            set_default(group)
+        if _world is not None:  # torch has aborted it, and forgotten it
+            _world.world.close()
+        _world = group
+    return group
+
+
+def leave(group: Group, *, with_store: bool = False) -> None:
+    """Wait for the calls in the background, tell the other ranks, and close the group. Idempotent.
+
+    with_store: does torch drop the store, too? The store is mostly a server in the process of rank 0, so the others
+    wait up to a second until rank 0 has dropped it; else a group that they make next would find the old server.
+    """
+    global _world  # noqa: PLW0603  see join
+    _alive.discard(group)
+    if get_default() is group:
+        set_default(None)
+    if _world is group:
+        _world = None
+        group = group.world  # of which the group may be what is left
+        _alive.discard(group)
+    if group.closed:
+        return
+    group.finish()  # peers still need these calls
+    if group.parent is not None:
+        group.close()
+    elif with_store and group.rank == 0:
+        last: Any = distributed_c10d._world.pg_coalesce_state  # noqa: SLF001
+        last[_Last(partial(_end, group))] = []
+    else:
+        group.say_gone(*_LEFT)
+        until = time.monotonic() + _FOLLOW_S
+        if with_store and group.broken is None:
+            while not group.liveness.gone(0) and time.monotonic() < until:
+                if group.span is not None:
+                    group.span.ask()
+                time.sleep(_ASK_S)
+        group.close()
+
+
+def _end(group: Group) -> None:
+    group.say_gone(*_LEFT)
+    group.close()
+
+
+def go_on(group: Group, without: Sequence[int]) -> Group:
+    """The group of the ranks that are left, in place of this one; see `Group.shrink`.
+
+    Raises PeerGone where more ranks have failed than those to leave out.
+    """
+    global _world  # noqa: PLW0603  see join
+    smaller = group.shrink(without=without)
+    if _world is group:
+        _world = smaller
+    left = [rank for rank in range(group.size) if group.world_ranks[rank] not in smaller.world_ranks]
+    if left != sorted(without):
+        rank = next(rank for rank in left if rank not in without)
+        how = group.liveness.gone(rank) or Departure(DepartureKind.DIED, "died")
+        named = group.world_ranks if group.parent else ()
+        raise PeerGone(rank, group.host.arena.board(rank).pid, how, group.rank, "shrink_group()", named, failed=left)
+    return smaller
+
+
+class _Last:
+    """Calls `then` when torch has dropped its stores: a key in a table that torch empties after that of the stores."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def __del__(self) -> None:
+        self._then()
+
+
+def _enter(store: Store, rank: int, size: int, name: str, timeout_s: float) -> tuple[str, Store]:
+    """The meeting of all ranks, and its part of the store."""
+    job, deadline = job_at_store(os.environ, size), time.monotonic() + timeout_s
+    with _naming(name):
+        return enter_meeting(PrefixStore("unisono", store), rank, size, job, deadline)
+
+
+def _meet(store: Store, rank: int, size: int, name: str, config: Config) -> MeetingResult:
+    """Meet the other ranks of a group."""
+    if size == 1:
+        return MeetingResult(Arena.create(1, config), Hosts.one(1))
+    with _naming(name):
+        met = meet(rank, size, store, config.timeout_s, config)
+    if rank == 0:  # all have come, and have what they need
+        for key in [*(f"rank {r}" for r in range(size)), "verdict", *(["host 0"] * (len(met.hosts.members[0]) > 1))]:
+            store.delete_key(key)
+    return met
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Let time-outs name the process group that is made."""
+    try:
+        yield
+    except WaitTimeout as error:
+        call = f"making the process group {name!r}"
+        raise WaitTimeout(call, error.waited_s, error.missing, error.waiting, error.details) from error
+
+
+_alive: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    for group in list(_alive):
+        if not group.closed:
+            group.leave_at_exit()
+    end_threads()

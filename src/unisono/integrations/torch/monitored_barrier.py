@@ -1,0 +1,61 @@
+"""`monitored_barrier`: a barrier that names the ranks that did not come, and leaves the group usable."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import torch
+
+from ...base.errors import PeerFailed, PeerGone, WaitTimeout
+from ...base.records import Sighting
+from ...calls.p2p import recv, send
+from ...ranks.group.group import Group
+from .torch_errors import for_torch, late_phrase, waiting_phrase
+
+__all__ = ["monitored_barrier"]
+
+_TAGS = 1 << 62
+"""Tags from here on are the barriers', one each."""
+_GRACE_S = 2.0
+"""How much longer than rank 0 the others wait for its answer."""
+
+
+def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_ranks: bool) -> None:
+    """Return when all ranks have called it. Raises WaitTimeout on every rank that did, if one has not in timeout_s.
+
+    number: how many monitored barriers this rank has made before. wait_all_ranks: name every missing rank, else the
+    first. Only messages to rank 0 and back are used, so the group stays usable.
+    """
+    call, tag, began = "monitored_barrier()", _TAGS + number, time.monotonic()
+    absent = torch.zeros(group.size, dtype=torch.int64, device="cpu")
+    why, seen = "", list[Sighting]()
+    if group.rank:
+        try:
+            send(absent[:1], 0, group, tag, timeout_s=timeout_s)
+            recv(absent, 0, group, tag, timeout_s=timeout_s + _GRACE_S)
+        except (PeerGone, WaitTimeout) as error:
+            seen += error.seen if isinstance(error, WaitTimeout) else ()
+            why = f" {error}" if isinstance(error, PeerGone) else ""
+            late = WaitTimeout(call, time.monotonic() - began, (0,), group.rank, why, seen=seen)
+            raise for_torch(late, waiting_phrase(group.rank)) from error
+    else:
+        for rank in range(1, group.size):
+            left_s = max(0.0, began + timeout_s - time.monotonic())
+            try:
+                recv(torch.empty(1, dtype=torch.int64, device="cpu"), rank, group, tag, timeout_s=left_s)
+            except (PeerFailed, PeerGone, WaitTimeout) as error:
+                group.check_usable()  # it has not been aborted
+                absent[rank] = 1
+                seen += error.seen if isinstance(error, WaitTimeout) else ()
+                why += "" if isinstance(error, WaitTimeout) else f" {error}"
+                if not wait_all_ranks:
+                    break
+        for rank in range(1, group.size):  # who comes later hears at once that it is over
+            with suppress(PeerFailed, PeerGone):
+                send(absent, rank, group, tag)
+        group.check_usable()
+    if absent.any():
+        missing = absent.nonzero().flatten().tolist()
+        late = WaitTimeout(call, time.monotonic() - began, missing, group.rank, why, seen=seen)
+        raise for_torch(late, waiting_phrase(group.rank) if group.rank else late_phrase(missing, timeout_s))

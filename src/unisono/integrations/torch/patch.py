@@ -1,0 +1,124 @@
+"""What torch itself must be told; nothing else changes torch.
+
+`patch_torch`: `monitored_barrier` takes groups of Gloo only, by name; DDP drops the Python half of a work object; the
+buffers of DDP and fully_shard are to lie in shared memory.
+`hide_from_dynamo`: torch.compile must not trace our methods, which C++ code calls while it traces.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import wraps
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from torch import distributed
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
+
+from .after_import import after_import
+from .group_methods import Calls
+from .shared_buffers import share_buckets, share_rebuilt, share_sharded
+
+__all__ = ["hide_from_dynamo", "patch_torch"]
+
+_MARK = "_unisono"
+_FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+"""Takes a second to import, so it is changed when somebody imports it."""
+
+
+def patch_torch() -> None:
+    """Make torch's own functions accept our groups and works; with others they do what they did. Idempotent."""
+    _change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
+    if hasattr(distributed_c10d, "_create_shrunk_process_group"):  # from torch 2.9 on
+        _change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
+    _change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
+    _change(share_buckets, "__init__", c10d.Reducer)
+    _change(share_rebuilt, "_rebuild_buckets", c10d.Reducer)
+    after_import(_FSDP, _patch_fsdp)
+
+
+def _patch_fsdp(module: ModuleType) -> None:
+    kind = getattr(module, "FSDPParamGroup", None)
+    if hasattr(kind, "set_allocate_memory_from_process_group"):  # from torch 2.8 on
+        _change(share_sharded, "__init__", kind)
+
+
+def _change(change: Callable[[Any], Any], name: str, *places: Any) -> None:
+    original = getattr(places[0], name)
+    if not hasattr(original, _MARK):
+        changed = wraps(original)(change(original))
+        setattr(changed, _MARK, True)
+        for place in places:
+            setattr(place, name, changed)
+
+
+def _with_our_barrier(original: Any) -> Any:
+    def monitored_barrier(
+        group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        asked = distributed_c10d._get_default_group() if group is None else group  # noqa: SLF001  as the original does
+        if not isinstance(asked, Calls):
+            original(group, timeout, wait_all_ranks)
+            return
+        given = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
+        asked.monitored_barrier(given, wait_all_ranks)
+
+    return monitored_barrier
+
+
+def _with_ours_as_it_is(original: Any) -> Any:
+    """What the backend of a shrunk group makes is the group itself, if it is ours; torch makes one for C++ backends."""
+
+    def create_shrunk_process_group(
+        new_backend: Any, remaining_ranks: list[int], metadata: dict[str, Any], is_default_group: bool
+    ) -> Any:
+        if not isinstance(new_backend, Calls):
+            return original(new_backend, remaining_ranks, metadata, is_default_group)
+        made: Any = new_backend
+        made._set_group_name(metadata["new_group_name"])  # noqa: SLF001  as the original does
+        kind = "default:shrunken" if is_default_group else f"{metadata['original_group_name']}:shrunk"
+        made._set_group_desc(kind)  # noqa: SLF001
+        return made
+
+    return create_shrunk_process_group
+
+
+def _with_works_kept(original: Any) -> Any:
+    """Keep the Python half of the work that a forward pass of DDP starts within `join`.
+
+    DDP's C++ code waits for that work in the backward pass, and keeps only the C++ half, which alone never completes.
+    """
+    works: Any = weakref.WeakKeyDictionary()
+
+    def set_forward_pass_work_handle(reducer: Any, work: Any, *args: Any, **options: Any) -> None:
+        works[reducer] = work
+        original(reducer, work, *args, **options)
+
+    return set_forward_pass_work_handle
+
+
+def hide_from_dynamo(*classes: type) -> None:
+    """Make torch.compile run the methods of these classes, and all that they call, without tracing them.
+
+    Adds no cost to their calls, and does not import torch._dynamo.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)  # noqa: SLF001
+    for kind in classes:
+        for value in vars(kind).values():
+            function = value.fget if isinstance(value, property) else value
+            if isinstance(function, FunctionType):
+                for code in _codes(function.__code__):
+                    eval_frame.set_code_exec_strategy(code, skip)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function and of the functions defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)

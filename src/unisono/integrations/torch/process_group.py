@@ -1,0 +1,149 @@
+"""The classes that torch sees: a process group, and from torch 2.14 on a backend within it.
+
+Both are `Calls` in Python. Python code calls their methods directly, C++ code looks them up by name.
+"""
+
+from __future__ import annotations
+
+from types import WrapperDescriptorType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._C._distributed_c10d as c10d
+from torch import distributed
+
+from .group_methods import Calls
+from .join_group import go_on, leave
+from .patch import hide_from_dynamo
+from .shared_buffers import make_buffer
+from .works import Finished, TorchWork
+
+if TYPE_CHECKING:
+    from ...ranks.group.group import Group
+
+__all__ = ["BACKEND_IN_PYTHON", "UnisonoBackend", "UnisonoProcessGroup", "add_backend"]
+
+BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
+"""Can a backend be written in Python? Up to torch 2.13, torch's class has no constructor of its own."""
+
+_CPU = torch.device("cpu")
+
+
+class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C++ calls one form of each method only
+    """A process group of torch.distributed. C++ code calls the methods with capital letters."""
+
+    supports_coalescing = supports_splitting = supports_time_estimate = False
+    supports_shrinking = True
+
+    def __init__(self, group: Group, store: c10d.Store) -> None:
+        c10d.ProcessGroup.__init__(self, group.rank, group.size)  # type: ignore[call-arg]  # it has this form
+        self.group = group
+        self._went_on = False
+        self._store: Any = store
+        self._name, self._description = "", "undefined"
+
+    def getRank(self) -> int:  # noqa: N802
+        """This process's rank."""
+        return self.group.rank
+
+    def getSize(self) -> int:  # noqa: N802
+        """The number of ranks."""
+        return self.group.size
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Set the name that torch gives the group."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """The name that torch has given the group."""
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Set the user's description of the group."""
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """The user's description of the group."""
+        return self._description
+
+    rank, size, name = getRank, getSize, Calls.getBackendName
+
+    def get_group_store(self) -> Any:
+        """The store through which the ranks made the group."""
+        return self._store
+
+    def _get_sequence_number_for_group(self) -> int:
+        """The number of collective calls that this rank has made in the group."""
+        return self.group.host.call_number - 1
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: sequence numbers start at zero on every rank."""
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        others = super()._device_types if self.elsewhere else []
+        return [_CPU, *(device for device in others if device != _CPU)]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """The backend for tensors of a device; for CPU tensors it is the group itself."""
+        if self.elsewhere and torch.device(device).type != "cpu":
+            return super()._get_backend(device)
+        return self
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Has the group an allocator for the buffers of collectives? fully_shard asks."""
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:  # noqa: ARG002
+        """An uninitialised flat tensor, in shared memory if it is long enough for zero copy."""
+        return make_buffer(self.group, size, dtype)
+
+    def shrink(self, without: list[int], shrink_flags: int = 0, options: Any = None) -> UnisonoProcessGroup:  # noqa: ARG002
+        """The group of the other ranks; `torch.distributed.shrink_group` calls this on each of them.
+
+        Raises PeerGone where more ranks have failed than those to leave out, with all of them in `failed`.
+        """
+        smaller = go_on(self.group, without)
+        made = UnisonoProcessGroup(smaller, self._store)
+        add_backend(made, smaller)
+        self._went_on = True
+        return made
+
+    def shutdown(self) -> None:
+        """Wait for the calls in the background, and leave the group, unless a smaller one has taken its place."""
+        self._store = None
+        if self._went_on:
+            return
+        leave(self.group, with_store=distributed.group.WORLD is self)
+
+    def abort(self) -> None:
+        """Leave the group at once; calls in progress raise an error, here and on the other ranks."""
+        self.group.abort()
+
+
+class UnisonoBackend(Calls, c10d.Backend):
+    """A backend for `batch_p2p_ops` and the other operators of torch that take the backend of a device from the group.
+
+    It does not serve a group of torch's own class: on the way through torch's dispatcher small calls are slower, and
+    the works that come back do not say whether they have ended, what they raised, or whom a message came from.
+    """
+
+    # All must be here: C++ asks Python for one that is missing, which asks C++, and so on for ever.
+    supports_coalescing = supports_reconfigure = supports_shrinking = supports_splitting = supports_window = False
+    supports_time_estimate = _supports_time_estimate = False
+
+    def __init__(self, group: Group) -> None:
+        c10d.Backend.__init__(self, group.rank, group.size)
+        self.group = group
+
+
+def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
+    """Give a process group a backend for CPU tensors, where torch allows one in Python."""
+    if BACKEND_IN_PYTHON:
+        # A process group has one backend of each type, for all devices; nobody else's is of this one.
+        undefined = c10d.ProcessGroup.BackendType.UNDEFINED
+        made._register_backend(_CPU, undefined, UnisonoBackend(group))  # noqa: SLF001
+
+
+UnisonoProcessGroup.base = UnisonoProcessGroup.__mro__[1]
+hide_from_dynamo(UnisonoProcessGroup, UnisonoBackend, Calls, Finished, TorchWork)

@@ -1,0 +1,50 @@
+"""Register the backend with torch.distributed. `import torch` runs this, so it imports next to nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from .name import NAME
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Register "unisono" as a backend of torch.distributed for CPU tensors. Idempotent.
+
+    With UNISONO_DEFAULT=1 in the environment it also becomes torch's default backend for CPU tensors. Never raises,
+    because an error here would be an error of `import torch`: it logs a warning instead.
+    """
+    try:
+        _register()
+    except Exception as error:  # noqa: BLE001  see above; init_process_group then says that the name is unknown
+        logging.getLogger(NAME).warning("torch.distributed does not take the backend %r: %s", NAME, error)
+
+
+def _register() -> None:
+    from torch import distributed
+
+    if not distributed.is_available():
+        return
+    backends: Any = distributed.Backend
+    if NAME.upper() not in backends._plugins:  # noqa: SLF001  there is no other way to ask
+        backends.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        # From torch 2.15 on, the flight recorder records calls that go through torch's dispatcher, unless their backend
+        # says that it records by itself. Few of ours do, and it would not see them end.
+        recording = getattr(distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
+        if isinstance(recording, set):
+            recording.add(NAME)
+    if os.environ.get("UNISONO_DEFAULT") == "1":
+        backends.default_device_backend_map["cpu"] = NAME
+
+
+def _create(options: Any, pg_options: Any) -> Any:
+    """torch calls this on every member of a new group."""
+    from ...base.gc_pause import no_collections
+
+    with no_collections():
+        from .create import create
+
+    return create(options, pg_options)

@@ -1,0 +1,135 @@
+"""The work objects that calls return to torch."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch._C._distributed_c10d as c10d
+from torch.autograd import Variable
+from torch.futures import Future
+
+from ...calls.work import FinishedWork, Work
+from .torch_errors import for_torch
+
+__all__ = ["DONE", "Finished", "Together", "TorchWork"]
+
+_NO_TIMEOUT = timedelta(0)
+
+
+class TorchWork(c10d.Work):
+    """The work of a call in the background. C++ code uses `wait` and `get_future` only.
+
+    tensors: what the call writes; the value of its future.
+    """
+
+    _future: Future[Any] | None = None
+
+    def __init__(self, work: Work[Any], tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._work, self._tensors = work, tensors
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait for the call; return True, or raise what it raised.
+
+        timeout: how long to wait; WaitTimeout after that, while the call goes on. Zero: as long as the call may take.
+        """
+        try:
+            return self._work.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
+        except BaseException as error:
+            for_torch(error)
+            raise
+
+    def get_future(self) -> Future[Any]:
+        """A future of the tensors. It completes when the call ends, whether or not anybody waits.
+
+        A callback raises its errors, because C++ code would take those of `Future.set_exception` for values. torch
+        makes a plain RuntimeError of what a callback raises. So a backward pass in which DistributedDataParallel takes
+        the future first waits for the call itself, when all gradients are there, and raises the call's own error.
+        """
+        if self._future is None:
+            if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  a backward pass runs on this thread
+                Variable._execution_engine.queue_callback(self.synchronize)  # noqa: SLF001  as fully_shard does
+
+            def value(_: Future[Any]) -> list[torch.Tensor]:
+                self.wait()
+                return self._tensors
+
+            self._future = self._work.get_future().then(value)
+        return self._future
+
+    def is_completed(self) -> bool:
+        """Has the call ended, well or not?"""
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        """Has the call ended well?"""
+        return self._work.is_success()
+
+    def exception(self) -> BaseException | None:
+        """What the call raised, or None."""
+        error = self._work.exception()
+        return None if error is None else for_torch(error)
+
+    def result(self) -> list[torch.Tensor]:
+        """Wait for the call; return the tensors that it has written."""
+        self.wait()
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """Wait for the call."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """The rank in the group from which a message came; -1 for other calls."""
+        source: Any = getattr(self._work, "source_rank", None)
+        try:
+            return -1 if source is None else int(source())
+        except BaseException as error:
+            for_torch(error)
+            raise
+
+    _source_rank = source_rank
+
+
+class Together(Work[Any]):
+    """Several calls as one work; its error is that of the first that failed."""
+
+    def __init__(self, works: list[Work[Any]]) -> None:
+        super().__init__(f"{len(works)} calls")
+        self._works, self._left, self._lock = works, len(works), threading.Lock()
+        for work in works:
+            work.get_future().add_done_callback(self._one_over)
+        if not works:
+            self._finish(None)
+
+    def _one_over(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._left -= 1
+            over = not self._left
+        if over:
+            errors = [error for work in self._works if (error := work.exception()) is not None]
+            self._finish(errors[0] if errors else None)
+
+    def _check_nested(self) -> None:
+        for work in self._works:
+            work._check_nested()  # noqa: SLF001  as it is a Work, too
+
+    def _interrupted(self, error: BaseException) -> None:
+        for work in self._works:
+            if not work.is_completed():
+                work._interrupted(error)  # noqa: SLF001
+
+
+class Finished(TorchWork):
+    """The work of a call that was over when it returned."""
+
+    def wait(self, _timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Return True at once."""
+        return True
+
+
+DONE = Finished(FinishedWork(None), [])
+"""What every synchronous call returns. It has no tensors: the caller has them."""

@@ -1,0 +1,110 @@
+"""Find the jobs of this user on this host, and attach to one from outside: its memory is mapped to be read only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ...base.errors import ArgumentError, UnisonoError
+from ...base.units import plural
+from ...engine.memory.arena import Arena
+from ...engine.process.alive import parent
+
+__all__ = ["LiveJob", "attached", "find_jobs", "processes_of", "the_job"]
+
+_NAME = "/memfd:unisono (deleted)"
+
+
+class LiveJob(NamedTuple):
+    """The memory of a world, and the processes that have it open: each with a number of its file descriptor."""
+
+    inode: int
+    holders: tuple[tuple[int, int], ...]
+
+
+def find_jobs(pid: int | None = None) -> list[LiveJob]:
+    """The jobs of this user on this host, or those of one process and of those that it has started."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for process in sorted(_processes()):
+        with suppress(OSError):  # of another user, or gone
+            for entry in Path(f"/proc/{process}/fd").iterdir():
+                with suppress(OSError):
+                    if os.readlink(entry) == _NAME:
+                        found.setdefault(entry.stat().st_ino, []).append((process, int(entry.name)))
+    return [
+        LiveJob(inode, tuple(holders))
+        for inode, holders in found.items()
+        if pid is None or any(pid in _line_of(holder) for holder, _ in holders)
+    ]
+
+
+def processes_of(pid: int) -> list[int]:
+    """A process of this user, and those that it has started, as far as they are this user's."""
+    return [process for process in sorted(_processes()) if pid in _line_of(process)]
+
+
+def _processes() -> Iterator[int]:
+    me = os.getuid()
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdecimal() and entry.stat().st_uid == me:
+                yield int(entry.name)
+
+
+def _line_of(pid: int) -> Iterator[int]:
+    """A process, the one that has started it, and so on."""
+    while pid > 1:
+        yield pid
+        pid = parent(pid)
+
+
+@contextmanager
+def attached(job: LiveJob) -> Iterator[Arena]:
+    """Map the memory of a job. Raises ArgumentError where it has ended, or is one of another version."""
+    refused: Exception | None = None
+    for pid, number in job.holders:
+        try:
+            fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            refused = error
+            continue
+        try:
+            arena = Arena.attach(fd, to_look=True)
+        except UnisonoError:
+            os.close(fd)
+            raise
+        try:
+            yield arena
+        finally:
+            arena.close()
+        return
+    raise ArgumentError(f"the job of process {job.holders[0][0]} cannot be looked at: {refused}") from refused
+
+
+def the_job(pid: int | None = None) -> LiveJob:
+    """The job of a process, or the only one of this user. Raises ArgumentError if there is none, or more than one."""
+    jobs = find_jobs(pid)
+    if not jobs:
+        raise ArgumentError(_why_none(pid))
+    if len(jobs) > 1:
+        named = ", ".join(str(job.holders[0][0]) for job in jobs)
+        raise ArgumentError(f"there are {plural(len(jobs), 'job')}: name one by a process of it, such as {named}")
+    return jobs[0]
+
+
+def _why_none(pid: int | None) -> str:
+    """Why there is no job of a process, or of this user, to look at."""
+    if pid is None:
+        return "this user has no job on this host that can be looked at: only the user who runs it can"
+    try:
+        owner = Path(f"/proc/{pid}").stat().st_uid if pid > 0 else None
+    except OSError:
+        owner = None
+    if owner is None:
+        return f"there is no process {pid} on this host: name one of the job's; `unisono top` lists the jobs"
+    if owner != os.getuid():
+        return f"process {pid} is of another user: only the user who runs a job can look at it"
+    return f"process {pid} has no job of unisono: name a rank, or what has started it; `unisono top` lists the jobs"

@@ -1,0 +1,167 @@
+"""What all ranks of a job do now: who computes, who waits in which call, for whom, and whom all this hangs on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...base.records import Wait
+from ...engine.memory.arena import Arena
+from ...engine.process.alive import start_ticks
+from ...engine.process.process_status import ProcessStatus, process_status
+from ..traces.tracks import Track, tracks
+from .wait_chain import wait_chain
+
+__all__ = ["Culprit", "InCall", "RankSnapshot", "Snapshot", "snapshot"]
+
+
+class InCall(NamedTuple):
+    """A call in which a rank is. missing: the ranks of the world that have not entered it."""
+
+    group: str
+    number: int
+    call: str
+    since_ns: int
+    missing: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """Such as `all_reduce(float32[2], sum) #7 of group 'world'`."""
+        return f"{self.call} #{self.number} of group {self.group!r}"
+
+
+class RankSnapshot(NamedTuple):
+    """What one rank does now.
+
+    pid: 0 before it has joined. gone: how it has ended, as the end of a sentence; empty: it has not. calls: of all its
+    groups together. last_ns: when it has left its latest call. inside: the call in which it is. far: it is on another
+    host, where pid is its process, and logs what it calls there.
+    """
+
+    rank: int
+    pid: int
+    status: ProcessStatus
+    gone: str
+    calls: int
+    last_ns: int
+    inside: InCall | None
+    far: bool = False
+
+    @property
+    def does(self) -> str:
+        """The end of the sentence "rank 2 ..."."""
+        if self.gone:
+            return self.gone
+        if not self.pid:
+            return "has not joined yet"
+        if self.far:
+            return "is on another host"
+        if self.status.state in ("T", "t"):
+            where = f" in call #{self.inside.number} of group {self.inside.group!r}" if self.inside else ""
+            who = f" by a debugger (process {self.status.tracer})" if self.status.state == "t" else ""
+            return f"is stopped{who}{where}"
+        if self.inside:
+            return f"is in call #{self.inside.number} of group {self.inside.group!r}"
+        return "computes" if self.status.state == "R" else "sleeps, or waits for something else"
+
+    @property
+    def since_ns(self) -> int:
+        """Since when it does that, as far as its calls tell."""
+        return self.inside.since_ns if self.inside else self.last_ns
+
+
+class Culprit(NamedTuple):
+    """Ranks that others hang on: one, or a circle of ranks that wait for each other.
+
+    waiting: those who wait because of them, themselves included if they do. since_ns: since when the first of these
+    waits. text: who waits for whom, from one of the others to these.
+    """
+
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    since_ns: int
+    text: str
+
+    @property
+    def is_circle(self) -> bool:
+        """Do these wait for each other?"""
+        return self.ranks[0] in self.waiting and len(self.ranks) > 1
+
+
+class Snapshot(NamedTuple):
+    """One look at a job. waits: by rank, the call in which it waits, and for whom. culprits: the worst one first."""
+
+    at_ns: int
+    ranks: Sequence[RankSnapshot]
+    tracks: Sequence[Track]
+    waits: Mapping[int, Wait]
+    culprits: Sequence[Culprit]
+
+
+def snapshot(arena: Arena, patience_ns: int = 0) -> Snapshot:
+    """Look at a job. patience_ns: so long a rank may wait before that is anybody's fault."""
+    found = tracks(arena)
+    inside = _inside(found)
+    now_ns = time.monotonic_ns()
+    ranks = []
+    for rank in range(arena.size):
+        board = arena.board(rank)
+        mine = [track for track in found if track.rank == rank]
+        latest = [track.latest for track in mine if track.latest]
+        gone = board.gone
+        far = bool(board.pid) and not mine  # a rank of this host has had its log here since it joined
+        over = bool(board.pid) and not far and start_ticks(board.pid) != board.ticks
+        ended = str(gone) if gone else "has ended" if over else ""
+        ranks.append(
+            RankSnapshot(
+                rank, board.pid, process_status(board.pid) if board.pid and not far else ProcessStatus(), ended,
+                sum(call.number for call in latest), max((call.left_ns for call in latest), default=0),
+                None if ended else inside.get(rank), far,
+            )
+        )  # fmt: skip
+    waits, since = {}, {}
+    for seen in ranks:
+        wait = arena.wait_status(seen.rank).wait
+        if seen.gone or seen.status.state in ("T", "t"):
+            continue
+        if seen.inside and seen.inside.missing:
+            # The rank itself knows its line, once it has waited for a moment.
+            call = wait.call if wait and wait.group == seen.inside.group else seen.inside.text
+            waits[seen.rank] = Wait(seen.inside.group, call, seen.inside.missing)
+        elif wait and wait.missing:
+            waits[seen.rank] = wait
+        else:
+            continue
+        since[seen.rank] = seen.inside.since_ns if seen.inside else seen.last_ns or now_ns - patience_ns
+    late = {rank for rank in waits if now_ns - since[rank] >= patience_ns}
+    return Snapshot(now_ns, ranks, found, waits, _culprits(waits, since, late))
+
+
+def _inside(found: Sequence[Track]) -> dict[int, InCall]:
+    """The calls in which ranks are: of several, the innermost that somebody has not entered, or the innermost.
+
+    A rank counts that was in a call before and after all logs were read: so what is said is true of one moment.
+    """
+    inside: dict[int, InCall] = {}
+    for track in sorted(found, key=lambda track: track.latest.entered_ns if track.latest else 0):
+        call = track.latest
+        if call is None or call.left_ns or track.reached != (call.number, True):
+            continue
+        missing = sorted(one.rank for one in found if one.start == track.start and one.reached[0] < call.number)
+        known = inside.get(track.rank)
+        if missing or known is None or not known.missing:
+            inside[track.rank] = InCall(track.group, call.number, call.text, call.entered_ns, tuple(missing))
+    return inside
+
+
+def _culprits(waits: Mapping[int, Wait], since: Mapping[int, int], late: set[int]) -> list[Culprit]:
+    ends: dict[frozenset[int], list[int]] = {}
+    for rank in sorted(late):
+        ends.setdefault(wait_chain(waits, rank).end, []).append(rank)
+    found = []
+    for ranks, waiting in ends.items():
+        first = min(ranks) if len(ranks) > 1 else max(waiting, key=lambda rank: len(wait_chain(waits, rank)))
+        since_ns = min(since[rank] for rank in waiting)
+        found.append(Culprit(tuple(sorted(ranks)), tuple(waiting), since_ns, wait_chain(waits, first).text(waits)))
+    return sorted(found, key=lambda culprit: (-len(culprit.waiting), culprit.since_ns))

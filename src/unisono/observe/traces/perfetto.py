@@ -1,0 +1,148 @@
+"""A trace as a file that Perfetto and chrome://tracing open: JSON in the Trace Event Format.
+
+Ranks are processes, host by host, their groups are threads, calls are slices; where rounds are traced, there are slices
+in them for segments, rounds, and what a rank does in each. Where ranks have waited for one that came
+late, an arrow leads from their slices to its slice; and one leads from the send of each message to its receive. Times
+are those of the first host; how far the clocks of the others can be wrong stands in the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...base.units import format_bytes
+from .host_clocks import HostClock
+from .message_pairs import RankMessage, pairs_of
+from .recorded import Recorded
+from .rounds import Stretch, stretches
+from .tracks import RankCall, Track, by_number, waits_for_last
+
+__all__ = ["events", "write_trace"]
+
+_SHOWN_NS = 20_000
+"""Ranks always wait a little for each other; from so long on, an arrow shows it."""
+_FIRST_MESSAGE = 1 << 40
+"""The number of the first message's arrow."""
+
+
+def write_trace(path: Path, parts: Sequence[Recorded], clocks: Sequence[HostClock] = ()) -> None:
+    """Write the trace of a job, in the time of its first host. A reader finds the whole file, or the one before."""
+    part, first = path.with_suffix(".part"), min(parts, key=lambda part: part.host)
+    about: dict[str, Any] = {
+        "job": first.job,
+        "command": first.command,
+        "begins_unix_ns": first.unix_ns + _begin(parts),
+    }
+    about["clocks"] = [clock._asdict() for clock in clocks]
+    with part.open("w") as file:
+        file.write(f'{{"displayTimeUnit": "ns", "otherData": {json.dumps(about)}, "traceEvents": [\n')
+        for k, event in enumerate(events(parts)):
+            file.write((",\n" if k else "") + json.dumps(event, ensure_ascii=False))
+        file.write("\n]}\n")
+    part.replace(path)
+
+
+def _begin(parts: Sequence[Recorded]) -> int:
+    calls = [track.calls[0].entered_ns for part in parts for track in part.tracks if track.calls]
+    return min([*calls, *(one.said.entered_ns for part in parts for one in part.messages)], default=0)
+
+
+def events(parts: Sequence[Recorded]) -> Iterator[dict[str, Any]]:
+    """The events of a trace. Times are in microseconds from the first call on."""
+    begin = _begin(parts)
+    groups: dict[tuple[int, int, str], list[Track]] = {}
+    several = len({part.host for part in parts}) > 1
+    for place, part in enumerate(sorted(parts, key=lambda part: (part.host, part.rank))):
+        where = f"{part.host_name}, " if several else ""
+        named = {"name": f"{where}rank {part.rank} (pid {part.pid})"}
+        yield {"ph": "M", "name": "process_name", "pid": part.rank, "tid": 0, "args": named}
+        if several:
+            yield {"ph": "M", "name": "process_labels", "pid": part.rank, "tid": 0, "args": {"labels": part.host_name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": part.rank, "tid": 0, "args": {"sort_index": place}}
+        for track in part.tracks:
+            groups.setdefault(track.key, []).append(track)
+    arrow = 0
+    yield from _messages(parts, begin, len(groups))
+    for tid, some in enumerate(groups.values()):
+        for track in some:
+            named = {"name": f"group {track.group}"}
+            yield {"ph": "M", "name": "thread_name", "pid": track.rank, "tid": tid, "args": named}
+        members = {track.rank: track for track in some}
+        for calls in by_number(some).values():
+            late, waits = waits_for_last(calls)
+            came = calls[late]
+            for rank, call in calls.items():
+                waited_ns = waits[rank]
+                yield _slice(members[rank], tid, call, begin, late, waited_ns)
+                yield from (_inside(one, rank, tid, begin) for one in stretches(members[rank], call))
+                if waited_ns >= _SHOWN_NS and call.left_ns:
+                    arrow += 1
+                    flow = {"cat": "late", "name": "waits for", "id": arrow}
+                    yield {**flow, "ph": "s", "pid": rank, "tid": tid, "ts": (call.entered_ns - begin) / 1e3}
+                    at = (came.entered_ns - begin) / 1e3
+                    yield {**flow, "ph": "f", "bp": "e", "pid": late, "tid": tid, "ts": at}
+
+
+def _messages(parts: Sequence[Recorded], begin: int, first_tid: int) -> Iterator[dict[str, Any]]:
+    """Messages as slices, on as many tracks as there are at once, with arrows from senders to receivers."""
+    places: dict[RankMessage, dict[str, Any]] = {}
+    waits = {pair.receive: pair for pair in pairs_of(one for part in parts for one in part.messages)}
+    for part in parts:
+        ends: list[int] = []
+        for one in sorted(part.messages, key=lambda one: one.said.entered_ns):
+            said = one.said
+            lane = next((lane for lane, end in enumerate(ends) if end <= said.entered_ns), len(ends))
+            if lane == len(ends):
+                ends.append(0)
+                named = {"name": "messages" if not lane else f"messages, {lane + 1} at once"}
+                yield {"ph": "M", "name": "thread_name", "pid": part.rank, "tid": first_tid + lane, "args": named}
+            ends[lane] = said.left_ns or said.entered_ns
+            args = {"group": one.key[-1], "peer": one.peer, "tag": said.tag, "bytes": said.nbytes}
+            if one in waits and waits[one].waited_ns:
+                args |= {"waited_for": one.peer, "waited_us": waits[one].waited_ns / 1e3}
+            if not said.left_ns:
+                args["unfinished"] = True
+            at = {"pid": part.rank, "tid": first_tid + lane, "ts": (said.entered_ns - begin) / 1e3}
+            took_ns = max(0, said.left_ns - said.entered_ns)
+            yield {"ph": "X", "cat": "message", "name": one.text, **at, "dur": took_ns / 1e3, "args": args}
+            places[one] = at
+    for number, (receive, pair) in enumerate(waits.items()):
+        flow = {"cat": "message", "name": "message", "id": _FIRST_MESSAGE + number}
+        left = (receive.said.left_ns or receive.said.entered_ns) - begin
+        yield {**flow, "ph": "s", **places[pair.send]}
+        yield {**flow, "ph": "f", "bp": "e", **places[receive], "ts": left / 1e3}
+
+
+def _slice(track: Track, tid: int, call: RankCall, begin: int, late: int, waited_ns: int) -> dict[str, Any]:
+    args: dict[str, Any] = {"number": call.number}
+    name = "a call"
+    if call.what is not None:
+        record, nbytes = call.what.record, track.nbytes(call)
+        name = record.collective if record.collective == "barrier" else f"{record.collective} {format_bytes(nbytes)}"
+        args |= {"call": str(record), "bytes": nbytes, "algorithm": record.algorithm, "lowering": record.lowering}
+        args["line"] = record.where
+    if call.background:
+        args["background"] = True
+    left_ns = call.left_ns or max((row.began_ns + 1 for row in track.rows.get(call.number, ())), default=0)
+    took_ns = max(0, left_ns - call.entered_ns)
+    if waited_ns := min(waited_ns, took_ns):
+        args |= {"waited_for": late, "waited_us": waited_ns / 1e3}
+    if not call.left_ns:
+        args["unfinished"] = True
+    at = {"pid": track.rank, "tid": tid, "ts": (call.entered_ns - begin) / 1e3, "dur": took_ns / 1e3}
+    return {"ph": "X", "cat": "call", "name": name, **at, "args": args}
+
+
+def _inside(one: Stretch, rank: int, tid: int, begin: int) -> dict[str, Any]:
+    args: dict[str, Any] = {}
+    if one.waited_ns:
+        args["waited_us"] = one.waited_ns / 1e3
+    if one.waited_for:
+        args["waited_for_us"] = {f"rank {peer}": ns / 1e3 for peer, ns in one.waited_for.items()}
+    if one.cut:
+        args["unfinished"] = True
+    at = {"pid": rank, "tid": tid, "ts": (one.began_ns - begin) / 1e3, "dur": (one.ended_ns - one.began_ns) / 1e3}
+    return {"ph": "X", "cat": "round", "name": one.name, **at, "args": args}

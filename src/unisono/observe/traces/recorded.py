@@ -1,0 +1,149 @@
+"""Read what ranks have kept on disk: see `recording`."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...base.records import CallRecord
+from ...engine.logs.call_log import CallLog
+from ...engine.logs.clock import Clock
+from ...engine.logs.message_log import LoggedMessage, MessageLog
+from ...engine.logs.plan_registry import PlanNote, ProgramRow
+from ...engine.logs.row_log import RowLog
+from ...engine.process.alive import start_ticks
+from .message_pairs import MessageGroup, RankMessage, rank_messages
+from .tracks import RankCall, RankRow, Track, calls_of, rows_of
+
+__all__ = ["Recorded", "jobs_in", "recorded", "this_machine"]
+
+_ENDS = ("end", "died")
+"""The lines that say that a process keeps no more: its own, or another one's."""
+
+
+class Recorded(NamedTuple):
+    """What one process has kept, a rank of `size`. ticks: when it has started. unix_ns: from monotonic times to
+    calendar times. host: the number of its host in the job. machine: see `this_machine`. ended: it has said that it
+    keeps no more, or `died` says how it has ended without that, as the end of a sentence; ended_ns: when.
+    """
+
+    job: str
+    rank: int
+    size: int
+    host: int
+    host_name: str
+    machine: str
+    pid: int
+    ticks: int
+    command: str
+    unix_ns: int
+    ended: bool
+    tracks: Sequence[Track]
+    died: str = ""
+    ended_ns: int = 0
+    messages: Sequence[RankMessage] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        """Does the process keep no more? Of one on another machine that was killed, nobody knows."""
+        return self.ended or (self.machine == this_machine() and start_ticks(self.pid) != self.ticks)
+
+
+@cache
+def this_machine() -> str:
+    """Equal for processes that have one clock, and see each other by number."""
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+
+
+def jobs_in(*folders: Path) -> Counter[str]:
+    """The jobs of which ranks have kept something in these folders, the latest last; and how many processes have."""
+    files = sorted(_files(folders, "*"), key=lambda path: path.stat().st_mtime)
+    return Counter(path.name.partition(".")[0] for path in files)
+
+
+def _files(folders: Sequence[Path], job: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((folder / "calls").glob(f"{job}.rank-*.notes"))
+
+
+def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
+    """What the ranks of a job have kept, in one folder, or each host in its own."""
+    said = [(path.parent, lines) for path in _files(folders, job) if (lines := _said(path))["head"]]
+    clocks: dict[str, list[Clock]] = {}
+    for _, lines in said:
+        moments = clocks.setdefault(lines["head"][0]["machine"], [])
+        moments += [Clock(*line["clock"]) for kind in ("head", *_ENDS) for line in lines[kind]]
+    if this_machine() in clocks and not all(lines["end"] or lines["died"] for _, lines in said):
+        clocks[this_machine()].append(Clock.now())
+    # The longest time between two moments of a machine says best how fast its clock goes.
+    rates = {machine: (min(moments), max(moments)) for machine, moments in clocks.items()}
+    return [_part(place, lines, *rates[lines["head"][0]["machine"]]) for place, lines in said]
+
+
+def _said(path: Path) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ("head", "group", "note", "messages", *_ENDS)}
+    for line in path.read_text().splitlines():
+        with suppress(ValueError, TypeError, KeyError):  # the last line, if the process has been killed
+            kind, what = json.loads(line)
+            found[kind].append(what)
+    return found
+
+
+def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, last: Clock) -> Recorded:
+    head = lines["head"][0]
+    notes = {note["number"]: _note(note) for note in lines["note"]}
+    tracks, groups = [], []
+    for group in lines["group"]:
+        calls = _calls(_beside(place, group["log"]), first, last, notes.get)
+        gid = group["gid"]
+        which = (group["name"], 0 if gid else group["start"], head["rank"], group["member"], group["size"])
+        rows = _rows(_beside(place, group["rows"]), first, last, calls) if group.get("rows") else {}
+        track = Track(*which, calls, over=gid or head["host"], rows=rows, members=group["members"])
+        tracks.append(track)
+        groups.append(MessageGroup(group["start"], group["since_ns"], group["members"], track.key))
+    said = {name: value for name, value in head.items() if name != "clock"}
+    logged = [one for line in lines["messages"] for one in _messages(_beside(place, line["log"]))]
+    messages = rank_messages(head["rank"], logged, groups)
+    died = lines["died"][0]["words"] if lines["died"] else ""
+    ended_ns = max((line["clock"][1] for kind in _ENDS for line in lines[kind]), default=0)
+    return Recorded(**said, ended=bool(ended_ns), tracks=tracks, died=died, ended_ns=ended_ns, messages=messages)
+
+
+def _beside(place: Path, name: str) -> Path:
+    """A file in this folder, whatever the notes say: they may be another user's."""
+    return place / Path(name).name
+
+
+def _messages(path: Path) -> list[LoggedMessage]:
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        return MessageLog(memoryview(file.read())).read()
+    return []
+
+
+def _note(note: dict[str, Any]) -> PlanNote:
+    record = CallRecord(*note["record"])
+    counts = None if record.counts is None else tuple(record.counts)
+    rows = tuple(ProgramRow(round_, op, *map(tuple, ranks)) for round_, op, *ranks in note.get("rows", ()))
+    return PlanNote(record._replace(counts=counts), note["nbytes"], rows)
+
+
+def _rows(path: Path, first: Clock, last: Clock, calls: Sequence[RankCall]) -> dict[int, list[RankRow]]:
+    with suppress(OSError, ValueError):
+        return rows_of(RowLog(memoryview(path.read_bytes())), first, last, calls)
+    return {}
+
+
+def _calls(path: Path, first: Clock, last: Clock, what: Callable[[int], PlanNote | None]) -> list[RankCall]:
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+            log = CallLog(memoryview(bytes(memory)))
+    except (OSError, ValueError):
+        return []
+    return calls_of(log, first, last, what)

@@ -1,0 +1,198 @@
+"""Keep all calls of a rank on disk: its logs lie in files then, which are longer, and its notes are kept, too.
+
+The kernel writes to a file that is mapped as it does to shared memory, so a trace costs no more than the log that is
+always on, and is there however the process ends.
+
+    FOLDER/calls/JOB.rank-R.PID.N.notes      lines of JSON: the head; each group and where its log is; notes; its end
+    FOLDER/calls/JOB.rank-R.PID.N.K.log      the log of the K-th group
+    FOLDER/calls/JOB.rank-R.PID.N.K.rows     the log of the rows of its calls, if rounds are wanted
+    FOLDER/calls/JOB.rank-R.PID.N.messages   the log of messages
+
+When the last rank has ended its part, it makes one file of all of them, for Perfetto: FOLDER/JOB.json. Where ranks were
+killed, the keeper does that. Hosts that share no folder make one each, of their ranks; `export` makes one of all, from
+the folders of all hosts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from ...engine.host import Host
+from ...engine.logs.call_log import log_bytes
+from ...engine.logs.clock import Clock
+from ...engine.logs.message_log import message_log_bytes
+from ...engine.logs.plan_registry import PlanNote
+from ...engine.logs.row_log import row_log_bytes
+from ...engine.memory.arena import Arena
+from ...engine.process.alive import start_ticks
+from .collector import start_keeper
+from .host_clocks import aligned
+from .perfetto import write_trace
+from .recorded import recorded, this_machine
+
+__all__ = ["RecordedAt", "Recording", "export", "record"]
+
+_WRITTEN_S, _ASK_S = 60.0, 0.01
+"""How long a process waits for another one that writes the trace of a job, and between two looks."""
+_numbers = count()
+
+
+class RecordedAt(NamedTuple):
+    """Where a rank of a job over several hosts is: the job's number, the host's number and name."""
+
+    job: int
+    host: int
+    name: str
+
+
+def record(host: Host, folder: Path, at: RecordedAt | None = None, *, rounds: bool = False) -> Recording | None:
+    """Begin to keep all calls of this rank of the world; None if that is not possible, which is said then.
+
+    at: None on one host. rounds: also when the rows of calls began and ended.
+    """
+    with suppress(OSError):
+        if host.plan_registry.recorder is None:
+            host.plan_registry.recorder = Recording(host, folder, at, rounds=rounds)
+            return host.plan_registry.recorder
+        return None
+    _say(f"cannot write to {folder}: nothing is traced")
+    return None
+
+
+class Recording:
+    """What keeps the calls of one rank. host: of the world. rounds: does it also keep when rows began and ended?"""
+
+    def __init__(self, host: Host, folder: Path, at: RecordedAt | None, *, rounds: bool) -> None:
+        self._folder, self.rounds = folder.resolve(), rounds
+        place = self._folder / "calls"
+        place.mkdir(parents=True, exist_ok=True)
+        arena, me = host.arena, os.getpid()
+        self._notebook, self._calls = host.plan_registry, 1 << max(1, host.config.trace_calls - 1).bit_length()
+        job = "unisono"
+        if at is not None:
+            job = f"unisono-{at.job:016x}"
+        elif isinstance(arena, Arena):
+            job = f"unisono-{os.fstat(arena.fd).st_ino}"
+        self._name = f"{job}.rank-{host.rank}.{me}.{next(_numbers)}"
+        self._hosts: weakref.WeakSet[Host] = weakref.WeakSet()
+        self._followed = count()
+        self._file = (place / f"{self._name}.notes").open("x", buffering=1)
+        self._owner = me
+        self._write(
+            "head", job=job, rank=host.rank, size=host.size, host=at.host if at else 0,
+            host_name=at.name if at else socket.gethostname(), machine=this_machine(), pid=me, ticks=start_ticks(me),
+            command=" ".join(sys.argv), clock=Clock.now(), unix_ns=time.time_ns() - time.monotonic_ns(),
+        )  # fmt: skip
+        self._messages = host.messages
+        path = place / f"{self._name}.messages"
+        if (memory := self._map(path, message_log_bytes(self._calls), "messages")) is not None:
+            self._messages.write_to(memoryview(memory))
+            self._write("messages", log=path.name)
+        with suppress(OSError):
+            start_keeper(self._folder, job, at.host if at else 0)
+
+    def follow(self, host: Host, name: str, gid: int) -> None:
+        """Keep the calls of a group, too. gid: its number, if it is over several hosts. Not while it is in a call."""
+        path = self._folder / "calls" / f"{self._name}.{next(self._followed)}.log"
+        memory = self._map(path, log_bytes(self._calls), f"calls of group {name!r}")
+        if memory is None:
+            return
+        self._hosts.add(host)
+        members = list(getattr(host.arena, "members", range(host.size)))
+        which = {"name": name, "start": host.arena.start, "gid": gid, "member": host.rank, "size": host.size}
+        rows, row_memory = path.with_suffix(".rows"), None
+        if self.rounds:
+            row_memory = self._map(rows, row_log_bytes(self._calls), f"rounds in group {name!r}")
+        logs = {"log": path.name, "rows": rows.name if row_memory else ""}
+        self._write("group", **which, members=members, since_ns=time.monotonic_ns(), **logs)
+        host.log_to(str(path), memory)
+        if row_memory is not None:
+            host.log_rows_to(row_memory)
+
+    @staticmethod
+    def _map(path: Path, nbytes: int, what: str) -> mmap.mmap | None:
+        """A new file of this size; None if there is no room, which is said."""
+        try:
+            with path.open("x+b") as file:
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+                return mmap.mmap(file.fileno(), nbytes)
+        except OSError as error:
+            _say(f"cannot write {path}: {error.strerror}: the {what} are not traced")
+            return None
+
+    def keep(self, number: int, note: PlanNote) -> None:
+        """Keep what a number in the logs means."""
+        self._write("note", number=number, **note._asdict())
+
+    def keep_earlier(self, numbers: dict[int, PlanNote]) -> None:
+        """Keep the notes of plans that were made before: those that the notebook has, which are whole, or these."""
+        for number, note in numbers.items():
+            self.keep(number, (self._notebook.plan(number) or note)._replace(rows=note.rows))
+
+    def stop(self, host: Host) -> None:
+        """Log the calls of a group in shared memory again. Not while it is in a call."""
+        if host in self._hosts:
+            host.log_to()
+            if self.rounds:
+                host.log_rows_to()
+
+    def close(self) -> None:
+        """End it; the last rank makes one file of all of them."""
+        if self._notebook.recorder is self and os.getpid() == self._owner:
+            self._notebook.recorder = None
+            self._messages.write_to()
+            self._write("end", clock=Clock.now())
+            self._file.close()
+            job = self._name.partition(".")[0]
+            with suppress(OSError):
+                export([self._folder], job, only_if_ended=True)
+
+    def _write(self, kind: str, **what: object) -> None:
+        with suppress(OSError, ValueError):  # the disk is full
+            self._file.write(json.dumps([kind, what]) + "\n")
+
+
+def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) -> Path | None:
+    """Make one file, in the first folder, of what the ranks of a job have kept in all of them.
+
+    only_if_ended: not while a rank goes on; None then.
+    """
+    with _locked(folders[0]):
+        parts = recorded(folders, job)
+        if not parts or (only_if_ended and not all(part.has_ended for part in parts)):
+            return None
+        path = folders[0] / f"{job}.json"
+        write_trace(path, *aligned(parts))
+        return path
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time write there. Raises OSError where another one does not end, as it is stopped, say."""
+    with (folder / "calls" / "lock").open("a") as file:
+        until = time.monotonic() + _WRITTEN_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(_ASK_S)
+        yield
+
+
+def _say(text: str) -> None:
+    print(f"unisono: {text}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,204 @@
+"""What a trace says: where time goes, who makes others wait, and which calls could have been one."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ...base.errors import UnisonoError
+from ...base.records import CallRecord
+from ...schedule import count, lower_bounds
+from ...schedule.algorithms import find
+from ..live.rates import time_inside_ns
+from .tracks import RankCall, Track, by_number, waits_for_last
+
+__all__ = ["CallKind", "Latecomer", "RankTime", "Series", "TraceReport", "report"]
+
+_BACK_TO_BACK_NS, _SERIES, _SMALL = 50_000, 4, 64 << 10
+"""Calls follow each other without anything between them; so many of them; each so small that it costs its start."""
+_LATE_NS = 20_000
+_MOST_RANKS = 64
+"""Up to so many ranks, tables are counted."""
+
+
+class CallKind(NamedTuple):
+    """All calls that are alike. Times are of the slowest rank, from when the last rank has entered.
+
+    nbytes: of the vector. calls: how many. typical_ns: the median. total_ns: of all. waited_ns: how long ranks have
+    waited for the last to come, on average per rank, in all calls. sent, bound: what the busiest rank sends, and must
+    send at least, as fractions of the vector; None where it is not known.
+    """
+
+    collective: str
+    dtype: str
+    nbytes: int
+    algorithm: str
+    group: str
+    calls: int
+    typical_ns: int
+    total_ns: int
+    waited_ns: int
+    sent: float | None
+    bound: float | None
+
+
+class Latecomer(NamedTuple):
+    """A rank that came last. calls: how often by so much that others noticed. waited_ns: how long all others have
+    waited for it, together. line: where, mostly.
+    """
+
+    rank: int
+    calls: int
+    waited_ns: int
+    line: str
+
+
+class Series(NamedTuple):
+    """Calls that could have been one. calls: of all series like this one together, of `times` series."""
+
+    collective: str
+    group: str
+    line: str
+    times: int
+    calls: int
+    nbytes: int
+    took_ns: int
+
+
+class RankTime(NamedTuple):
+    """The time of one rank, from its first call to the end of its last. background_ns: of inside_ns, the time of calls
+    that another thread has made, while the program went on.
+    """
+
+    rank: int
+    total_ns: int
+    inside_ns: int
+    background_ns: int
+
+
+class TraceReport(NamedTuple):
+    """What a trace says. lost: calls of the longest logs that are no longer in them."""
+
+    kinds: Sequence[CallKind]
+    late: Sequence[Latecomer]
+    series: Sequence[Series]
+    times: Sequence[RankTime]
+    lost: int
+
+
+def report(tracks: Sequence[Track]) -> TraceReport:
+    """Read a trace."""
+    groups: dict[tuple[int, int, str], list[Track]] = {}
+    for track in tracks:
+        if track.calls:
+            groups.setdefault(track.key, []).append(track)
+    kinds: dict[tuple[str, str, int, str, str], list[tuple[int, int]]] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    late: dict[int, list[tuple[int, str]]] = {}
+    for (_, _, name), some in groups.items():
+        for calls in by_number(some).values():
+            _one_call(name, some[0], calls, kinds, late)
+        sizes.update({(name, key[0]): some[0].size for key in kinds if key[4] == name})
+    lost = max((track.calls[0].number - 1 for track in tracks if track.calls), default=0)
+    return TraceReport(_kinds(kinds, sizes), _late(late), _series(groups), list(_times(tracks)), lost)
+
+
+def _one_call(
+    name: str,
+    track: Track,
+    calls: Mapping[int, RankCall],
+    kinds: dict[tuple[str, str, int, str, str], list[tuple[int, int]]],
+    late: dict[int, list[tuple[int, str]]],
+) -> None:
+    """Add one call of all ranks."""
+    rank, waits = waits_for_last(calls)
+    last, waited = calls[rank], sum(waits.values())
+    if waited >= _LATE_NS and len(calls) == track.size:
+        late.setdefault(rank, []).append((waited, last.what.record.where if last.what else ""))
+    if last.what is None:
+        return
+    took = max(call.left_ns for call in calls.values()) - last.entered_ns
+    record = last.what.record
+    key = record.collective, record.dtype, track.nbytes(last), record.algorithm, name
+    kinds.setdefault(key, []).append((max(0, took), waited // len(calls)))
+
+
+def _kinds(
+    kinds: Mapping[tuple[str, str, int, str, str], list[tuple[int, int]]], sizes: Mapping[tuple[str, str], int]
+) -> list[CallKind]:
+    found = []
+    for key, times in kinds.items():
+        took, waited = zip(*times, strict=True)
+        costs = _costs(key[0], key[3], sizes[key[4], key[0]])
+        typical = int(statistics.median(took))
+        found.append(CallKind(*key, len(times), typical, sum(took), sum(waited), *costs))
+    return sorted(found, key=lambda kind: -kind.total_ns - kind.waited_ns)
+
+
+def _costs(collective: str, algorithm: str, ranks: int) -> tuple[float | None, float | None]:
+    """What the busiest rank sends, and must send at least, as fractions of the vector."""
+    try:
+        bound = lower_bounds(collective, ranks).sent
+        table = find(collective, algorithm.partition(".")[2]).schedule(ranks) if ranks <= _MOST_RANKS else None
+    except UnisonoError:  # an algorithm of the user's own, or one over several hosts
+        return None, None
+    return (None if table is None else count(table).most_sent), bound
+
+
+def _late(late: Mapping[int, list[tuple[int, str]]]) -> list[Latecomer]:
+    found = []
+    for rank, times in late.items():
+        lines: dict[str, int] = {}
+        for waited, line in times:
+            lines[line] = lines.get(line, 0) + waited
+        found.append(Latecomer(rank, len(times), sum(lines.values()), max(lines, key=lambda line: lines[line])))
+    return sorted(found, key=lambda one: -one.waited_ns)
+
+
+def _series(groups: Mapping[tuple[int, int, str], Sequence[Track]]) -> list[Series]:
+    """Small calls of the first rank that follow each other at once."""
+    found: dict[tuple[str, str, str], list[Sequence[tuple[RankCall, int]]]] = {}
+    for (_, _, name), some in groups.items():
+        for calls in _runs(min(some, key=lambda track: track.rank)):
+            record = calls[0][0].what.record if calls[0][0].what else CallRecord("")
+            found.setdefault((record.collective, name, record.where), []).append(calls)
+    rows = []
+    for key, series in found.items():
+        nbytes = sum(size for calls in series for _, size in calls)
+        took = sum(calls[-1][0].left_ns - calls[0][0].entered_ns for calls in series)
+        rows.append(Series(*key, len(series), sum(map(len, series)), nbytes, took))
+    return sorted(rows, key=lambda row: -row.took_ns)
+
+
+def _runs(track: Track) -> Iterator[list[tuple[RankCall, int]]]:
+    run: list[tuple[RankCall, int]] = []
+    for call in track.calls:
+        fits = call.what is not None and call.what.record.collective != "barrier" and track.nbytes(call) <= _SMALL
+        if run and not (fits and _follows(run[-1][0], call)):
+            if len(run) >= _SERIES:
+                yield run
+            run = []
+        if fits:
+            run.append((call, track.nbytes(call)))
+    if len(run) >= _SERIES:
+        yield run
+
+
+def _follows(one: RankCall, two: RankCall) -> bool:
+    if one.what is None or two.what is None or not one.left_ns or two.entered_ns - one.left_ns > _BACK_TO_BACK_NS:
+        return False
+    first, second = one.what.record, two.what.record
+    return (first.collective, first.op, first.dtype) == (second.collective, second.op, second.dtype)
+
+
+def _times(tracks: Iterable[Track]) -> Iterator[RankTime]:
+    by_rank: dict[int, list[Track]] = {}
+    for track in tracks:
+        if track.calls:
+            by_rank.setdefault(track.rank, []).append(track)
+    for rank, mine in sorted(by_rank.items()):
+        first = min(track.calls[0].entered_ns for track in mine)
+        last = max(max(call.left_ns, call.entered_ns) for track in mine for call in track.calls)
+        behind = [track._replace(calls=[call for call in track.calls if call.background]) for track in mine]
+        yield RankTime(rank, last - first, time_inside_ns(mine, first, last), time_inside_ns(behind, first, last))

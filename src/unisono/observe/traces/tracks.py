@@ -1,0 +1,196 @@
+"""Tracks: what one rank has called in one group, with times, wherever that was logged."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ...engine.compile.program import ENTER, Op
+from ...engine.logs.call_log import CallLog
+from ...engine.logs.clock import Clock
+from ...engine.logs.plan_registry import GroupNote, PlanNote, ProgramRow
+from ...engine.logs.row_log import RowLog
+from ...engine.memory.arena import Arena
+from ...engine.memory.layout import PAGE, Layout
+from ...schedule import BLOCKED
+
+__all__ = ["RankCall", "RankRow", "Track", "by_number", "calls_of", "rows_of", "tracks", "waits_for_last"]
+
+
+class RankCall(NamedTuple):
+    """A call of one rank. Times are monotonic nanoseconds of the host; left_ns is 0 while the rank is in the call.
+
+    what: None where that is not known any more. background: another thread than the caller's has made it.
+    """
+
+    number: int
+    entered_ns: int
+    left_ns: int
+    what: PlanNote | None
+    background: bool = False
+
+    @property
+    def text(self) -> str:
+        """Such as `all_reduce(float32[2], sum)`."""
+        return str(self.what.record) if self.what else "a call"
+
+
+class RankRow(NamedTuple):
+    """A row of a call, in one segment of it. ended_ns is 0 while the rank is at it. what: None for the wait until
+    nobody reads the memory any more that the segment will use.
+    """
+
+    segment: int
+    began_ns: int
+    ended_ns: int
+    what: ProgramRow | None
+
+    @property
+    def round(self) -> int:
+        """That of the table, or ENTER or LEAVE."""
+        return ENTER if self.what is None else self.what.round
+
+    @property
+    def kind(self) -> str:
+        """What the rank does: reuse, gate, wait, copy, combine or post."""
+        if self.what is None:
+            return "reuse"
+        if self.what.op == Op.WAIT:
+            return "wait"
+        if self.what.op == Op.GATE:
+            return "post" if self.segment else "gate"
+        return "combine" if len(self.what.sources) > 1 else "copy" if self.what.sources else "post"
+
+    @property
+    def took_ns(self) -> int:
+        """How long it has taken; 0 while the rank is at it."""
+        return max(0, self.ended_ns - self.began_ns)
+
+
+class Track(NamedTuple):
+    """The calls of one rank in one group, oldest first.
+
+    group, start: its name, and where its memory begins, which tells groups apart. rank: of the world. member: the
+    rank's number in the group, which has `size` ranks. reached: the number of its latest call, and whether it is in it,
+    read after the calls of all tracks have been read. over: of a recorded group, whose memory that is: the host's, or
+    of a group over several hosts its own number, and `start` is 0 then. rows: those of each call, by its number, where
+    they are traced; ranks in them are members of the group, whose ranks of the world are `members`.
+    """
+
+    group: str
+    start: int
+    rank: int
+    member: int
+    size: int
+    calls: Sequence[RankCall]
+    reached: tuple[int, bool] = (0, False)
+    over: int = 0
+    rows: Mapping[int, Sequence[RankRow]] = MappingProxyType({})
+    members: Sequence[int] = ()
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Equal for the tracks of one group."""
+        return self.over, self.start, self.group
+
+    def nbytes(self, call: RankCall) -> int:
+        """The bytes of the vector of a call: of the tensor, or of all blocks."""
+        if call.what is None:
+            return 0
+        return call.what.nbytes * (self.size if call.what.record.collective in BLOCKED else 1)
+
+    @property
+    def latest(self) -> RankCall | None:
+        """The call that the rank has entered last."""
+        return self.calls[-1] if self.calls else None
+
+
+def tracks(arena: Arena) -> list[Track]:
+    """The last calls of all ranks in this memory, in all groups that they have now."""
+    found = list(_tracks(arena))
+    return [track._replace(reached=_reached(log)) for track, log in found]
+
+
+def _reached(log: CallLog) -> tuple[int, bool]:
+    latest = log.latest()
+    return (latest.number, not latest.left) if latest else (0, False)
+
+
+def _tracks(arena: Arena) -> Iterator[tuple[Track, CallLog]]:
+    for rank in range(arena.size):
+        book, now = arena.plan_registry(rank), Clock.now()
+        for note in book.groups():
+            log = _log(arena, rank, note)
+            if log is None:
+                continue
+            calls = calls_of(log, Clock(note.cycles, note.ns), now, book.plan)
+            yield Track(note.name, note.start, rank, note.rank, note.size, calls), log
+
+
+def calls_of(log: CallLog, then: Clock, now: Clock, what: Callable[[int], PlanNote | None]) -> list[RankCall]:
+    """The calls in a log. then, now: two moments, which give the rate of its clock. what: finds a note."""
+    notes: dict[int, PlanNote | None] = {}
+    calls = []
+    for call in log.read():
+        if call.note not in notes:
+            notes[call.note] = what(call.note)
+        left_ns = then.ns_at(call.left, now) if call.left else 0
+        entered_ns = then.ns_at(call.entered, now)
+        calls.append(RankCall(call.number, entered_ns, left_ns, notes[call.note], call.background))
+    return calls
+
+
+def rows_of(log: RowLog, then: Clock, now: Clock, calls: Sequence[RankCall]) -> dict[int, list[RankRow]]:
+    """The rows in a log, by the numbers of these calls. then, now: as for `calls_of`."""
+    known = {call.number: call for call in calls}
+    found: dict[int, list[RankRow]] = {}
+    for row in log.read():
+        call = known.get(row.number)
+        if call is None or call.what is None or row.row >= len(call.what.rows):
+            continue
+        began_ns = then.ns_at(row.began, now)
+        ended_ns = then.ns_at(row.ended, now) if row.ended else call.left_ns  # an error has ended it
+        if began_ns < call.entered_ns or (call.left_ns and not began_ns <= ended_ns <= call.left_ns):
+            continue  # it was being written
+        what = call.what.rows[row.row] if row.row >= 0 else None
+        found.setdefault(call.number, []).append(RankRow(row.segment, began_ns, ended_ns, what))
+    return found
+
+
+def _log(arena: Arena, rank: int, note: GroupNote) -> CallLog | None:
+    """A rank's log, where its note says; None if there is none."""
+    if note.file:
+        # As the process sees files, which may be others than this one's; that is not known once it has ended.
+        for path in (f"/proc/{arena.board(rank).pid}/root{note.file}", note.file):
+            with suppress(OSError, ValueError), Path(path).open("rb") as file:
+                return CallLog(memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
+        return None
+    layout = Layout(note.size, arena.half, note.start)
+    if not 0 <= note.rank < note.size or note.start % PAGE or layout.start + layout.head > arena.bytes:
+        return None
+    layout.map = arena.map
+    return layout.log(note.rank)
+
+
+def by_number(some: Sequence[Track]) -> dict[int, dict[int, RankCall]]:
+    """The calls of one group's tracks, by number, then by rank of the world."""
+    found: dict[int, dict[int, RankCall]] = {}
+    for track in some:
+        for call in track.calls:
+            found.setdefault(call.number, {})[track.rank] = call
+    return found
+
+
+def waits_for_last(calls: Mapping[int, RankCall]) -> tuple[int, dict[int, int]]:
+    """The rank that came last to a call, and how many nanoseconds each rank has waited for it in there.
+
+    A rank logs a short call behind the word that lets the others go on. If it loses its processor in between, others
+    have left the call before the time that it logs: their wait has ended when they left.
+    """
+    last, came = max(calls.items(), key=lambda item: item[1].entered_ns)
+    ends = {rank: min(came.entered_ns, call.left_ns or came.entered_ns) for rank, call in calls.items()}
+    return last, {rank: max(0, ends[rank] - call.entered_ns) for rank, call in calls.items()}

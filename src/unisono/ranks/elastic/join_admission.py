@@ -1,0 +1,186 @@
+"""What the rank at the door does while a group grows: whom it lets in, and how the memory of the larger group is made.
+
+Nothing of a rank that has ended is touched before all members have left what it had lent. The larger group exists from
+the moment on at which this rank has written on its board where the memory begins: one word, which everybody reads, also
+after this rank has died. So no two members are of two minds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...base.errors import ArgumentError, OutOfMemory, UnisonoError
+from ...base.units import seconds
+from ...engine.memory.sub_arena import SubArena
+from ..group.group import Group
+from .join_listener import ANY, JoinListener, JoinRequest, job_name
+from .join_request import VERDICT_S, Offer
+
+__all__ = ["Decision", "JoinAdmission"]
+
+_ROUND_S = 0.2
+"""How often the other members hear that there is nobody yet."""
+_OPENING_S = 0.1
+"""How long a door is open before the first look: who wants to come tries several times in this time."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the rank at the door tells the members. One of: places, ranks of the world that are taken again, in attempt
+    `number`; wait, there is nobody yet; refused or full, why nobody can be let in, or that there is no room; or
+    nothing of it: nobody has come.
+    """
+
+    places: tuple[int, ...] = ()
+    number: int = 0
+    wait: bool = False
+    refused: str = ""
+    full: str = ""
+
+
+class JoinAdmission:
+    """One call of `grow` on the first rank of a group.
+
+    size: how many ranks the group shall have, and limit_s: how long to wait for them; None: let in who is there.
+    """
+
+    def __init__(self, group: Group, door: str | None, size: int | None, limit_s: float | None) -> None:
+        self._group, self._world, self._named, self._size = group, group.world, door, size
+        self._limit_s = (0.0 if size is None else group.timeout_s) if limit_s is None else limit_s
+        self._until: float | None = None
+        self._chosen: Mapping[int, JoinRequest] = {}
+        self._full = ""
+
+    def decision(self) -> Decision:
+        """What the members are told now."""
+        try:
+            if self._full:
+                return Decision(full=self._full)
+            if self._until is None:
+                self._until = time.monotonic() + seconds(self._limit_s)
+            self._check_size()
+            outside = [rank for rank in range(self._world.size) if rank not in self._group.world_ranks]
+            return self._look(self._open(), outside, self._until) if outside else Decision()
+        except (UnisonoError, OSError) as error:
+            return Decision(refused=str(error))
+
+    def _check_size(self) -> None:
+        size, least, most = self._size, self._group.size, self._world.size
+        if size is not None and not (type(size) is int and least <= size <= most):
+            raise ArgumentError(f"size={size!r}: this group has {least} ranks, and can have {most}")
+
+    def _open(self) -> JoinListener:
+        """The door of this job, which stays open until another rank looks after it."""
+        world, job = self._world, job_name(self._named, os.environ)
+        door = world.door
+        if not isinstance(door, JoinListener) or door.job != job:
+            if door is not None:
+                door.close()
+                world.door = None
+            try:
+                world.door = door = JoinListener(job)
+            except OSError as error:
+                raise OSError(f"another process is at the door of this job ({job}): {error}") from error
+            time.sleep(_OPENING_S)
+        return door
+
+    def _look(self, door: JoinListener, outside: list[int], last: float) -> Decision:
+        """Look who has come, for a while. outside: the ranks of the world that are no members. last: when to decide."""
+        group, liveness = self._group, self._world.liveness
+        until = time.monotonic() + _ROUND_S
+        while True:
+            now, living = time.monotonic(), [rank for rank in outside if liveness.lives(rank)]
+            chosen = self._chosen = _places(self._candidates(door), [rank for rank in outside if liveness.ended(rank)])
+            enough = self._size is not None and group.size + len(chosen) >= self._size
+            if chosen and not living and (enough or now >= last):
+                number = self._world.host.arena.board(self._world.rank).growths + 1
+                return Decision(tuple(sorted(chosen)), number)
+            if now >= last or (enough and not chosen):
+                return Decision(refused=self._in_the_way(living)) if chosen else Decision()
+            if now >= until:
+                return Decision(wait=True)
+            door.wait(min(until, last) - now)
+
+    def _candidates(self, door: JoinListener) -> list[JoinRequest]:
+        """Who has come and may join, in this order."""
+        found, board = [], self._world.host.arena.board
+        for knock in door.knocks():
+            been = [r for r in range(self._world.size) if (board(r).pid, board(r).ticks) == (knock.pid, knock.ticks)]
+            if been or knock.rank >= self._world.size:
+                door.forget(knock)
+                there = f"there are {self._world.size} ranks, and no rank {knock.rank}"
+                knock.refuse(f"process {knock.pid} was rank {been[0]} of it: start a new process" if been else there)
+            else:
+                found.append(knock)
+        return found
+
+    def _in_the_way(self, living: list[int]) -> str:
+        """Why nobody can be let in."""
+        processes = ", ".join(f"rank {rank} (pid {self._world.host.arena.board(rank).pid})" for rank in living)
+        return (
+            f"{processes} of the world did not make this call, and is no member of group {self._group.name!r}, but its "
+            "process is there and may use memory of ranks that have failed: end it first, or grow a group of all ranks "
+            "that are there"
+        )
+
+    def admit(self, decision: Decision) -> SubArena | None:
+        """Let those in who were chosen; None if one of them has gone meanwhile, and nobody has been let in.
+
+        All members have left what the ranks had lent that have ended.
+        """
+        world, chosen, memory = self._world, self._chosen, None
+        door, board = world.door, world.host.arena.board(world.rank)
+        until = time.monotonic() + VERDICT_S
+        try:
+            members = sorted({*self._group.world_ranks, *chosen})
+            lender = world.host.lender
+            memory = lender.lend(members, members.index(world.rank))
+            for place, knock in chosen.items():
+                memory.board(members.index(place)).set_process(knock.pid, knock.ticks)
+            limit_s = float(self._group.timeout_s)
+            offer = Offer(0, tuple(members), decision.places, world.rank, memory.start, decision.number, limit_s)
+            for place, knock in chosen.items():
+                if isinstance(door, JoinListener):
+                    door.forget(knock)
+                said = replace(offer, rank=place).said()
+                knock.channel.send(said, fds=[lender.arena.fd], deadline=until)
+            if all(_accepts(knock, until) for knock in chosen.values()):
+                board.set_growth(decision.number, memory.start)
+        except OutOfMemory as error:
+            self._full = str(error)
+        except (EOFError, OSError):  # who was to be let in has gone
+            pass
+        finally:
+            if not board.growth(decision.number):
+                self.give_up(decision)
+                if memory is not None:
+                    world.host.lender.take_back(memory)
+                    memory = None
+            for knock in chosen.values():
+                knock.channel.close()  # it looks at the board now
+        return memory
+
+    def give_up(self, decision: Decision) -> None:
+        """Nobody has been let in, unless it has been told otherwise already."""
+        board = self._world.host.arena.board(self._world.rank)
+        if board.growth(decision.number) is None:
+            board.set_growth(decision.number, 0)
+
+
+def _places(knocks: list[JoinRequest], free: list[int]) -> dict[int, JoinRequest]:
+    """Who can have which place."""
+    left, given = list(free), {}
+    for knock in sorted(knocks, key=lambda knock: knock.rank == ANY):
+        place = left[0] if knock.rank == ANY and left else knock.rank
+        if place in left:
+            left.remove(place)
+            given[place] = knock
+    return given
+
+
+def _accepts(knock: JoinRequest, until: float) -> bool:
+    """Has this process mapped the memory that it was sent? Raises EOFError if it has gone, OSError if it is late."""
+    return bool(knock.channel.receive(until).value == "here")

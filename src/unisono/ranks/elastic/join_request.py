@@ -1,0 +1,201 @@
+"""`join`: a new process takes the place of a rank that has ended, when the others let it in with `grow`."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...base.config import Config
+from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, WaitTimeout
+from ...base.fd_channel import PlainChannel
+from ...base.records import DepartureKind
+from ...base.units import hints_timeout_s, ranks_text, seconds
+from ...engine.host import interpreter
+from ...engine.memory.arena import Arena
+from ...engine.memory.sub_arena import SubArena
+from ...engine.process.alive import start_ticks
+from ..group.current import get_default, set_default
+from ..group.group import Group
+from ..rendezvous.launchers import integer
+from ..rendezvous.local_sockets import connect
+from .join_listener import ANY, job_name, socket_name
+from .survivors import MOST_NAMED
+
+__all__ = ["VERDICT_S", "Offer", "enter", "join", "until_all_are_in"]
+
+_RETRY_S = 0.02
+"""How often to look for a door. `join_admission` waits a little longer when it has just opened one."""
+_ASK_S = 0.0002
+VERDICT_S = 10.0
+"""How long who has been offered a place may take to accept it, and how long it may take to be told the outcome."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the rank at the door tells a process that it lets in. Ranks are those of the world.
+
+    rank: its place. members, newcomers: of the larger group, whose memory begins at `start` in the heap of rank `host`,
+    which is at the door, and says on its board how this attempt, of this number, has ended.
+    """
+
+    rank: int
+    members: tuple[int, ...]
+    newcomers: tuple[int, ...]
+    host: int
+    start: int
+    number: int
+    timeout_s: float
+
+    def said(self) -> dict[str, Any]:
+        """As it is sent."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, said: object, arena: Arena, channel: PlainChannel) -> Offer:
+        """The offer that a rank of this world has made. Raises ArgumentError if this is none."""
+        size, pid = arena.size, channel.peer.pid
+        match said:
+            case {
+                "rank": int(rank), "members": [*members], "newcomers": [*newcomers], "host": int(host),
+                "start": int(start), "number": int(number), "timeout_s": float(timeout_s),
+            } if (
+                _are_ranks(members, size) and _are_ranks(newcomers, size) and rank in newcomers and host in members
+                and {*newcomers} < {*members} and host not in newcomers
+                and (arena.board(host).pid, arena.board(host).ticks) == (pid, start_ticks(pid))
+            ):  # fmt: skip
+                return cls(rank, tuple(members), tuple(newcomers), host, start, number, timeout_s)
+        raise ArgumentError(
+            f"at the door of this job, process {pid} offers {said!r:.200}, which is no place in a group of which it is "
+            "a rank"
+        )
+
+
+def _are_ranks(said: list[Any], size: int) -> bool:
+    return all(type(rank) is int and 0 <= rank < size for rank in said) and sorted({*said}) == said
+
+
+@hints_timeout_s
+def join(
+    door: str | None = None,
+    *,
+    rank: int | None = None,
+    timeout_s: float | None = None,
+    config: Config | None = None,
+) -> Group:
+    """The group of a job that runs already, in which this new process takes the place of a rank that has ended.
+
+    Waits at most timeout_s (else the config's) until the ranks of the job let it in: see `grow`. The group, the same
+    as theirs, becomes the default group of this process; `group.newcomers` says to whom the others' state is new.
+
+    door: the name of the job, if its ranks pass one to `grow`; else the environment says which job it is: MASTER_ADDR
+    and MASTER_PORT, or a launcher's variables. rank: the place in the job's world to take; None: that of RANK, if it is
+    set, else any.
+
+    Raises WaitTimeout where nobody lets it in, and ArgumentError where this process has a group already, or was a
+    rank of this job itself, and where it cannot share memory with the ranks.
+    """
+    if (there := get_default()) is not None and not there.closed:
+        raise ArgumentError(f"this process is already rank {there.rank} of {there.size}: only a new one can join a job")
+    job = job_name(door, os.environ)
+    config = config or Config.from_env()
+    wanted = rank if rank is not None else integer(os.environ, "RANK")
+    if wanted is not None and wanted < 0:
+        raise ArgumentError(f"rank={wanted}: a rank is at least 0; leave it out to take any place")
+    group = enter(job, ANY if wanted is None else wanted, timeout_s, config)
+    set_default(group)
+    return group
+
+
+def enter(job: str, rank: int, timeout_s: float | None, config: Config) -> Group:
+    """The group that a new process is let into. Raises as `join` does."""
+    began = time.monotonic()
+    deadline = began + (config.timeout_s if timeout_s is None else seconds(timeout_s))
+    interpreter()  # once the others have let it in, they wait for it
+    while True:
+        details = f" Nobody of this user and network namespace is at the door of this job ({job}): see unisono.grow()."
+        with suppress(EOFError, OSError):
+            channel = connect(socket_name(job), deadline)
+            details = f" Nobody has let it in through the door of this job ({job}): see unisono.grow()."
+            try:
+                channel.send(["join", rank, os.getpid()], deadline=deadline)
+                group = _follow(channel, config, deadline)
+            finally:
+                channel.close()
+            if group is not None:
+                return group
+        if time.monotonic() >= deadline:
+            raise WaitTimeout("join()", time.monotonic() - began, (), details=details)
+        time.sleep(_RETRY_S)
+
+
+def _follow(channel: PlainChannel, config: Config, deadline: float) -> Group | None:
+    """Wait to be let in by the process at the door; None if it has changed its mind. Raises EOFError if it has gone."""
+    message = channel.receive(deadline)
+    match message.value:
+        case ["refused", str(why)]:
+            raise ArgumentError(f"the ranks of this job do not let this process in: {why}")
+    if len(message.fds) != 1:
+        for fd in message.fds:
+            os.close(fd)
+        raise EOFError("who is at the door says nothing that a rank would say")
+    try:
+        arena = Arena.attach(message.fds[0])
+    except BaseException as error:
+        os.close(message.fds[0])
+        if isinstance(error, OutOfMemory):
+            with suppress(OSError):  # it has gone
+                channel.send("full", deadline=deadline)
+        raise
+    try:
+        offer = Offer.read(message.value, arena, channel)
+        host = arena.board(offer.host)
+        with suppress(EOFError, OSError):
+            # From here on it is not the limit that counts, but what the process at the door says, or its end.
+            channel.send("here", deadline=time.monotonic() + VERDICT_S)
+            channel.receive(time.monotonic() + VERDICT_S)
+        if host.growth(offer.number) != offer.start:
+            arena.close()
+            return None
+    except BaseException:
+        arena.close()
+        raise
+    return _take_place(arena, offer, config)
+
+
+def _take_place(arena: Arena, offer: Offer, config: Config) -> Group:
+    """Use the memory of the rank that has ended, and of the larger group."""
+    mine, of = offer.members.index(offer.rank), offer.members.index(offer.host)
+    name = ranks_text(offer.members, MOST_NAMED)
+    world: Group | None = None
+    try:
+        arena.take_place(offer.rank)
+        world = Group(arena, offer.rank, config=config)
+        world.break_off(PeerFailed(offer.rank, f"has come later, into group {name!r}", offer.rank, "", whole=True))
+        memory = world.host.lender.borrow(offer.start, offer.members, mine, of)
+        group = Group(memory, mine, name=name, config=world.host.config, parent=world)
+        group.timeout_s, group.made_of = offer.timeout_s, None
+        group.newcomers = tuple(offer.members.index(place) for place in offer.newcomers)
+        until_all_are_in(group, memory, "join()")
+    except BaseException as error:
+        arena.board(offer.rank).set_gone(DepartureKind.RAISED, f"raised {type(error).__name__}: {error} in join()")
+        if world is None:
+            arena.close()
+        else:
+            world.close()
+        raise
+    return group
+
+
+def until_all_are_in(group: Group, memory: SubArena, call: str) -> None:
+    """Wait until all members have begun to use the group's memory, but for those that have gone. Raises WaitTimeout."""
+    began = time.monotonic()
+    while missing := [
+        rank for rank in range(group.size) if not (memory.used_by(rank) or group.liveness.gone(rank))
+    ]:  # fmt: skip
+        if (waited_s := time.monotonic() - began) > group.timeout_s:
+            details = " They do not use its memory yet."
+            raise WaitTimeout(call, waited_s, missing, group.rank, details, group.world_ranks)
+        time.sleep(_ASK_S)

@@ -1,0 +1,168 @@
+"""What the survivors of a group do together after a failure: agree on who has failed, and go on in a smaller group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence, Set
+
+from ...base.errors import ArgumentError, LeftOut, OutOfMemory, PeerFailed, WaitTimeout
+from ...base.records import GivenUp, digest
+from ...base.units import ranks_text, seconds
+from ...engine.memory.board import Topic
+from ...engine.memory.sub_arena import SubArena
+from ...hosts.span import Span
+from ..group.current import get_default, set_default
+from ..group.group import Group, shrinks
+from .agreement import next_proposal
+
+__all__ = ["MOST_NAMED", "agree_on_failed", "check_left_out", "go_on", "shrink"]
+
+_ASK_S = 0.0002
+_LENDS_NONE = 1
+"""In place of a region's start, which is at the beginning of a page. It stays: other ranks may have gone on by it."""
+MOST_NAMED = 6
+"""How many members the name of such a group lists."""
+
+
+def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:
+    """The ranks that have failed: the same set on all ranks that ask because a call failed, at whatever time they do.
+
+    Ranks that are not in a call are not waited for; they find what has been decided. A rank that is stopped while it
+    agrees holds the others up for timeout_s at most; then each goes by what it sees.
+    """
+    failed, _ = _agree(group, Topic.FAILURE, frozenset(), time.monotonic() + timeout_s)
+    return failed
+
+
+@shrinks
+def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Group:
+    """See `Group.shrink`."""
+    leave_out = frozenset(without)
+    if strangers := leave_out - set(range(group.size)):
+        raise ArgumentError(f"without: there is no rank {min(strangers)} among the {group.size} of {group.name!r}")
+    if group.span is not None and group.span.far.cut_off:  # others may go on, and there must not be two such groups
+        raise LeftOut(group.rank, group.span.here, group.name, _named(group))
+    began = time.monotonic()
+    allowed_s = group.timeout_s if timeout_s is None else seconds(timeout_s)
+    _end_calls(group, leave_out)
+    failed, missing = _agree(group, Topic.SHRINK, leave_out, began + allowed_s)
+    if missing:
+        raise _late(group, began, missing)
+    check_left_out(group)
+    members = [rank for rank in range(group.size) if rank not in failed]
+    return go_on(group, _region(group, members, began, began + allowed_s), members)
+
+
+def _late(group: Group, began: float, missing: Iterable[int], details: str = "") -> WaitTimeout:
+    return WaitTimeout("shrink()", time.monotonic() - began, sorted(missing), group.rank, details, _named(group))
+
+
+def _end_calls(group: Group, leave_out: Set[int]) -> None:
+    """Let those hear it who wait for this rank, in later calls or for messages: they do not shrink the group yet."""
+    board = group.host.arena.board(group.rank)
+    if group.broken is None and not board.gave_up.number:
+        gone = {rank for rank in range(group.size) if rank in leave_out or group.liveness.left(rank)} - {group.rank}
+        without = f" without {ranks_text(sorted(gone), MOST_NAMED)}" if gone else ""
+        reason = f"goes on in a smaller group{without}"
+        board.set_gave_up(GivenUp(group.host.call_number, blames=frozenset(gone), reason=reason))
+        if group.span is not None:
+            group.span.tell()
+
+
+def go_on(group: Group, arena: SubArena, members: Sequence[int] | None = None) -> Group:
+    """The group that this rank uses from now on in place of this one, in memory that its members have agreed on.
+
+    members: their ranks in this group, if it spans hosts.
+    """
+    name, span = ranks_text(arena.members, MOST_NAMED), None
+    if group.span is not None and members is not None and (hosts := group.hosts.restrict(members)).spans:
+        span = Span(hosts, arena.rank, digest(group.span.gid, members), group.span.carrier, group.span.far)
+    following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, span=span)
+    following.timeout_s, following.made_of = group.timeout_s, None
+    if group.broken is None:
+        group.break_off(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", _named(group)))
+    if get_default() is group:
+        set_default(following)
+    return following
+
+
+def check_left_out(group: Group) -> None:
+    """Raise LeftOut if the others have gone on without this rank."""
+    for rank in range(group.size):
+        decision = group.host.arena.board(rank).proposal(Topic.SHRINK)
+        if decision is not None and decision.decided and group.rank in decision.failed:
+            raise LeftOut(group.rank, sorted(decision.failed), group.name, _named(group))
+
+
+def _named(group: Group) -> tuple[int, ...]:
+    """The members as ranks of the world, where messages shall name these, too."""
+    return group.world_ranks if group.parent else ()
+
+
+def _agree(group: Group, topic: Topic, leave_out: Set[int], deadline: float) -> tuple[frozenset[int], frozenset[int]]:
+    """Take part in an agreement: the decision, and nobody; or this rank's view, and those who kept it from ending."""
+    boards = [group.host.arena.board(rank) for rank in range(group.size)]
+    mine, peers = boards[group.rank].proposal(topic), [rank for rank in range(group.size) if rank != group.rank]
+    has_gone = group.liveness.left if topic is Topic.SHRINK else group.liveness.gone
+
+    def is_decided() -> bool:
+        return any(told is not None and told.decided for told in (boards[rank].proposal(topic) for rank in peers))
+
+    while mine is None or not mine.decided:
+        if group.span is not None and mine is not None:  # what counts is what others have told after this rank did
+            group.span.refresh(deadline, is_decided)
+        gone = {rank for rank in peers if rank in leave_out or has_gone(rank)} | (leave_out & {group.rank})
+        others = {rank: boards[rank].proposal(topic) for rank in peers}
+        following = next_proposal(mine, others, gone, of_all=topic is Topic.SHRINK)
+        if following != mine:
+            boards[group.rank].set_proposal(topic, following)
+            mine = following
+            if group.span is not None:
+                group.span.tell()
+        elif time.monotonic() > deadline:
+            return mine.failed, frozenset(rank for rank in peers if rank not in mine.failed and others[rank] != mine)
+        else:
+            time.sleep(_ASK_S)
+    return mine.failed, frozenset()
+
+
+def _region(group: Group, members: list[int], began: float, deadline: float) -> SubArena:
+    """The memory of the smaller group: of the first member here that lends it.
+
+    A member that ends before it has lent memory, or cannot lend any, is passed over, for good. Raises WaitTimeout.
+    """
+    lender, mine = group.host.lender, members.index(group.rank)
+    lender.collect()
+    world_ranks = [group.world_ranks[rank] for rank in members]
+    here = group.hosts.restrict(members).beside(mine)
+    for number in here:
+        candidate = members[number]
+        board = group.host.arena.board(candidate)
+        if number == mine and board.region is None and (arena := _lend(group, world_ranks, mine, here)):
+            return arena
+        while (start := board.region) is None and not group.liveness.left(candidate):
+            if time.monotonic() > deadline:
+                raise _late(group, began, [candidate], " It is to lend the memory: let it go on, or end it.")
+            time.sleep(_ASK_S)
+        start = start or board.region  # it may have lent it before it went
+        if start not in (None, _LENDS_NONE):
+            return lender.borrow(start, world_ranks, mine, number, here)
+    raise OutOfMemory(
+        f"the shared memory of {ranks_text([members[number] for number in here], MOST_NAMED)} has no room for a group, "
+        "or these ranks failed in shrink(): start the job again"
+    )
+
+
+def _lend(group: Group, world_ranks: Sequence[int], mine: int, here: Sequence[int]) -> SubArena | None:
+    """Lend memory for the smaller group; None if there is no room for it. What fails here, the other ranks hear."""
+    board = group.host.arena.board(group.rank)
+    try:
+        arena = group.host.lender.lend(world_ranks, mine, here)
+        board.set_region(arena.start)
+    except BaseException as error:
+        if board.region is None:
+            board.set_region(_LENDS_NONE)
+        if isinstance(error, OutOfMemory):
+            return None
+        raise
+    return arena

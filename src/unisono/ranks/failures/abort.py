@@ -1,0 +1,101 @@
+"""What ends a wait from outside: a rank has aborted the group, or given up the call over hosts of which this is a part;
+or it shrinks a group of which this one was made; or an exception such as Ctrl-C ends this rank's own part.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ...base.errors import PeerFailed
+from ...base.records import DepartureKind, GivenUp
+from ...engine.memory.board import Topic
+from ..group.group import Group
+
+__all__ = ["aborted", "check_abort", "check_given_up", "give_up"]
+
+
+_OWN_S = 0.5
+"""How long a rank may take to hear in another thread, in the group that others shrink, why they do so."""
+
+
+def aborted(group: Group) -> tuple[Group, int, str] | None:
+    """Who has aborted a group, or one that it was made of: that group, a rank of it, its words; None: nobody."""
+    at: Group | None = group
+    while at is not None:
+        if not at.closed:
+            for rank in range(at.size):
+                gone = at.host.arena.board(rank).gone
+                if gone is not None and gone.how is DepartureKind.ABANDONED:
+                    return at, rank, gone.words
+        at = at.made_of
+    return None
+
+
+def check_abort(group: Group, call: Callable[[], str]) -> None:
+    """Raise PeerFailed if the group has been aborted, by this rank or another one, and refuse all further calls.
+
+    Also if one of the ranks of one host has given up the call over hosts of which theirs is a part, or if a peer
+    shrinks a group of which this one was made.
+
+    call: makes the text of the call that waits. The ranks in the error are those of the group that was aborted.
+    """
+    found = aborted(group)
+    if found is not None:
+        at, rank, words = found
+        world_ranks = at.world_ranks if at.parent else ()
+        error = PeerFailed(rank, words, at.rank, call(), world_ranks, whole=True)
+        at.break_off_all(error)
+        raise error
+    whole = group.made_of
+    if whole is not None and whole.span is not None and whole.span.local is group:
+        check_given_up(whole, call)
+    _check_shrinking(group, call)
+
+
+def check_given_up(whole: Group, call: Callable[[], str]) -> None:
+    """Raise PeerFailed if a rank of this host has given up the current call of this group over hosts.
+
+    The others may wait for it in a part of that call among themselves. The ranks in the error are those of this part.
+    """
+    here = () if whole.span is None else whole.span.here
+    for seat, rank in enumerate(here):
+        given_up = whole.host.arena.board(rank).gave_up
+        if 0 < given_up.number <= whole.host.call_number:
+            world_ranks = [whole.world_ranks[other] for other in here]
+            raise PeerFailed(seat, given_up.reason, here.index(whole.rank), call(), world_ranks)
+
+
+def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
+    """Raise PeerFailed if a peer shrinks a group of which this one was made: it waits there for this rank, not here."""
+    found: tuple[int, Group] | None = None
+    above = group.made_of
+    while above is not None and found is None:
+        seats = {there: seat for seat, there in enumerate(above.world_ranks)}
+        boards = [] if above.closed else [above.host.arena.board(seats[there]) for there in group.world_ranks]
+        shrinking = [rank for rank, board in enumerate(boards) if board.proposal(Topic.SHRINK) is not None]
+        if shrinking and group.rank not in shrinking:
+            found = shrinking[0], above
+        above = above.made_of
+    if found is None:
+        group.forsaken_since = None
+        return
+    since = group.forsaken_since = group.forsaken_since or time.monotonic()
+    if time.monotonic() - since > _OWN_S:
+        named = group.world_ranks if group.parent else ()
+        reason = f"it shrinks group {found[1].name!r}, of which group {group.name!r} was made"
+        raise PeerFailed(found[0], reason, group.rank, call(), named)
+
+
+def give_up(group: Group, words: str, call: str) -> None:
+    """Break the group off where an exception has ended this rank's part in it, and tell the peers.
+
+    words: what has happened. call: the call that it has ended.
+    """
+    if group.broken is None and not group.closed:
+        world_ranks = group.world_ranks if group.parent else ()
+        group.break_off(PeerFailed(group.rank, words, group.rank, call, world_ranks))
+        board, number = group.host.arena.board(group.rank), group.host.call_number
+        board.set_gave_up(GivenUp(number, reason=words))
+        if group.span is not None:
+            group.span.tell()

@@ -1,0 +1,286 @@
+"""Handle a kernel that returns unfinished: look at all peers, then run it again or raise.
+
+The kernel returns after `look_up_s` seconds of waiting at most (20 ms by default). Python then handles signals such as
+Ctrl-C, looks at every peer, and `judge` decides.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NoReturn, Protocol
+
+from ...base.errors import (
+    MismatchError,
+    NestedCall,
+    PeerError,
+    PeerFailed,
+    PeerGone,
+    PeerUnreachable,
+    UnisonoError,
+    WaitTimeout,
+)
+from ...base.records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
+from ...base.units import seconds
+from ...engine.compile.plan import Plan
+from ...engine.compile.program import DONE, FAILED
+from ...engine.memory.arena import Arena
+from ...engine.process.nested import user_line
+from ...observe.traces.last_calls import last_calls
+from ...schedule import BLOCKED
+from ..elastic.survivors import agree_on_failed, check_left_out
+from ..group.group import Group
+from .abort import check_abort
+from .stall import Stall
+from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
+
+__all__ = ["Gated", "Watch", "attend", "caller", "interrupted", "odd_ones"]
+
+_LOOKS = 20
+"""A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
+_ENDING_S = 10.0
+"""How long a process that is ending may take to return its memory, before it counts as gone."""
+_PAUSE_S = 0.002
+_COLLECT_S = 1.0
+"""How long a rank waits for the other ranks' calls before it raises a MismatchError without them.
+
+Where the calls that are known could be made again in another way, it waits until all have come, and then so long.
+"""
+
+_SEE_S = 0.5
+"""How long a rank waits to see for itself what a peer gave up for. From another host news takes some milliseconds."""
+
+
+def caller() -> str:
+    """The line outside this package and torch that made the current call, as file:line."""
+    return user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
+
+
+def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:
+    """Finish a run of a plan on these addresses that stopped with this status.
+
+    False: it has not begun, because system calls do not reach these tensors. Stage them: then it is another plan.
+
+    Raises MismatchError, PeerGone, PeerFailed, PeerUnreachable or WaitTimeout. All but MismatchError break the group,
+    because the ranks may be at different points of the call.
+    """
+    looked_at, waited_s = time.monotonic(), 0.0
+    allowed = seconds(group.timeout_s if timeout_s is None else timeout_s)
+    longest = _LOOKS * group.host.config.look_up_s
+    watch = Watch(group, plan, where)
+    try:
+        while status != DONE:
+            rank, number = status >> 8 & 0xFFFF, status >> 32
+            if status & 0xFF == FAILED:
+                if rank == group.rank:
+                    group.host.begin_again()
+                    group.host.cross_no_more()
+                    return False
+                watch.unreachable(rank, number)
+            now = time.monotonic()
+            waited_s, looked_at = waited_s + min(now - looked_at, longest), now
+            watch.look(rank, waited_s, allowed)
+            status = group.run(plan.address, inp, out, group.state)
+    except MismatchError:
+        group.host.skip_call()
+        raise
+    except BaseException as error:
+        watch.give_up(error)
+        raise
+    finally:
+        watch.stall.end()
+    return True
+
+
+def interrupted(group: Group, plan: Plan, error: BaseException, where: str) -> None:
+    """Give up a call that an exception such as Ctrl-C ended right after the kernel returned, before `attend`."""
+    if group.broken is None and group.host.unfinished:
+        Watch(group, plan, where).give_up(error)
+
+
+class Gated(Protocol):
+    """What is known of a call that ranks enter at a gate; a `Plan` is one."""
+
+    @property
+    def record(self) -> CallRecord:
+        """The call, for messages."""
+
+    @property
+    def signature(self) -> int:
+        """What all ranks must agree on, as 64 bits."""
+
+    @property
+    def gate_row(self) -> int:
+        """The row of the program after which all ranks have entered the call."""
+
+    @property
+    def tag(self) -> bool:
+        """Does the signature lie in front of the payload?"""
+
+
+class Watch:
+    """One rank, watching its peers during one call."""
+
+    def __init__(self, group: Group, plan: Gated, where: str) -> None:
+        self.group, self.host, self.plan = group, group.host, plan
+        self.number = group.host.call_number
+        of, self.world_ranks = (f" of group {group.name!r}", group.world_ranks) if group.parent else ("", ())
+        self.record = plan.record._replace(where=where)
+        self.call = f"{self.record} #{self.number}{of} ({where})"
+        self.board = self.host.arena.board(group.rank)
+        self.stall = Stall(group, self.call, background=group.worker is not None and group.worker.is_this_thread)
+        self.told = False
+        self.seen_gone: set[int] = set()
+        self.silent_since: float | None = None
+        self.unseen_since: float | None = None
+
+    def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
+        """Look at all peers once; raise if the call cannot succeed."""
+        if not self.told:
+            self.board.set_call(self.number, self.record)
+            self.told = True
+        me = Situation(
+            self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan.gate_row), waited_s > allowed_s
+        )
+        peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
+        check_abort(self.group, lambda: self.call)  # after the views: who hears of it earlier gives up, too
+        self.group.check_usable()  # another thread of this rank may have given up
+        verdict = judge(me, peers)
+        if not isinstance(verdict, Disagree):
+            check_left_out(self.group)
+        if isinstance(verdict, Gone):
+            if not verdict.sure and verdict.rank not in self.seen_gone:
+                self.seen_gone.add(verdict.rank)
+                return  # it may have finished its part before it went: let the kernel look once more
+            raise self.gone(verdict, allowed_s)
+        if isinstance(verdict, Failed):
+            if verdict.unseen and not me.overdue and self.may_see_why():
+                time.sleep(_PAUSE_S)
+                return
+            raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
+        if isinstance(verdict, Disagree):
+            if error := self.never_to_be_cured(peers, allowed_s):
+                raise error
+            if not me.overdue and self.may_hear_more(peers):
+                time.sleep(_PAUSE_S)
+                return
+            raise self.mismatch()
+        if isinstance(verdict, Late):
+            raise self.stall.late(verdict.missing, waited_s)
+        absent = tuple(peer.rank for peer in peers if peer.number < self.number)
+        self.stall.look(absent or (waiting_for,), waited_s)
+
+    def unreachable(self, rank: int, number: int) -> NoReturn:
+        """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
+        until = time.monotonic() + (_ENDING_S if number == errno.ESRCH else 0.0)
+        while True:
+            for _ in range(2):  # who has gone is seen twice
+                self.look(rank, 0.0, math.inf)
+            if time.monotonic() > until:
+                pid = self.host.arena.board(rank).pid
+                raise PeerUnreachable(rank, pid, number, self.group.rank, self.call, self.world_ranks)
+            time.sleep(0.002)
+
+    def gone(self, verdict: Gone, allowed_s: float) -> PeerGone:
+        """The error that all survivors raise, once they agree on who has failed."""
+        failed = agree_on_failed(self.group, allowed_s) or {verdict.rank}
+        rank = min(failed)
+        pid, how = self.host.arena.board(rank).pid, self.group.liveness.gone(rank) or verdict.how
+        call, me = self.call, self.group.rank
+        return PeerGone(rank, pid, how, me, call, self.world_ranks, failed=sorted(failed))
+
+    def view(self, rank: int) -> PeerView:
+        """A peer as seen now."""
+        # In this order, so that a peer that enters the call in between does not seem to have entered another one.
+        entered = self.host.entered(rank)
+        signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
+        gone, spans = self.group.liveness.gone(rank), self.group.span is not None
+        owes = spans and gone is not None and not gone.in_order and not self.host.has_ended(rank)
+        return PeerView(rank, entered, signature, gone, gave_up, owes)
+
+    def may_see_why(self) -> bool:
+        """May it be seen yet that a rank has gone, because of which a peer gave up? The peer saw it after this rank."""
+        if self.unseen_since is None:
+            self.unseen_since = time.monotonic()
+        return time.monotonic() - self.unseen_since < _SEE_S
+
+    def known_calls(self) -> dict[int, CallRecord]:
+        """The ranks' calls of this number, as far as they have written them."""
+        told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
+        return {rank: call for rank, call in told.items() if call}
+
+    def may_hear_more(self, peers: Sequence[PeerView]) -> bool:
+        """Are there ranks to be waited for, before a disagreement is told?"""
+        calls = self.known_calls()
+        silent = [peer for peer in peers if peer.rank not in calls]
+        if all(peer.gone for peer in silent):
+            return False
+        if any(peer.number < self.number for peer in silent) and _can_be_cured(calls):
+            self.silent_since = None  # who comes at last has its time, too
+            return True
+        if self.silent_since is None:
+            self.silent_since = time.monotonic()
+        return time.monotonic() - self.silent_since < _COLLECT_S
+
+    def never_to_be_cured(self, peers: Sequence[PeerView], allowed_s: float) -> PeerGone | None:
+        """The error where the others would make the call in another way, but for one that has gone before it told."""
+        calls = self.known_calls()
+        lost = next((peer for peer in peers if peer.gone and peer.rank not in calls), None)
+        if lost is None or lost.gone is None or not _can_be_cured(calls):
+            return None
+        return self.gone(Gone(lost.rank, lost.gone), allowed_s)
+
+    def mismatch(self) -> MismatchError:
+        """The error with every rank's call, as far as they are known."""
+        calls = self.known_calls()
+        if len({call.text for call in calls.values()}) == 1:  # but tables or settings differ
+            for rank, call in calls.items():
+                mine = rank == self.group.rank
+                signature = self.plan.signature if mine else self.host.signature(rank, self.number)
+                calls[rank] = call._replace(hash=f"{signature & (1 << 64) - 1:016x}")
+        calls = {rank: calls.get(rank, CallRecord("")) for rank in range(self.group.size)}
+        return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the other ranks that this one gives the call up, and break the group."""
+        late = isinstance(error, WaitTimeout)
+        if isinstance(error, PeerError | WaitTimeout):
+            self.add_last_calls(error)
+        blames = error.missing if isinstance(error, WaitTimeout) else ()
+        if isinstance(error, PeerGone) or (isinstance(error, PeerFailed) and not error.whole):
+            blames = (error.rank,) if error.rank != self.group.rank else ()
+        said = str(error).partition("\n")[0] if late else str(error)  # who was late needs no stack of its own
+        reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was abandoned from outside
+            reason = error.reason
+        self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
+        self.host.sign_off(tag=self.plan.tag)
+        if not isinstance(error, UnisonoError) or isinstance(error, NestedCall):  # from a signal handler
+            how = f"interrupted by {type(error).__name__}"
+            error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)
+        self.group.break_off(error)
+
+    def add_last_calls(self, error: UnisonoError) -> None:
+        """Note in the error what all ranks have called last; it is printed below the message."""
+        arena = self.group.world.host.arena
+        if isinstance(arena, Arena) and arena.map is not None:
+            told = last_calls(arena, self.group.host.arena.start)
+            vars(error).setdefault("__notes__", []).append(told)  # as add_note does, which Python 3.10 has not
+
+
+def _can_be_cured(calls: Mapping[int, CallRecord]) -> bool:
+    """Will the ranks make this call again in another way, if the others agree? See `calls.dispatch.retry_rules`."""
+    blocked = all(call.collective in BLOCKED for call in calls.values())
+    return only_lowerings_differ(calls, len(calls)) or (blocked and only_sizes_differ(calls, len(calls)))
+
+
+def odd_ones(calls: Mapping[int, CallRecord]) -> list[int]:
+    """The ranks whose call is not the most common one. Of equally common calls, that of the lowest rank counts."""
+    said = {rank: calls[rank]._replace(where="") for rank in sorted(calls)}
+    common = Counter(said.values())
+    usual = max(common, key=lambda call: common[call])
+    return [rank for rank in said if said[rank] != usual]

@@ -1,0 +1,122 @@
+"""Whether the members of a group are still there: what their boards say, and what the system knows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
+
+from ...base.records import Departure, DepartureKind
+from ...engine.memory.board import Board
+from ...engine.memory.layout import Layout
+from ...engine.process.alive import ending_in_words, exit_status, has_ended, watch_process
+
+__all__ = ["RankLiveness"]
+
+_WORDS_S = 0.1
+"""How long to wait, after a process has died, for its parent to write the cause, such as a signal, on the board, where
+the system does not tell it."""
+
+
+class RankLiveness:
+    """The members of a group, as one of them sees them.
+
+    world: that of all ranks, and world_ranks: the members, if this is a sub-group: a peer may leave a sub-group only;
+    its death is found through the world. There, another process may have the place of one that has died. here: the
+    members on this host; None: all. How others go, this host's sentinel writes on their boards; far_left: and how a
+    rank of the world has gone for good.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        world: RankLiveness | None = None,
+        world_ranks: Sequence[int] = (),
+        here: Container[int] | None = None,
+        far_left: Callable[[int], Departure | None] = lambda _: None,
+    ) -> None:
+        self._layout, self._world, self._world_ranks = layout, world, world_ranks
+        self._here = range(layout.size) if here is None else here
+        self._far_left = far_left
+        self._pidfds: dict[tuple[int, int], int] = {}
+        """By the number and the start time of a process."""
+
+    def gone(self, rank: int) -> Departure | None:
+        """How a member has gone, or has aborted this group; None if it is still there."""
+        return self._layout.board(rank).gone or self.left(rank)
+
+    def left(self, rank: int) -> Departure | None:
+        """How a member has gone for good: one that has aborted the group may be there, and make another one."""
+        board = self._layout.board(rank)
+        if board.gone and board.gone.how is not DepartureKind.ABANDONED:
+            return board.gone
+        if rank not in self._here:
+            world_rank = self._world_ranks[rank] if self._world is not None else rank
+            return self._far_left(world_rank) or (self._world.left(world_rank) if self._world is not None else None)
+        if self._world is None or not self._world.is_at(self._world_ranks[rank], board):
+            return (self._world or self).death(board)
+        return self._world.left(self._world_ranks[rank])
+
+    def ended(self, rank: int) -> bool:
+        """Has the process of a rank of the world ended, and been spoken of, so that another one may take its place?"""
+        board = self._layout.board(rank)
+        if board.gone is None and (board.has_herald or not board.pid):
+            return False  # its herald is about to write here, or it has not come yet
+        return self._has_died(board) if board.pid else board.gone is not None and board.gone.how is DepartureKind.DIED
+
+    def lives(self, rank: int) -> bool:
+        """Is the process of a rank of the world there, or may it come yet?"""
+        board = self._layout.board(rank)
+        return not self._has_died(board) if board.pid else board.gone is None
+
+    def is_at(self, rank: int, board: Board) -> bool:
+        """Is the process of a sub-group's board the one that has this rank in the world?"""
+        there = self._layout.board(rank)
+        return not board.pid or (board.pid, board.ticks) == (there.pid, there.ticks)
+
+    def death(self, board: Board) -> Departure | None:
+        """How the process of a board has ended; None if it is there, or has not come yet."""
+        if not board.pid or not self._has_died(board):
+            return None
+        status = exit_status(board.pid, board.ticks, self._pidfds.get((board.pid, board.ticks)))
+        until = time.monotonic() + _WORDS_S
+        while status is None and board.has_herald and not board.gone and time.monotonic() < until:
+            time.sleep(0.002)
+        words = "died" if status is None else ending_in_words(status)
+        return board.gone or Departure(DepartureKind.DIED, words)
+
+    def forget_the_dead(self) -> None:
+        """Close the descriptors of processes that have ended."""
+        for process, fd in list(self._pidfds.items()):
+            if has_ended(fd) and self._pidfds.pop(process, None) is not None:
+                os.close(fd)
+
+    def close(self) -> None:
+        """Close the descriptors of processes."""
+        for fd in self._pidfds.values():
+            os.close(fd)
+        self._pidfds.clear()
+
+    def _has_died(self, board: Board) -> bool:
+        process = board.pid, board.ticks
+        if process not in self._pidfds:
+            try:
+                fd = watch_process(*process)
+            except OSError:  # no file descriptor is free
+                return not _exists(board.pid)
+            if fd is None:
+                return True
+            if self._pidfds.setdefault(process, fd) != fd:
+                os.close(fd)  # another thread, in a call of another sub-group, was faster
+        with suppress(KeyError):  # forgotten meanwhile
+            return has_ended(self._pidfds[process])
+        return True
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

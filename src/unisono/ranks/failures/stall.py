@@ -1,0 +1,159 @@
+"""A call that does not end: other ranks can read of it, and after `stall_warning_s` one rank says who is missing.
+
+Of all ranks that wait, in whatever groups, because of the same rank (or the same circle of ranks), the lowest one says
+so, once per call. A rank that has waited twice as long does not rely on it any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+from ...base.errors import WaitTimeout
+from ...base.records import Wait
+from ...base.units import ranks_text
+from ...observe.live.wait_chain import WaitChain, wait_chain
+from ..group.group import Group
+from .sight import sight, waits_of
+
+if TYPE_CHECKING:
+    from ...engine.memory.arena import Arena
+
+__all__ = ["AWAITED", "Stall", "missing_in_background", "tell"]
+
+AWAITED: list[None] = []
+"""An entry for each thread that waits for a call in the background. Without one, such a call keeps nobody waiting."""
+
+_MOST_NAMED = 4
+
+_present: dict[Stall, tuple[Group, Wait]] = {}
+"""The calls in which threads of this process wait, with their worlds. The oldest is what the others can read."""
+_lock = threading.RLock()
+
+
+def _in_child() -> None:
+    """In a forked child, no other thread holds the lock or waits."""
+    global _lock  # noqa: PLW0603  as with all that belongs to a process
+    _lock = threading.RLock()
+    _present.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def tell(text: str) -> None:
+    """Say something on standard error."""
+    with suppress(OSError, ValueError, AttributeError):  # it may be closed, or not be there
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def missing_in_background(group: Group) -> tuple[int, ...]:
+    """The ranks of the group for which its call in the background waits, or the first of many.
+
+    That is what the call found when it last looked, which it tells while AWAITED has an entry; else there are none.
+    """
+    with _lock:
+        waits = [wait for stall, (_, wait) in _present.items() if stall.background_of is group]
+    return tuple(group.world_ranks.index(rank) for rank in waits[0].missing) if waits else ()
+
+
+class Stall:
+    """One call in which this rank waits. End it with `end`.
+
+    call: in words, with the user's line. any_of: one of the missing ranks is enough. background: no thread waits for
+    the call, unless AWAITED says so.
+    """
+
+    def __init__(self, group: Group, call: str, *, any_of: bool = False, background: bool = False) -> None:
+        self._group, self._call, self._any_of = group, call, any_of
+        self.background_of = group if background else None
+        self._world = group.world
+        self._limit_s = group.host.config.stall_warning_s
+        self._told = False
+        self._next_s = self._limit_s
+
+    def look(self, missing: Sequence[int], waited_s: float) -> None:
+        """Let the other ranks know for whom this one waits, ranks of the group; warn if it is time.
+
+        missing: empty where only this rank itself can end its wait, by a message to itself.
+        """
+        present = self.background_of is None or bool(AWAITED)
+        self._publish(missing if present else ())
+        if not present or self._told or not 0 < self._next_s <= waited_s:
+            return
+        self._next_s = waited_s + self._limit_s / 8
+        # Those of other hosts have a rank of their own that says it: one that can see the stack.
+        waits = waits_of(self._group, here=True)
+        way = wait_chain(waits, self._world.rank)
+        others = [rank for rank in waits if rank != way[0] and wait_chain(waits, rank).end == way.end]
+        if any(waits[rank].told for rank in others):
+            return
+        if waited_s >= 2 * self._limit_s or not others or min(others) > way[0]:
+            self._told = True
+            self._publish(missing)
+            tell(self._warning(missing, waited_s, way, waits))
+
+    def late(self, missing: Sequence[int], waited_s: float, details: str = "") -> WaitTimeout:
+        """The error for a call whose time is up."""
+        waits = waits_of(self._group)
+        way = wait_chain(waits, self._world.rank)
+        group = self._group
+        same_call = len(way) > 2 and all(waits[rank].call == self._call for rank in way[1:-1])
+        if way.is_circle or (len(way) > 3 and not same_call):
+            details += f" In the world, {way.text(waits)}."
+        if same_call and len(missing) == 1 and way[-1] in group.world_ranks:
+            missing = (group.world_ranks.index(way[-1]),)
+        world_ranks = group.world_ranks if group.parent else ()
+        return WaitTimeout(self._call, waited_s, missing, group.rank, details, world_ranks, sight(group, missing))
+
+    def end(self) -> None:
+        """The call has ended, well or not."""
+        self._publish(())
+
+    def _publish(self, missing: Sequence[int]) -> None:
+        group, world = self._group, self._world
+        arena: Arena = world.host.arena  # type: ignore[assignment]  # a world's is no region of another one
+        if arena.map is None:  # it has been closed meanwhile
+            _present.pop(self, None)
+            return
+        page = arena.wait_status(world.rank)
+        with _lock:
+            if missing:
+                ranks = tuple(group.world_ranks[rank] for rank in missing)
+                wait = Wait(group.name, self._call, ranks, self._any_of, self._told)
+                if _present.get(self) == (world, wait):
+                    page.say_again()
+                    self._tell_other_hosts()
+                    return
+                _present[self] = world, wait
+            elif _present.pop(self, None) is None:
+                return
+            page.set_wait(self._oldest())
+            self._tell_other_hosts()
+
+    def _oldest(self) -> Wait | None:
+        """The call of this rank of the world that has waited for longest."""
+        return next((wait for where, wait in _present.values() if where is self._world), None)
+
+    def _tell_other_hosts(self) -> None:
+        """Write the same where this host's sentinel reads it, once another one asks."""
+        if self._world.span is not None:
+            self._world.host.arena.board(self._world.rank).set_wait(self._oldest())
+
+    def _warning(self, missing: Sequence[int], waited_s: float, way: WaitChain, waits: dict[int, Wait]) -> str:
+        """The line, and below it the stack of the rank that all this hangs on."""
+        line = f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self._call} for"
+        if not missing:
+            return f"{line} a message from itself: no other rank can send it\n"
+        ranks = [self._group.world_ranks[rank] for rank in missing]
+        subject = ranks[0] if len(way) == 1 else way[1] if way.is_circle else way[-1]
+        seen = sight(self._world, [subject])[0]
+        chain = f"{way.text(waits)}; " if len(way) > 2 else ""
+        line += f" {ranks_text(ranks, _MOST_NAMED)}: {chain}rank {subject} (pid {seen.pid}) {seen}"
+        return f"{line}\n{indent(seen.stack or f'  (no stack: {seen.silent})', '  ')}\n"

@@ -1,0 +1,136 @@
+"""`judge`, a pure function: what a waiting rank does, given what it sees of its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...base.records import Departure, GivenUp
+
+__all__ = ["Disagree", "Failed", "Gone", "Late", "Patience", "PeerView", "Situation", "Verdict", "judge"]
+
+
+@dataclass(frozen=True)
+class PeerView:
+    """A peer as a waiting rank sees it.
+
+    number: the latest call that it entered. signature: with which it entered this rank's call; 0 if it did not, or has
+    withdrawn it. gone: how it has gone, if it has. gave_up: the call that it gave up. owes: it has gone without having
+    finished this call, which spans hosts: those who wait for it hold up the others, who may wait for messages of theirs
+    that are long on their way.
+    """
+
+    rank: int
+    number: int
+    signature: int
+    gone: Departure | None = None
+    gave_up: GivenUp = GivenUp()  # noqa: RUF009  it is immutable
+    owes: bool = False
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A waiting rank: its call's number and signature, and the rank that it waits for.
+
+    at_gate: it has not passed the gate, so ranks may still disagree. overdue: its time is up.
+    """
+
+    number: int
+    signature: int
+    waiting_for: int
+    at_gate: bool
+    overdue: bool
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Nothing is wrong: keep waiting."""
+
+
+@dataclass(frozen=True)
+class Disagree:
+    """The ranks made different calls."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """This peer has gone, and the call needs it. sure: even if all that it has told and sent is yet to come."""
+
+    rank: int
+    how: Departure
+    sure: bool = False
+
+
+@dataclass(frozen=True)
+class Failed:
+    """This peer gave the call up. unseen: because of a rank that has neither gone nor given up, as far as is seen."""
+
+    rank: int
+    reason: str
+    unseen: bool = False
+
+
+@dataclass(frozen=True)
+class Late:
+    """Time is up, and these ranks are missing."""
+
+    missing: tuple[int, ...]
+
+
+Verdict = Patience | Disagree | Gone | Failed | Late
+
+
+def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
+    """Decide by the first cause: a mismatch comes before a rank that has gone, that before a call given up, that before
+    a timeout; ranks often give up, or go, because of a cause that comes earlier in this order.
+    """
+    by_rank = {peer.rank: peer for peer in peers}
+
+    def refused(peer: PeerView) -> bool:
+        """Did it make another call instead of this one? (A peer that made this call may already be in the next.)"""
+        if not me.at_gate or peer.number < me.number or 0 < peer.gave_up.number <= me.number:
+            return False
+        return peer.signature != me.signature
+
+    # Nobody passes the gate of a call that somebody has not entered.
+    open_gate = all(peer.number >= me.number for peer in peers)
+
+    def needed(peer: PeerView) -> bool:
+        """Does the call need a further step of this peer?"""
+        return not open_gate or peer.rank == me.waiting_for or peer.owes
+
+    if any(refused(peer) for peer in peers):
+        return Disagree()
+    for peer in peers:
+        if peer.gone and needed(peer) and peer.gave_up.number != me.number:
+            return Gone(peer.rank, peer.gone, sure=peer.owes)
+    for peer in peers:
+        given_up = peer.gave_up
+        if 0 < given_up.number <= me.number:
+            first = _first(peer, by_rank)
+            blames = sorted((given_up.blames | first.gave_up.blames) & by_rank.keys())
+            for blamed in (by_rank[rank] for rank in blames):
+                if blamed.gone and blamed.gave_up.number != me.number:
+                    return Gone(blamed.rank, blamed.gone)
+            # The peer timed out in this very call, waiting for ranks that this rank waits for, too.
+            if given_up.late and given_up.number == me.number and all(rank in by_rank for rank in given_up.blames):
+                return Late(tuple(sorted(given_up.blames)))
+            causes = [by_rank[rank] for rank in first.gave_up.blames & by_rank.keys()]
+            seen = first.gave_up.late or all(cause.gone or cause.gave_up.number for cause in causes)
+            return Failed(first.rank, first.gave_up.reason, unseen=not seen)
+    if me.overdue:
+        absent = tuple(peer.rank for peer in peers if peer.number < me.number)
+        return Late(absent or (me.waiting_for,))
+    return Patience()
+
+
+def _first(peer: PeerView, by_rank: Mapping[int, PeerView]) -> PeerView:
+    """The peer because of which this one, and perhaps others in between, gave the call up."""
+    seen = {peer.rank}
+    while True:
+        blamed = [by_rank[rank] for rank in sorted(peer.gave_up.blames - seen) if rank in by_rank]
+        causes = [other for other in blamed if 0 < other.gave_up.number <= peer.gave_up.number]
+        if not causes:
+            return peer
+        peer = causes[0]
+        seen.add(peer.rank)

@@ -1,0 +1,385 @@
+"""A group: the ranks that make collective calls together, in one order."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Set
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ...base.config import Config
+from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
+from ...base.records import CallRecord, DepartureKind
+from ...base.units import hints_timeout_s, ranks_text
+from ...engine.compile.plan import Plan
+from ...engine.host import Host
+from ...engine.memory.arena import Arena
+from ...engine.memory.sub_arena import SubArena
+from ...hosts.span import Span
+from ...observe.traces.recording import record
+from ...schedule import Hosts
+from ..failures.rank_liveness import RankLiveness
+
+__all__ = ["Group", "SupportsClose", "shrinks"]
+
+_AT_EXIT_S = 10.0
+"""How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
+
+
+_CALL_ENDS_S = 10.0
+"""How long a call that cannot go on may take to find that out: it looks fifty times a second."""
+
+
+class SupportsClose(Protocol):
+    """What a group closes when it is closed."""
+
+    def close(self) -> None:
+        """End it. The group is closed already."""
+
+
+class Group:
+    """The ranks of a job (the world), or some of them (a sub-group; see `groups`). Those of one host share an arena.
+
+    rank, size: this process's rank, and the number of ranks. timeout_s: how long a call waits unless it says otherwise.
+    broken: the exception that ended the group's use, or None. span: if the ranks are on several hosts, what connects
+    them; otherwise None. parent: the group that a sub-group was made of; None for the world. world_ranks: the members,
+    in order, as ranks of the world. newcomers: the members, as ranks of this group, that were let in when `grow` made
+    it: what the others know is new to them. The other attributes serve the calls.
+    """
+
+    _in_place = False
+    """Does this rank still use the memory of a sub-group?"""
+
+    def __init__(
+        self,
+        arena: Arena | SubArena,
+        rank: int,
+        *,
+        name: str = "world",
+        config: Config | None = None,
+        parent: Group | None = None,
+        span: Span | None = None,
+    ) -> None:
+        config = config or Config.from_env()
+        self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
+        self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
+        self.newcomers: tuple[int, ...] = ()
+        self._made_of = None if parent is None else weakref.ref(parent)
+        self.timeout_s = config.timeout_s
+        self.broken: UnisonoError | None = None
+        self.closed = False
+        self.host = Host(arena, rank, config)
+        if config.trace and isinstance(arena, Arena):
+            at = span.recorded_at if span else None
+            record(self.host, Path(config.trace), at, rounds=bool(config.trace_rounds))
+        self.host.note_group(name, span.gid if span else 0)
+        self.lock = threading.Lock()
+        """Held while a call runs: a group runs one call at a time."""
+        self.plans: dict[Any, Plan] = {}
+        """By `calls.dispatch.planning.PlanKey`; empty once the group is broken or closed."""
+        self.shortcuts: dict[Any, Any] = {}
+        """The same plans by `ShortcutKey` or `ListKey` of `calls.dispatch.plan_cache`, for the fast paths."""
+        self.kept: dict[Any, Any] = {}
+        """What else calls keep from one to the next, by the class that keeps it; empty as `plans` is."""
+        self.worker: Any = None
+        """The thread that runs asynchronous calls, after the first of them; see `work`."""
+        self.uneven: dict[tuple[str, int], int] = {}
+        """Collectives (with their roots) whose blocks have differed in size: how often they may be alike before the
+        sizes are asked for no more; see `calls.dispatch.blocks`."""
+        self.mixed: dict[CallRecord, tuple[int, int]] = {}
+        """Calls with tensors in shared memory on some ranks only: how many more of them run staged, and how many after
+        the next disagreement; see `calls.dispatch.lowering_mismatch`."""
+        self.forsaken_since: float | None = None
+        """Since when a rank that waits here has seen a peer shrink a group of which this one was made."""
+        self._shrunk: Group | None = None
+        self._forsaken: UnisonoError | None = None
+        self.door: SupportsClose | None = None
+        """Where processes knock that want to join the world, as long as this rank looks after it; see `grow`."""
+        self.progress_engine: SupportsClose | None = None
+        """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
+        self.span = span
+        above = parent.world.liveness if parent else None
+        far = () if span is None else (span.here, span.far.left)
+        self.liveness: RankLiveness = RankLiveness(arena, above, self.world_ranks, *far)
+        if span is not None:
+            span.register(arena.start, self.world_ranks)
+            if isinstance(arena, SubArena):
+                arena.untouched = span.is_free
+        # Copies of the host's attributes: the fast path saves one look-up.
+        self.run: Callable[..., int] = self.host.run
+        self.state, self.words = self.host.state, self.host.words
+        self.heap_first, self.heap_end = self.host.heap_first, self.host.heap_end
+        _alive.add(self)
+        self._subgroups: weakref.WeakSet[Group] = weakref.WeakSet()
+        """In the world's group only: all sub-groups, sub-groups of sub-groups included."""
+        if isinstance(arena, SubArena):
+            self._in_place = True
+            self.world._subgroups.add(self)  # noqa: SLF001  a group, too
+
+    @property
+    def made_of(self) -> Group | None:
+        """The group whose abort ends this one; None for the world, and for a group of survivors, which stands alone."""
+        return None if self._made_of is None else self._made_of()
+
+    @made_of.setter
+    def made_of(self, group: Group | None) -> None:
+        # Weak: a group over several hosts holds that of its ranks on one host, which is made of it.
+        self._made_of = None if group is None else weakref.ref(group)
+
+    @property
+    def world(self) -> Group:
+        """The group of all ranks that share the arena."""
+        return self if self.parent is None else self.parent.world
+
+    @property
+    def hosts(self) -> Hosts:
+        """Which of the group's ranks share a host."""
+        return Hosts.one(self.size) if self.span is None else self.span.hosts
+
+    @property
+    def all_of_it(self) -> list[Group]:
+        """This group's sub-groups, if it is the world, and the group itself."""
+        while True:
+            with suppress(RuntimeError):  # another thread has just made one
+                return [*self._subgroups, self]
+
+    def check_usable(self) -> None:
+        """Raise the exception that broke the group, or NotInitialized if it has been closed."""
+        if self.broken is not None:
+            raise self.broken.again()
+        if self.closed:
+            make = "init()" if self.parent is None else "new_group()"
+            raise NotInitialized(
+                f"group {self.name!r} has been closed, or belongs to the process from which this one was forked; "
+                f"call unisono.{make} for a new one"
+            )
+
+    def break_off(self, error: UnisonoError) -> None:
+        """Refuse all further calls with this error: ranks may be at different points of a call. The first stays."""
+        if self.broken is None:
+            self.broken = error
+        self._stop()
+
+    def say_gone(self, how: DepartureKind, words: str) -> None:
+        """Tell all other ranks that this one makes no more calls; the first words stay."""
+        self.host.arena.board(self.rank).set_gone(how, words)
+        if self.span is not None:
+            self.span.tell()
+
+    def abandon(self, how: DepartureKind, words: str) -> None:
+        """End this rank's calls, and let peers that wait for it fail with `words`. Idempotent."""
+        if not self.closed:
+            self.say_gone(how, words)
+            self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
+
+    def abort(self, reason: str = "") -> None:
+        """End every wait in this group, and in the groups that were made of it, on all their ranks. Idempotent.
+
+        Calls that wait, and all later ones, raise PeerFailed, which names this rank and the reason: here at once, on
+        the other ranks within a tenth of a second of waiting. May be called from any thread, also while another one is
+        in a call, and from a signal handler. Tensors of calls that it has ended may have been written in part.
+        """
+        if self.closed:
+            return
+        words = f"aborted group {self.name!r}" + (f": {reason}" if reason else "")
+        self.say_gone(DepartureKind.ABANDONED, words)
+        error = PeerFailed(self.rank, words, self.rank, "", self.world_ranks if self.parent else (), whole=True)
+        self.break_off_all(error)
+
+    def break_off_all(self, error: UnisonoError) -> None:
+        """Refuse all further calls of this group, and of those that were made of it, with this error."""
+        for group in self.world.all_of_it:
+            above: Group | None = group
+            while above is not None and above is not self:
+                above = above.made_of
+            if above is self:
+                group.break_off(error)
+
+    @hints_timeout_s
+    def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
+        """A group of those who are left, after ranks of this one have failed. All of them make this call.
+
+        They agree on who has failed, rank 0 or not, and more may do so meanwhile; no store and no launcher takes part.
+        The new group has the others in their order, and is the default group if this one was. This group, broken or
+        not, is used no more on these ranks; sub-groups without a failed rank go on, others can be shrunk as well.
+
+        without: ranks to leave out though they are there, such as the `missing` of a WaitTimeout; one rank's wish
+        counts for all. timeout_s: how long to wait for the survivors; None: as long as calls of this group.
+
+        A rank that has aborted the group counts as a survivor as long as it is there.
+
+        Raises WaitTimeout, naming who is there but does not shrink the group; the call may then be made again. Raises
+        LeftOut on a rank that the others have left out; ArgumentError for ranks that there are not; OutOfMemory.
+        """
+        if self._forsaken is not None:
+            raise self._forsaken.again()
+        if self.closed:
+            self.check_usable()
+        if self._shrunk is None:
+            self._shrunk = _shrinks[-1](self, without, timeout_s)
+        return self._shrunk
+
+    def forsake(self, places: Set[int]) -> None:
+        """Leave all groups in which processes that have ended had these ranks of the world: others may take them.
+
+        From then on this process touches no memory that they had lent. Raises WaitTimeout where a thread is in a call.
+        """
+        world = self.world
+        for group in world.all_of_it:
+            if not places.isdisjoint(group.world_ranks):
+                words = f"has gone on in a group where other processes have the places of {ranks_text(sorted(places))}"
+                named = group.world_ranks if group.parent else ()
+                group._forsaken = PeerFailed(group.rank, words, group.rank, "", named, whole=True)  # noqa: SLF001
+                group.break_off(group._forsaken)  # noqa: SLF001  a group, too
+                if not group.lock.acquire(timeout=_CALL_ENDS_S):
+                    raise WaitTimeout(f"grow() for a call of group {group.name!r}", _CALL_ENDS_S, (), group.rank)
+                group.lock.release()
+                if group is not world:
+                    group.close()
+                    group._leave()  # noqa: SLF001  if another thread has looked at the lock just now
+                elif group.progress_engine is not None:
+                    group.progress_engine.close()
+                    group.progress_engine = None
+        world.host.lender.forget(places)
+        world.liveness.forget_the_dead()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child of this rank: close the group here without touching the parent's memory."""
+        self.closed, self._in_place, self.worker = True, False, None
+        if self.door is not None:
+            self.door.close()
+        self._stop()
+        self.lock = threading.Lock()
+
+    def _stop(self) -> None:
+        self.plans, self.shortcuts, self.kept = {}, {}, {}
+        # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
+        self.run = partial(Group._refuse, weakref.proxy(self))
+
+    def _refuse(self, *_: int) -> int:
+        """Runs instead of the kernel in calls that have passed check_usable before the group broke or was closed."""
+        self.check_usable()
+        raise InternalError(f"group {self.name!r} is neither broken nor closed, and yet refuses a call")
+
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """An uninitialised tensor in shared memory, which peers read and write in place. Raises OutOfMemory."""
+        self.check_usable()
+        return self.host.heap.empty(shape, dtype or torch.get_default_dtype())
+
+    def buffer(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised flat tensor for collectives: in shared memory if there is room, otherwise private."""
+        if count and self.broken is None and not self.closed:
+            try:
+                return self.host.heap.flat(count, dtype)
+            except OutOfMemory:
+                pass
+        return torch.empty(count, dtype=dtype, device="cpu")
+
+    def hold(self, plan: Plan, *tensors: object) -> None:
+        """Keep the memory of tensors for good if the group broke in a call in which peers access them: who is late may
+        still do so.
+        """
+        if self.broken is not None and plan.shared:
+            _held.extend(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
+
+    def finish(self, timeout_s: float | None = None) -> None:
+        """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        for group in self.all_of_it:
+            if group.worker is not None and group.worker.busy:
+                left_s = None if until is None else max(0.0, until - time.monotonic())
+                group.worker.submit("the end of the group", lambda: None).wait(left_s)
+
+    def leave_at_exit(self) -> None:
+        """When the program ends: finish asynchronous calls, unless an exception ends it; tell the peers; close."""
+        how, words = DepartureKind.ENDED, "ended"
+        error = getattr(sys, "last_value", None)  # the exception whose traceback Python has just printed
+        if error is not None:
+            how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}: {' '.join(str(error).split())}"
+        else:
+            try:
+                self.finish(_AT_EXIT_S)  # peers still need them
+            except WaitTimeout:
+                words = "ended while its call waited in the background"
+        for group in self.all_of_it:
+            group.abandon(how, words)
+        self.close()
+
+    def close(self) -> None:
+        """Close the group on this rank, and with the world its sub-groups: finish asynchronous calls, then release
+        descriptors and memory. Waits for no other rank; those that wait for this one learn that it has left.
+        Idempotent.
+        """
+        if self.closed:
+            return
+        for group in list(self._subgroups):
+            group.close()
+        if self.worker is not None:
+            self.worker.close()
+        self.liveness.close()
+        if self.door is not None:
+            self.door.close()
+        self.closed = True
+        self._stop()
+        if self.progress_engine is not None:
+            self.progress_engine.close()
+        if self.span is not None:
+            self.span.close(whole=self.parent is None, failed=self.broken is not None)
+        if isinstance(self.host.arena, Arena):
+            self.host.forget_group()
+            self.host.arena.close()
+        elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when nobody holds the group
+            self._leave()
+            self.host.lender.collect()
+            self.lock.release()
+
+    def _leave(self) -> None:
+        """Stop using the memory of a sub-group. Takes no lock: the garbage collector may call this anywhere."""
+        if isinstance(self.host.arena, SubArena) and self._in_place:
+            self._in_place = False
+            self.host.forget_group()
+            self.host.arena.leave(self.progress_engine)
+            self.progress_engine = None
+            if self.span is not None:
+                self.span.forget()  # what has been written is told before
+
+    def __del__(self) -> None:
+        if self._in_place:  # nobody holds this sub-group any more
+            if self.worker is not None:
+                self.worker.close(wait=False)
+            self._leave()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ", broken" if self.broken else ""
+        return f"Group({self.name!r}, rank {self.rank} of {self.size}{state})"
+
+
+_Shrink = Callable[[Group, Iterable[int], "float | None"], Group]
+_shrinks: list[_Shrink] = []
+
+
+def shrinks(shrink: _Shrink) -> _Shrink:
+    """Decorator: what `Group.shrink` does. It makes groups, so its file imports this one."""
+    _shrinks.append(shrink)
+    return shrink
+
+
+_held: list[object] = []
+
+_alive: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for group in list(_alive):
+        group.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,123 @@
+"""`init()`, `get_rank()`, `get_world_size()`, `shutdown()`: the default group of this process, whoever started it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from ...base.config import Config
+from ...base.errors import ArgumentError, NotInitialized
+from ...base.records import DepartureKind
+from ...base.units import hints_timeout_s
+from ...engine.memory.arena import Arena
+from ...engine.memory.meeting_page import meeting_page
+from ...hosts.carriers.waiter import end_threads
+from ...schedule import Hosts
+from ..rendezvous.meeting_result import MeetingResult
+from ..rendezvous.rendezvous import meet
+from ..rendezvous.socket_store import SocketStore
+from ..rendezvous.stores import open_store
+from ..rendezvous.which_rank import detect
+from ..rendezvous.world_group import world_group
+from .current import get_default, is_rank_of_run, set_default
+from .group import Group
+from .non_member import NonMember
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
+
+__all__ = ["get_rank", "get_world_size", "group_or_default", "init", "shutdown"]
+
+_store: Store | None = None
+"""Kept because rank 0 may be its server, and torch's own process groups may meet there too."""
+
+
+@hints_timeout_s
+def init(
+    rank: int | None = None, size: int | None = None, *, timeout_s: float | None = None, config: Config | None = None
+) -> Group:
+    """The default group of this process; made at the first call, the same at every later one.
+
+    In a function started by `run`: the group of its ranks. Under torchrun, mpirun or srun: that of all processes, on
+    one host or several. With rank and size: the ranks meet at MASTER_ADDR and MASTER_PORT. A process that no launcher
+    has started is a group of one.
+
+    Waits at most timeout_s (else the config's) for the other ranks. Raises WaitTimeout, naming those that did not
+    come, PeerGone for one that died meanwhile, and ArgumentError where arguments and environment contradict each
+    other, or those of other ranks, where ranks are threads of one process or hosts have no way to each other, where
+    another job uses the port, and where a launcher has started processes that cannot meet. After a time-out, all ranks
+    may call it again.
+    """
+    global _store  # noqa: PLW0603  the default group is one per process, and so is how it came to be
+    group = get_default()
+    if group is not None and not group.closed:
+        for name, given, actual in (("rank", rank, group.rank), ("size", size, group.size)):
+            if given is not None and given != actual:
+                raise ArgumentError(f"{name}={given}, but this process is already rank {group.rank} of {group.size}")
+        return group
+    if is_rank_of_run():
+        raise NotInitialized(
+            "this rank has left the group of its run with shutdown(), or this process was forked from a rank and is "
+            "none itself; there is no other group: make the call before, in the rank's process, or start another run"
+        )
+    launch = detect(os.environ, rank, size)
+    config = config or Config.from_env()
+    end = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
+    with meeting_page(launch.rank, launch.size):
+        if launch.size == 1:
+            met = MeetingResult(Arena.create(1, config), Hosts.one(1))
+        else:
+            store = open_store(launch, end - time.monotonic())
+            try:
+                met = meet(launch.rank, launch.size, store, end - time.monotonic(), config)
+            finally:
+                if isinstance(store, SocketStore):
+                    store.close()
+                else:
+                    _store = store
+        group = world_group(met, launch.rank, config=config, timeout_s=max(0.0, end - time.monotonic()))
+    set_default(group)
+    return group
+
+
+def group_or_default(group: Any) -> Group:
+    """The group that a call names; if it names none, the default group, made by `init` if there is none."""
+    return group if group is not None else get_default() or init()
+
+
+def get_rank(group: Group | NonMember | None = None) -> int:
+    """This process's rank in the group, or in the default group; -1 where it is no member."""
+    return -1 if isinstance(group, NonMember) else group_or_default(group).rank
+
+
+def get_world_size(group: Group | NonMember | None = None) -> int:
+    """How many ranks the group has, or the default group; -1 where this process is no member."""
+    return -1 if isinstance(group, NonMember) else group_or_default(group).size
+
+
+def shutdown() -> None:
+    """Finish calls in the background, then close the default group. Runs at exit by itself. Idempotent.
+
+    Peers that still wait for this rank learn that it has left.
+    """
+    global _store  # noqa: PLW0603  see init
+    default = get_default()
+    if default is not None:
+        set_default(None)
+        group = default.world  # the default may be what is left of it
+        if not group.closed:
+            group.finish()  # peers still need the calls in the background
+            group.say_gone(DepartureKind.LEFT, "left the group with shutdown()")
+            group.close()
+    _store = None
+
+
+@atexit.register
+def _at_exit() -> None:
+    group = get_default()
+    if group is not None and not group.world.closed:
+        group.world.leave_at_exit()
+    shutdown()
+    end_threads()

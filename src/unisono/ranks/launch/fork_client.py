@@ -1,0 +1,119 @@
+"""The parent's side of the fork server: start it at first use, one per process; open a connection per world."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from ...base.errors import InternalError
+from ...base.fd_channel import Channel, PlainChannel
+
+__all__ = ["open_world"]
+
+_BOOT_S = 300.0
+"""How long the fork server may import torch and compile kernels: seconds, and minutes on a cold network disk."""
+
+_ANSWER_S = 30.0
+"""A fork server that works answers within microseconds, and within seconds on a host that is out of memory."""
+
+_LEAVE_S = 5.0
+"""A fork server leaves as soon as its parent's socket ends; one that does not is killed."""
+
+_BOOT = (
+    "import sys; fd, parent, *path = sys.argv[1:]; sys.path[:] = path; "
+    f"from {__package__}.fork_server import main; main(int(fd), int(parent))"
+)
+
+
+class _ForkClient:
+    def __init__(self) -> None:
+        self._channel, theirs = PlainChannel.pair()
+        with theirs:
+            fd = theirs.fileno()
+            # A session of its own: Ctrl-C reaches the parent only, which then stops the ranks in order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(fd), str(os.getpid()), *sys.path],
+                pass_fds=[fd],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        try:
+            self._boot()
+        except BaseException:
+            self._process.kill()  # it does not listen yet, and has forked nothing
+            self.stop()
+            raise
+
+    def _boot(self) -> None:
+        who = f"the process that ranks are forked from ({sys.executable})"
+        try:
+            state, details = self._channel.receive(time.monotonic() + _BOOT_S).value
+        except EOFError as error:
+            code = self._process.wait()
+            raise InternalError(f"{who} ended with code {code}; standard error shows what it said") from error
+        except TimeoutError as error:
+            raise InternalError(f"{who} was not ready after {_BOOT_S:g} s") from error
+        if state == "failed":
+            raise InternalError(f"{who} could not start:\n{details}")
+
+    def open_world(self) -> Channel:
+        mine, theirs = PlainChannel.pair()
+        with theirs:
+            self._channel.send(None, fds=[theirs.fileno()])
+        mine.receive(time.monotonic() + _ANSWER_S)
+        return mine
+
+    def stop(self) -> None:
+        self._channel.hang_up()
+        try:
+            self._process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def forget(self) -> None:
+        """In a forked child of this process: the fork server stays the parent's, which waits for it."""
+        self._channel.close()
+        self._process.returncode = 0
+
+
+_lock = threading.Lock()
+_client: _ForkClient | None = None
+
+
+def open_world() -> Channel:
+    """A connection to this process's fork server for one more world; starts the server where none runs (any more)."""
+    global _client  # noqa: PLW0603  one per process is the point
+    with _lock:
+        if _client is not None:
+            try:
+                return _client.open_world()
+            except (EOFError, OSError):  # somebody has killed or stopped it
+                _client.stop()
+                _client = None
+        _client = _ForkClient()
+        return _client.open_world()
+
+
+def _stop() -> None:
+    global _client  # noqa: PLW0603  see open_world
+    if _client is not None:
+        _client.stop()
+        _client = None
+
+
+def _forget() -> None:
+    global _lock, _client  # noqa: PLW0603  see open_world
+    _lock = threading.Lock()
+    if _client is not None:
+        _client.forget()
+        _client = None
+
+
+atexit.register(_stop)
+os.register_at_fork(after_in_child=_forget)

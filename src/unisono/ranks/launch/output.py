@@ -1,0 +1,82 @@
+"""What ranks print arrives where the parent prints: directly in its file, or through a pipe into its Python stream."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+from contextlib import suppress
+
+from ...base.fd_channel import Descriptor
+
+__all__ = ["RankOutput"]
+
+_PIPE_BYTES = 1 << 20
+"""More than a pipe holds: one read takes all that is there."""
+
+
+class RankOutput:
+    """Where ranks' `stdout` or `stderr` goes.
+
+    If the parent's stream has a file behind it (terminal, redirection), the ranks write to that file. If it has none
+    (notebook, captured by a test), or where lines get a prefix, the ranks write to a pipe, and the thread that waits
+    for the ranks forwards whole lines.
+    """
+
+    def __init__(self, name: str, prefix: str = "") -> None:
+        self._name, self._prefix = name, prefix
+        self._pipe: tuple[Descriptor, Descriptor] | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._line = ""
+
+    def hand_out(self) -> int:
+        """The file descriptor that ranks should write to from now on."""
+        stream = getattr(sys, self._name)
+        with suppress(AttributeError, OSError, ValueError):  # there is none, its reader has gone, it has been closed
+            stream.flush()
+        # Streams of other classes answer fileno() with a file that nobody looks at.
+        if isinstance(stream, io.TextIOWrapper) and not self._prefix:
+            with suppress(OSError, ValueError):  # there is only a buffer behind it
+                return stream.fileno()
+        if self._pipe is None:
+            end, start = os.pipe()
+            os.set_blocking(end, False)
+            self._pipe = Descriptor(end), Descriptor(start)
+        return self._pipe[1].fileno()
+
+    @property
+    def pipe_end(self) -> int | None:
+        """What to watch for output to forward, or None."""
+        return self._pipe[0].fileno() if self._pipe else None
+
+    def forward(self) -> None:
+        """Print the whole lines that have arrived."""
+        self._line += self._read()
+        lines, newline, self._line = self._line.rpartition("\n")
+        self._print(lines + newline)
+
+    def finish(self) -> None:
+        """Print all that has arrived."""
+        self._line += self._read()
+        if self._prefix and self._line and not self._line.endswith("\n"):
+            self._line += "\n"  # what comes next belongs to another rank
+        self._print(self._line)
+        self._line = ""
+
+    def _read(self) -> str:
+        if self._pipe is None:
+            return ""
+        try:
+            return self._decoder.decode(os.read(self._pipe[0].fileno(), _PIPE_BYTES))
+        except BlockingIOError:
+            return ""
+
+    def _print(self, text: str) -> None:
+        if text and self._prefix:
+            text = self._prefix + text[:-1].replace("\n", f"\n{self._prefix}") + "\n"
+        if text:
+            with suppress(AttributeError, OSError, ValueError):  # as above: then nobody wants to read it
+                stream = getattr(sys, self._name)
+                stream.write(text)
+                stream.flush()

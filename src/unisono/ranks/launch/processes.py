@@ -1,0 +1,203 @@
+"""The rank processes of one local world: fork them, give them tasks, wait for their reports, end them.
+
+Where one dies, another one may be forked for its place, which the others let in when they call `grow`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import secrets
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...base.config import Config
+from ...base.errors import InternalError
+from ...base.fd_channel import Channel, Descriptor
+from ...engine.memory.arena import Arena
+from ...engine.process.stacks import Answer, ask_for_stacks
+from .fork_client import open_world
+from .launch_messages import RankSetup, Report, SeveralHosts, Task
+from .output import RankOutput
+from .report_collector import Collector, Substitutes
+
+if TYPE_CHECKING:
+    from ...schedule import Hosts
+
+__all__ = ["GRACE_S", "START_S", "RankProcesses"]
+
+GRACE_S = 5.0
+"""After the first failure the other ranks have this long to end on their own: peers notice in tenths of a second."""
+
+START_S = 300.0
+"""How long ranks may take to load the user's function: its modules' imports take long on a cold network disk."""
+
+_FORK_S = 60.0
+_STACKS_S = 2.0
+"""How long to ask ranks that are stuck where they are."""
+
+
+class RankProcesses:
+    """`size` new ranks that share one arena; with `hosts`, those that are on one of these hosts.
+
+    After a failed run, kill them: their group cannot be used any more.
+    """
+
+    def __init__(self, size: int, config: Config | None = None, hosts: Hosts | None = None) -> None:
+        self._fork_server = open_world()
+        self._left = ExitStack()
+        """Closes the arenas."""
+        weakref.finalize(self, self._left.close)
+        members = hosts.members if hosts else (range(size),)
+        by_rank = {rank: arena for host in members for arena in [self._make_arena(size, config)] for rank in host}
+        self._arenas = [by_rank[rank] for rank in range(size)]
+        for rank, arena in enumerate(self._arenas):
+            arena.board(rank).set_herald()  # `Collector` keeps the promise
+        self.pids: list[int] = []
+        self._size, self._idle = size, set(range(size))
+        """The ranks that leave when they are told to."""
+        self._channels: list[Channel] = []
+        self._config, self._door = config, f"run {secrets.token_hex(16)}"
+        self._span: SeveralHosts | None = None
+        self._given = [Descriptor(os.open(".", os.O_PATH))]
+        try:
+            self._fork(size)
+            if hosts and hosts.spans:
+                self._span = SeveralHosts(hosts, secrets.token_bytes(32), self.pids)
+                self._given.append(Descriptor(os.memfd_create("unisono store")))
+            for rank, channel in enumerate(self._channels):
+                self._set_up(rank, channel)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _make_arena(self, size: int, config: Config | None) -> Arena:
+        return self._left.enter_context(closing(Arena.create(size, config)))
+
+    def _set_up(self, rank: int, channel: Channel, *, joins: bool = False) -> None:
+        environ = dict(os.environ)
+        setup = RankSetup(rank, self._size, self._config, environ, sys.argv, self._door, joins, self._span)
+        with suppress(ConnectionError):  # it has died, as collecting will find
+            channel.send(setup, fds=[self._arenas[rank].fd, *(one.fileno() for one in self._given)])
+
+    def _ask_to_fork(self, rank: int) -> Channel:
+        channel, theirs = Channel.pair()
+        with theirs:
+            self._fork_server.send(rank, fds=[theirs.fileno()])
+        return channel
+
+    def _fork(self, size: int) -> None:
+        try:
+            for rank in range(size):
+                self._channels.append(self._ask_to_fork(rank))
+            deadline = time.monotonic() + _FORK_S
+            for rank in range(size):
+                state, _, pid = self._fork_server.receive(deadline).value
+                if state != "forked":
+                    raise InternalError(f"rank {rank} of {size} could not be started: {pid}")
+                self.pids.append(pid)
+        except (EOFError, OSError) as error:
+            raise InternalError(f"{size} ranks could not be started: {error}") from error
+
+    def run(
+        self,
+        payload: bytes,
+        outputs: Sequence[tuple[RankOutput, RankOutput]],
+        timeout_s: float | None,
+        *,
+        survive: bool = False,
+        restarts: int = 0,
+    ) -> dict[int, tuple[Report, bytes]]:
+        """Give every rank the task; return each one's report with its payload.
+
+        outputs: each rank's stdout and stderr. Ranks whose function has not begun after START_S are reported as
+        `starting`; those that have not reported timeout_s after it has begun on all ranks, or GRACE_S after the first
+        failure, as `stuck`; both with their stacks. survive: a failure ends nothing for the others. restarts: how many
+        processes may be forked for the places of those that die; one that the others never let in reports nothing.
+        """
+        for rank in range(len(self.pids)):
+            for arena in {id(arena): arena for arena in self._arenas}.values():
+                arena.board(rank).set_back()  # it has returned from the last run's function
+        path = [os.path.abspath(entry) for entry in sys.path]
+        # Lines with no time of change belong to no file.
+        sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
+        task = Task(path, sources)
+        start_deadline = time.monotonic() + START_S
+
+        def give(rank: int, deadline: float) -> None:
+            files = [output.hand_out() for output in outputs[rank]]
+            with suppress(ConnectionError, TimeoutError):  # it has died or is stopped, as collecting will find
+                self._channels[rank].send(task, payload, files, deadline)
+
+        def replace(rank: int) -> None:
+            """Fork a process for the place of one that has died."""
+            self._channels[rank] = channel = self._ask_to_fork(rank)
+            self._set_up(rank, channel, joins=True)
+            give(rank, time.monotonic() + _FORK_S)
+
+        for rank in range(self._size):
+            give(rank, start_deadline)
+        distinct = list({output for pair in outputs for output in pair})
+        collector = Collector(
+            self._channels, self._fork_server, self.pids, self._arenas, distinct, Substitutes(restarts, replace)
+        )
+        collector.wait(start_deadline, timeout_s, None if survive else GRACE_S)
+        self._idle = collector.idle
+        late = [rank for rank in range(len(self.pids)) if rank not in collector.reports]
+        for rank, stack in self._stacks(late).items():
+            kind = "starting" if rank in collector.starting else "stuck"
+            collector.reports[rank] = Report(rank, kind, "did not finish", stack, time.monotonic_ns()), b""
+        return collector.reports
+
+    def close(self) -> None:
+        """Let idle ranks end like any Python process; kill the others, and those that do not."""
+        for channel in self._channels:
+            channel.hang_up()
+        deadline = time.monotonic() + GRACE_S
+        try:
+            while self._idle:
+                what, rank, _ = self._fork_server.receive(deadline).value
+                if what == "ended":
+                    self._idle.discard(rank)
+        except (EOFError, TimeoutError):
+            pass
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the ranks now, whatever they do, and wait until they are gone."""
+        self._fork_server.end_sending()
+        deadline = time.monotonic() + GRACE_S
+        try:
+            while True:
+                self._fork_server.receive(deadline)
+        except (EOFError, TimeoutError):
+            pass  # gone; or a process that even SIGKILL does not end at once (it waits for a disk)
+        self._fork_server.close()
+        for channel in self._channels:
+            channel.hang_up()
+        self._left.close()
+
+    def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        """Where each of these ranks is."""
+        deadline = time.monotonic() + _STACKS_S
+        stacks = {}
+        for rank in ranks:
+            answer = Answer(silent="there was no time to ask")
+            if time.monotonic() < deadline:
+                board, place = self._arenas[rank].board(rank), self._arenas[rank].wait_status(rank).stacks
+                answer = ask_for_stacks(self.pids[rank], board.ticks, place)
+            stacks[rank] = _text(answer.threads) or f"(it does not say where it is: {answer.silent})\n"
+        return stacks
+
+
+def _text(threads: Sequence[Sequence[str]]) -> str:
+    """The stacks without the frames below the user's function."""
+    ours = (f'  File "{Path(__file__).parent}{os.sep}', '  File "<string>"')
+    outside = [[line for line in thread if not line.startswith(ours)] for thread in threads]
+    return "  in another thread\n".join("".join(f"{line}\n" for line in thread) for thread in outside)

@@ -1,0 +1,200 @@
+"""One rank of a local world, in a process forked from the fork server: set up, run tasks, report."""
+
+from __future__ import annotations
+
+import io
+import linecache
+import math
+import os
+import sys
+import time
+import traceback
+from contextlib import suppress
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from ...base.config import Config
+from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
+from ...base.fd_channel import Channel, Packet
+from ...base.records import DepartureKind
+from ...base.user_code import PACKAGE
+from ...engine.memory.arena import Arena
+from ...schedule import Hosts
+from ..elastic.join_request import enter
+from ..group.current import join_run
+from ..group.group import Group
+from ..rendezvous.identity import HOST_ID
+from ..rendezvous.meeting_result import MeetingResult, met_in_run
+from ..rendezvous.world_group import world_group
+from .launch_messages import STARTED, RankSetup, Report, Task
+from .pickling import pack, unpack
+
+__all__ = ["serve_parent"]
+
+_ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def serve_parent(channel: Channel) -> None:
+    """Set this process up as the parent says, then run its tasks until it ends the connection."""
+    rank = None
+    try:
+        rank = _Rank(channel)
+        while True:
+            task, payload, fds = channel.receive()
+            _prepare(task, *fds)
+            report, result = rank.perform(payload)
+            with suppress(OSError, ValueError):  # the function may have closed them
+                sys.stdout.flush()
+                sys.stderr.flush()
+            channel.send(report, result)
+    except (EOFError, ConnectionError):
+        if rank is not None:
+            rank.leave()
+
+
+class _Rank:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        message: Packet = channel.receive()
+        self._setup: RankSetup = message.value
+        arena_fd, directory_fd, *self._store = message.fds
+        os.fchdir(directory_fd)
+        os.close(directory_fd)
+        os.environ.clear()
+        os.environ.update(self._setup.environ)
+        sys.argv[:] = self._setup.argv
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self._setup.size))
+        # A fork has copied the generators' states: without this every rank would draw the same "random" numbers.
+        torch.seed()
+        np.random.seed()
+        self._arena = Arena.attach(arena_fd)
+        if self._setup.span is not None:  # for groups that meet by themselves, such as torch.distributed's
+            os.environ[HOST_ID] = f"{self._setup.span.hosts.host_of(self._setup.rank)}"
+        self._group: Group | None = None
+
+    def perform(self, payload: bytes) -> tuple[Report, bytes]:
+        """Call the function; then tell peers that still wait for this rank that it has returned or failed."""
+        rank, process = self._setup.rank, os.getpid()
+        try:
+            world = self._join()  # within this try, so that the parent hears what it raises
+            function, args, kwargs = unpack(payload)
+            self._channel.send(STARTED)
+            result = function(*args, **kwargs)
+            if os.getpid() != process:  # a child that the function has forked: the rank is its parent
+                os._exit(0)
+            world.finish()  # peers still need the calls that the function has left in the background
+            self._say_gone(DepartureKind.RETURNED, "returned from the function")
+            report = Report(
+                rank,
+                "returned",
+                "returned",
+                at_ns=time.monotonic_ns(),
+                closed=world.closed or world.broken is not None,
+            )
+            return report, _pack_result(rank, result)
+        except BaseException as error:  # noqa: BLE001  SystemExit too: the parent raises it again, the rank lives on
+            if os.getpid() != process:
+                _end_child(error)
+            at_ns = time.monotonic_ns()
+            how = "raised " + "".join(traceback.format_exception_only(error)).strip()
+            self._say_gone(DepartureKind.RAISED, how.splitlines()[0])
+            kind = "waited" if isinstance(error, PeerGone | PeerFailed | WaitTimeout) else "raised"
+            text, packed = _pack_error(error)
+            return Report(rank, kind, how, text, at_ns), packed
+
+    def _say_gone(self, how: DepartureKind, words: str) -> None:
+        if self._group is not None and not self._group.closed:
+            self._group.say_gone(how, words)
+        else:  # its function has closed the group, or it could not be made
+            self._arena.board(self._setup.rank).set_gone(how, words)
+
+    def _join(self) -> Group:
+        """The group of all ranks. In the place of a process that has died: once the others let this one in."""
+        setup = self._setup
+        if self._group is None and setup.joins:
+            group = enter(setup.door, setup.rank, math.inf, setup.config or Config.from_env())
+            self._arena.board(setup.rank).set_herald()  # as it was on the first one's
+            self._group = group.world
+            join_run(group, setup.door)
+        else:
+            if self._group is None:
+                self._group = world_group(self._meet(), setup.rank, config=setup.config)
+            join_run(self._group, setup.door)
+        return self._group
+
+    def _meet(self) -> MeetingResult:
+        """What the other ranks of this host, and those of other hosts, have in common with this one."""
+        # On a mapping of its own, which the function may close with shutdown().
+        arena, span = Arena.attach(os.dup(self._arena.fd)), self._setup.span
+        if span is None:
+            return MeetingResult(arena, Hosts.one(self._setup.size))
+        return met_in_run(
+            self._setup.rank, arena, span.hosts, f"/proc/self/fd/{self._store[0]}", span.secret, span.pids
+        )
+
+    def leave(self) -> None:
+        """Close the group and the arena."""
+        if self._group is not None:
+            self._group.close()
+        self._arena.close()
+
+
+def _prepare(task: Task, out: int, err: int) -> None:
+    for fd, number, stream in ((out, 1, sys.stdout), (err, 2, sys.stderr)):
+        # A function may have closed it, or put something of its own there.
+        text = stream if isinstance(stream, io.TextIOWrapper) and not stream.closed else None
+        if text:
+            with suppress(OSError):  # where the last run printed may be gone
+                text.flush()
+        os.dup2(fd, number)
+        os.close(fd)
+        if text:
+            text.reconfigure(line_buffering=True, write_through=False)  # lines stay whole among other ranks
+    sys.path += [entry for entry in task.path if entry not in sys.path]
+    linecache.cache.update(task.sources)
+
+
+def _end_child(error: BaseException) -> NoReturn:
+    """End a forked child as Python would, without the rank's own end."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    if not isinstance(code, int | None):
+        code = 1
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    os._exit(code or 0)
+
+
+def _pack_result(rank: int, result: object) -> bytes:
+    try:
+        return pack(result)
+    except Exception as error:
+        name = type(result).__qualname__
+        raise ArgumentError(
+            f"the result of rank {rank}, of type {name}, cannot be sent to the parent: {error}. "
+            "Return tensors and plain data."
+        ) from error
+
+
+def _pack_error(error: BaseException) -> tuple[str, bytes]:
+    text = "".join(_account(error).format())
+    try:
+        packed = pack(error)
+        unpack(packed)  # exceptions with a constructor of their own often pack well and never unpack
+    except Exception as failure:  # noqa: BLE001  any: it is the exception's own code that runs here
+        return f"{text}(The exception itself could not be sent: {type(failure).__qualname__}: {failure})\n", b""
+    return text, packed
+
+
+def _account(error: BaseException) -> traceback.TracebackException:
+    """The traceback without this room's frames, and without the whole package's if it is one of its own errors."""
+    account = traceback.TracebackException.from_exception(error)
+    hidden = PACKAGE if isinstance(error, UnisonoError) and not isinstance(error, InternalError) else _ROOM
+    link: traceback.TracebackException | None = account
+    while link is not None:
+        frames = [frame for frame in link.stack if not frame.filename.startswith(hidden)]
+        link.stack = traceback.StackSummary.from_list(frames)
+        link = link.__cause__ or link.__context__
+    return account

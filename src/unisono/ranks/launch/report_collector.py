@@ -1,0 +1,155 @@
+"""Collect the reports of ranks that work on a task, forward what they print, and notice which of them die."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ...base.fd_channel import Channel, remaining
+from ...base.records import DepartureKind
+from ...engine.memory.arena import Arena
+from ...engine.process.alive import ending_in_words, is_ending
+from .launch_messages import STARTED, Report
+from .output import RankOutput
+
+__all__ = ["Collector", "Substitutes"]
+
+
+class Substitutes:
+    """The processes that are started for the places of ranks that die.
+
+    left: how many more there may be. start: starts one for a rank. dead: the ranks whose new process has not been let
+    in by the others yet, with what is reported if it never is.
+    """
+
+    def __init__(self, left: int, start: Callable[[int], None]) -> None:
+        self.left, self.start = left, start
+        self.dead: dict[int, Report] = {}
+
+
+class Collector:
+    """The reports of one run, as they come in: rank -> the report and its payload."""
+
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        fork_server: Channel,
+        pids: list[int],
+        arenas: Sequence[Arena],
+        outputs: Sequence[RankOutput],
+        substitutes: Substitutes | None = None,
+    ) -> None:
+        self._channels, self._fork_server, self._pids, self._arenas = channels, fork_server, pids, arenas
+        self._outputs, self._substitutes = outputs, substitutes or Substitutes(0, lambda _: None)
+        self.reports: dict[int, tuple[Report, bytes]] = {}
+        self.starting = set(range(len(channels)))
+        """The ranks whose function has not begun."""
+        self.idle: set[int] = set()
+        """The ranks that have reported, and wait for what comes next."""
+        self._connected = set(range(len(channels)))
+        self._selector = selectors.DefaultSelector()
+        self._deadline: float | None = None
+        self._timeout_s: float | None = None
+        self._grace_s: float | None = None
+        self._in_grace = False
+
+    def wait(self, start_deadline: float, timeout_s: float | None, grace_s: float | None) -> None:
+        """Collect until every rank has reported or time is up.
+
+        Time is up at start_deadline, if by then the function has not begun on every rank; timeout_s after it has begun
+        on the last one; and grace_s after the first failure, unless that is None.
+        """
+        self._deadline, self._timeout_s, self._grace_s = start_deadline, timeout_s, grace_s
+        with self._selector:
+            for rank, channel in enumerate(self._channels):
+                self._watch(channel, partial(self._listen, rank))
+            self._watch(self._fork_server, self._hear_of_deaths)
+            for output in self._outputs:
+                if output.pipe_end is not None:
+                    self._watch(output.pipe_end, output.forward)
+            try:
+                dead = self._substitutes.dead
+                while len(self.reports) + len(dead) < len(self._channels) and not self._late():
+                    for key, _ in self._selector.select(remaining(self._deadline)):
+                        key.data()
+                for report in dead.values():
+                    self.reports[report.rank] = report, b""
+            finally:
+                for output in self._outputs:
+                    output.finish()
+
+    def _watch(self, file: Channel | int, act: Callable[[], None]) -> None:
+        self._selector.register(file, selectors.EVENT_READ, act)
+
+    def _late(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _listen(self, rank: int) -> None:
+        try:
+            while rank in self._connected and (message := self._channels[rank].poll()) is not None:
+                self._substitutes.dead.pop(rank, None)  # a new process speaks, so it has been let in
+                if message.value == STARTED:
+                    self._has_started(rank)
+                else:
+                    self.idle.add(rank)
+                    self._add(message.value, message.payload)
+        except EOFError:
+            self._disconnect(rank)
+            if not is_ending(self._pids[rank]):  # else the fork server will say how it has ended
+                self._add_death(rank, "runs another program now, or has closed its descriptors")
+
+    def _hear_of_deaths(self) -> None:
+        try:
+            while (message := self._fork_server.poll()) is not None:
+                what, rank, value = message.value
+                if what == "forked":
+                    self._pids[rank] = value
+                elif what == "refused":
+                    self._disconnect(rank)
+                else:
+                    self._add_death(rank, ending_in_words(value), ended=True)
+        except EOFError:
+            self._selector.unregister(self._fork_server)
+            for rank in range(len(self._channels)):
+                self._add_death(rank, "was killed together with the process that ranks are forked from")
+
+    def _disconnect(self, rank: int) -> None:
+        if rank in self._connected:
+            self._selector.unregister(self._channels[rank])
+            self._connected.remove(rank)
+
+    def _add_death(self, rank: int, how: str, *, ended: bool = False) -> None:
+        self._listen(rank)  # its report may still be in the channel
+        self.idle.discard(rank)
+        if rank in self.reports:
+            return
+        self._arenas[rank].board(rank).set_gone(DepartureKind.DIED, how)
+        report = Report(rank, "died", how, f"process {self._pids[rank]} {how}\n", time.monotonic_ns())
+        substitutes = self._substitutes
+        if ended and substitutes.left and not self._in_grace:
+            self._disconnect(rank)
+            self._has_started(rank)  # nobody waits for the start of the new process
+            substitutes.left -= 1
+            substitutes.dead[rank] = report
+            substitutes.start(rank)
+            self._connected.add(rank)
+            self._watch(self._channels[rank], partial(self._listen, rank))
+        else:
+            substitutes.dead.pop(rank, None)
+            self._add(report, b"")
+
+    def _add(self, report: Report, payload: bytes) -> None:
+        self.reports[report.rank] = report, payload
+        self._has_started(report.rank)
+        if report.kind != "returned" and self._grace_s is not None and not self._in_grace:
+            self._in_grace = True
+            end = time.monotonic() + self._grace_s
+            self._deadline = end if self._deadline is None else min(self._deadline, end)
+
+    def _has_started(self, rank: int) -> None:
+        if rank in self.starting:
+            self.starting.remove(rank)
+            if not self.starting and not self._in_grace:
+                self._deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s

@@ -1,0 +1,212 @@
+"""`run`, `world` and `World`: a function on several ranks of this host, from a script, a notebook or a test."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from ...base.config import Config
+from ...base.errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
+from ...base.units import hints_timeout_s
+from .outcome import outcomes, results
+from .output import RankOutput
+from .pickling import pack
+from .processes import RankProcesses
+
+if TYPE_CHECKING:
+    from ...schedule import Hosts
+
+__all__ = ["World", "run", "world"]
+
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+
+
+@hints_timeout_s
+def run(
+    fn: Callable[..., Result],
+    ranks: int | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+    *,
+    hosts: Hosts | str | None = None,
+    prefix: bool = False,
+    return_exceptions: bool = False,
+    restarts: int = 0,
+) -> list[Result] | list[Result | RankFailed]:
+    """Call `fn(*args, **kwargs)` on `ranks` (4) new processes of this host; return their results in rank order.
+
+    On every rank `unisono.init()` returns the group of all of them, and calls without a group use it. The function
+    may be a lambda or a closure, from `__main__` or a notebook cell; results and arguments are copied.
+
+    hosts: such as `2x2`, 2 hosts of 2 ranks, `3+1`, or `2x2:round_robin`: the ranks then behave as if they were on so
+    many hosts, without shared memory between them, to test what shall run on several. timeout_s: seconds from when the
+    function has begun on every rank; None: no limit. prefix: print `[rank 2]` before
+    each line that rank 2 prints. return_exceptions: a rank that fails, dies or is late does not end the others, which
+    go on until they return; its place in the list has its RankFailed. restarts: how many processes may be started, in
+    all, in the places of ranks that die. They call the function, too, as soon as the others let them in with
+    `unisono.grow()`, and their results take the places of those that died.
+
+    Without return_exceptions, raises RankFailed (which is also an instance of the rank's own error, where that is one
+    of unisono's) as soon as a rank fails, and WaitTimeout, with the stacks of the ranks that are not ready, after
+    timeout_s; or after five minutes, if the function has not begun on every rank by then.
+    """
+    if not isinstance(args, Sequence) or isinstance(args, str):
+        raise ArgumentError(f"args: expected a tuple of arguments, such as args=(10,), got {type(args).__name__}")
+    options: dict[str, Any] = {"prefix": prefix, "return_exceptions": return_exceptions, "restarts": restarts}
+    with World(ranks, timeout_s=timeout_s, hosts=hosts, **options) as alone:
+        return alone.run(fn, *args, **dict(kwargs or {}))
+
+
+@hints_timeout_s
+def world(
+    ranks: int | None = None,
+    *,
+    hosts: Hosts | str | None = None,
+    timeout_s: float | None = None,
+    config: Config | None = None,
+    prefix: bool = False,
+    return_exceptions: bool = False,
+    restarts: int = 0,
+) -> World:
+    """Ranks that stay: `with unisono.world(4) as w: w.run(prepare); w.run(step)`. See World."""
+    options: dict[str, Any] = {"prefix": prefix, "return_exceptions": return_exceptions, "restarts": restarts}
+    return World(ranks, timeout_s=timeout_s, config=config, hosts=hosts, **options)
+
+
+class World:
+    """Ranks of this host that keep their processes, imports and group from one run to the next.
+
+    They are forked at the first run. A run in which a rank fails, or that closes or breaks their group, ends its ranks,
+    and the next one starts on new ones. ranks, hosts: as in `run`. timeout_s, prefix, return_exceptions and restarts:
+    for each run, as in `run`.
+    """
+
+    @hints_timeout_s
+    def __init__(
+        self,
+        ranks: int | None = None,
+        *,
+        hosts: Hosts | str | None = None,
+        timeout_s: float | None = None,
+        config: Config | None = None,
+        prefix: bool = False,
+        return_exceptions: bool = False,
+        restarts: int = 0,
+    ) -> None:
+        self._hosts: Hosts | None = None
+        if hosts is not None:
+            from ...schedule import Hosts  # numpy, which others need not load
+
+            self._hosts = Hosts.parse(hosts) if isinstance(hosts, str) else hosts
+            ranks = self._hosts.ranks if ranks is None else ranks
+            if ranks != self._hosts.ranks:
+                raise ArgumentError(f"{ranks} ranks, but hosts {self._hosts.text} have {self._hosts.ranks}")
+        ranks = 4 if ranks is None else ranks
+        if not isinstance(ranks, int) or ranks < 1:
+            raise ArgumentError(f"a world has a whole number of ranks, at least one, not {ranks!r}")
+        if timeout_s is not None and timeout_s <= 0:
+            raise ArgumentError(f"timeout_s={timeout_s} is no time: give seconds, or None to wait without end")
+        if not isinstance(restarts, int) or restarts < 0:
+            raise ArgumentError(f"restarts: expected a whole number of processes, not {restarts!r}")
+        if restarts and hosts is not None:
+            raise ArgumentError("restarts and hosts: a world on several hosts cannot grow; give one of them")
+        self.size, self._restarts = ranks, restarts
+        self._timeout_s, self._config, self._return_exceptions = timeout_s, config, return_exceptions
+        self._owner = os.getpid()
+        if prefix:
+            self._outputs = [
+                (RankOutput("stdout", f"[rank {rank}] "), RankOutput("stderr", f"[rank {rank}] "))
+                for rank in range(ranks)
+            ]
+        else:
+            self._outputs = [(RankOutput("stdout"), RankOutput("stderr"))] * ranks
+        self._processes: RankProcesses | None = None
+        self._closed = False
+        self._one_run = threading.Lock()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the ranks, in rank order; empty while there are none."""
+        return list(self._processes.pids) if self._processes else []
+
+    @property
+    def state(self) -> str:
+        """`new` (no ranks yet, or none after a failure), `idle`, `running` or `closed`."""
+        if self._closed:
+            return "closed"
+        if self._one_run.locked():
+            return "running"
+        return "idle" if self._processes else "new"
+
+    def run(self, fn: Callable[Args, Result], /, *args: Args.args, **kwargs: Args.kwargs) -> list[Result]:
+        """Call `fn(*args, **kwargs)` on every rank; return the results in rank order. Raises as `run` does.
+
+        With the world's return_exceptions, RankFailed may stand in place of results.
+        """
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        if not callable(fn):
+            raise ArgumentError(f"run() takes a function, not a {name}")
+        for wrong, why in (
+            (self._closed, "has been closed"),
+            (os.getpid() != self._owner, f"belongs to process {self._owner}, from which this one was forked"),
+        ):
+            if wrong:
+                raise NotInitialized(f"this world {why}: make a new one with unisono.world({self.size})")
+        with self._one_run:
+            try:
+                payload = pack((fn, args, kwargs))
+            except Exception as error:
+                raise ArgumentError(f"{name} and its arguments cannot be sent to the ranks: {error}") from error
+            start = time.monotonic()
+            try:
+                if self._processes is None:
+                    self._processes = RankProcesses(self.size, self._config, self._hosts)
+                reports = self._processes.run(
+                    payload,
+                    self._outputs,
+                    self._timeout_s,
+                    survive=self._return_exceptions,
+                    restarts=self._restarts,
+                )
+                collect = outcomes if self._return_exceptions else results
+                values = collect(reports, f"run({name})", time.monotonic() - start, self._timeout_s)
+            except BaseException as error:
+                if self._processes is not None:
+                    self._processes.kill()
+                    self._processes = None
+                if isinstance(error, RankFailed | WaitTimeout):
+                    raise error.with_traceback(None)  # noqa: B904  frames of this room say nothing about the function
+                raise
+            if any(report.closed or report.kind != "returned" for report, _ in reports.values()):
+                self._processes.close()
+                self._processes = None
+            return values
+
+    def close(self) -> None:
+        """End the ranks, and print what they have printed since the last run. Idempotent."""
+        if self._processes is not None and os.getpid() == self._owner:
+            self._processes.close()
+            for output in {output for pair in self._outputs for output in pair}:
+                output.finish()
+        self._processes = None
+        self._closed = True
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        pids = f", pids {' '.join(map(str, self.pids))}" if self.pids else ""
+        return f"World({self.size} ranks, {self.state}{pids})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = "".join(f"<tr><td>{rank}</td><td>{pid}</td></tr>" for rank, pid in enumerate(self.pids))
+        return f"<b>World</b> of {self.size} ranks, {self.state}<table><tr><th>rank</th><th>pid</th></tr>{rows}</table>"

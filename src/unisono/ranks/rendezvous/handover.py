@@ -1,0 +1,141 @@
+"""Hand the descriptor of an arena from the first rank of a host to the others.
+
+The kernel says which process is at the other end of a connection. Only those that are ranks, by their identities, get
+the descriptor; others are sent away without a word. Nobody is waited for alone: ranks are served as they come. Each
+then waits for the last word of the meeting: which ranks share memory, as it turned out.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+from ...base.errors import ArgumentError, OutOfMemory
+from ...base.fd_channel import PlainChannel
+from ...engine.memory.arena import Arena
+from .identity import Identity
+from .local_sockets import accept, connect
+
+__all__ = ["Handover", "fetch"]
+
+_LOOK_S = 0.05
+_SEND_S = 1.0
+"""How long a descriptor may take to be sent: nothing else is on its way on this connection, so there is room."""
+_REFUSAL = 8_000
+
+
+class Handover:
+    """One host's memory on its way from the host's first rank to the others.
+
+    ranks: who shall get the descriptor. missing: those that have not said yet that they have it.
+    """
+
+    def __init__(self, fd: int, listener: socket.socket, ranks: Mapping[int, Identity]) -> None:
+        self.missing = dict(ranks)
+        self._fd, self._listener = fd, listener
+        self._served: dict[int, PlainChannel] = {}
+        self._poller = select.poll()
+        self._poller.register(listener, select.POLLIN)
+
+    def serve(self, deadline: float, look: Callable[[Iterable[int]], Iterable[int]]) -> list[int]:
+        """Give the descriptor to each rank; return those that have not said by the deadline that they have it.
+
+        look: called every now and then with the ranks that are missing; raises if one has died, and says who will not
+        come. Raises OutOfMemory for a rank that has no room for the memory.
+        """
+        look_at = 0.0
+        while self.missing and time.monotonic() < deadline:
+            if time.monotonic() >= look_at:
+                for rank in look(tuple(self.missing)):
+                    del self.missing[rank]
+                look_at = time.monotonic() + _LOOK_S
+            ready = [number for number, _ in self._poller.poll(_LOOK_S * 1e3)]
+            if self._listener.fileno() in ready and (channel := _serve(self._fd, self._listener, self.missing)):
+                self._served[channel.fileno()] = channel
+                self._poller.register(channel, select.POLLIN)
+            for number in ready:
+                if number in self._served and not _hear(self._served[number], self.missing):
+                    self._poller.unregister(number)
+                    self._served.pop(number).close()
+        return sorted(self.missing)
+
+    def tell(self, word: str) -> None:
+        """Tell the ranks that have the memory the last word of the meeting."""
+        for channel in self._served.values():
+            with suppress(OSError):  # it has died, as the group will find
+                channel.send(word, deadline=time.monotonic() + _SEND_S)
+
+    def close(self) -> None:
+        """End the connections; who has not heard the last word then knows that there is none."""
+        for channel in self._served.values():
+            channel.close()
+        self._served.clear()
+
+
+def _serve(fd: int, listener: socket.socket, missing: Mapping[int, Identity]) -> PlainChannel | None:
+    """Send the descriptor to who connects next, if it is one of these ranks."""
+    channel = None
+    try:
+        channel = accept(listener)
+        if channel and any(identity.is_at(channel) for identity in missing.values()):
+            channel.send(None, fds=[fd], deadline=time.monotonic() + _SEND_S)
+            return channel
+    except OSError:  # it has left
+        pass
+    if channel:
+        channel.close()
+    return None
+
+
+def _hear(channel: PlainChannel, missing: dict[int, Identity]) -> bool:
+    """Hear whether a rank has the memory. False if it has left, or says what no rank would."""
+    try:
+        message = channel.poll()
+    except EOFError:
+        return False
+    if message is None:
+        return True
+    match message.value:
+        case [int(rank), str(refusal)] if rank in missing and missing[rank].is_at(channel):
+            if refusal:
+                raise OutOfMemory(f"rank {rank} cannot map the memory of the group: {refusal}")
+            del missing[rank]
+            return True
+    return False
+
+
+def fetch(name: str, first: int, home: Identity, rank: int, deadline: float) -> tuple[Arena, str]:
+    """The arena that the first rank of this host, which is that process, hands out at this name; and its last word.
+
+    Raises ArgumentError if another process does, OutOfMemory if there is no room for it, and EOFError or OSError where
+    that rank has gone, has no last word, or the time is up.
+    """
+    channel = connect(name, deadline)
+    try:
+        if not home.is_at(channel):
+            raise ArgumentError(
+                f"process {channel.peer.pid} of user {channel.peer.user} waits where rank {first}, process {home.pid} "
+                f"of user {home.user}, should: what the ranks read at the store where they meet has been changed"
+            )
+        fds = channel.receive(deadline).fds
+        if not fds:
+            raise EOFError(f"rank {first} has sent no descriptor")
+        try:
+            arena = Arena.attach(fds[0])
+        except BaseException as error:
+            os.close(fds[0])
+            if isinstance(error, OutOfMemory):
+                channel.send([rank, str(error)[:_REFUSAL]], deadline=deadline)
+            raise
+        try:
+            channel.send([rank, ""], deadline=deadline)
+            return arena, str(channel.receive(deadline).value)
+        except BaseException:
+            arena.close()
+            raise
+    finally:
+        channel.close()

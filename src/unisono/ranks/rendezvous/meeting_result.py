@@ -1,0 +1,50 @@
+"""What a rank has when the ranks have met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...engine.memory.arena import Arena
+from ...engine.process.alive import start_ticks
+from ...schedule import Hosts
+from .identity import Identity
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
+
+__all__ = ["MeetingResult", "met_in_run"]
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class MeetingResult:
+    """The memory of a rank's host, and on several hosts what it takes to speak to the others.
+
+    hosts: who shares memory. store: where all ranks can leave words for each other. identities: of the ranks of this
+    host, for its first rank; for the others at least their own. names: of the hosts. address: where other hosts reach
+    this process. secret: what nobody else knows. One host: no more than arena and hosts.
+    """
+
+    arena: Arena
+    hosts: Hosts
+    store: Store | None = None
+    identities: Mapping[int, Identity] | None = None
+    names: tuple[str, ...] = ()
+    address: str = ""
+    secret: bytes = b""
+
+
+def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, pids: Sequence[int]) -> MeetingResult:
+    """What a rank of a local world has when its parent has told it all that: hosts are parts of one machine.
+
+    path: of a file that becomes the store. pids: of all ranks.
+    """
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+    own = Identity.mine()
+    identities = {peer: replace(own, pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
+    names = tuple(f"{own.host}/{number}" for number in range(len(hosts.members)))
+    return MeetingResult(arena, hosts, FileStore(path), identities, names, _LOOPBACK, secret)

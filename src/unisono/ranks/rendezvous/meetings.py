@@ -1,0 +1,92 @@
+"""Which meeting a rank takes part in, where one store sees several: the one that rank 0 holds now.
+
+Rank 0 begins a meeting with a notice, which names it. The others wait for a notice whose meeting has not ended. So a
+rank that comes late, or once more after a time-out, meets the others in the next meeting, whatever it has missed. The
+notice also says whose store this is, and for how many ranks rank 0 waits.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from ...engine.memory.meeting_page import waits
+from .asked_store import AskedStore, at_store
+from .rendezvous_messages import MeetingNotice, MeetingVerdict, read_identity
+from .unmet import missing, other_job, sizes_differ, verdict_of, why_ended
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
+
+__all__ = ["END", "enter_meeting", "read_notice"]
+
+END = "end"
+"""The key of a meeting under which it stands that, and how, it has ended."""
+_NOTICE = "meeting"
+_ASK_S = 0.005
+
+_heard: dict[int, str] = {}
+"""The last meeting of which this process has heard as this rank."""
+
+
+def enter_meeting(store: Store, rank: int, size: int, job: str, deadline: float) -> tuple[str, Store]:
+    """The name of the meeting that rank 0 holds, or begins, and its part of the store.
+
+    Raises WaitTimeout where rank 0 begins none by the deadline, PeerGone where the store has gone, and ArgumentError
+    where another job meets here, or the ranks have been told different sizes.
+    """
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
+
+    began = time.monotonic()
+    with closing(AskedStore(store, deadline)) as asked, at_store(asked.where, rank, began):
+        if rank == 0:
+            notice = MeetingNotice.mine(size, job)
+            asked.set(_NOTICE, notice.text())
+        else:
+            notice = _the_notice(asked, rank, size, job, began, deadline)
+    _heard[rank] = notice.name
+    return notice.name, PrefixStore(notice.name, store)
+
+
+def read_notice(store: AskedStore) -> MeetingNotice | None:
+    """The notice of the last meeting at this store, if there has been one."""
+    return MeetingNotice.read(store.get(_NOTICE)) if store.check([_NOTICE]) else None
+
+
+def _the_notice(store: AskedStore, rank: int, size: int, job: str, began: float, deadline: float) -> MeetingNotice:
+    """The notice of a meeting that has not ended."""
+    details = (
+        f" The store at {store.where} answers, but rank 0 has not begun a meeting there. It has not called init(), "
+    )
+    details += "or another program uses this port."
+    waits((0,), "to begin the meeting", store.where)
+    while True:
+        if (notice := read_notice(store)) is not None:
+            end = f"{notice.name}/{END}"
+            if notice.job != job:
+                raise other_job(store.where, rank, job, notice)
+            if notice.size != size:
+                store.set_first(end, verdict_of(sizes_differ(rank, size, notice), rank).text())
+            if not store.check([end]):
+                return notice
+            _hear_once(store, notice, rank, size, began)
+            details = f" Rank 0, {notice.who}, has ended a meeting, and has not begun the next one with init()."
+        if time.monotonic() >= deadline:
+            raise missing((0,), rank, time.monotonic() - began, details)
+        time.sleep(_ASK_S)
+
+
+def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> None:
+    """Raise why there was no group in a meeting that has ended, if this is news, and would be so in the next one."""
+    if notice.name != _heard.get(rank):
+        _heard[rank] = notice.name
+        said = MeetingVerdict.read(store.get(f"{notice.name}/{END}"), notice.size, rank)
+        keys = [(dead, f"{notice.name}/rank {dead}") for dead in said.dead]
+        pids = {dead: read_identity(dead, store.get(key)).pid for dead, key in keys if store.check([key])}
+        error = why_ended(said, rank, time.monotonic() - began, pids)
+        if error and not said.missing:
+            store.set(f"{notice.name}/told {rank}", "")
+            raise error
+    if notice.size != size:
+        raise sizes_differ(rank, size, notice)

@@ -1,0 +1,220 @@
+"""What ranks write at the store where they meet: who they are, rank 0's verdict, and where sentinels are.
+
+Whoever reaches the store can write there. So each word is checked, and nothing but names comes from it: the memory of a
+group is handed over by the kernel, between processes that it knows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from ipaddress import ip_address
+from reprlib import Repr
+from typing import Any, NamedTuple
+
+from ...base.errors import ArgumentError
+from ...schedule import Hosts
+from .identity import MOST_NAME, Identity
+
+__all__ = ["MeetingNotice", "MeetingVerdict", "SentinelNotice", "read_identity", "write_identity"]
+
+_MOST_BYTES = 60 << 10
+"""Of a verdict: less than a `PlainChannel` takes in."""
+_MOST_TEXT, _MOST_NUMBER, _PORTS = 500, 1 << 63, 1 << 16
+_NAME = re.compile(r"unisono-[0-9a-f]{32}")
+_SECRET = re.compile(r"[0-9a-f]{64}")
+_MEETING = re.compile(r"[0-9a-f]{16}")
+_BESIDE_HOSTS = {"names", "neighbours", "secret", "toward"}
+_COMMON = re.compile(r"([-+.:e\d]{1,60} [a-z]{1,20} [-+.e\d]{1,24})?")
+
+_brief = Repr()
+_brief.maxstring = _brief.maxother = 80
+
+
+@dataclass(frozen=True)
+class MeetingVerdict:
+    """What a rank tells others. One of: hosts, who shares a host; name, of the socket where the first rank of a host
+    hands out the memory; proven, the ranks that have got it; reason, why there is no group; full, the same for want of
+    memory; missing, the ranks that have not come; dead, those that have died.
+
+    With hosts, as they are in the end: their names; neighbours, how many ranks are on the machine of each; secret, what
+    only the ranks know; toward, an address on the way to the other hosts.
+    """
+
+    hosts: tuple[tuple[int, ...], ...] = ()
+    name: str = ""
+    proven: tuple[int, ...] = ()
+    reason: str = ""
+    full: str = ""
+    missing: tuple[int, ...] = ()
+    dead: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    neighbours: tuple[int, ...] = ()
+    secret: str = ""
+    toward: str = ""
+
+    def text(self) -> str:
+        """As it stands at the store."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, said: bytes, size: int, teller: int = 0) -> MeetingVerdict:
+        """The verdict for `size` ranks. Raises ArgumentError if these bytes are none."""
+        told = _fields(said)
+        texts, lists = {"name", "reason", "full", "secret", "toward"}, {"proven", "missing", "dead"}
+        if (
+            set(told) == texts | lists | {"hosts", "names", "neighbours"}
+            and all(type(told[key]) is str for key in texts)
+            and all(type(told[key]) is list and _are_ranks(told[key], size) for key in lists)
+            and _is_map(told["hosts"], size)
+            and sum(bool(told[key]) for key in {*told} - _BESIDE_HOSTS) == 1
+            and (told["hosts"] or not any(told[key] for key in _BESIDE_HOSTS))
+            and type(told["names"]) is list
+            and len(told["names"]) in (0, len(told["hosts"]))
+            and all(type(name) is str and len(name) <= MOST_NAME for name in told["names"])
+            and type(told["neighbours"]) is list
+            and len(told["neighbours"]) == len(told["names"])
+            and all(type(count) is int and 0 < count <= size for count in told["neighbours"])
+            and (not told["name"] or _NAME.fullmatch(told["name"]))
+            and (not told["secret"] or _SECRET.fullmatch(told["secret"]))
+            and _is_address(told["toward"])
+        ):
+            for key in (*lists, "names", "neighbours"):
+                told[key] = tuple(told[key])
+            told["hosts"] = tuple(map(tuple, told["hosts"]))
+            return cls(**told)
+        raise _refusal(teller, said, "no verdict")
+
+
+@dataclass(frozen=True)
+class MeetingNotice:
+    """What rank 0 tells of the meeting that it holds now.
+
+    name: no other meeting has it. size: how many ranks it waits for. job: the name of the job, or "". host, pid,
+    program: of rank 0, for messages.
+    """
+
+    name: str
+    size: int
+    job: str
+    host: str
+    pid: int
+    program: str
+
+    @classmethod
+    def mine(cls, size: int, job: str) -> MeetingNotice:
+        """The notice of a new meeting of this process."""
+        program = os.path.basename(sys.argv[0] if sys.argv else "")[:_MOST_TEXT]
+        return cls(secrets.token_hex(8), size, job[:_MOST_TEXT], socket.gethostname(), os.getpid(), program)
+
+    @property
+    def who(self) -> str:
+        """Rank 0, in words."""
+        return f"process {self.pid}{self.program and f' ({self.program})'} on host {self.host}"
+
+    def text(self) -> str:
+        """As it stands at the store."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, said: bytes) -> MeetingNotice:
+        """The notice of rank 0. Raises ArgumentError if these bytes are none."""
+        told = _fields(said)
+        if _has_kinds(cls, told) and _MEETING.fullmatch(told["name"]) and told["size"]:
+            return cls(**told)
+        raise _refusal(0, said, "no notice of a meeting")
+
+
+class SentinelNotice(NamedTuple):
+    """Where the sentinel of a host is. name: of the socket for its ranks. address, port: for other sentinels."""
+
+    name: str
+    address: str
+    port: int
+
+    def text(self) -> str:
+        """As it stands at the store."""
+        return json.dumps(self)
+
+    @classmethod
+    def read(cls, said: bytes, teller: int) -> SentinelNotice:
+        """The notice of the rank that has started the sentinel. Raises ArgumentError if these bytes are none."""
+        told = _json(said)
+        if (
+            type(told) is list
+            and list(map(type, told)) == [str, str, int]
+            and _NAME.fullmatch(told[0])
+            and told[1]
+            and _is_address(told[1])
+            and 0 < told[2] < _PORTS
+        ):
+            return cls(*told)
+        raise _refusal(teller, said, "no notice of a sentinel")
+
+
+def write_identity(identity: Identity) -> str:
+    """An identity as it stands at the store."""
+    return json.dumps(asdict(identity))
+
+
+def read_identity(rank: int, said: bytes) -> Identity:
+    """Who a rank says it is. Raises ArgumentError if these bytes are no identity."""
+    told = _fields(said)
+    if _has_kinds(Identity, told) and _is_address(told["address"]) and _COMMON.fullmatch(told["common"]):
+        return Identity(**told)
+    raise _refusal(rank, said, "no identity of a process")
+
+
+def _has_kinds(record: type[Identity | MeetingNotice], told: dict[str, Any]) -> bool:
+    """Has each field of this record, and nothing else, a text or a number of a sensible length?"""
+    kinds = {field.name: str if field.type == "str" else int for field in fields(record)}
+    return {key: type(value) for key, value in told.items()} == kinds and all(
+        len(value) <= _MOST_TEXT if type(value) is str else 0 <= value < _MOST_NUMBER for value in told.values()
+    )
+
+
+def _fields(said: bytes) -> dict[str, Any]:
+    told = _json(said)
+    return told if type(told) is dict else {}
+
+
+def _json(said: bytes) -> Any:
+    """What these bytes mean; None where they mean nothing, or too much."""
+    try:
+        return json.loads(said) if len(said) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _are_ranks(said: list[Any], size: int) -> bool:
+    return all(type(rank) is int and 0 <= rank < size for rank in said)
+
+
+def _is_map(said: object, size: int) -> bool:
+    """Does this say of each rank, or of none, who is on its host?"""
+    if type(said) is not list or not all(type(host) is list and _are_ranks(host, size) for host in said):
+        return False
+    try:
+        return not said or Hosts(tuple(map(tuple, said))).ranks == size
+    except ArgumentError:
+        return False
+
+
+def _is_address(said: str) -> bool:
+    with suppress(ValueError):
+        return not said or bool(ip_address(said))
+    return False
+
+
+def _refusal(rank: int, said: bytes, what: str) -> ArgumentError:
+    return ArgumentError(
+        f"at the store where the ranks meet, rank {rank} says {_brief.repr(bytes(said[:200]))}, which is {what}: "
+        "another program, or another version of unisono, writes to this store. Use an address and a port of this job's "
+        "own (MASTER_ADDR, MASTER_PORT), which others cannot reach"
+    )

@@ -1,0 +1,208 @@
+"""A key-value store without a port, for ranks of one host: every rank holds all pairs, and rank 0 passes them on.
+
+The name of the socket can be guessed, so any process of this user may connect. Rank 0 hears of each one pair: which
+rank it is, and the identity, which must be that of the process there; nobody else is told anything, or waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from contextlib import suppress
+from hashlib import sha256
+
+from ...base.errors import ArgumentError
+from ...base.fd_channel import PlainChannel
+from ...engine.memory.board import MAX_RANKS
+from ...engine.memory.meeting_page import waits
+from ...engine.process.alive import start_ticks
+from .identity import Identity
+from .local_sockets import WAITING, accept, connect, listen
+from .meetings import END
+from .rendezvous_messages import MeetingVerdict, read_identity
+from .unmet import died, missing, twice, verdict_of
+
+__all__ = ["SocketStore"]
+
+_RETRY_S = 0.005
+_RANK = re.compile(r"rank (0|[1-9]\d{0,3})")
+_OF_RANK_0 = ("rank 0", "verdict", "host 0", END)
+_MOST_SILENT = 128
+"""Connections that may be open and have not said which rank they are. A rank says it as soon as it is connected."""
+
+
+class SocketStore:
+    """The part of torch's Store that a meeting needs, over a Unix socket named after the job.
+
+    Nothing outlives the processes, two jobs have two names, and the kernel says whose processes are connected. Where
+    rank 0 leaves a meeting without a word, a rank connects again: it came when that meeting was over. Raises
+    ArgumentError where the name is taken, WaitTimeout where rank 0 does not come, PeerGone where it has died.
+    """
+
+    def __init__(self, job: str, rank: int, timeout_s: float) -> None:
+        self._start, self._deadline = time.monotonic(), time.monotonic() + timeout_s
+        # Hashed, because a name has at most 107 bytes.
+        self._name = "unisono " + sha256(f"{os.getuid()} {job}".encode()).hexdigest()
+        self.where = f"the socket of job {job}"
+        self._job, self._rank, self._home = job, rank, Identity.mine()
+        self._values: dict[str, str] = {}
+        self._own: tuple[str, str] | None = None
+        """What this rank has told of itself."""
+        self._peers: list[PlainChannel] = []
+        """The ranks that have come; on other ranks, rank 0."""
+        self._silent: list[PlainChannel] = []
+        """Who has connected, and said nothing yet."""
+        self._listener: socket.socket | None = None
+        if rank:
+            self._connect()
+            return
+        try:
+            self._listener = listen(self._name)
+        except OSError as error:
+            raise ArgumentError(f"another process is rank 0 of the job {job} already: {error}") from error
+
+    def _connect(self) -> None:
+        """Connect to rank 0, once it listens."""
+        waits((0,), "to begin the meeting", self.where)
+        while True:
+            with suppress(OSError):  # rank 0 is late
+                peer = connect(self._name, self._deadline)
+                self._peers, self._pid, self._ticks = [peer], peer.peer.pid, start_ticks(peer.peer.pid)
+                return
+            if time.monotonic() >= self._deadline:
+                details = f" No process of this network namespace and user is rank 0 of the job {self._job}."
+                raise missing((0,), self._rank, time.monotonic() - self._start, details)
+            time.sleep(_RETRY_S)
+
+    def set(self, key: str, value: str) -> None:
+        """Tell every rank this pair. A key is set once."""
+        self._values[key] = value
+        for peer in self._peers:
+            self._send(peer, key, value)
+
+    def set_first(self, key: str, value: str) -> bytes:
+        """Set a key that is not set; what it is set to then. Ranks but rank 0 say who they are, or why they end the
+        meeting; which word of several counts, rank 0 decides.
+        """
+        self._take_in()
+        if key not in self._values:
+            self.set(key, value)
+            self._own = self._own or (key, value)
+        return self.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        """Are these keys set? Raises RuntimeError, as torch's stores do, where rank 0 has gone."""
+        self._take_in()
+        there = all(key in self._values for key in keys)
+        if not there and not self._peers and self._listener is None:
+            self._come_again()
+        return there
+
+    def _come_again(self) -> None:
+        """Connect to rank 0 once more, if it has left this rank without a word, and is there. Raises RuntimeError."""
+        if self._own is None or len(self._values) > 1 or not self._pid:
+            raise RuntimeError("rank 0 has ended the meeting")
+        if start_ticks(self._pid) != self._ticks:
+            raise died(0, self._pid, self._rank)
+        self._connect()
+        self._send(self._peers[0], *self._own)
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that is set."""
+        return self._values[key].encode()
+
+    def _take_in(self) -> None:
+        """Read what peers have sent; rank 0 first lets them in, and passes on what they say."""
+        if self._listener is None:
+            self._peers = [peer for peer in self._peers if self._read(peer)]
+            return
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            for _ in range(WAITING):
+                if (peer := accept(self._listener)) is not None:
+                    self._silent.append(peer)
+        self._peers = [peer for peer in self._peers if self._hear_end(peer)]
+        self._silent = [peer for peer in self._silent if not self._let_in(peer)]
+        for peer in self._silent[:-_MOST_SILENT]:
+            peer.close()
+        del self._silent[:-_MOST_SILENT]
+
+    def _let_in(self, peer: PlainChannel) -> bool:
+        """Hear which rank a process is, which is then a peer, or is sent away. False if it has said nothing yet."""
+        try:
+            message = peer.poll()
+        except EOFError:
+            peer.close()
+            return True
+        if message is None:
+            return False
+        pair = _pair(message.value)
+        if pair is None or pair[0] in _OF_RANK_0 or not self._is_of(*pair, peer):
+            peer.close()
+        elif self._values.get(pair[0], pair[1]) != pair[1]:
+            there = read_identity(int(pair[0].removeprefix("rank ")), self._values[pair[0]].encode())
+            error = twice(self.where, int(pair[0].removeprefix("rank ")), f"process {there.pid} on {there.where}")
+            self._send(peer, END, verdict_of(error, 0).text())
+            peer.close()
+        else:
+            for key, value in self._values.items():
+                self._send(peer, key, value)
+            self.set(*pair)
+            self._peers.append(peer)
+        return True
+
+    def _hear_end(self, peer: PlainChannel) -> bool:
+        """Is a rank still connected, and silent, as it should be, but for a word why it ends the meeting?"""
+        try:
+            message = peer.poll()
+            if message is None:
+                return True
+        except EOFError:
+            message = None
+        pair = _pair(message.value) if message is not None else None
+        peer.close()
+        if pair is not None and pair[0] == END and END not in self._values:
+            with suppress(ArgumentError):
+                said = MeetingVerdict.read(pair[1].encode(), MAX_RANKS)
+                if not (said.hosts or said.name or said.proven):
+                    self.set(*pair)
+        return False
+
+    def _read(self, peer: PlainChannel) -> bool:
+        """Take in what rank 0 has sent. False where it has gone, or what it says is nothing that rank 0 says."""
+        with suppress(EOFError):
+            while (message := peer.poll()) is not None:
+                pair = _pair(message.value)
+                if pair is None or (pair[0] == "rank 0" and not self._is_of(*pair, peer)):
+                    return False
+                self._values[pair[0]] = pair[1]
+            return True
+        return False
+
+    def _is_of(self, key: str, value: str, peer: PlainChannel) -> bool:
+        """Is the process there the one that it says it is? From another container it is heard, to be named."""
+        try:
+            identity = read_identity(int(key.removeprefix("rank ")), value.encode())
+        except ArgumentError:
+            return False
+        return identity.namespaces != self._home.namespaces or identity.is_at(peer)
+
+    def _send(self, peer: PlainChannel, key: str, value: str) -> None:
+        with suppress(OSError):  # it has died, or been stopped, as the meeting will find
+            peer.send((key, value), deadline=self._deadline)
+
+    def close(self) -> None:
+        """End the connections; rank 0's name is free again."""
+        for peer in self._peers + self._silent:
+            peer.close()
+        if self._listener is not None:
+            self._listener.close()
+
+
+def _pair(said: object) -> tuple[str, str] | None:
+    """A message as a key and a value, if it is that."""
+    match said:
+        case [str(key), str(value)] if key in _OF_RANK_0 or _RANK.fullmatch(key):
+            return key, value
+    return None

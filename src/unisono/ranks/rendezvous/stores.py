@@ -1,0 +1,195 @@
+"""The key-value stores where launched ranks meet: torch's, or where the launcher gives no port a `SocketStore`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from contextlib import closing, suppress
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
+from ...base.fd_channel import LONGEST_S
+from ...engine.memory.meeting_page import waits
+from ...hosts.addresses import own_addresses, try_to_reach
+from .asked_store import AskedStore
+from .limited import Limited
+from .meetings import enter_meeting, read_notice
+from .socket_store import SocketStore
+from .unmet import missing, unreachable
+from .which_rank import Launch
+
+if TYPE_CHECKING:
+    from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+__all__ = ["Store", "open_store"]
+
+Store: TypeAlias = "TorchStore | SocketStore"
+
+_ASK_S = 0.001
+_RETRY_S = 0.05
+_MOST_BYTES = 4096
+_LOOPBACK = "127.0.0.1"
+_NO_WAY_S = 30.0
+"""How long a rank tries to resolve a name, or to find a way to a host: networks and their names may come up late."""
+_TRY_S = 1.0
+"""How long the last try may take, when the time is up already."""
+_ANSWER_S = 3.0
+"""How long a process at a port may take to show that it is the store that is looked for."""
+_OWN = "unisono store"
+
+
+def open_store(launch: Launch, timeout_s: float) -> Store:
+    """The store where this launch's ranks meet, to be kept as long as they may need it: rank 0 may be its server.
+
+    Raises WaitTimeout where rank 0 does not come, PeerGone where its store goes meanwhile, and ArgumentError where its
+    host has no address, or cannot be reached; where its port, or the job's name, is another job's; and where the ranks
+    would have to ask an MPI that is not there.
+    """
+    if launch.job:
+        return SocketStore(launch.job, launch.rank, timeout_s)
+    # Imported late: torch.distributed takes a second, which only launched ranks pay.
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+    deadline = time.monotonic() + timeout_s
+    store: TorchStore = _by_mpi(launch, deadline) if launch.by_mpi else _at_address(launch, deadline)
+    return enter_meeting(PrefixStore(launch.prefix, store), launch.rank, launch.size, launch.name, deadline)[1]
+
+
+def _at_address(launch: Launch, deadline: float) -> TorchStore:
+    start, serve = time.monotonic(), launch.rank == 0 and not launch.store_runs
+    where = f"MASTER_ADDR={launch.address}, MASTER_PORT={launch.port}"
+    waits((0,), "to listen", f"{launch.address}:{launch.port}")
+    _find_a_way(launch, deadline, serve=serve)
+    try:
+        return _tcp_store(launch.address, launch.port, launch.size, deadline, serve=serve)
+    except RuntimeError as error:
+        brief = str(error).partition("\n")[0]
+        if not serve:
+            raise missing(
+                (0,), launch.rank, time.monotonic() - start, f" It should listen at {where}: {brief}."
+            ) from error
+        whose = _whose(launch) if "EADDRINUSE" in brief else ""
+        raise ArgumentError(f"rank 0 cannot listen at {where}: {whose or brief}") from error
+    except TimeoutError as error:
+        _, cause = try_to_reach(launch.address, launch.port)
+        details = f" It should listen at {where}: {cause}."
+        if not cause:
+            details = f" A process listens at {where}, but does not answer as rank 0's store: is it another program's?"
+        if serve:
+            details = f" Rank 0 listens at this port, but MASTER_ADDR={launch.address} does not lead to it."
+        raise missing((0,), launch.rank, time.monotonic() - start, details) from error
+
+
+def _find_a_way(launch: Launch, deadline: float, *, serve: bool) -> None:
+    """Wait until a process listens at the launch's address; for the one that will, until the name can be resolved."""
+    began, no_way_since = time.monotonic(), time.monotonic()
+    thread = Limited()
+    with closing(thread):
+        while True:
+            there, cause = False, "the system does not say whether there is a way"
+            with suppress(TimeoutError):
+                until = max(min(deadline, no_way_since + _NO_WAY_S), time.monotonic() + _TRY_S)
+                there, cause = thread.call(partial(try_to_reach, launch.address, launch.port), until)
+            now = time.monotonic()
+            if there and (serve or not cause):
+                return
+            if there:
+                no_way_since = now
+            elif now >= min(deadline, no_way_since + _NO_WAY_S):
+                raise unreachable(launch.rank, launch.address, launch.port, now - no_way_since, cause)
+            if now >= deadline:
+                details = f" It should listen at MASTER_ADDR={launch.address}, MASTER_PORT={launch.port}: {cause}."
+                raise missing((0,), launch.rank, now - began, details)
+            time.sleep(min(_RETRY_S, max(0.0, deadline - now)))
+
+
+def _whose(launch: Launch) -> str:
+    """Which job meets at this launch's address already; "" where that is not known."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+    deadline = time.monotonic() + _ANSWER_S
+    with suppress(RuntimeError, TimeoutError, UnisonoError):
+        store = _tcp_store(launch.address, launch.port, launch.size, deadline, serve=False)
+        with closing(AskedStore(PrefixStore(launch.prefix, store), deadline)) as asked:
+            if notice := read_notice(asked):
+                job = f"job {notice.job!r}" if notice.job else "another job"
+                return f"{job}, whose rank 0 is {notice.who}, uses this port. Give each job a port of its own"
+    return ""
+
+
+def _tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bool) -> TCPStore:
+    """Raises TimeoutError where a process listens there, and has not answered by the deadline."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    left = timedelta(seconds=max(_RETRY_S, min(LONGEST_S, deadline - time.monotonic())))
+    # Other programs may share the process's server: a process group of torch can use the same port later.
+    make = partial(TCPStore, address, port, size, serve, left, wait_for_workers=False, multi_tenant=True)
+    with closing(Limited()) as thread:
+        return thread.call(make, max(deadline, time.monotonic() + _RETRY_S))
+
+
+def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
+    """Rank 0 makes a store at a port that is free, and tells by MPI where, and a word by which it is recognised."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ArgumentError(
+            f"{launch.why}, on several hosts, and without mpi4py ({error}) nothing tells the ranks where to meet: "
+            "install it, or set MASTER_ADDR, to an address of rank 0's host, and MASTER_PORT for every process"
+        ) from error
+    comm, start = MPI.COMM_WORLD, time.monotonic()
+    if (comm.rank, comm.size) != (launch.rank, launch.size):
+        raise ArgumentError(
+            f"{launch.why}, but mpi4py takes this process for rank {comm.rank} of {comm.size}: it has been built for "
+            "another MPI. Build it for this one, or set MASTER_ADDR and MASTER_PORT for every process"
+        )
+    store: TCPStore | None = None
+    told = bytearray(_MOST_BYTES)
+    if launch.rank == 0:
+        store, own = _tcp_store(_LOOPBACK, 0, launch.size, deadline, serve=True), secrets.token_hex(16)
+        store.set(_OWN, own)
+        words = json.dumps([own_addresses(), store.port, own]).encode()
+        told[: len(words)] = words
+    waits((0,), "to tell its address by MPI")
+    request = comm.Ibcast(told)
+    while not request.Test():  # a blocking call would not hear Ctrl-C
+        if time.monotonic() > deadline:
+            raise WaitTimeout("init()", time.monotonic() - start, (0,), launch.rank, " It has not called MPI.")
+        time.sleep(_ASK_S)
+    if store is not None:
+        return store
+    addresses, port, own = json.loads(bytes(told).rstrip(b"\0"))
+    return _recognised([*addresses, _LOOPBACK], port, own, launch, deadline)
+
+
+def _recognised(addresses: list[str], port: int, own: str, launch: Launch, deadline: float) -> TorchStore:
+    """Rank 0's store, at one of these addresses: others may listen at the same port of this host."""
+    start, until = time.monotonic(), min(deadline, time.monotonic() + _NO_WAY_S)
+    waits((0,), "to be reached", f"{addresses}, port {port}")
+    while True:
+        causes = []
+        for address in addresses:
+            _, cause = try_to_reach(address, port)
+            if not cause and (store := _with_word(address, port, own, launch.size)) is not None:
+                store.set_timeout(timedelta(seconds=max(_RETRY_S, min(LONGEST_S, deadline - time.monotonic()))))
+                return store
+            causes.append(cause or f"at {address} another program listens")
+        if time.monotonic() >= until:
+            where = " or ".join(addresses)
+            raise unreachable(launch.rank, where, port, time.monotonic() - start, "; ".join(causes))
+        time.sleep(_RETRY_S)
+
+
+def _with_word(address: str, port: int, own: str, size: int) -> TCPStore | None:
+    """The store at an address, if it has this word."""
+    deadline = time.monotonic() + _ANSWER_S
+    with suppress(RuntimeError, TimeoutError):
+        store = _tcp_store(address, port, size, deadline, serve=False)
+        with closing(AskedStore(store, deadline)) as asked:
+            if asked.check([_OWN]) and asked.get(_OWN) == own.encode():
+                return store
+    return None

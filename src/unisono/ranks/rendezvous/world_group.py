@@ -1,0 +1,165 @@
+"""From a meeting to the group of all ranks: on several hosts with sentinels and a carrier."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...base.config import Config
+from ...base.errors import ArgumentError, InternalError, PeerGone
+from ...base.fd_channel import LONGEST_S
+from ...base.records import DepartureKind, digest
+from ...engine.memory.meeting_page import waits
+from ...engine.process.alive import start_ticks
+from ...hosts.span import Span
+from ..elastic import survivors  # noqa: F401  it tells groups how they shrink
+from ..group.group import Group
+from .asked_store import AskedStore, at_store
+from .connecting import connect
+from .measured_link import agreed_link
+from .meeting_result import MeetingResult
+from .rendezvous_messages import SentinelNotice
+from .unmet import died, missing
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
+
+    from ...engine.carrier import Carrier
+    from ...hosts.far import Far
+
+__all__ = ["world_group"]
+
+_ASK_S = 0.002
+
+
+def world_group(
+    met: MeetingResult, rank: int, *, name: str = "world", config: Config | None = None, timeout_s: float | None = None
+) -> Group:
+    """The group of all who have met. timeout_s: how long to wait for the others; None: as long as the config's calls.
+
+    Over several hosts: raises WaitTimeout where the sentinel of a host, or a connection, does not come; PeerGone for a
+    rank that has ended, or has given up, meanwhile; ArgumentError for what no rank would have written to the store.
+    """
+    config = config or Config.from_env()
+    if not met.hosts.spans:
+        return Group(met.arena, rank, name=name, config=config)
+    if met.store is None:
+        raise InternalError("ranks of several hosts have met without a store")
+    deadline = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
+    far = _Joining(met, rank, met.store, config.host_silence_s, deadline).far()
+    try:
+        carrier = _mpi(met, rank) if config.carrier == "mpi" else _gloo(met, rank, met.store, far, deadline)
+    except BaseException as error:
+        if not isinstance(error, PeerGone):  # else all the others hear of that one, too
+            said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
+            met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
+        far.close()
+        raise
+    if not config.link.known:
+        try:
+            config = replace(config, link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
+        except BaseException:
+            carrier.abort()
+            far.close()
+            raise
+    here = met.names[met.hosts.host_of(rank)] if met.names else ""
+    span = Span(met.hosts, rank, digest("world", met.secret), carrier, far, here)
+    return Group(met.arena, rank, name=name, config=config, span=span)
+
+
+def _gloo(met: MeetingResult, rank: int, store: Store, far: Far, deadline: float) -> Carrier:
+    """Gloo, connected to all other ranks: tables that know nothing of hosts send messages within one, too."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
+
+    from ...hosts.carriers.gloo import GlooCarrier
+
+    left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
+
+    waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
+
+    def make() -> Carrier:
+        return GlooCarrier(PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s)
+
+    return connect(make, far, met, rank, deadline)
+
+
+def _mpi(met: MeetingResult, rank: int) -> Carrier:
+    """The MPI that has started the ranks. Raises ArgumentError where none has."""
+    try:
+        from ...hosts.carriers.mpi_messages import MpiCarrier
+
+        carrier = MpiCarrier()
+    except (ImportError, RuntimeError) as error:
+        raise ArgumentError(
+            f"UNISONO_CARRIER=mpi, but mpi4py cannot be used ({error}): install it for the MPI of this job, or leave "
+            "the variable out"
+        ) from error
+    if (carrier.rank, carrier.size) != (rank, met.hosts.ranks):
+        raise ArgumentError(
+            f"UNISONO_CARRIER=mpi, but to MPI this process is rank {carrier.rank} of {carrier.size}, not {rank} of "
+            f"{met.hosts.ranks}: start the ranks with mpirun, or leave the variable out"
+        )
+    return carrier
+
+
+class _Joining:
+    """How the sentinels of all hosts come to know each other, and this rank its own."""
+
+    def __init__(self, met: MeetingResult, rank: int, store: Store, silent_s: float, deadline: float) -> None:
+        self._met, self._rank, self._store = met, rank, store
+        self._silent_s, self._deadline = silent_s, deadline
+        self._began = time.monotonic()
+        self._host = met.hosts.host_of(rank)
+
+    def far(self) -> Far:
+        """This rank's connection to the sentinel of its host, which the first rank of the host has started."""
+        from ...hosts.far import Far
+
+        if self._rank == self._met.hosts.members[self._host][0]:
+            name = self._start()
+        else:
+            name = self._said(self._host).name
+        return Far(self._met.arena, self._met.hosts, self._rank, name, self._silent_s, self._deadline)
+
+    def _start(self) -> str:
+        from ...hosts.sentinel.start import Sentinel
+
+        met, identities = self._met, self._met.identities or {}
+        name = f"unisono-{secrets.token_hex(16)}"
+        ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
+        sentinel = Sentinel.start(
+            met.arena.fd, met.hosts, self._host, ranks, met.address, met.secret, name, self._silent_s, self._deadline
+        )
+        try:
+            self._store.set(f"sentinel {self._host}", SentinelNotice(name, *sentinel.address).text())
+            addresses = [self._said(host)[1:] for host in range(len(met.hosts.members))]
+            sentinel.introduce(addresses, met.names)
+        except BaseException:
+            sentinel.stop()
+            raise
+        return name
+
+    def _said(self, host: int) -> SentinelNotice:
+        """What the first rank of a host has told of its sentinel."""
+        key, first = f"sentinel {host}", self._met.hosts.members[host][0]
+        look = partial(self._check, first)
+        store = AskedStore(self._store, self._deadline, look)
+        waits([first], "to start the sentinel of its host", store.where)
+        with closing(store), at_store(store.where, self._rank, self._began, look):
+            while not store.check([key]):
+                if time.monotonic() > self._deadline:
+                    waited_s = time.monotonic() - self._began
+                    raise missing((first,), self._rank, waited_s, " Its host's sentinel has not come.")
+                look()
+                time.sleep(_ASK_S)
+            return SentinelNotice.read(store.get(key), first)
+
+    def _check(self, first: int) -> None:
+        """Raise PeerGone if that rank is on this host, and has ended."""
+        there = (self._met.identities or {}).get(first)
+        if there is not None and start_ticks(there.pid) != there.ticks:
+            raise died(first, there.pid, self._rank)

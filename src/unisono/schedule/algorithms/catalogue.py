@@ -1,0 +1,192 @@
+"""The catalogue: all algorithms by name, with their restrictions as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from types import ModuleType
+from typing import Any
+
+from ...base.errors import ArgumentError
+from ..contract import ROOTED
+from ..table import Schedule
+from . import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    exscan,
+    gather,
+    hierarchical,
+    reduce,
+    reduce_scatter,
+    scan,
+    scatter,
+)
+from .declare import Alike, Declaration, declaration, table
+
+__all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "AlgorithmLike", "find"]
+
+RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
+    "commutative": ("an operation that commutes", lambda ranks: ranks > 0),
+    "even": ("an even number of ranks", lambda ranks: ranks == 1 or ranks % 2 == 0),
+    "power_of_two": ("a power of two of ranks", lambda ranks: ranks & ranks - 1 == 0),
+}
+"""Name of a restriction -> what an algorithm with it needs, and whether a number of ranks will do."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to do a collective.
+
+    build: makes the table for (ranks, root). requires: names of RESTRICTIONS. doc: its docstring; for those of the
+    catalogue the five lines that `schedule.algorithms.formula.lines` reads.
+    """
+
+    collective: str
+    name: str
+    build: Callable[[int, int], Schedule] = field(repr=False)
+    requires: tuple[str, ...] = ()
+    doc: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        for restriction in self.requires:
+            if restriction not in RESTRICTIONS:
+                known = ", ".join(RESTRICTIONS)
+                raise ArgumentError(f"{self.full_name} requires {restriction!r}; the restrictions there are: {known}")
+
+    @property
+    def full_name(self) -> str:
+        """Such as "all_reduce.ring"."""
+        return f"{self.collective}.{self.name}"
+
+    def allows(self, ranks: int) -> bool:
+        """Whether its restrictions permit so many ranks."""
+        return not self._forbids(ranks)
+
+    def schedule(self, ranks: int, root: int = 0) -> Schedule:
+        """The table for so many ranks, cached. Collectives without a root ignore `root`.
+
+        Raises ArgumentError as `check` does.
+        """
+        self.check(ranks, root)
+        return _built(self.build, ranks, root if self.collective in ROOTED else 0)
+
+    def check(self, ranks: int, root: int = 0) -> None:
+        """Raise ArgumentError for ranks that a restriction excludes, and for a root that does not exist."""
+        if ranks < 1:
+            raise ArgumentError(f"{self.full_name}: {ranks} ranks are no group; there must be at least one")
+        root = root if self.collective in ROOTED else 0
+        if not 0 <= root < ranks:
+            raise ArgumentError(f"{self.full_name}: root {root} is not one of the ranks 0 to {ranks - 1}")
+        for restriction in self._forbids(ranks):
+            others = [a.name for a in CATALOGUE.values() if a.collective == self.collective and a.allows(ranks)]
+            raise ArgumentError(
+                f"{self.full_name} requires {restriction!r}: {RESTRICTIONS[restriction][0]}, not {ranks}. "
+                f"These work: {', '.join(others)}"
+            )
+
+    def symmetric(self, ranks: int) -> Schedule | None:
+        """The table as the rows of rank 0, if every rank does the same; None otherwise. It is small for any size."""
+        try:
+            schedule = self.build(Alike(ranks), 0) if self.allows(ranks) else None
+        except (ArgumentError, TypeError):
+            return None
+        return schedule if schedule is not None and schedule.symmetric else None
+
+    def _forbids(self, ranks: int) -> list[str]:
+        return [restriction for restriction in self.requires if not RESTRICTIONS[restriction][1](ranks)]
+
+
+AlgorithmLike = str | Algorithm | Schedule | Callable[..., Any]
+"""What calls take as their algorithm; see `find`."""
+
+
+def find(collective: str, algorithm: AlgorithmLike) -> Algorithm:
+    """The algorithm of a collective that a user names or passes.
+
+    algorithm: a name, short ("ring") or full ("all_reduce.ring"); an Algorithm; a Schedule, which serves its own number
+    of ranks only; or a generator of rounds (r, p), for collectives with a root (r, p, root), with or without
+    `@algorithm`. Raises ArgumentError for an unknown name, and for an algorithm of another collective.
+    """
+    if isinstance(algorithm, str):
+        found = CATALOGUE.get(algorithm) or CATALOGUE.get(f"{collective}.{algorithm}")
+        if found is None:
+            raise _unknown(collective, algorithm)
+    elif isinstance(algorithm, Algorithm):
+        found = algorithm
+    elif isinstance(algorithm, Schedule):
+        found = Algorithm(algorithm.collective, algorithm.name, partial(_only, algorithm))
+    elif callable(algorithm):
+        found = _of(algorithm, collective)
+    else:
+        raise ArgumentError(
+            f"{algorithm!r} is no algorithm: give a name, an Algorithm, a Schedule or a generator of rounds"
+        )
+    if found.collective != collective:
+        raise ArgumentError(f"{found.full_name} is an algorithm for {found.collective}, not for {collective}")
+    return found
+
+
+def _unknown(collective: str, name: str) -> ArgumentError:
+    names = [a.name for a in CATALOGUE.values() if a.collective == collective]
+    if not names:
+        known = ", ".join(dict.fromkeys(a.collective for a in CATALOGUE.values()))
+        return ArgumentError(f"{collective!r} is no collective; there are: {known}")
+    close = get_close_matches(name.removeprefix(f"{collective}."), names, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return ArgumentError(f"{collective} has no algorithm {name!r}.{hint} It has: {', '.join(names)}")
+
+
+def _only(schedule: Schedule, ranks: int, root: int) -> Schedule:
+    """A fixed table as a build function."""
+    if (ranks, root) != (schedule.ranks, schedule.root):
+        raise ArgumentError(
+            f"{schedule.name} is a table for {schedule.ranks} ranks and root {schedule.root}, "
+            f"not for {ranks} ranks and root {root}"
+        )
+    return schedule
+
+
+@lru_cache(maxsize=128)
+def _built(build: Callable[[int, int], Schedule], ranks: int, root: int) -> Schedule:
+    schedule = build(ranks, root)
+    rows = schedule.rows.view()
+    rows.flags.writeable = False  # all callers share this table
+    return replace(schedule, rows=rows)
+
+
+@lru_cache(maxsize=128)
+def _of(function: Callable[..., Any], collective: str = "") -> Algorithm:
+    """A function as an algorithm; where it has no declaration, for the given collective."""
+    note = declaration(function, collective)
+    build = partial(table, function, collective=collective)
+    return Algorithm(note.collective, note.name, build, note.requires, function.__doc__ or "")
+
+
+def _declared(module: ModuleType) -> list[Algorithm]:
+    """The algorithms of a module, in the order in which they stand there."""
+    functions = [f for f in vars(module).values() if isinstance(getattr(f, "declared", None), Declaration)]
+    return [_of(f) for f in functions if f.__module__ == module.__name__]
+
+
+_MODULES = (
+    broadcast,
+    reduce,
+    scatter,
+    gather,
+    all_gather,
+    reduce_scatter,
+    all_reduce,
+    all_to_all,
+    barrier,
+    scan,
+    exscan,
+    hierarchical,
+)
+
+CATALOGUE: Mapping[str, Algorithm] = {a.full_name: a for m in _MODULES for a in _declared(m)}
+"""Full name -> algorithm; for each collective the naive one comes first."""

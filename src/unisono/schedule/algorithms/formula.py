@@ -1,0 +1,101 @@
+"""Read the five lines of an algorithm's docstring, and evaluate the formulas for rounds and bytes in them.
+
+The docstring of every algorithm has its idea in the first line, then `rounds`, `bytes`, `wins` and `source`. `rounds`
+is the number of rounds in which messages travel; `bytes` is what the busiest rank sends, and after `; received:` what
+the busiest rank receives, where that is more. Both are for root 0. `at most` marks a bound.
+
+The names in formulas: m bytes of the vector (see `schedule.count`); p ranks; F = (p - 1) / p; lg and floor_lg, the
+logarithm of p to base 2 rounded up and down; pow2, the largest power of two not above p; below, the largest below p;
+folded, 1 if p is no power of two, else 0; ones, the number of one bits in all numbers below p; n segments; k, the radix
+of a k-nomial tree, and lgk, the logarithm of p to that base rounded up; l ranks on an island; and rounds_for(x), the
+logarithm of x to base 2 rounded up.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import Any
+
+from ...base.errors import ArgumentError
+from .broadcast import RADIX, SEGMENTS
+from .hierarchical import island
+
+__all__ = ["LINES", "evaluate", "lines"]
+
+LINES = ("idea", "rounds", "bytes", "wins", "source")
+"""The names of the lines of an algorithm's docstring."""
+
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+}
+
+
+def lines(doc: str) -> dict[str, str]:
+    """Split the docstring of an algorithm into LINES. Raises ArgumentError if a line is missing."""
+    idea, *rest = (line.strip() for line in doc.strip().splitlines() if line.strip())
+    texts = {"idea": idea} | {name: text for name, _, text in (line.partition(": ") for line in rest)}
+    if tuple(texts) != LINES or len(rest) != len(LINES) - 1:
+        raise ArgumentError(f"the docstring of an algorithm has the lines {', '.join(LINES)}; this one is\n{doc}")
+    return texts
+
+
+def evaluate(formula: str, ranks: int, m: float = 1.0) -> float:
+    """The value of a formula, without its `at most`, for so many ranks and a vector of m bytes."""
+    values = {
+        "m": m,
+        "p": ranks,
+        "F": (ranks - 1) / ranks,
+        "lg": _digits(ranks, 2),
+        "floor_lg": ranks.bit_length() - 1,
+        "pow2": 1 << ranks.bit_length() - 1,
+        "below": 1 << (ranks - 1).bit_length() >> 1,
+        "folded": int(ranks & ranks - 1 > 0),
+        "ones": sum(bin(j).count("1") for j in range(ranks)),
+        "n": SEGMENTS,
+        "k": RADIX,
+        "lgk": _digits(ranks, RADIX),
+        "l": island(ranks),
+    }
+    functions: Mapping[str, Callable[..., Any]] = {
+        "ceil": ceil,
+        "max": max,
+        "min": min,
+        "rounds_for": lambda x: _digits(ceil(x), 2),
+    }
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=int() | float() as number):
+                return number
+            case ast.Name(id=name) if name in values:
+                return values[name]
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](value(left), value(right))
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](value(operand))
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in functions:
+                return functions[name](*map(value, args))
+        raise ArgumentError(f"{ast.unparse(node)!r} in {formula!r} is no arithmetic that a formula may have")
+
+    try:
+        tree = ast.parse(formula.removeprefix("at most "), mode="eval")
+    except SyntaxError:
+        raise ArgumentError(f"{formula!r} is no arithmetic") from None
+    return float(value(tree.body))
+
+
+def _digits(x: int, base: int) -> int:
+    """The logarithm of x rounded up."""
+    digits = 0
+    while base**digits < x:
+        digits += 1
+    return digits

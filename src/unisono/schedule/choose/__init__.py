@@ -1,0 +1,120 @@
+"""Choose the algorithm of a call that names none, and say why.
+
+On one host every rank reaches every other in one step, so the direct algorithms are fastest. Only all_reduce has two
+candidates: one step over whole vectors (one-shot) for few bytes, two steps over slices (two-shot) for many. With L the
+cost of one more wait and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. In a crowd, where
+ranks outnumber processors, L is what it takes to give a processor to another rank. Both combine in rank order, so they
+give the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import NamedTuple
+
+from ...base.config import Config
+from ...base.errors import ArgumentError
+from ...base.units import format_bytes
+from ..algorithms.catalogue import Algorithm, find
+
+__all__ = [
+    "Choice",
+    "choose",
+    "crosses_memory",
+    "is_oversubscribed",
+    "one_shot_limit",
+    "one_shot_product",
+    "zero_copy_limit",
+]
+
+
+class Choice(NamedTuple):
+    """An algorithm and the reason for it."""
+
+    algorithm: Algorithm
+    why: str
+
+
+_DIRECT = {
+    "broadcast": ("linear", "the root publishes once and every rank copies it: no byte moves twice"),
+    "reduce": ("linear", "the root combines all inputs in one pass, in rank order"),
+    "scatter": ("linear", "every rank takes its block from the root in one step"),
+    "gather": ("linear", "the root takes every block in one step"),
+    "all_gather": ("direct", "every rank reads every block where its owner left it, in one step"),
+    "reduce_scatter": ("direct", "every rank combines its block of all inputs in one pass, in rank order"),
+    "all_to_all": ("direct", "every rank takes its blocks where their owners left them, in one step"),
+    "scan": ("direct", "every rank combines the vectors before its own in one pass, in rank order"),
+    "exscan": ("direct", "every rank combines the vectors before its own in one pass, in rank order"),
+    "barrier": ("direct", "every rank looks at every other rank's line, in one step"),
+}
+
+
+_CROSSING = {"all_gather", "all_reduce", "all_to_all"}
+"""Collectives in which every rank moves as much as any other; in these a copy saved is time saved. A broadcast is
+slower: what the root stages once stays in the cache for all readers. A reduce_scatter is as fast either way.
+"""
+
+
+def is_oversubscribed(neighbours: int) -> bool:
+    """Do so many ranks of one machine outnumber its processors? Not those that a rank may use: these may differ."""
+    return neighbours > (os.cpu_count() or 1)
+
+
+def one_shot_limit(ranks: int, config: Config | None = None, *, oversubscribed: bool = False) -> int:
+    """The largest all_reduce, in bytes, that one-shot serves; L·B is in the configuration. crowd: see
+    `is_oversubscribed`."""
+    return _limit(getattr(config or Config.from_env(), _product(oversubscribed)), ranks)
+
+
+def zero_copy_limit(ranks: int, config: Config | None = None) -> int:
+    """The largest call on tensors in shared memory, in bytes, that is staged: signature and payload share a line."""
+    return _limit((config or Config.from_env()).zero_copy_bytes, ranks)
+
+
+def crosses_memory(collective: str, nbytes: int, config: Config) -> bool:
+    """Is it faster to copy private vectors from process to process by system calls than to stage them?"""
+    return 0 < config.cross_memory_bytes <= nbytes and collective in _CROSSING
+
+
+def _product(oversubscribed: bool) -> str:
+    """The setting that is L·B."""
+    return "crowd_one_shot_bytes" if oversubscribed else "one_shot_bytes"
+
+
+def one_shot_product(limit: int, ranks: int) -> int:
+    """The L·B by which one-shot serves so many bytes among so many ranks."""
+    return math.ceil(limit * _steps(ranks))
+
+
+def _limit(product: int, ranks: int) -> int:
+    return int(product / _steps(ranks))
+
+
+def _steps(ranks: int) -> float:
+    return max(1.0, ranks - 2 + 2 / ranks)
+
+
+def choose(
+    collective: str, nbytes: int, ranks: int, config: Config | None = None, *, oversubscribed: bool = False
+) -> Choice:
+    """The algorithm for a collective on vectors of `nbytes`. crowd: see `is_oversubscribed`.
+
+    Raises ArgumentError for an unknown collective.
+    """
+    if collective == "all_reduce":
+        config = config or Config.from_env()
+        limit, origin = (
+            one_shot_limit(ranks, config, oversubscribed=oversubscribed),
+            config.origin(_product(oversubscribed)),
+        )
+        where = f"among {ranks} ranks" + (", more than processors," if oversubscribed else "")
+        if nbytes <= limit:
+            why = f"up to {format_bytes(limit)} {where} one step over whole vectors beats two over slices"
+            return Choice(find(collective, "one_shot"), f"{why} (L·B: {origin})")
+        why = f"above {format_bytes(limit)} {where} each rank should combine its slice only"
+        return Choice(find(collective, "two_shot"), f"{why} (L·B: {origin})")
+    if collective not in _DIRECT:
+        raise ArgumentError(f"{collective!r} is no collective; there are: all_reduce, {', '.join(_DIRECT)}")
+    name, why = _DIRECT[collective]
+    return Choice(find(collective, name), why)

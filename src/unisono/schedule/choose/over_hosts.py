@@ -1,0 +1,216 @@
+"""Choose how a call goes between hosts: how many rails, and which algorithm among the hosts, and say why.
+
+A round between hosts takes the link's latency, and the bytes of the busiest host at the link's rate; each further rail
+is a message more for the host. What a rank sends, combines or copies, it does at the rate of a processor. So few bytes
+take one rail and the fewest rounds, and many bytes all rails, which share the work, and the fewest bytes on the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isqrt
+from typing import NamedTuple
+
+from ...base.config import Config
+from ...base.errors import ArgumentError
+from ...base.link import Link, rate_text
+from ...base.units import format_bytes, format_seconds, plural
+from ..algorithms.catalogue import Algorithm, AlgorithmLike, find
+from ..algorithms.over_hosts import CORES, HierarchicalTable, flat, spanning, spanning_name
+from ..hosts import Hosts
+from ..levels import host_bounds
+
+__all__ = [
+    "SpanningChoice", "choose_spanning", "derive_between", "derive_inside", "time_between", "time_inside",
+    "why_priced_only",
+]  # fmt: skip
+
+_MESSAGE_S = 40e-6
+"""What a message more in a round costs its host; Gloo takes 35 to 50 microseconds."""
+
+_RANK_BYTES_PER_S = 5e9
+"""What a rank combines or copies within its host, and what it can send."""
+
+_MOST_SEGMENTS = 64
+
+_PIECE_S, _MOST_PIECES = 20e-3, 4
+"""A piece more costs each rank half a millisecond, and more where others use its processor."""
+
+
+class SpanningChoice(NamedTuple):
+    """How many rails, which algorithm between hosts, into how many segments, why, and how long it should take.
+
+    inside_s, between_s: 0 where the call names its algorithm.
+    name: the full one of the table.
+    table: an algorithm that knows no hosts, which is used as it is; then there are no rails and no core.
+    """
+
+    rails: int | None
+    core: str | None
+    why: str
+    segments: int | None = None
+    pieces: int = 1
+    inside_s: float = 0.0
+    between_s: float = 0.0
+    name: str = ""
+    table: Algorithm | None = None
+
+    def make(self, collective: str, hosts: Hosts, root: int) -> HierarchicalTable:
+        """The call that this is."""
+        if self.table is not None:
+            return flat(self.table.schedule(hosts.ranks, root), hosts)
+        return spanning(collective, hosts, root, rails=self.rails, core=self.core, segments=self.segments)
+
+    @property
+    def seconds(self) -> float:
+        """What the whole call should take."""
+        return self.inside_s + self.between_s
+
+
+def choose_spanning(
+    collective: str,
+    nbytes: int,
+    hosts: Hosts,
+    config: Config | None = None,
+    algorithm: AlgorithmLike | None = None,
+) -> SpanningChoice:
+    """The choice for a collective on vectors of `nbytes`, as `schedule.count` defines a vector.
+
+    algorithm: what the call names, if it does; see `find`. A name of `CORES`, short or full, is what hosts do between
+    each other, on as many rails as the call takes without a name. All else is a table of all ranks, used as it is.
+
+    It depends on nothing but the arguments, so all ranks make the same. Raises ArgumentError for an unknown collective,
+    and as `find` does.
+    """
+    if collective not in CORES:
+        raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
+    config = config or Config.from_env()
+    if not config.link.known:
+        raise ArgumentError("link: auto is measured where hosts meet; to ask without them, give such as 1Gbit,100us")
+    best = _cheapest(collective, nbytes, hosts, config)
+    if algorithm is not None:
+        named = find(collective, algorithm)
+        best = best._replace(why="the call names it", inside_s=0.0, between_s=0.0)
+        if not isinstance(algorithm, str) or named.name not in CORES[collective]:
+            return best._replace(rails=None, core=None, segments=None, name=named.full_name, table=named)
+        best = best._replace(core=named.name)
+    return best._replace(name=spanning_name(collective, hosts, best.rails, best.core or "", best.segments))
+
+
+def _cheapest(collective: str, nbytes: int, hosts: Hosts, config: Config) -> SpanningChoice:
+    forms = sorted(_forms(collective, nbytes, hosts, config.link), key=lambda form: form.seconds)
+    best, *others = forms
+    other = next((form for form in others if form.core != best.core or form.rails != best.rails), None)
+    over = f"over {config.link} ({config.origin('link')})"
+    if other is None or not hosts.spans:
+        return best._replace(why=f"{over} that takes about {format_seconds(best.seconds)}")
+    than = f"{_name(other)} {format_seconds(other.seconds)}"
+    return best._replace(why=f"{over} {_name(best)} takes about {format_seconds(best.seconds)}, {than}")
+
+
+def why_priced_only(algorithm: Algorithm) -> str:
+    """Why no call over hosts can use this table of all ranks; "" if calls can."""
+    if algorithm.collective in CORES:
+        return ""
+    return f"over hosts, every rank combines for {algorithm.collective} in rank order what it has gathered"
+
+
+def time_between(rounds: int, nbytes: float, rails: int, link: Link) -> float:
+    """Seconds for rounds between hosts in which the busiest host sends or receives so many bytes."""
+    return sum(_parts_between(rounds, nbytes, rails, link))
+
+
+def derive_between(rounds: int, nbytes: float, rails: int, link: Link, like: str) -> str:
+    """How `time_between` comes about, in words. like: the size as the user gave it; see `format_bytes`."""
+    each = format_seconds(link.latency_s)
+    if rails > 1:
+        each = f"({each} + {plural(rails - 1, 'further message')} × {format_seconds(_MESSAGE_S)})"
+    parts = [f"{plural(rounds, 'round')} × {each}"]
+    if nbytes:
+        whole, mine = format_bytes(nbytes, like), format_bytes(nbytes / rails, like)
+        parts += [f"{whole} at {rate_text(link.bytes_per_s)}", f"{mine} of a rank at {rate_text(_RANK_BYTES_PER_S)}"]
+    return _sum_text(parts, [*_parts_between(rounds, nbytes, rails, link)][: len(parts)])
+
+
+def _parts_between(rounds: int, nbytes: float, rails: int, link: Link) -> tuple[float, float, float]:
+    each = link.latency_s + (rails - 1) * _MESSAGE_S
+    return rounds * each, nbytes / link.bytes_per_s, nbytes / rails / _RANK_BYTES_PER_S
+
+
+def derive_inside(collective: str, nbytes: float, hosts: Hosts, rails: int, like: str) -> str:
+    """How `time_inside` comes about, in words. like: the size as the user gave it; see `format_bytes`."""
+    took_s = time_inside(collective, nbytes, hosts, rails)
+    amount = format_bytes(took_s * _RANK_BYTES_PER_S, like)
+    return _sum_text(
+        [f"{amount} that the busiest rank combines and copies at {rate_text(_RANK_BYTES_PER_S)}"], [took_s]
+    )
+
+
+def _sum_text(parts: list[str], seconds: list[float]) -> str:
+    terms = [format_seconds(part) for part in seconds]
+    return " = ".join(
+        [" + ".join(parts), *([" + ".join(terms)] if len(terms) > 1 else []), format_seconds(sum(seconds))]
+    )
+
+
+def time_inside(collective: str, nbytes: float, hosts: Hosts, rails: int) -> float:
+    """Seconds for the parts inside the largest host: what its busiest rank combines and copies."""
+    size, several = max(map(len, hosts.members)), rails > 1
+    block, slice_ = size / hosts.ranks, 1 / rails
+    amounts = {
+        "all_reduce": size * slice_ + 1,
+        "broadcast": 1 + several * slice_,
+        "reduce": size * slice_ + several,
+        "all_gather": 1.0,
+        "reduce_scatter": size * slice_,
+        "scatter": block,
+        "gather": block,
+        "all_to_all": block,
+        "barrier": 0.0,
+    }
+    return (size > 1) * amounts[collective] * nbytes / _RANK_BYTES_PER_S
+
+
+def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[SpanningChoice]:
+    """What may be chosen from, with the times. The first of equals is taken."""
+    n = len(hosts.members)
+    lg, floor = (n - 1).bit_length(), n.bit_length() - 1
+    folded = int(n & n - 1 > 0)
+    most = host_bounds(collective, hosts) if collective != "barrier" else None
+    amount = max(most.leaves, most.enters) if most else 0.0
+
+    def form(rails: int | None, core: str, rounds: int, amount: float, segments: int | None = None) -> SpanningChoice:
+        inside = time_inside(collective, nbytes, hosts, rails or 1)
+        between = time_between(rounds, amount * nbytes, rails or 1, link) if n > 1 else 0.0
+        pieces = _pieces(between) if inside or (segments or 1) == 1 else 1  # segments are pieces already
+        return SpanningChoice(rails, core, "", segments, pieces, inside, between)
+
+    for rails in dict.fromkeys((1, hosts.rails)):
+        if collective == "all_reduce":
+            yield form(rails, "recursive_doubling", floor + 2 * folded, floor + folded)
+            yield form(rails, "circulant", 2 * lg, 2 * (n - 1) / n)
+        elif collective in ("broadcast", "reduce"):
+            yield form(rails, "binomial", lg, lg)
+            cut = _segments(lg, nbytes, rails, link)
+            yield form(rails, "circulant", cut - 1 + lg, (cut - 1 + lg) / cut, cut)
+        elif collective in ("all_gather", "reduce_scatter"):
+            yield form(rails, "circulant", lg, amount)
+        elif rails == 1:
+            core = {"scatter": "linear", "gather": "linear", "all_to_all": "direct", "barrier": "dissemination"}
+            yield form(None, core[collective], 1 if collective == "all_to_all" else lg, amount)
+
+
+def _segments(lg: int, nbytes: int, rails: int, link: Link) -> int:
+    """Into how many segments a broadcast in lg - 1 + segments rounds is best cut; a power of two, so tables are few."""
+    each = time_between(1, 0, rails, link) * link.bytes_per_s
+    best = isqrt(int(max(lg - 1, 0) * nbytes / each))
+    return 1 << min(max(best, 1), _MOST_SEGMENTS).bit_length() - 1
+
+
+def _pieces(between_s: float) -> int:
+    """How many pieces a vector makes its way in: what is done inside a host then costs time for one of them only."""
+    return max(1, min(int(between_s / _PIECE_S), _MOST_PIECES))
+
+
+def _name(form: SpanningChoice) -> str:
+    return f"{form.core} on {plural(form.rails or 1, 'rail')}"

@@ -1,0 +1,240 @@
+"""Draw a table as an SVG picture that moves by itself, for pages that run no scripts, such as a README.
+
+Ranks are rows, chunks are columns, and each contribution in a chunk is a stripe in the colour of its rank. In every
+round chunks travel from rank to rank and merge with what is there. Who wants no motion sees the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from xml.sax.saxutils import escape
+
+from ...base.errors import ArgumentError
+from ...base.units import plural
+from ..contract import Slot
+from ..table import ADD, COPY, JOIN, Schedule, X
+from .film import Film, Motion, film
+from .picture import Svg
+from .shapes import HUES
+from .words import size
+
+__all__ = ["INKS", "svg_film"]
+
+INKS = ("#000",) * 4 + ("#fff",) * 4
+"""What can be read on each of HUES."""
+
+_MOST_STRIPES = 16
+_MOST_PARTS = 20_000
+_LABEL, _EDGE, _TOP, _LANE, _HEIGHT, _GAP, _FRAME = 44, 18, 84, 46, 26, 4, 20
+_NARROWEST = 480
+
+_ROUND_S, _HOLD_S, _END_S = 1.5, 1.2, 3.0
+"""A round; before the first; after the last."""
+
+_STYLE = (
+    "text{font:12px ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;fill:#17202a}"
+    ".title{font-size:17px;font-weight:600}.quiet{fill:#55616e}.m{text-anchor:middle}"
+    ".w{font-size:10px;font-weight:650;text-anchor:middle}"
+    ".card{fill:#fff}.lane{fill:#eef1f4}.box{fill:#fff;stroke:#8a96a3}.whole{fill:none;stroke:#17202a;stroke-width:2}"
+    ".host{fill:none;stroke:#8a96a3;stroke-width:1.5}"
+    ".p .box{stroke:#17202a;stroke-width:1.5;fill-opacity:.85}.bar{fill:#1f5fbf}.rail{fill:#dfe4e9}"
+    "@media(prefers-color-scheme:dark){text{fill:#e8eef4}.quiet{fill:#a3b0bd}.card{fill:#0f141a}.lane{fill:#1c242d}"
+    ".box{fill:#0f141a;stroke:#7f8d9b}.whole,.p .box{stroke:#e8eef4}.bar{fill:#7db3ff}.rail{fill:#2f3a46}}"
+    "@media(prefers-reduced-motion:reduce){*{animation:none!important}}"
+)
+
+
+def svg_film(schedule: Schedule) -> Svg:
+    """Draw a schedule as a picture that plays its rounds, again and again.
+
+    Raises ArgumentError for more than 16 ranks, or for a table with very many transfers: a page can play those.
+    """
+    story = film(schedule)
+    parts = sum(len(move.carries) + 1 for frame in story.frames for move in frame.moves)
+    parts += sum(len(held) for held in story.must.values())
+    if schedule.ranks > _MOST_STRIPES or parts > _MOST_PARTS:
+        raise ArgumentError(f"{schedule.name}: too much for a film: draw fewer ranks, or a page (.html) that plays it")
+    return _Scene(story).svg()
+
+
+class _Scene:
+    """Sizes and times of one film, and the rules of style that its parts need."""
+
+    def __init__(self, story: Film) -> None:
+        self.story = story
+        self.rounds = len(story.frames)
+        self.seconds = _HOLD_S + self.rounds * _ROUND_S + _END_S
+        columns = len(story.slots)
+        self.cell = max(22.0, min(92.0, 760 / columns - _GAP), 34.0 * story.shifts)
+        self.columns = {slot: k for k, slot in enumerate(story.slots)}
+        self.inner = max(_NARROWEST, columns * (self.cell + _GAP) + _GAP)
+        self.left = _LABEL + (self.inner - columns * (self.cell + _GAP) + _GAP) / 2
+        hosts = story.schedule.hosts
+        self.hosts = hosts.members if hosts and hosts.spans else ()
+        self.tops: dict[int, float] = {}
+        self.bottom: float = _TOP
+        for host in self.hosts or [range(story.schedule.ranks)]:
+            self.bottom += _FRAME * bool(self.hosts)
+            for rank in host:
+                self.tops[rank] = self.bottom
+                self.bottom += _LANE
+        self.rules: dict[str, str] = {}
+        self.stripes: dict[tuple[int, int], str] = {}
+
+    def svg(self) -> Svg:
+        """The picture."""
+        story, schedule = self.story, self.story.schedule
+        width, bottom = _LABEL + self.inner + _EDGE, self.bottom
+        out = [*self._lanes(), *self._cells()]
+        for number, frame in enumerate(story.frames):
+            out += [self._packet(number, move) for move in frame.moves]
+        out += self._titles()
+        bar = f'y="{bottom + 12:g}" width="{self.inner:g}" height="5" rx="2.5"'
+        out.append(f'<rect class="rail" x="{_LABEL}" {bar}/><rect class="bar" x="{_LABEL}" {bar}/>')
+        self.rules["bar"] = (
+            f"@keyframes bar{{0%,{self._at(0)}{{transform:scaleX(0)}}{self._at(self.rounds)},to{{transform:none}}}}"
+            f".bar{{transform-box:fill-box;animation:bar {self.seconds:g}s linear infinite}}"
+        )
+        lines = [size(schedule), plural(schedule.rounds, "round")]
+        if story.full > 1:
+            lines.append("a stripe in a chunk is the contribution of one rank")
+        symbols = "".join(self._symbol(pair, name) for pair, name in self.stripes.items())
+        name = f"{escape(schedule.name)}: {size(schedule)}, {plural(schedule.rounds, 'round')}"
+        return Svg(
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{bottom + 34:g}" '
+            f'viewBox="0 0 {width:g} {bottom + 34:g}" role="img"><title>{name}</title>'
+            f"<style>{_STYLE}{''.join(self.rules.values())}</style><defs>{symbols}</defs>"
+            f'<rect class="card" width="{width:g}" height="{bottom + 34:g}" rx="10"/>'
+            f'<text class="title" x="{_EDGE}" y="30">{escape(schedule.name)}</text>'
+            f'<text class="quiet" x="{_EDGE}" y="50">{" · ".join(lines)}</text>'
+            f"{''.join(out)}</svg>\n"
+        )
+
+    def _at(self, round_: float) -> str:
+        """When a round begins, as a share of the film."""
+        return f"{100 * (_HOLD_S + round_ * _ROUND_S) / self.seconds:.2f}%"
+
+    def _during(self, states: range) -> str:
+        """The class of what is there in these states only; "" for what is always there."""
+        if not states or states == range(self.rounds + 1):
+            return ""
+        name, last = f"s{states[0]}-{states[-1]}", states[-1] == self.rounds
+        if name not in self.rules:
+            steps = [f"0%{{opacity:{int(not states[0])}}}"]
+            steps += [f"{self._at(states[0] - 0.15)}{{opacity:1}}"] * bool(states[0])
+            steps += [f"{self._at(states[-1] + 0.85)}{{opacity:0}}"] * (not last)
+            self.rules[name] = (
+                f"@keyframes {name}{{{''.join(steps)}}}"
+                f".{name}{{opacity:{int(last)};animation:{name} {self.seconds:g}s step-end infinite}}"
+            )
+        return name
+
+    def _place(self, slot: Slot) -> tuple[float, float]:
+        rank, *where = slot
+        x = self.left + self.columns[where[0], where[1]] * (self.cell + _GAP)
+        return x, self.tops[rank] + (_LANE - _HEIGHT) / 2
+
+    def _lanes(self) -> Iterable[str]:
+        story = self.story
+        for number, host in enumerate(self.hosts):
+            top, wide = self.tops[host[0]] - _FRAME + 4, _LABEL + self.inner - 5
+            around = f'width="{wide:g}" height="{len(host) * _LANE + _FRAME - 5:g}"'
+            yield f'<rect class="host" x="9" y="{top:g}" {around} rx="10"/>'
+            yield f'<text class="quiet" x="18" y="{top + 13:g}">host {number}</text>'
+        for rank, top in self.tops.items():
+            y, hue = top + _LANE / 2, rank % len(HUES)
+            band = f'x="{_LABEL - 2}" y="{y - _LANE / 2 + 3:g}" width="{self.inner:g}" height="{_LANE - 6}"'
+            yield f'<rect class="lane" {band} rx="8"/>'
+            yield f'<circle cx="{_LABEL - 20}" cy="{y:g}" r="11" fill="{HUES[hue]}"/>'
+            yield f'<text class="m" x="{_LABEL - 20}" y="{y + 4:g}" style="fill:{INKS[hue]}">{rank}</text>'
+        plain = story.slots[-1][0] == X
+        for (buffer, chunk), column in self.columns.items() if len(self.columns) > 1 else ():
+            x = self.left + column * (self.cell + _GAP) + self.cell / 2
+            name = f"{chunk}" if plain else f"{'XYT'[buffer]} {chunk}"
+            yield f'<text class="quiet m" x="{x:g}" y="{_TOP - 4}">{name}</text>'
+
+    def _cells(self) -> Iterable[str]:
+        story, states = self.story, self.story.states()
+        frame = f'width="{self.cell:g}" height="{_HEIGHT}" rx="4"'
+        for rank in range(story.schedule.ranks):
+            for place in story.slots:
+                slot = (rank, *place)
+                contents = [set(state.get(slot, ())) for state in states]
+                x, y = self._place(slot)
+                inside = [f'<rect class="box" {frame}/>']
+                for pair in sorted(set().union(*contents)):
+                    inside += [self._stripe(pair, run) for run in _runs([pair in held for held in contents])]
+                if slot in story.must:
+                    want = set(story.must[slot])
+                    for run in _runs([held == want for held in contents]):
+                        inside.append(f'<rect class="whole {self._during(run)}" {frame}/>')
+                yield f'<g transform="translate({x:g} {y:g})">{"".join(inside)}</g>'
+
+    def _packet(self, number: int, move: Motion) -> str:
+        """What travels in a round: the way across and down, and beside it a bend that shows long ways."""
+        name, (x, y), (to_x, to_y) = f"r{number}", self._place(move.source), self._place(move.target)
+        begin, end, middle = (self._at(number + share) for share in (0.05, 0.85, 0.45))
+        if name not in self.rules:
+            self.rules[name] = (
+                f"@keyframes {name}{{0%,{begin}{{opacity:0;transform:none;animation-timing-function:step-end}}"
+                f"{begin}{{opacity:1;transform:none;animation-timing-function:ease-in-out}}"
+                f"{end}{{opacity:1;transform:translate(var(--x),var(--y));animation-timing-function:step-end}}"
+                f"{end},to{{opacity:0}}}}"
+                f".{name}{{opacity:0;animation:{name} {self.seconds:g}s infinite}}"
+                f"@keyframes b{number}{{0%,{begin}{{transform:none;animation-timing-function:ease-out}}"
+                f"{middle}{{transform:translate(var(--b));animation-timing-function:ease-in}}{end},to{{transform:none}}}}"
+                f".{name} .p{{animation:b{number} {self.seconds:g}s infinite}}"
+            )
+        bend = min(90.0, abs(to_y - y) * 0.16)
+        inside = f'<rect class="box" width="{self.cell:g}" height="{_HEIGHT}" rx="4"/>'
+        inside += "".join(self._stripe(pair) for pair in sorted(set(move.carries)))
+        way = f"--x:{to_x - x:g}px;--y:{to_y - y:g}px;--b:{bend:g}px"
+        return (
+            f'<g transform="translate({x:g} {y:g})"><g class="{name}" style="{way}"><g class="p">{inside}</g></g></g>'
+        )
+
+    def _stripe(self, pair: tuple[int, int], states: range = range(0)) -> str:
+        if not self.story.shifts:
+            pair = (pair[0], 0)
+        name = self.stripes.setdefault(pair, f"c{len(self.stripes)}")
+        during = self._during(states)
+        return f'<use href="#{name}" class="{during}"/>' if during else f'<use href="#{name}"/>'
+
+    def _symbol(self, pair: tuple[int, int], name: str) -> str:
+        """A stripe: the contribution of one rank, at its place if there are several in a chunk."""
+        (rank, chunk), many = pair, self.story.full > 1
+        wide = (self.cell - 2) / (self.story.schedule.ranks if many else 1)
+        x, hue = 1 + rank * wide * many, rank % len(HUES)
+        text = f"{rank}[{chunk}]" if self.story.shifts else f"{rank}"
+        shape = f'<rect x="{x:.4g}" y="1" width="{wide - many:.4g}" height="{_HEIGHT - 2}" rx="2" fill="{HUES[hue]}"/>'
+        if wide >= 2 + 6.4 * len(text):
+            middle = x + (wide - many) / 2
+            shape += f'<text class="w" x="{middle:.4g}" y="{_HEIGHT / 2 + 3.5}" style="fill:{INKS[hue]}">{text}</text>'
+        return f'<g id="{name}">{shape}</g>'
+
+    def _titles(self) -> Iterable[str]:
+        """What is going on, at the right upper corner."""
+        said = {
+            COPY: "what arrives replaces what is there",
+            ADD: "what arrives is added",
+            JOIN: "what arrives is joined",
+        }
+        words = []
+        for number, frame in enumerate(self.story.frames):
+            ops: set[int] = {move.op for move in frame.moves}
+            words.append(f"round {number}: {', or '.join(said[op] for op in sorted(ops, reverse=True))}")
+        wrong = "this table breaks its contract"
+        words.append(wrong if self.story.fault else f"the result is complete after {plural(self.rounds, 'round')}")
+        for number, line in enumerate(words):
+            shows = self._during(range(number, number + 1))
+            yield f'<text class="{shows}" x="{_LABEL + self.inner:g}" y="30" text-anchor="end">{line}</text>'
+
+
+def _runs(there: list[bool]) -> Iterable[range]:
+    """The runs of states in which something is there."""
+    begin = 0
+    for number in range(1, len(there) + 1):
+        if number == len(there) or there[number] != there[begin]:
+            if there[begin]:
+                yield range(begin, number)
+            begin = number

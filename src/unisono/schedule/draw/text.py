@@ -1,0 +1,177 @@
+"""Draw a table as text: for each round its transfers, and what every rank holds after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import zip_longest
+from textwrap import wrap
+
+from ...base.units import plural
+from ..contract import Slot
+from ..hosts import Hosts
+from ..table import ADD, COPY, JOIN, Schedule, X
+from .film import Film, Held, Motion, film
+from .picture import Grid
+from .words import between, costs, size, spans
+
+__all__ = ["MARK", "WRONG", "text", "transfers"]
+
+MARK = "▸"
+"""The mark of what a round has written."""
+WRONG = "✗"
+"""The mark of what is wrong."""
+
+_ARROW = {COPY: "──→", ADD: "─+→", JOIN: "─∪→"}
+_FAR = {COPY: "══→", ADD: "═+→", JOIN: "═∪→"}
+_WIDEST_CELL = 7
+_EDGE = " │"
+
+
+def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = None, lines: int | None = None) -> Grid:
+    """Draw the rounds of a schedule as a grid: ranks are columns, chunks are rows.
+
+    A cell names the ranks whose contributions a slot holds. ▸ marks what the round has written, ✗ what is wrong. If the
+    table knows its hosts, their ranks stand together, and a double line goes from host to host.
+
+    width: columns of the page; ranks that do not fit are counted only. rounds, lines: the most rounds, and the most
+    lines per round, that are shown; the rest is counted. None shows all.
+    """
+    story = film(schedule, rounds)
+    shown = story.frames
+    told = [[], *(transfers(story, frame.moves) for frame in shown)]
+    left = max([len("round 99"), *(len(line) for block in told for line in block)])
+    if width is not None:
+        left = min(left, width // 2)
+    out = [*_title(story, width), ""]
+    grid = _Columns(story, None if width is None else width - left - 2)
+    for number, (block, state) in enumerate(zip(told, story.states(), strict=False)):
+        written = {move.target for move in shown[number - 1].moves} if number else set()
+        beside = [f"round {number - 1}" if number else "before", *_limit([_cut(line, left) for line in block], lines)]
+        wrong = story.wrong(number)
+        cells = [*grid.heads, *_limit([grid.row(slot, state, written, wrong) for slot in story.slots], lines)]
+        out += [f"{a:{left}}  {b}".rstrip() for a, b in zip_longest(beside, cells, fillvalue="")] + [""]
+    if len(shown) < schedule.rounds:
+        out.append(f"… {plural(schedule.rounds - len(shown), 'more round')}")
+    return Grid("\n".join(line if width is None else _cut(line, width) for line in out).rstrip() + "\n")
+
+
+def transfers(story: Film, moves: Iterable[Motion]) -> list[str]:
+    """Transfers as lines like `0 ─+→ 1  chunk 2`. Equal transfers of several ranks share a line: `0 ──→ 1..3`.
+
+    Between hosts the line is double: `0 ══→ 2  chunk 1`.
+    """
+    hosts = story.schedule.hosts
+    chunks: dict[tuple[int, int, int, int, int, int], list[int]] = {}
+    for move in moves:
+        (src, sbuf, schunk), (dst, dbuf, dchunk) = move.source, move.target
+        shift = (dchunk - schunk) % story.schedule.chunks
+        chunks.setdefault((src, dst, move.op, sbuf, dbuf, shift), []).append(schunk)
+    receivers: dict[tuple[int, str, str], list[int]] = {}
+    for (src, dst, op, sbuf, dbuf, shift), sent in chunks.items():
+        landed = [(chunk + shift) % story.schedule.chunks for chunk in sent]
+        what, there = _slots(story, sbuf, sent), _slots(story, dbuf, landed)
+        arrow = (_FAR if hosts and hosts.host_of(src) != hosts.host_of(dst) else _ARROW)[op]
+        receivers.setdefault((src, arrow, what if what == there else f"{what} as {there}"), []).append(dst)
+    senders: dict[tuple[str, str, str], list[int]] = {}
+    for (src, arrow, what), to in receivers.items():
+        senders.setdefault((spans(sorted(to)), arrow, what), []).append(src)
+    lines = sorted((min(who), spans(sorted(who)), arrow, to, what) for (to, arrow, what), who in senders.items())
+    widest = max((len(who) for _, who, *_ in lines), default=0)
+    return [f"{who:>{widest}} {arrow} {to}  {what}" for _, who, arrow, to, what in lines]
+
+
+def _name(story: Film, buffer: int, chunk: int) -> str:
+    """The name of a slot: `chunk 2`, or `Y 2` in schedules with more than one buffer."""
+    return _slots(story, buffer, [chunk])
+
+
+def _contents(story: Film, held: Held) -> str:
+    """The content of a slot, short: `0+1`, `0..3+7`, `all`, `5 of 8`; `·` if empty; `8 parts` if some repeat."""
+    ranks, everybody = story.schedule.ranks, list(range(story.schedule.ranks))
+    who = [rank for rank, _ in held]
+    if not held:
+        return "·"
+    origins = {chunk for _, chunk in held}
+    if who == everybody and ranks > 1 and story.full == ranks and len(origins) == 1:
+        return "all"
+    if story.shifts or len(origins) > 1:
+        return "+".join(f"{rank}[{chunk}]" for rank, chunk in held)
+    short = f"{len(who)} of {ranks}" if len(set(who)) == len(who) else plural(len(who), "part")
+    ways = ["+".join(map(str, who)), spans(who, "+"), short]
+    return next((way for way in ways if len(way) <= _WIDEST_CELL), ways[-1])
+
+
+def _slots(story: Film, buffer: int, chunks: list[int]) -> str:
+    if story.slots[-1][0] == X:
+        return f"{'chunk' if len(chunks) == 1 else 'chunks'} {spans(sorted(chunks))}"
+    return f"{'XYT'[buffer]} {spans(sorted(chunks))}"
+
+
+def _title(story: Film, width: int | None) -> list[str]:
+    schedule = story.schedule
+    signs = {COPY: "──→ copies", ADD: "─+→ adds", JOIN: "─∪→ joins"}
+    if story.shifts:
+        cell = "2[0]: chunk 0 of rank 2"
+    elif story.full > 1:
+        cell = "0+1: the contributions of ranks 0 and 1"
+    else:
+        cell = "2: what rank 2 had"
+    marks = [*(signs[op] for op in sorted(story.ops())), f"{MARK} just written", cell]
+    if schedule.hosts and schedule.hosts.spans:
+        marks.insert(-2, "══ between hosts")
+    lines = [f"{schedule.name}: {size(schedule)}, {plural(schedule.rounds, 'round')}", costs(schedule)]
+    lines += between(schedule)
+    if story.fault:
+        marks.insert(-1, f"{WRONG} wrong")
+        lines.append(str(story.fault))
+    lines.append("   ".join(marks))
+    return lines if width is None else [part for line in lines for part in wrap(line, width)]
+
+
+class _Columns:
+    """The right side of the grid: one column for each rank that fits, host by host, one row for each slot."""
+
+    def __init__(self, story: Film, width: int | None) -> None:
+        self.story = story
+        ranks = story.schedule.ranks
+        values = {held for state in story.states() for held in state.values()}
+        self.cell = max([len(f"rank {ranks - 1}"), *(len(_contents(story, held)) for held in values)]) + 2
+        self.label = max(len(_name(story, *slot)) for slot in story.slots) + 1
+        hosts = story.schedule.hosts or Hosts.one(ranks)
+        self.shown, first = hosts.order, {host[0]: number for number, host in enumerate(hosts.members)}
+        self.edges = {rank: _EDGE for rank in first if rank != hosts.order[0]}
+        if width is not None and self.label + self._wide(ranks) > width:
+            room = width - self.label - len(f"  … {ranks} more ranks")
+            fit = max([1, *(k for k in range(1, ranks) if self._wide(k) <= room)])
+            self.shown = hosts.order[:fit]
+        rest = ranks - len(self.shown)
+        more = f"  … {rest} more ranks" if rest else ""
+        self.heads = [self._line("", {rank: f"  rank {rank}" for rank in self.shown}) + more]
+        if hosts.spans:
+            self.heads.insert(0, self._line("", {rank: f"  host {number}" for rank, number in first.items()}).rstrip())
+
+    def _wide(self, ranks: int) -> int:
+        """The width of so many columns."""
+        return ranks * self.cell + sum(len(self.edges.get(rank, "")) for rank in self.shown[:ranks])
+
+    def _line(self, label: str, cells: Mapping[int, str]) -> str:
+        row = "".join(self.edges.get(rank, "") + f"{cells.get(rank, ''):{self.cell}}" for rank in self.shown)
+        return f"{label:{self.label}}{row}"
+
+    def row(self, slot: tuple[int, int], state: dict[Slot, Held], written: set[Slot], wrong: set[Slot]) -> str:
+        cells = {}
+        for rank in self.shown:
+            here = (rank, *slot)
+            mark = WRONG if here in wrong else MARK if here in written else " "
+            cells[rank] = f" {mark}{_contents(self.story, state.get(here, ()))}"
+        return self._line(_name(self.story, *slot), cells)
+
+
+def _limit(lines: list[str], most: int | None) -> list[str]:
+    if most is None or len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], f"… {len(lines) - most + 1} more lines"]
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,45 @@
+"""Networks as data, and what the tables of the catalogue cost on them: no messages are sent, only counted and timed."""
+
+from .best_map import BestMap, best_map, best_map_text
+from .clocks import Played, Routed, play, routed
+from .exact import play_exactly
+from .networks.by_name import NETWORKS, network
+from .networks.network import Hardware, Network
+from .survey import Candidate, Price, Ready, candidates, price, ready, survey
+from .table_messages import Messages, messages, messages_of_call
+from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted, whole_call, without_own
+from .workers import prices
+
+__all__ = [
+    "NETWORKS",
+    "BestMap",
+    "Candidate",
+    "Hardware",
+    "Messages",
+    "Network",
+    "Played",
+    "Price",
+    "Ready",
+    "Routed",
+    "Timed",
+    "best_map",
+    "best_map_text",
+    "calibrate",
+    "candidates",
+    "known_costs",
+    "like_this_host",
+    "messages",
+    "messages_of_call",
+    "network",
+    "play",
+    "play_exactly",
+    "price",
+    "price_here",
+    "prices",
+    "ready",
+    "routed",
+    "survey",
+    "trusted",
+    "whole_call",
+    "without_own",
+]  # fmt: skip

@@ -1,0 +1,186 @@
+"""What every algorithm of a collective costs on a network, best first, and what bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from math import ceil, log2
+from typing import NamedTuple
+
+import numpy as np
+
+from ...base.config import Config
+from ...base.errors import ArgumentError
+from ...base.units import plural
+from ..algorithms import CATALOGUE, Algorithm
+from ..algorithms.over_hosts import CORES, RAILED, spanning_name
+from ..choose.over_hosts import SpanningChoice, choose_spanning, why_priced_only
+from ..contract import ROOTED
+from ..hosts import Hosts
+from .clocks import Routed, play, routed
+from .networks.network import Network
+from .table_messages import Messages, messages, messages_of_call
+
+__all__ = ["Candidate", "Price", "Ready", "candidates", "price", "ready", "survey"]
+
+_MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
+"""Larger tables are not made, unless all ranks do the same, so that the rows of one are enough."""
+
+_FEW = 512
+"""Up to so many ranks any table is made."""
+
+
+class Candidate(NamedTuple):
+    """A way to do a collective.
+
+    name: of the table. make: its messages. why_not: the reason why it is left out, or "". algorithm: the name that is
+    about this table or a part of it. priced_only: the reason why no call can choose it over these hosts, or "".
+    """
+
+    name: str
+    make: Callable[[], list[Messages]]
+    why_not: str = ""
+    algorithm: str = ""
+    priced_only: str = ""
+
+
+class Ready(NamedTuple):
+    """A candidate with the ways of its messages, to be priced for any size."""
+
+    name: str
+    sections: list[Routed]
+
+
+class Price(NamedTuple):
+    """What a call takes; of the rank that is ready last, how much of it is for latency, for transfers, for sums.
+
+    link: the name of the busiest link, and how long it is used.
+    """
+
+    name: str
+    seconds: float
+    latency: float
+    transfer: float
+    combine: float
+    link: str
+    link_s: float
+
+    @property
+    def bound(self) -> str:
+        """What takes most of the time: `latency`, `transfers` or `sums`."""
+        parts = {"latency": self.latency, "transfers": self.transfer, "sums": self.combine}
+        return max(parts, key=parts.__getitem__)
+
+
+def candidates(
+    collective: str, hosts: Hosts, nbytes: float, root: int = 0, config: Config | None = None
+) -> Iterator[Candidate]:
+    """All ways of the catalogue to do a collective, and those that know the hosts. Raises ArgumentError.
+
+    The latter are named by what runs between hosts and the number of rails: `all_reduce.spanning circulant ×8`. Which
+    of them a call can choose depends on the bytes, and on the link in `config`; see `choose_spanning`.
+    """
+    p = hosts.ranks
+    known = dict.fromkeys(a.collective for a in CATALOGUE.values())
+    if collective not in known:
+        raise ArgumentError(f"{collective!r} is no collective; there are: {', '.join(known)}")
+    if not 0 <= root < p or (root and collective not in ROOTED):
+        raise ArgumentError(f"{collective} has no root {root} among {plural(p, 'rank')}")
+    cores = CORES.get(collective, ()) if hosts.spans else ()
+    shared = any(len(host) > 1 for host in hosts.members)
+    for a in CATALOGUE.values():
+        if a.collective != collective or not a.allows(p) or (a.name in cores and not shared):
+            continue  # where no ranks share a host, what is between hosts is all
+        name = f"{a.full_name} of all ranks" if a.name in cores else a.full_name
+        why = "its name means what hosts do between each other" if a.name in cores else ""
+        why = why or (why_priced_only(a) if hosts.spans else "")
+        one = a.symmetric(p) if p > _FEW and a.symmetric(64) else None
+        if one is not None:
+            yield Candidate(name, partial(messages, one), "", a.name, why)
+        else:
+            yield Candidate(name, partial(_of_table, a, p, root), _too_large(a, p), a.name, why)
+    for core in cores:
+        a = CATALOGUE[f"{collective}.{core}"]
+        chosen = choose_spanning(collective, round(nbytes), hosts, config, core)
+        many = p if collective == "all_to_all" else len(hosts.members)
+        for rails in dict.fromkeys((1, hosts.rails)) if collective in RAILED else (None,):
+            form = chosen._replace(rails=rails)
+            name = spanning_name(collective, hosts, rails, core, form.segments)
+            why = "" if name == chosen.name else f"with so many bytes a call takes {plural(chosen.rails or 1, 'rail')}"
+            make = partial(_of_call, form, collective, hosts, root)
+            yield Candidate(name, make, _too_large(a, many), core, why)
+
+
+def ready(candidate: Candidate, network: Network) -> Ready:
+    """Make the messages of a candidate, and look up their ways."""
+    return Ready(candidate.name, routed(candidate.make(), network))
+
+
+def price(
+    one: Ready, network: Network, nbytes: float, *, late: Mapping[int, float] | None = None, segment_bytes: int = 0
+) -> Price:
+    """Play a candidate with a vector of so many bytes.
+
+    late: ranks that come later, by so many seconds. segment_bytes: into pieces of this size a call on one host is cut;
+    a rank begins the next one as soon as it has ended one. 0: not at all.
+    """
+    size = 0.0 if one.name.startswith("barrier.") else nbytes
+    segments = max(1, ceil(size / segment_bytes)) if segment_bytes and network.one_host else 1
+    few = min(segments, 3)
+    done = play(one.sections * few, network, size / segments, late)
+    rank = done.last
+    seconds, parts, busy = float(done.ready[rank]), done.parts[rank], done.busy
+    if segments > few:
+        less = play(one.sections * (few - 1), network, size / segments, late)
+        step, factor = seconds - float(less.ready.max()), segments - few
+        parts = parts + (parts - less.parts[less.last]) * factor
+        seconds, busy = seconds + step * factor, busy + (busy - less.busy) * factor
+    link = int(np.argmax(busy))
+    name = network.link_name(link) if busy[link] else ""
+    more = max(float(busy[link]) - seconds, 0.0)  # rounds that overtake each other wait for their links all the same
+    seconds, parts = seconds + more, parts + np.array([0.0, more, 0.0])
+    latency, transfer, combine = parts.tolist()
+    return Price(one.name, seconds, latency, transfer, combine, name, float(busy[link]))
+
+
+def survey(
+    collective: str,
+    network: Network,
+    hosts: Hosts,
+    nbytes: float,
+    *,
+    root: int = 0,
+    late: Mapping[int, float] | None = None,
+    segment_bytes: int = 0,
+) -> Iterator[Price | Candidate]:
+    """Price all ways to do a collective, as they come; candidates that are left out are returned as they are."""
+    config = replace(Config.from_env(), link=network.hardware.between)
+    for candidate in candidates(collective, hosts, nbytes, root, config):
+        if candidate.why_not:
+            yield candidate
+        else:
+            yield price(ready(candidate, network), network, nbytes, late=late, segment_bytes=segment_bytes)
+
+
+def _of_table(algorithm: Algorithm, ranks: int, root: int) -> list[Messages]:
+    return messages(algorithm.schedule(ranks, root if algorithm.collective in ROOTED else 0))
+
+
+def _of_call(form: SpanningChoice, collective: str, hosts: Hosts, root: int) -> list[Messages]:
+    return messages_of_call(form.make(collective, hosts, root))
+
+
+def _too_large(algorithm: Algorithm, ranks: int) -> str:
+    """Why the table of so many ranks is not made, by its growth from 64 to 128; "" if it is."""
+    if ranks <= _FEW:
+        return ""
+    few, many = algorithm.schedule(64), algorithm.schedule(128)
+    for what, most, a, b in (
+        ("rows", _MOST_ROWS, len(few.rows), len(many.rows)),
+        ("rounds", _MOST_ROUNDS, few.rounds, many.rounds),
+    ):
+        expected = b * (ranks / 128) ** log2(b / a)
+        if expected > most:
+            return f"left out: its table would have about {expected:.2g} {what}"
+    return ""

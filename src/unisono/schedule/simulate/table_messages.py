@@ -1,0 +1,131 @@
+"""The messages of a table: what a rank sends another in one round is one message.
+
+Where all ranks do the same, they are made from the rows of rank 0. A table of many rounds, or a round of many messages
+per rank, is then represented by an even sample of them, each of which stands for several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from ..algorithms.over_hosts import HierarchicalTable, Part
+from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule
+from .networks.network import Ints, Numbers
+
+__all__ = ["MOST_MESSAGES", "Messages", "messages", "messages_of_call"]
+
+MOST_MESSAGES = 1 << 20
+"""Of a table in which all ranks do the same, about so many messages are looked at."""
+
+
+class Messages(NamedTuple):
+    """Messages by round, and within a round by sender and receiver.
+
+    starts: for each round the number of its first message, and their number. share: of the vector that a message has;
+    added: the part of it that the receiver combines. weight: for how many alike a message stands. times: how often all
+    this is repeated.
+    """
+
+    ranks: int
+    starts: Ints
+    src: Ints
+    dst: Ints
+    share: Numbers
+    added: Numbers
+    weight: float = 1.0
+    times: float = 1.0
+
+
+def messages(schedule: Schedule) -> list[Messages]:
+    """The messages of a table, in sections that follow one another."""
+    if schedule.symmetric:
+        return list(_alike(schedule))
+    whole = schedule.rows
+    where = whole[:, [ROUND, SRC, DST]]
+    return [_merge(schedule.ranks, where, whole[:, N] / schedule.chunks, whole[:, OP] != COPY)]
+
+
+def messages_of_call(call: HierarchicalTable) -> list[Messages]:
+    """The messages of a call over hosts: those inside hosts, those between them, those inside again.
+
+    Parts that differ in nothing but their members are looked at once.
+    """
+    return [_together(call, parts) for parts in (call.before, call.across, call.after) if parts]
+
+
+def _together(call: HierarchicalTable, parts: Iterable[Part]) -> Messages:
+    """Parts that run at the same time."""
+    kinds: dict[object, list[Part]] = {}
+    for part in parts:
+        shape = tuple(map(len, part.blocks)) if len(part.blocks) < call.hosts.ranks else part.blocks
+        kinds.setdefault((part.collective, part.name, part.root, len(part.members), shape), []).append(part)
+    where, share, added = [], [], []
+    for alike in kinds.values():
+        rows = alike[0].moved
+        if alike[0].apart is None and alike[0].given is None:
+            rows = rows.copy()
+            place = {rank: index for index, rank in enumerate(alike[0].members)}
+            for column in (SRC, DST):
+                rows[:, column] = [place[rank] for rank in rows[:, column].tolist()]
+            members = np.array([part.members for part in alike])
+        else:
+            members = np.arange(call.hosts.ranks)[None, :]
+        ends = members[:, rows[:, [SRC, DST]]].reshape(-1, 2)
+        where.append(np.column_stack([np.tile(rows[:, ROUND], len(members)), ends]))
+        share.append(np.tile(rows[:, N] / call.chunks, len(members)))
+        added.append(np.tile(rows[:, OP] != COPY, len(members)))
+    return _merge(call.hosts.ranks, np.concatenate(where), np.concatenate(share), np.concatenate(added))
+
+
+def _merge(ranks: int, where: Rows, share: Numbers, combines: np.ndarray, weight: float = 1.0) -> Messages:
+    """Rows as messages. where: the columns round, sender, receiver."""
+    key = (where[:, 0] * ranks + where[:, 1]) * ranks + where[:, 2]
+    if (np.diff(key) <= 0).any():
+        order = np.argsort(key, kind="stable")
+        key, share, combines = key[order], share[order], combines[order]
+    first = np.flatnonzero(np.diff(key, prepend=-1))
+    key = key[first]
+    sums = [np.add.reduceat(some, first) if len(first) else np.zeros(0) for some in (share, share * combines)]
+    starts = np.append(np.flatnonzero(np.diff(key // ranks**2, prepend=-1)), len(key))
+    return Messages(ranks, starts, key // ranks % ranks, key % ranks, sums[0], sums[1], weight)
+
+
+def _alike(one: Schedule) -> Iterator[Messages]:
+    """The messages of a table in which all ranks do the same, from the rows of rank 0."""
+    p, rows = one.ranks, one.rows
+    hop = (rows[:, DST] - rows[:, SRC]) % p
+    single = _merge(p, np.column_stack([rows[:, ROUND], np.zeros_like(hop), hop]), rows[:, N] / p, rows[:, OP] != COPY)
+    rounds = [
+        (tuple(single.dst[a:b].tolist()), tuple(single.share[a:b].tolist()), tuple(single.added[a:b].tolist()))
+        for a, b in zip(single.starts[:-1].tolist(), single.starts[1:].tolist(), strict=True)
+    ]
+    runs = [(kind, len(list(same))) for kind, same in groupby(rounds)]
+    most = max(1, MOST_MESSAGES // (p * max(1, sum(len(hops) for (hops, _, _), _ in runs) // max(1, len(runs)))))
+    if len(runs) <= most:
+        for (hops, share, added), times in runs:
+            yield _spread(p, hops, share, added, float(times))
+        return
+    for part in np.array_split(np.arange(len(runs)), most):
+        middle = int(part[len(part) // 2])
+        (hops, share, added), _ = runs[middle]
+        yield _spread(p, hops, share, added, float(sum(runs[k][1] for k in part.tolist())))
+
+
+def _spread(
+    p: int, hops: tuple[int, ...], share: tuple[float, ...], added: tuple[float, ...], times: float
+) -> Messages:
+    """A round of all ranks, of which rank 0 makes these hops."""
+    most = max(1, MOST_MESSAGES // p)
+    pick = np.arange(len(hops))
+    if len(hops) > most:
+        edges = np.linspace(0, len(hops), most + 1).astype(np.int64)
+        pick = np.unique(edges[:-1] + np.random.default_rng(0).integers(0, np.diff(edges)))
+    weight = len(hops) / len(pick)
+    src = np.repeat(np.arange(p), len(pick))
+    each = (np.tile(np.array(some)[pick], p) for some in (hops, share, added))
+    step, of_vector, sums = each
+    return Messages(p, np.array([0, len(src)]), src, (src + step) % p, of_vector, sums, weight, times)

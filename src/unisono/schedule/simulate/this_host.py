@@ -1,0 +1,155 @@
+"""Prices on this host: what calls cost that were timed here, and from it what any table takes.
+
+A price is a sum along the way of the rank that is ready last: rounds, bytes copied, bytes combined. So timed calls are
+equations for what one of each takes, and the figures are those with which prices are nearest to the times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from ...base.errors import ArgumentError
+from ...base.link import Link
+from ...base.tuning import HostCosts, Rates, measured
+from ...base.units import format_bytes, format_seconds
+from ..algorithms import Algorithm
+from ..hosts import Hosts
+from .clocks import routed
+from .networks.by_name import network
+from .networks.network import Hardware, Numbers
+from .survey import Price, Ready, price
+from .table_messages import Messages, messages
+
+__all__ = [
+    "Timed", "calibrate", "known_costs", "like_this_host", "price_here", "trusted", "whole_call", "without_own",
+]  # fmt: skip
+
+_UNIT = Hardware(inside=Link(1e-6, 1e10), combine_bytes_per_s=1e10)
+"""Of a host like any: what a way is made of depends on the figures only where two ways are about as long."""
+
+_LEAST_STEP_S, _LEAST_BYTE_S = 2e-8, 5e-12
+"""Signals take no less between two processors, nor bytes: a figure that comes out lower is noise."""
+
+_LEAST_MIB = format_seconds(_LEAST_BYTE_S * (1 << 20))
+
+_NEAR = 1.01
+"""A figure below so many times the least is the least."""
+
+
+class Timed(NamedTuple):
+    """A call that was timed. nbytes: of its vector."""
+
+    algorithm: Algorithm
+    nbytes: int
+    seconds: float
+
+
+def known_costs() -> HostCosts:
+    """What `unisono tune` has measured on this machine. Raises ArgumentError where it has not."""
+    found = measured()
+    if found is None or found.costs is None:
+        raise ArgumentError("the costs of this machine are not known yet: run `unisono tune`, which takes some seconds")
+    return found.costs
+
+
+def like_this_host(costs: HostCosts, nbytes: float, hardware: Hardware | None = None) -> Hardware:
+    """A hardware whose hosts do what this one does in calls on so many bytes; what is between them is as given."""
+    rates, between = costs.rates_of(nbytes), (hardware or Hardware()).between
+    return Hardware(between, Link(costs.step_s, 1 / rates.copy_s), combine_bytes_per_s=1 / rates.combine_s)
+
+
+def price_here(algorithm: Algorithm, ranks: int, nbytes: int, costs: HostCosts, segment_bytes: int) -> Price:
+    """What a call takes on this host."""
+    return whole_call(_price(algorithm, ranks, nbytes, like_this_host(costs, nbytes), segment_bytes), nbytes, costs)
+
+
+def without_own(make: Callable[[], list[Messages]]) -> list[Messages]:
+    """Messages in which what a rank takes of its own vector is not counted, as `Rates.own_s` has it."""
+    return [part._replace(share=np.where(part.src == part.dst, 0.0, part.share)) for part in make()]
+
+
+def whole_call(found: Price, nbytes: float, costs: HostCosts) -> Price:
+    """A price on one host, with what every call takes: its beginning, and each rank's own vector."""
+    own_s = nbytes * costs.rates_of(nbytes).own_s
+    seconds = found.seconds + costs.call_s + own_s
+    return found._replace(seconds=seconds, latency=found.latency + costs.call_s, transfer=found.transfer + own_s)
+
+
+def calibrate(timed: Iterable[Timed], ranks: int, segment_bytes: int) -> HostCosts:
+    """The costs with which prices are nearest to the times, each taken as a ratio, and how far off these prices are.
+
+    timed: calls of several numbers of rounds on vectors of a few bytes, and of several amounts on longer ones.
+    """
+    by_size: dict[int, list[Timed]] = {}
+    for one in timed:
+        by_size.setdefault(one.nbytes, []).append(one)
+    few, *others = sorted(by_size)
+    rounds, _, times = _equations(by_size[few], ranks, segment_bytes)
+    of_few = np.column_stack([np.ones_like(rounds), rounds])
+    call_s, step_s = _least_squares(of_few, times, times, _LEAST_STEP_S)
+    rates, off = [], [of_few @ [call_s, step_s] / times - 1]
+    for size in others:
+        rounds, amounts, times = _equations(by_size[size], ranks, segment_bytes)
+        calls = call_s + rounds * step_s
+        figures = _least_squares(amounts, times - calls, times, _LEAST_BYTE_S)
+        rates.append(Rates(size, *figures))
+        off.append((calls + amounts @ figures) / times - 1)
+    residual = float(np.sqrt(np.mean(np.concatenate(off) ** 2)))
+    return HostCosts(call_s, step_s, tuple(rates), residual)
+
+
+def trusted(costs: HostCosts) -> tuple[HostCosts | None, list[str]]:
+    """The costs without the fits in which a figure is the least that is possible, and which these are, in words.
+
+    Such a fit is of noise: no figure of it says anything. None if no costs are left: a price needs that of a call, that
+    of a round, and rates of one size.
+    """
+
+    def least(figures: Sequence[float], bound_s: float, names: Sequence[str]) -> list[str]:
+        return [name for name, figure in zip(names, figures, strict=True) if figure <= bound_s * _NEAR]
+
+    calls = least(costs[:2], _LEAST_STEP_S, ("a call", "a further round"))
+    wrong = [f"{' and '.join(calls)}: {format_seconds(_LEAST_STEP_S)}"] if calls else []
+    rates = []
+    for some in costs.rates:
+        if bad := least(some[1:], _LEAST_BYTE_S, ("its own vector", "what a rank copies", "what a rank adds")):
+            wrong.append(f"in calls on {format_bytes(some.nbytes)}, {' and '.join(bad)}: 1 MiB in {_LEAST_MIB}")
+        else:
+            rates.append(some)
+    return (costs._replace(rates=tuple(rates)) if rates and not calls else None), wrong
+
+
+def _equations(timed: Sequence[Timed], ranks: int, segment_bytes: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Of calls on vectors of one size: their rounds; their bytes, own, copied and combined, by column; their times."""
+    prices = [_price(one.algorithm, ranks, one.nbytes, _UNIT, segment_bytes) for one in timed]
+    rounds = np.array([found.latency for found in prices]) / _UNIT.inside.latency_s
+    copied = np.array([found.transfer for found in prices]) * _UNIT.inside.bytes_per_s
+    combined = np.array([found.combine for found in prices]) * _UNIT.combine_bytes_per_s
+    own = np.array([one.nbytes for one in timed], float)
+    return rounds, np.column_stack([own, copied, combined]), np.array([one.seconds for one in timed])
+
+
+def _price(algorithm: Algorithm, ranks: int, nbytes: int, hardware: Hardware, segment_bytes: int) -> Price:
+    where = network("two-levels", Hosts.one(ranks), hardware)
+    one = Ready(algorithm.full_name, routed(without_own(partial(messages, algorithm.schedule(ranks))), where))
+    return price(one, where, nbytes, segment_bytes=segment_bytes)
+
+
+def _least_squares(amounts: Numbers, times: Numbers, scale: Numbers, least: float) -> list[float]:
+    """Costs such that amounts times costs are times, by ratio to `scale`, and none is below `least`.
+
+    Of the costs some are at `least`; of all ways to choose these, the one that comes nearest counts.
+    """
+    left, best, found = times - amounts.sum(axis=1) * least, np.inf, np.zeros(amounts.shape[1])
+    for free in product((True, False), repeat=len(found)):
+        tried = np.zeros(len(found))
+        tried[list(free)] = np.linalg.lstsq(amounts[:, free] / scale[:, None], left / scale, rcond=None)[0]
+        off = float((((amounts @ tried - left) / scale) ** 2).sum())
+        if (tried >= 0).all() and off < best:
+            best, found = off, tried
+    return [float(cost) + least for cost in found]

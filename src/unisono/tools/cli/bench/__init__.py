@@ -1,0 +1,5 @@
+"""`unisono bench`."""
+
+from __future__ import annotations
+
+__all__ = []

@@ -1,0 +1,5 @@
+"""`unisono demo`."""
+
+from __future__ import annotations
+
+__all__ = []

@@ -1,0 +1,5 @@
+"""`unisono doctor`."""
+
+from __future__ import annotations
+
+__all__ = []

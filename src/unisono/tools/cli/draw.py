@@ -1,0 +1,107 @@
+"""`unisono draw`: a table as a picture, a page that plays it, or text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...base.config import Config
+from ...base.errors import AlgorithmError, ArgumentError
+from ...base.link import Link
+from ...base.units import parse_bytes, plural
+from ...schedule import Hosts, Schedule, find_fault
+from ...schedule.draw import html, svg, svg_contract, svg_film, text
+from .shared.costs_over_hosts import find_call, known_hosts
+from .shared.named_files import write
+from .shared.paint import console, paint
+from .shared.progress_bar import progress
+from .shared.target import find_target
+
+__all__ = ["draw"]
+
+_MOST_RANKS = 1024
+
+
+def _whole_text(schedule: Schedule) -> str:
+    return text(schedule, width=None)
+
+
+_FORMATS: dict[str, Callable[[Schedule], str]] = {".svg": svg, ".html": html, ".txt": _whole_text}
+
+
+def draw(
+    name: Annotated[str, typer.Argument(help="all_reduce.ring, or path/to/file.py:function")],
+    beside: Annotated[str, typer.Argument(help="A second one, which an .html page plays beside it.")] = "",
+    *,
+    ranks: Annotated[int | None, typer.Option(help="How many ranks take part; by default 4, or by --hosts.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A file that ends in .svg, .html or .txt; else the terminal.")
+    ] = None,
+    root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
+    hosts: Annotated[
+        str, typer.Option(help="Draw hosts as frames: 2x2, 3+1 or 2x2:round_robin; a collective as a call over them.")
+    ] = "",
+    algorithm: Annotated[str, typer.Option(help="What hosts do among each other, such as circulant.")] = "",
+    rails: Annotated[int, typer.Option(help="So many ranks of a host send to other hosts; by default the best.")] = 0,
+    collective: Annotated[str, typer.Option(help="What your own function is meant to be, such as all_reduce.")] = "",
+    nbytes: Annotated[
+        str, typer.Option("--bytes", help="Size of the vector: for the clock of a page, and what a call would choose.")
+    ] = "16MiB",
+    link: Annotated[str, typer.Option(help="The network, such as 1Gbit,100us: likewise; else UNISONO_LINK.")] = "",
+    film: Annotated[bool, typer.Option("--film", help="A picture that plays the rounds by itself, as .svg.")] = False,
+    contract: Annotated[bool, typer.Option("--contract", help="Only what is there before and after, as .svg.")] = False,
+) -> None:
+    """Draw the rounds of an algorithm from the very table that runs: as text, a picture, or a page that plays them.
+
+    With --hosts, ranks are in the frames of their hosts, and what goes between hosts looks different.
+    """
+    suffix, size = output.suffix if output else "", parse_bytes(nbytes)
+    if suffix != ".html" and (beside or (link and not hosts)):
+        raise ArgumentError("a second algorithm, and --link without --hosts, are for pages: add -o page.html")
+    places = known_hosts(hosts, ranks)
+    if places[1] > _MOST_RANKS:
+        raise ArgumentError(f"{places[1]} ranks are too many to draw: unisono explain and compare take any number")
+    named = {"root": root, "nbytes": size}
+    with progress("making the table"):
+        tables = [_table(each, places, collective, algorithm, rails, link, **named) for each in (name, beside) if each]
+    schedule = tables[0]
+    if (contract or film) and suffix != ".svg":
+        raise ArgumentError("--contract and --film make a picture: name its file, as in --output before_after.svg")
+    if output is None:
+        out = console()
+        out.print(paint(text(schedule, width=out.width)), soft_wrap=True, end="")
+    elif suffix not in _FORMATS:
+        raise ArgumentError(f"{output}: the name of the file must end in {', '.join(_FORMATS)}")
+    else:
+        network = Link.parse(link) if link else Config.from_env().link
+        with progress(f"drawing {schedule.name}"):
+            if suffix == ".html":
+                content: str = html(*tables, nbytes=size, link=network)
+            else:
+                content = (svg_contract if contract else svg_film if film else _FORMATS[suffix])(schedule)
+        write(output, content)
+        names = " and ".join(each.name for each in tables)
+        typer.echo(f"wrote {output}: {names} at {plural(schedule.ranks, 'rank')}", err=True)
+    for each in tables:
+        with progress(f"proving {each.name}"):
+            found = find_fault(each)
+        if found:
+            raise AlgorithmError(found)
+
+
+def _table(
+    name: str, shape: tuple[Hosts | None, int], collective: str, core: str, rails: int, link: str, **named: int
+) -> Schedule:
+    """named: root and nbytes."""
+    hosts, ranks = shape
+    call = find_call(name, hosts, algorithm=core, rails=rails, link=link, **named) if hosts else None
+    if call:
+        return call.call.schedule()
+    if rails:
+        raise ArgumentError("--rails is for collectives over several hosts: add --hosts, such as 2x2")
+    found = find_target(name, ranks, algorithm=core, collective=collective, **named)
+    return replace(found.schedule, hosts=hosts)

@@ -1,0 +1,5 @@
+"""`unisono explain`."""
+
+from __future__ import annotations
+
+__all__ = []

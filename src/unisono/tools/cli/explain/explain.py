@@ -1,0 +1,208 @@
+"""`unisono explain`: which algorithm a call uses and why, its costs, its proof, its rounds."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ....base.errors import AlgorithmError, ArgumentError
+from ....base.tuning import measured
+from ....base.units import format_bytes, format_seconds, parse_bytes, plural
+from ....schedule import levels
+from ....schedule.algorithms.formula import LINES
+from ....schedule.choose.over_hosts import why_priced_only
+from ....schedule.draw.text import text
+from ..shared.costs_over_hosts import (
+    OverHosts,
+    derived_rows,
+    find_call,
+    known_hosts,
+    level_costs,
+    part_rows,
+    prove_call,
+    times_of,
+)
+from ..shared.facts import MOST_EXACT, Costs, Facts, bound_costs, facts
+from ..shared.paint import console, paint, plain_table
+from ..shared.progress_bar import progress
+from ..shared.target import Target, find_target
+from .costs_text import VERBS, amount_text, proof_rows, reason, rounds_text
+from .on_this_host import on_this_host, time_candidates
+
+__all__ = ["explain"]
+
+_MOST_ROUNDS, _MOST_LINES = 16, 20
+
+
+def explain(
+    name: Annotated[str, typer.Argument(help="all_reduce, all_reduce.ring, or path/to/file.py:function")],
+    *,
+    ranks: Annotated[int | None, typer.Option(help="How many ranks take part; by default 4, or by --hosts.")] = None,
+    nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 16MiB.")] = "16MiB",
+    algorithm: Annotated[str, typer.Option(help="This algorithm in place of the one that unisono would choose.")] = "",
+    root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
+    hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 4x8, 3+1 or 2x2:round_robin.")] = "",
+    link: Annotated[str, typer.Option(help="The network between hosts, such as 1Gbit,100us; else UNISONO_LINK.")] = "",
+    rails: Annotated[int, typer.Option(help="So many ranks of a host send to other hosts; by default the best.")] = 0,
+    collective: Annotated[str, typer.Option(help="What your own function is meant to be, such as all_reduce.")] = "",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Start ranks here, and time the call by each algorithm there is.")
+    ] = False,
+    rounds: Annotated[bool, typer.Option(help="Show the rounds, one by one.")] = True,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Make and prove the whole table, however large it is.")
+    ] = False,
+) -> None:
+    """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
+
+    With --hosts: what goes between hosts, and how long it takes, of the table that a call over these hosts uses; with
+    --algorithm, of one that names it. On one host: what each algorithm should take here by what `unisono tune` has
+    measured, and with --measure what it does take.
+    """
+    length = parse_bytes(nbytes)
+    places, ranks = known_hosts(hosts, ranks)
+    named = {"root": root, "nbytes": length}
+    call = find_call(name, places, **named, algorithm=algorithm, rails=rails, link=link) if places else None
+    if measure and places and places.spans:
+        raise ArgumentError("--measure is for ranks of this host: leave out --hosts")
+    if call:
+        _explain_call(call, nbytes, whole, rounds)
+        return
+    if rails or link:
+        raise ArgumentError("--rails and --link are for collectives over several hosts: add --hosts, such as 4x8")
+    target = find_target(name, ranks, algorithm=algorithm, collective=collective, **named)
+    target.check()
+    kind, title = target.algorithm.collective, target.algorithm.full_name
+    out = console()
+    size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
+    spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places and places.spans else ""
+    out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{spread}{size}, because {target.why}\n")
+    if spread and ".py:" not in name and (only := why_priced_only(target.algorithm)):
+        _say_priced_only(only)
+    grid = Text()
+    if rounds and ranks <= MOST_EXACT:
+        table = replace(target.schedule, hosts=places)
+        grid = paint(text(table, width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES))
+    try:
+        with progress(f"proving {title} for {plural(ranks, 'rank')}"):
+            found = facts(target, whole)
+    except AlgorithmError:
+        out.print(grid, soft_wrap=True, end="")  # it shows where the table goes wrong
+        raise
+    if found.costs:
+        out.print(_costs(target, found.costs, nbytes))
+    if places and places.spans and ranks <= MOST_EXACT:
+        moved = levels(replace(target.schedule, hosts=places))
+        out.print()
+        out.print(level_costs(kind, places, root, moved, nbytes))
+    out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
+    if measure or (ranks <= MOST_EXACT and not (places and places.spans)):
+        _here(target, length, measure)
+    out.print(_about(target, found))
+    if grid:
+        out.print()
+        out.print(grid, soft_wrap=True, end="")
+    elif rounds:
+        out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --ranks 8.")
+
+
+def _here(target: Target, nbytes: int, measure: bool) -> None:
+    """What the call takes on this machine, as far as that is known or asked for."""
+    found, out = measured(), console()
+    costs = found.costs if found else None
+    if costs or measure:
+        times = time_candidates(target, nbytes) if measure else {}
+        out.print(on_this_host(target, nbytes, costs, times))
+    if found and costs:
+        rates = costs.rates_of(nbytes)
+        call = f"a call {format_seconds(costs.call_s)}, a round more {format_seconds(costs.step_s)}"
+        own, copied, combined = (format_seconds(cost * (1 << 20)) for cost in rates[1:])
+        each = f"{call}; per MiB: its own vector {own}, copied from others {copied}, added {combined}"
+        out.print(f"[dim]{each}: measured on this machine on {found.on}[/]\n", soft_wrap=True)
+    elif measure:
+        out.print("[dim]unisono tune measures what predictions are made of[/]\n")
+
+
+def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> None:
+    """Explain a call over hosts. nbytes: the size of the vector, as the user gave it."""
+    call, length, out = found.call, parse_bytes(nbytes), console()
+    hosts, kind = call.hosts, call.collective
+    size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
+    shape = f"{plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')} ({hosts.text})"
+    out.print(f"[bold]{escape(call.name)}[/] · {escape(shape)}{size}, because {found.why}\n")
+    if found.priced_only:
+        _say_priced_only(found.priced_only)
+    with progress(f"explaining {shape}", 3) as show:
+        show(0, "counting")
+        moved = call.levels()
+        show(1, "proving")
+        proof, parts = prove_call(call, whole)
+        show(2, "who hears of whom")
+        heard = call.heard()
+    out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
+    table = plain_table()
+    table.show_header = False
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for label, said in (*derived_rows(found, moved, nbytes), *part_rows(call, parts), *proof_rows(proof)):
+        table.add_row(label, escape(said))
+    everybody = set(range(len(hosts.members)))
+    if all(known == everybody for known in heard):
+        table.add_row("gate", "no result is written before all hosts are known to make this call")
+    out.print()
+    out.print(table)
+    if rounds and hosts.ranks <= MOST_EXACT:
+        out.print()
+        grid = text(call.schedule(), width=out.width, rounds=_MOST_ROUNDS, lines=_MOST_LINES)
+        out.print(paint(grid), soft_wrap=True, end="")
+    elif rounds:
+        out.print(f"\nThe rounds are shown up to {MOST_EXACT} ranks: see them with --hosts 4x2.")
+
+
+def _say_priced_only(why: str) -> None:
+    console().print(f"priced only: a call cannot choose this over hosts, as {escape(why)}\n", soft_wrap=True)
+
+
+def _costs(target: Target, costs: Costs, size: str) -> Table:
+    """The costs beside the lower bounds. size: of the vector, as the user gave it."""
+    kind, ranks = target.algorithm.collective, target.ranks
+    bounds = bound_costs(kind, ranks)
+    table = plain_table()
+    for column in ("", "this algorithm", "lower bound"):
+        table.add_column(column)
+    many = costs.ports > 1
+    table.add_row(
+        "rounds",
+        rounds_text(costs) + (f" of up to {plural(costs.ports, 'message')}" if many else ""),
+        f"{bounds.rounds} with one message at a time" if many else f"{bounds.rounds}",
+    )
+    for verb, field in VERBS.items() if kind != "barrier" else ():
+        who = "each rank" if field in costs.alike else "the busiest rank"
+        cells = [amount_text(each, field, ranks, size) for each in (costs, bounds)]
+        table.add_row(f"{who} {verb}", *cells)
+    return table
+
+
+def _about(target: Target, found: Facts) -> Table:
+    table = plain_table()
+    table.show_header = False
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for label, said in proof_rows(found):
+        table.add_row(label, said)
+    label = "idea"
+    for line in inspect.cleandoc(target.algorithm.doc).splitlines():
+        head, colon, rest = line.partition(": ")
+        if colon and head in LINES:
+            table.add_row(head, escape(rest))
+        elif line:
+            table.add_row(label, escape(line))
+            label = ""
+    table.add_row("written in", escape(target.source))
+    return table

@@ -1,0 +1,52 @@
+"""`unisono run`: a script on several ranks of this host."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ...base.errors import ArgumentError
+from ...ranks.launch.script import run_script
+from .shared.compiling import compile_first
+
+__all__ = ["run"]
+
+_RANKS = ("-n", "--ranks")
+
+
+def run(
+    script: Annotated[str, typer.Argument(help="A Python file.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="For the script, as they are; a -n directly after it is ours.")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(*_RANKS, help="How many processes: 4, unless --hosts says.", show_default=False)
+    ] = None,
+    hosts: Annotated[str | None, typer.Option(help="As if on several hosts: 2x2, or 3+1.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that the script may take.")] = None,
+    prefix: Annotated[bool, typer.Option(help=r"Print \[rank 2] before each line of rank 2.")] = True,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Failures do not end the other ranks.")] = False,
+    restarts: Annotated[int, typer.Option(help="How many processes may be started for ranks that die.")] = 0,
+) -> None:
+    """Run a script on several processes of this host, without a port, as torchrun would.
+
+    unisono.init() and torch.distributed.init_process_group() both find the other ranks. The exit status is not zero
+    where a rank failed, or with --keep-going where all did; its traceback is shown.
+    """
+    rest = arguments or []
+    name, _, number = rest[0].partition("=") if rest else ("", "", "")
+    if name in _RANKS:  # unisono run script.py -n 4
+        rest = rest[1:] if number else rest[2:]
+        number = number or "".join((arguments or [])[1:2])
+        if not number.isdecimal():
+            raise ArgumentError(f"{name} needs a number of processes: unisono run {script} {name} 4")
+        ranks = int(number)
+    compile_first()
+    options: dict[str, Any] = {"hosts": hosts, "timeout_s": timeout, "prefix": prefix, "return_exceptions": keep_going}
+    outcomes = run_script(script, rest, ranks, restarts=restarts, **options)
+    failures = list(filter(None, outcomes))
+    for error in failures:
+        typer.secho(f"unisono: {error}", err=True, fg="red")
+    if len(failures) == len(outcomes):
+        raise typer.Exit(1)

@@ -1,0 +1,5 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+__all__ = []

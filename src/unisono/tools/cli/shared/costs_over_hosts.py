@@ -1,0 +1,163 @@
+"""What `explain` and `draw` make of --hosts: the call over these hosts, its costs by level, its parts, its proof."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rich.table import Table
+
+from ....base.config import Config
+from ....base.errors import ArgumentError
+from ....base.link import Link
+from ....base.units import format_bytes, format_seconds, parse_bytes, plural
+from ....schedule import Hosts, Levels, Proof, host_bounds, prove
+from ....schedule.algorithms import find
+from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts
+from ....schedule.choose.over_hosts import choose_spanning, derive_between, derive_inside, time_between, time_inside
+from ....schedule.draw.words import share
+from .facts import MOST_EXACT, Facts
+from .paint import plain_table
+from .target import check_collective
+
+__all__ = [
+    "OverHosts", "derived_rows", "find_call", "known_hosts", "level_costs", "part_rows", "prove_call", "times_of",
+]  # fmt: skip
+
+_METHODS = {
+    "exact": "exactly",
+    "symmetric": "by one rank that stands for all",
+    "fingerprints": "by random fingerprints",
+    "symmetric fingerprints": "by random fingerprints of one rank that stands for all",
+}
+
+
+@dataclass(frozen=True)
+class OverHosts:
+    """A call over hosts, the reason for its form, and the link that decided. priced_only: why no call has this form."""
+
+    call: HierarchicalTable
+    rails: int
+    why: str
+    link: Link
+    priced_only: str = ""
+
+
+def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts | None, int]:
+    """The hosts that a user named, if any, and the number of ranks. Raises ArgumentError if they do not agree."""
+    if not hosts:
+        return None, default if ranks is None else ranks
+    found = Hosts.parse(hosts)
+    if ranks not in (None, found.ranks):
+        raise ArgumentError(f"--hosts {hosts} are {plural(found.ranks, 'rank')}: leave out --ranks {ranks}")
+    return found, found.ranks
+
+
+def find_call(
+    name: str,
+    hosts: Hosts,
+    *,
+    root: int = 0,
+    nbytes: int = 16 << 20,
+    algorithm: str = "",
+    rails: int = 0,
+    link: str = "",
+) -> OverHosts | None:
+    """The call that this name means on several hosts; None for an algorithm that knows none, such as all_reduce.swing.
+
+    algorithm: what a call names, if the collective's name does not say it. rails: their number, or 0. Raises
+    ArgumentError.
+    """
+    collective, _, short = name.partition(".")
+    if ".py:" in name or not hosts.spans:
+        return None
+    check_collective(collective)
+    if short and algorithm:
+        raise ArgumentError(f"{name} names an algorithm already: leave out --algorithm {algorithm}")
+    named = "" if short == "spanning" else short or algorithm
+    if named and find(collective, named).name not in CORES.get(collective, ()):
+        return None
+    config = Config.from_env()
+    if link:
+        config = replace(config, link=Link.parse(link))
+    chosen = choose_spanning(collective, nbytes, hosts, config, named or None)
+    why, usual = "you named it" if named or rails else chosen.why, chosen.rails or 1
+    form = chosen._replace(rails=rails or chosen.rails)
+    only = f"a call takes {plural(usual, 'rail')} for so many bytes" if rails not in (0, usual) else ""
+    return OverHosts(form.make(collective, hosts, root), rails or usual, why, config.link, only)
+
+
+def prove_call(call: HierarchicalTable, whole: bool = False) -> tuple[Facts, tuple[Proof, ...]]:
+    """The proof of a call, and those of its parts where it was proved by them. whole: prove the whole table anyway."""
+    begin = time.perf_counter()
+    if whole or call.hosts.ranks <= MOST_EXACT:
+        return Facts(None, prove(call.schedule()), time.perf_counter() - begin), ()
+    proof, parts = prove_by_parts(call)
+    return Facts(None, proof, time.perf_counter() - begin), parts
+
+
+def level_costs(
+    collective: str, hosts: Hosts, root: int, found: Levels, size: str, times: tuple[float, float] | None = None
+) -> Table:
+    """What happens inside hosts and between them, beside the bounds. size: of the vector, as the user gave it."""
+    bounds, n = host_bounds(collective, hosts, root), len(hosts.members)
+
+    def amount(fraction: float) -> str:
+        by_host = abs(fraction * n - round(fraction * n)) < 1e-9  # 6/4 m is easier to read than 48/32 m
+        exact = share(fraction, n if by_host else hosts.ranks)
+        return exact if exact == "0" else f"{exact} = {format_bytes(fraction * parse_bytes(size), size)}"
+
+    table = plain_table()
+    for column in ("", "inside a host", "between hosts", "lower bound"):
+        table.add_column(column)
+    table.add_row("rounds", f"{found.inside}", f"{found.between}", f"{bounds.rounds}")
+    if collective != "barrier":
+        sides = (("leaves", found.leaves, bounds.leaves), ("enters", found.enters, bounds.enters))
+        for verb, amounts, bound in sides:
+            alike = max(amounts) - min(amounts) < 1e-9
+            who = "each host" if alike else "the busiest host"
+            table.add_row(f"{verb} {who}", "-", amount(max(amounts)), amount(bound))
+    if times:
+        table.add_row("predicted", *map(format_seconds, times))
+    return table
+
+
+def times_of(found: OverHosts, levels: Levels, nbytes: int) -> tuple[float, float]:
+    """Seconds inside hosts and between them."""
+    call = found.call
+    moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
+    between = time_between(levels.between, moved, found.rails, found.link)
+    return time_inside(call.collective, nbytes, call.hosts, found.rails), between
+
+
+def derived_rows(found: OverHosts, levels: Levels, size: str) -> Iterator[tuple[str, str]]:
+    """How the predicted times come about: a label and what there is to say. size: as for `level_costs`."""
+    call, nbytes = found.call, parse_bytes(size)
+    inside, _ = times_of(found, levels, nbytes)
+    if inside:
+        yield "inside", derive_inside(call.collective, nbytes, call.hosts, found.rails, size)
+    moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
+    yield "between", derive_between(levels.between, moved, found.rails, found.link, size)
+
+
+def part_rows(call: HierarchicalTable, proofs: Sequence[Proof]) -> Iterator[tuple[str, str]]:
+    """The parts, phase by phase, as lines: a label and what there is to say."""
+    proved = {(proof.name, proof.ranks): f", proved {_METHODS.get(proof.method, proof.method)}" for proof in proofs}
+    for label, parts in (("before", call.before), ("across", call.across), ("after", call.after)):
+        kinds = Counter((part.collective, part.name, len(part.members)) for part in parts)
+        said = []
+        for (collective, name, members), many in kinds.items():
+            full = f"{collective}.{name}"
+            note = proved.get((full, members), "")
+            among = f"{members} ranks" if label != "across" or members == call.hosts.ranks else f"{members} hosts"
+            times = f"{many} × " if many > 1 else ""
+            said.append(f"{times}{full} of {among}{_words(parts, collective, name)}{note}")
+        if said:
+            yield label, "; ".join(said)
+
+
+def _words(parts: Sequence[Part], collective: str, name: str) -> str:
+    empty = all(not part.chunks for part in parts if (part.collective, part.name) == (collective, name))
+    return " (words only: every host has entered before a result is written)" if empty else ""

@@ -1,0 +1,20 @@
+"""What stands beside every figure: the processor, how many of them, the date."""
+
+from __future__ import annotations
+
+import datetime
+import os
+
+from ....base.cpu import model as processor
+
+__all__ = ["date", "processor", "processors"]
+
+
+def processors() -> int:
+    """How many processors this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def date() -> str:
+    """Now, to the minute, as `2026-11-20 20:42 UTC`."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

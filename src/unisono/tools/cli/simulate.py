@@ -1,0 +1,242 @@
+"""`unisono simulate`: what every algorithm costs on a network that nobody needs to have."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ...base.config import Config
+from ...base.errors import ArgumentError
+from ...base.link import Link
+from ...base.units import format_bytes, format_seconds, parse_bytes, plural
+from ...schedule import Hosts
+from ...schedule.simulate import (
+    Candidate,
+    Hardware,
+    Network,
+    Price,
+    best_map,
+    best_map_text,
+    candidates,
+    known_costs,
+    like_this_host,
+    network,
+    prices,
+    whole_call,
+    without_own,
+)
+from ...schedule.simulate.best_map_picture import draw_atlas
+from .shared.paint import console, plain_table
+from .shared.progress_bar import progress
+from .shared.target import check_collective
+
+__all__ = ["simulate"]
+
+_LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
+
+_MEASURED = "measured"
+
+_NOTHING_S = 1e-12
+
+_SIZES = tuple(8 << 3 * k for k in range(10))
+"""Of a map: 8 B to 1 GiB."""
+
+
+def simulate(
+    name: Annotated[str, typer.Argument(help="A collective, such as all_reduce, or one algorithm: all_reduce.ring")],
+    *,
+    hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 512x8, 3+1 or 2x2:round_robin.")] = "64x8",
+    nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 1GiB.")] = "16MiB",
+    on: Annotated[
+        str,
+        typer.Option(
+            "--network",
+            help="flat, two-levels, rails, fat-tree:k=16,oversubscription=2, torus:4x4x4, dragonfly:p=4,a=8,h=4; "
+            "measured: two-levels, of hosts like this one.",
+        ),
+    ] = "two-levels",
+    link: Annotated[str, typer.Option(help="What connects hosts, such as 100Gbit,2us; else UNISONO_LINK.")] = "",
+    inside: Annotated[str, typer.Option(help="What connects ranks of a host, such as 5GB,1us.")] = "",
+    slow_link: Annotated[
+        list[str] | None, typer.Option(help="A cable at a part of its rate: host3-switch:x0.1.")
+    ] = None,
+    late_rank: Annotated[list[str] | None, typer.Option(help="A rank that comes later: 17:1ms.")] = None,
+    root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
+    map_: Annotated[
+        Path | None,
+        typer.Option("--map", help="What is best at which size and number of ranks: an .svg, .png or .pdf."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the prices as JSON.")] = False,
+) -> None:
+    """Price all algorithms of a collective on a network, best first, and say what bounds each.
+
+    Over several hosts, what calls can choose by a name comes first, and that name; what is only a price comes after it.
+
+    No process is started: the tables that run are played with a clock for every rank and every link.
+    """
+    collective, _, short = name.partition(".")
+    check_collective(collective)
+    places, length, config = Hosts.parse(hosts), parse_bytes(nbytes), Config.from_env()
+    hardware = Hardware(between=Link.parse(link) if link else config.link)
+    costs = known_costs() if on == _MEASURED else None
+    if costs:
+        if inside:
+            raise ArgumentError(f"--network {_MEASURED} says what is inside a host: leave out --inside")
+        on, hardware = "two-levels", like_this_host(costs, length, hardware)
+    hardware = replace(hardware, inside=_inside(inside, hardware.inside))
+    if map_ is not None:
+        if slow_link or late_rank or short or root or costs:
+            raise ArgumentError(
+                "--map is of whole collectives, and knows no slow link, late rank, root or measured costs"
+            )
+        _map(collective, places, on, hardware, config.segment_bytes, map_)
+        return
+    make = partial(_network, on, places, hardware, tuple(slow_link or ()))
+    where = make()
+    late = dict(_late(text, places.ranks) for text in late_rank or ())
+    config = replace(config, link=hardware.between)
+    every = list(candidates(collective, places, length, root, config))
+    wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
+    if not wanted:
+        raise ArgumentError(f"{name} is no algorithm for {plural(places.ranks, 'rank')}: see unisono list {collective}")
+    if costs and where.one_host:
+        wanted = [some._replace(make=partial(without_own, some.make)) for some in wanted]
+    found: list[Price] = []
+    with progress(f"simulate, {plural(places.ranks, 'rank')}", sum(not some.why_not for some in wanted)) as show:
+        for one in prices(wanted, make, length, late=late, segment_bytes=config.segment_bytes):
+            found.append(whole_call(one, length, costs) if costs and where.one_host else one)
+            show(len(found), one.name)
+    about = {some.name: some for some in wanted}
+    found.sort(key=lambda of: (bool(about[of.name].priced_only), of.seconds))
+    left_out = [some for some in wanted if some.why_not]
+    if as_json:
+        _json(found, about, where, places, length)
+        return
+    out = console()
+    size = "" if collective == "barrier" else f" · {format_bytes(length, nbytes)}"
+    title = f"{plural(places.ranks, 'rank')} on {plural(len(places.members), 'host')} ({places.text})"
+    out.print(f"[bold]{collective}[/] · {escape(title)}{size} · {escape(where.name)}", soft_wrap=True)
+    out.print(f"{_links(hardware, where, places)}\n", soft_wrap=True)
+    able = [one for one in found if not about[one.name].priced_only]
+    if able:
+        out.print(_table(able))
+        by = f' (algorithm="{about[able[0].name].algorithm}")' if places.spans else ""
+        out.print(f"\n{_short(able[0].name, collective)}{by}: {_sum(able[0])}", soft_wrap=True)
+    if len(able) < len(found):
+        out.print(f"{chr(10) * bool(able)}priced only: a call cannot choose these over hosts")
+        out.print(_table(found[len(able) :]))
+    for some in left_out:
+        out.print(f"[dim]{_short(some.name, collective)}: {some.why_not}[/]", soft_wrap=True)
+
+
+def _network(on: str, hosts: Hosts, hardware: Hardware, slow: Sequence[str]) -> Network:
+    """A network with slow cables."""
+    made = network(on, hosts, hardware)
+    for text in slow:
+        made = made.slow(text)
+    return made
+
+
+def _links(hardware: Hardware, where: Network, hosts: Hosts) -> str:
+    """Both links, and what a rank adds, as far as the network has them."""
+    inside = f"between ranks of a host {hardware.inside}" if max(map(len, hosts.members)) > 1 else ""
+    between = f"between {'ranks' if where.name == 'flat' else 'hosts'} {hardware.between}" if hosts.spans else ""
+    return "; ".join(
+        filter(None, [between, inside, f"a rank adds {format_bytes(hardware.combine_bytes_per_s, '1GB')}/s"])
+    )
+
+
+def _table(prices: Sequence[Price]) -> Table:
+    table = plain_table()
+    table.padding = 0, 2, 0, 0
+    for column in ("", "takes", "most of it", "busiest link"):
+        table.add_column(column, no_wrap=not column)
+    for one in prices:
+        table.add_row(*map(escape, [one.name.partition(".")[2], *_cells(one)]))
+    return table
+
+
+def _sum(one: Price) -> str:
+    """How a price comes about."""
+    parts = {"latency": one.latency, "transfers": one.transfer, "sums": one.combine}
+    said = " + ".join(f"{format_seconds(part)} {name}" for name, part in parts.items() if part > _NOTHING_S)
+    return f"{said or 0} = {format_seconds(one.seconds)}, on the way of the rank that is ready last"
+
+
+def _cells(one: Price) -> list[str]:
+    if not one.seconds:
+        return [format_seconds(0), "", ""]
+    part = {"latency": one.latency, "transfers": one.transfer, "sums": one.combine}[one.bound]
+    return [
+        format_seconds(one.seconds),
+        f"{one.bound} {part / one.seconds:.0%}",
+        f"{one.link} {one.link_s / one.seconds:.0%}" if one.link else "",
+    ]
+
+
+def _json(found: Sequence[Price], about: Mapping[str, Candidate], where: Network, hosts: Hosts, nbytes: int) -> None:
+    prices = []
+    for one in found:
+        told = {"algorithm": about[one.name].algorithm, "priced_only": about[one.name].priced_only}
+        prices.append({**one._asdict(), "bound": one.bound, **told})
+    missing = [{"name": some.name, "why": some.why_not} for some in about.values() if some.why_not]
+    of = {"network": where.name, "hosts": hosts.text, "ranks": hosts.ranks, "bytes": nbytes}
+    typer.echo(json.dumps({**of, "prices": prices, "left_out": missing}, indent=2))
+
+
+def _map(collective: str, places: Hosts, on: str, hardware: Hardware, segment_bytes: int, path: Path) -> None:
+    """Print the map of a collective, and draw it. Its numbers of hosts are halves of the one given."""
+    each = {len(host) for host in places.members}
+    if len(each) > 1 or len(places.members) < 2:
+        raise ArgumentError("--map needs two hosts or more with as many ranks each, such as --hosts 64x8")
+    counts = [len(places.members)]
+    while counts[0] > 2:
+        counts.insert(0, (counts[0] + 1) // 2)
+    shapes = [Hosts.parse(f"{count}x{min(each)}") for count in counts]
+    plain = "torus" if on.startswith("torus:") else on  # its sides are those of one number of hosts
+    with progress(f"map of {collective}", len(shapes)) as show:
+        found = best_map(
+            collective,
+            shapes,
+            _SIZES,
+            lambda hosts: network(plain if hosts.ranks < places.ranks else on, hosts, hardware),
+            segment_bytes=segment_bytes,
+            show=show,
+        )
+    draw_atlas(found, path)
+    out = console()
+    out.print(f"[bold]{escape(found.title)}[/] · {hardware.between}\n")
+    out.print(escape(best_map_text(found)), soft_wrap=True)
+    typer.echo(f"wrote {path}: {found.title}", err=True)
+
+
+def _short(name: str, collective: str) -> str:
+    return name.removeprefix(f"{collective}.")
+
+
+def _inside(text: str, default: Link) -> Link:
+    """A link inside a host. What the user leaves out is as by default here, not as between hosts."""
+    if not text:
+        return default
+    given, plain = Link.parse(text), Link()
+    latency = default.latency_s if given.latency_s == plain.latency_s else given.latency_s
+    rate = default.bytes_per_s if given.bytes_per_s == plain.bytes_per_s else given.bytes_per_s
+    return Link(latency, rate)
+
+
+def _late(text: str, ranks: int) -> tuple[int, float]:
+    found = _LATE.fullmatch(text.strip())
+    if found is None or int(found["rank"]) >= ranks:
+        raise ArgumentError(
+            f"late rank: expected one of the ranks 0 to {ranks - 1} and a time, such as 0:1ms, not {text!r}"
+        )
+    return int(found["rank"]), Link.parse(found["time"]).latency_s

@@ -1,0 +1,5 @@
+"""`unisono top`."""
+
+from __future__ import annotations
+
+__all__ = []

@@ -1,0 +1,210 @@
+"""`unisono trace`: run a command with all calls of all ranks written down, and say what they tell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ...base.errors import ArgumentError
+from ...base.units import format_bytes, format_seconds, plural, ranks_text
+from ...observe.traces.host_clocks import HostClock, aligned
+from ...observe.traces.message_pairs import message_flows, pairs_of
+from ...observe.traces.post_mortem import last_words
+from ...observe.traces.recorded import Recorded, jobs_in, recorded
+from ...observe.traces.recording import export
+from ...observe.traces.round_report import RoundKind, WaitedIn, round_report
+from ...observe.traces.rounds import round_name
+from ...observe.traces.trace_report import TraceReport, report
+from .shared.named_files import make_folder
+from .shared.paint import console, plain_table
+from .shared.progress_bar import progress
+
+__all__ = ["trace"]
+
+_MOST_ROWS, _WIDTH = 12, 110
+
+
+def trace(
+    command: Annotated[list[str], typer.Argument(help="A command after --, or folders with a trace.")],
+    output: Annotated[str, typer.Option("-o", "--output", help="The folder for the trace.")] = "unisono-trace",
+    rounds: Annotated[bool, typer.Option("--rounds", help="Write down the rounds of each call, too.")] = False,
+) -> None:
+    """Run a command, such as `torchrun ... train.py`, and write down all calls of all ranks that it starts.
+
+    One file per job opens in Perfetto (ui.perfetto.dev): ranks as tracks, calls as slices, arrows to the rank that
+    came late. A report says where time goes. With a folder in place of a command, only the report is printed, of the
+    latest job there. Of hosts that share no folder, give the folders of all: one file is made of them, in the first.
+    """
+    if all((Path(word) / "calls").is_dir() for word in command):
+        folders, status = [*map(Path, command)], 0
+        jobs = [*jobs_in(*folders)][-1:]
+    else:
+        folders = [Path(output)]
+        if shutil.which(command[0]) is None:
+            hint = f"python {' '.join(command)}" if command[0].endswith(".py") else "COMMAND"
+            raise ArgumentError(f"{command[0]}: no such command, and no folder with a trace: unisono trace -- {hint}")
+        if folders[0].suffix == ".json" and not folders[0].is_dir():
+            raise ArgumentError(f"{output}: -o names a folder, in which each job gets its file: -o {output[:-5]}")
+        make_folder(folders[0])
+        before = jobs_in(*folders)
+        environ = {**os.environ, "UNISONO_TRACE": str(folders[0].resolve())}
+        if rounds:
+            environ["UNISONO_TRACE_ROUNDS"] = "1"
+        status = subprocess.run(command, env=environ, check=False).returncode
+        jobs = [job for job, count in jobs_in(*folders).items() if count > before[job]]
+    if not jobs and not status:
+        raise ArgumentError(f"{command[0]}: no rank has written down a call: was it a job with unisono?")
+    for job in jobs:
+        _show(folders, job)
+    if status:
+        typer.secho(f"unisono: {command[0]} has ended with status {status}", err=True, fg="red")
+        raise typer.Exit(status if status > 0 else 1)
+
+
+def _show(folders: Sequence[Path], job: str) -> None:
+    out = console()
+    out.width = max(out.width, _WIDTH)
+    with progress(f"reading the trace of {job}", 3) as show:
+        show(0, "calls")
+        parts, clocks = aligned(recorded(folders, job))
+        show(1, "report")
+        tracks = [track for part in parts for track in part.tracks]
+        found, inside = report(tracks), round_report(tracks)
+        show(2, "file for Perfetto")
+        path = export(folders, job)
+    for table in [*_tables(found), *_round_tables(inside), *_message_tables(parts)]:
+        out.print(table)
+        out.print()
+    if text := last_words(parts):
+        out.print(Text(f"{text}\n"))
+    if found.lost:
+        out.print(f"the first {found.lost} calls are not in it: raise UNISONO_TRACE_CALLS to keep more")
+    for clock in clocks:
+        out.print(Text(_clock_text(clock)))
+    missing = sorted(set(range(parts[0].size)) - {part.rank for part in parts})
+    if missing:
+        where = "copy the folders of all hosts to one, and call: unisono trace FOLDER FOLDER ..."
+        out.print(Text(f"{ranks_text(missing, _MOST_ROWS)} of {parts[0].size} not in it. If on other hosts, {where}"))
+    out.print(Text(f"{path}: open it in https://ui.perfetto.dev"))
+
+
+def _clock_text(clock: HostClock) -> str:
+    if clock.error_ns is None:
+        return f"host {clock.name}: it has made no call with the first one, so its times are by its calendar"
+    return f"host {clock.name}: its times are right to within {_time(clock.error_ns)}, by the calls made together"
+
+
+def _tables(found: TraceReport) -> Iterator[Table | Text]:
+    yield _table(
+        "where time goes",
+        ["call", "size", "algorithm", "calls", "median", "total", "waited", "bytes/s", "sent / least"],
+        [
+            [
+                kind.collective + (f" ({kind.group})" if kind.group != "world" else ""), format_bytes(kind.nbytes),
+                kind.algorithm.partition(".")[2] or kind.algorithm, str(kind.calls), _time(kind.typical_ns),
+                _time(kind.total_ns), _time(kind.waited_ns),
+                format_bytes(kind.nbytes * 1e9 / kind.typical_ns) if kind.nbytes and kind.typical_ns else "",
+                _costs(kind.sent, kind.bound),
+            ]
+            for kind in found.kinds
+        ],
+    )  # fmt: skip
+    yield _table(
+        "who came last, and how long all others have waited for it together",
+        ["rank", "calls", "waited", "mostly at"],
+        [[str(late.rank), str(late.calls), _time(late.waited_ns), _short(late.line)] for late in found.late],
+    )
+    if found.series:
+        yield _table(
+            "calls that could be one (coalescing, flatten_)",
+            ["call", "times", "calls", "bytes", "took", "line"],
+            [
+                [
+                    series.collective, str(series.times), str(series.calls), format_bytes(series.nbytes),
+                    _time(series.took_ns), _short(series.line),
+                ]
+                for series in found.series
+            ],
+        )  # fmt: skip
+    yield _table(
+        "time in calls",
+        ["rank", "from first to last call", "in calls", "share", "of that in the background"],
+        [
+            [
+                str(time.rank), _time(time.total_ns), _time(time.inside_ns),
+                f"{time.inside_ns / max(1, time.total_ns):.0%}", f"{time.background_ns / max(1, time.inside_ns):.0%}",
+            ]
+            for time in found.times
+        ],
+    )  # fmt: skip
+
+
+def _round_tables(kinds: Sequence[RoundKind]) -> Iterator[Table]:
+    if kinds:
+        yield _table(
+            "inside the calls: shares of the time of all ranks, and for whom and where they have waited most",
+            ["call", "size", "algorithm", "entering", "waiting", "copying", "combining", "most waited"],
+            [
+                [
+                    kind.collective + (f" ({kind.group})" if kind.group != "world" else ""), format_bytes(kind.nbytes),
+                    kind.algorithm.partition(".")[2] or kind.algorithm,
+                    *(
+                        f"{ns / max(1, kind.total_ns):.0%}"
+                        for ns in (kind.entering_ns, kind.waiting_ns, kind.copying_ns, kind.combining_ns)
+                    ),
+                    _worst(kind.worst),
+                ]
+                for kind in kinds
+            ],
+        )  # fmt: skip
+
+
+def _worst(worst: WaitedIn | None) -> str:
+    return f"{_time(worst.waited_ns)} for rank {worst.rank}, {round_name(worst.round)}" if worst else ""
+
+
+def _message_tables(parts: Sequence[Recorded]) -> Iterator[Table]:
+    rows = message_flows(pairs_of(message for part in parts for message in part.messages))
+    if rows:
+        yield _table(
+            "messages, and how long their receivers have waited for the senders to come",
+            ["from", "to", "messages", "bytes", "waited"],
+            [
+                [str(row.sender), str(row.receiver), str(row.messages), format_bytes(row.nbytes), _time(row.waited_ns)]
+                for row in rows
+            ],
+        )
+
+
+def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = plain_table()
+    table.title, table.title_justify, table.title_style = title, "left", "bold"
+    for k, name in enumerate(names):
+        table.add_column(name, justify="left" if k == 0 or name in ("algorithm", "line", "mostly at") else "right")
+    for row in rows[:_MOST_ROWS]:
+        table.add_row(*map(Text, row))
+    if len(rows) > _MOST_ROWS:
+        table.caption, table.caption_justify = f"and {plural(len(rows) - _MOST_ROWS, 'more row')}", "left"
+    return table
+
+
+def _time(ns: int) -> str:
+    return format_seconds(ns / 1e9)
+
+
+def _costs(sent: float | None, bound: float | None) -> str:
+    return f"{sent / bound:.3g} x" if sent is not None and bound else ""
+
+
+def _short(line: str) -> str:
+    """A file:line, by the name of the file alone where it is not below this folder."""
+    here = f"{Path.cwd()}{os.sep}"
+    return line.removeprefix(here) if line.startswith(here) else os.path.basename(line)

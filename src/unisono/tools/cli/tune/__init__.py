@@ -1,0 +1,5 @@
+"""`unisono tune`."""
+
+from __future__ import annotations
+
+__all__ = []

@@ -1,0 +1,234 @@
+"""`unisono tune`: in some seconds, measure on this machine what else would be a default."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import typer
+
+import unisono
+
+from ....base.config import Config
+from ....base.errors import ArgumentError
+from ....base.tuning import HostCosts, Moment, TuningResults, file, measured, save
+from ....base.units import format_bytes, format_seconds
+from ....schedule.choose import one_shot_limit, one_shot_product
+from ....schedule.simulate import trusted
+from ...machine import Files, check_load, look_at_load
+from ..shared.compiling import compile_first
+from ..shared.paint import console, plain_table
+from ..shared.progress_bar import progress
+from ..shared.this_machine import date, processor, processors
+from .timed_here import SIZES, host_costs
+from .tune_calls import Trial, measure
+
+__all__ = ["Question", "cut", "pick", "tune"]
+
+_KI, _MI = 1 << 10, 1 << 20
+
+_RANKS = 2
+"""Of all questions but that about crowds."""
+
+_TURNS = 7
+"""How many turns each alternative has."""
+
+_FOR_COSTS = 0.3
+"""Of the time, for what calls cost."""
+
+_MOST_CROWD = 16
+"""Ranks; a crowd is two for each processor."""
+
+_ENOUGH = 0.05
+"""A default gives way to what is faster by this share, on the mean of the calls tried."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which figure of a setting is best?
+
+    calls: to be timed: collective, bytes, whether on tensors in shared memory. alternatives: settings, and an algorithm
+    or None. limit: the first of two alternatives is better up to some length, which is the figure; otherwise each
+    alternative has a figure.
+    """
+
+    setting: str
+    calls: Sequence[tuple[str, int, bool]]
+    alternatives: Sequence[tuple[Mapping[str, int], str | None]]
+    limit: bool
+
+
+_FEW = [_KI << k for k in range(1, 8)]
+
+
+def _of_steps(setting: str) -> Question:
+    both: Sequence[tuple[Mapping[str, int], str | None]] = (({}, "one_shot"), ({}, "two_shot"))
+    return Question(setting, [("all_reduce", size, False) for size in _FEW], both, limit=True)
+
+
+_IN_A_CROWD = _of_steps("crowd_one_shot_bytes")
+
+
+def _questions() -> Iterator[Question]:
+    """Those to two ranks."""
+    yield _of_steps("one_shot_bytes")
+    staged = ({"zero_copy_bytes": _MI}, None), ({"zero_copy_bytes": 0}, None)
+    yield Question("zero_copy_bytes", [("all_reduce", size, True) for size in _FEW], staged, limit=True)
+    pages = ({"fetch_bytes": 64 * _MI}, None), ({"fetch_bytes": 0}, None)
+    yield Question("fetch_bytes", [("broadcast", 64 * _KI << k, False) for k in range(8)], pages, limit=True)
+    segments = [({"segment_bytes": size * _KI}, None) for size in (512, 256, 1024)]
+    crossing = [({"cross_memory_bytes": size * _KI}, None) for size in (1024, 256, 4096, 0)]
+    yield Question(
+        "cross_memory_bytes", [("all_reduce", 256 * _KI << k, False) for k in range(6)], crossing, limit=False
+    )
+    long = [(kind, size * _MI, False) for kind in ("all_reduce", "all_to_all") for size in (1, 4, 16)]
+    yield Question("segment_bytes", long, segments, limit=False)
+    rooted = [(kind, 512 * _KI << k, False) for kind in ("broadcast", "reduce") for k in range(3)]
+    one_way = [({"one_way_segment_bytes": size * _KI}, None) for size in (128, 256, 512)]
+    yield Question("one_way_segment_bytes", rooted, one_way, limit=False)
+
+
+def tune(
+    *,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Measure beside other programs, too; the figures are marked.")
+    ] = False,
+) -> None:
+    """Measure on this machine what else is a default, and keep the figures for programs that start from now on.
+
+    Then what calls cost here: each one, each round, and bytes; `unisono explain` and `simulate` make prices of it.
+
+    Other programs that run meanwhile spoil the figures, so nothing is measured where they use the processors.
+    """
+    if processors() < 2:
+        raise ArgumentError("tune needs two processors, one for each of two ranks; this process may use one only")
+    if file() is None:
+        raise ArgumentError("UNISONO_MEASURED is empty, so there is no file for figures: unset it, or name one")
+    load = look_at_load(Files())
+    busy = check_load(load, processors(), _RANKS)
+    if busy.level != "ok" and not anyway:
+        raise ArgumentError(
+            f"{busy.says}, and all programs that start later would use what is measured beside them: run tune when "
+            "they have ended, or add --anyway"
+        )
+    default, found = Config(), dict[str, int]()
+    questions, oversubscribed = list(_questions()), 2 * (os.cpu_count() or 1)
+    asked = [*questions, *([_IN_A_CROWD] if oversubscribed <= _MOST_CROWD else [])]
+    many = sum(len(question.calls) for question in asked)
+    share_s = seconds * (1 - _FOR_COSTS) / many
+    compile_first()
+    with progress("tune", many + len(SIZES)) as show:
+        done = 0
+
+        def ask(world: unisono.World, question: Question) -> Sequence[Sequence[float]]:
+            """Seconds, per call and alternative."""
+            nonlocal done
+            times = []
+            for kind, nbytes, shared in question.calls:
+                show(done, question.setting)
+                trials = [
+                    Trial(kind, nbytes, shared, {**_shape(default), **found, **figures}, algorithm)
+                    for figures, algorithm in question.alternatives
+                ]
+                ranks = world.run(measure, trials, _TURNS, share_s)
+                # Of the quietest turn, as other programs may run, too; of its slowest rank.
+                times.append([min(map(max, *of_trial)) for of_trial in zip(*ranks, strict=True)])
+                done += 1
+            return times
+
+        with unisono.world(_RANKS, timeout_s=120, config=Config(segment_bytes=_MI)) as world:
+            for question in questions:
+                found[question.setting] = _answer(question, ask(world, question), getattr(default, question.setting))
+            costs = host_costs(world, seconds * _FOR_COSTS, lambda sizes: show(done + sizes, "what calls cost"))
+        done += len(SIZES)
+        found[_IN_A_CROWD.setting] = default.crowd_one_shot_bytes
+        if _IN_A_CROWD in asked:
+            with unisono.world(oversubscribed, timeout_s=120, config=Config()) as world:
+                found[_IN_A_CROWD.setting] = _crowd_product(ask(world, _IN_A_CROWD), oversubscribed, default)
+        show(done, "")
+    today = date()
+    moment = Moment(today.split()[0], round(load.busy, 2), processors())
+    kept, wrong = trusted(costs._replace(moment=moment))
+    out = console()
+    out.print(f"{processor()}, {processors()} processors · unisono {unisono.__version__} · {today}\n")
+    if busy.level != "ok":
+        out.print(f"[bold]Measured while {busy.says}.[/]\n", soft_wrap=True)
+    table = plain_table()
+    for column in ("setting", "default", "measured", "what it is"):
+        table.add_column(column)
+    for knob in fields(Config):
+        if knob.name in found:
+            figures = (format_bytes(getattr(config, knob.name)) for config in (default, default.having(found)))
+            table.add_row(knob.name, *figures, knob.metadata["why"])
+    out.print(table)
+    out.print()
+    if kept:
+        out.print(_costs_text(kept), soft_wrap=True)
+    for each in wrong:
+        out.print(f"Not kept, as it lies on the least that is possible, which is noise: {each}.", soft_wrap=True)
+    if not kept:
+        before = measured()
+        kept = before.costs if before else None
+        rest = f"those of {kept.moment.on if kept.moment else before.on} stay" if before and kept else "there are none"
+        out.print(f"These timings do not say what calls cost; of earlier costs, {rest}.", soft_wrap=True)
+    try:
+        path = save(TuningResults(moment.on, found, kept, moment))
+    except OSError as error:
+        raise ArgumentError(f"the figures are not kept ({error}): name another file with UNISONO_MEASURED") from error
+    out.print(
+        f"\nKept in {path} for programs that start from now on. Remove the file for the defaults.", soft_wrap=True
+    )
+
+
+def _costs_text(costs: HostCosts) -> str:
+    lines = [f"A call takes {format_seconds(costs.call_s)}, each further round {format_seconds(costs.step_s)}."]
+    for rates in costs.rates:
+        own, copied, combined = (format_seconds(cost * _MI) for cost in rates[1:])
+        said = f"a rank's own vector takes {own} per MiB, what it copies from others {copied}, what it adds {combined}"
+        lines.append(f"In calls on {format_bytes(rates.nbytes)} {said}.")
+    if costs.residual is not None:
+        lines.append(f"Calls take {costs.residual:.0%} more or less than that, on the quadratic mean.")
+    return "\n".join(lines)
+
+
+def _shape(default: Config) -> dict[str, int]:
+    return {question.setting: getattr(default, question.setting) for question in _questions()}
+
+
+def _answer(question: Question, times: Sequence[Sequence[float]], default: int) -> int:
+    """The best figure of the setting. times: seconds, per call and alternative."""
+    if question.limit:
+        return cut([nbytes for _, nbytes, _ in question.calls], times, default)
+    figures = [figures[question.setting] for figures, _ in question.alternatives]
+    return pick(figures, times, default)
+
+
+def _crowd_product(times: Sequence[Sequence[float]], ranks: int, default: Config) -> int:
+    """The setting for crowds, from the times of one crowd."""
+    usual = one_shot_limit(ranks, default, oversubscribed=True)
+    near = max((size for size in _FEW if size <= usual), default=0)
+    best = cut(_FEW, times, near)
+    return default.crowd_one_shot_bytes if best == near else one_shot_product(best, ranks)
+
+
+def cut(sizes: Sequence[int], times: Sequence[Sequence[float]], default: int) -> int:
+    """Up to which size the first of two alternatives is faster; 0: at none. times: seconds, per size and alternative.
+
+    Of all limits, it is the one with which the calls are fastest on the geometric mean, so one odd time counts little.
+    """
+    gains = [math.log(second / first) for first, second in times]
+    limits = [0, *sizes]
+    scores = {limit: sum(gain for size, gain in zip(sizes, gains, strict=True) if size <= limit) for limit in limits}
+    best = max(limits, key=scores.__getitem__)
+    return best if scores[best] - scores.get(default, -math.inf) > _ENOUGH * len(sizes) else default
+
+
+def pick(figures: Sequence[int], times: Sequence[Sequence[float]], default: int) -> int:
+    """The figure with which calls are fastest on the geometric mean. times: seconds, per call and figure."""
+    scores = {figure: -sum(math.log(of_call[k]) for of_call in times) for k, figure in enumerate(figures)}
+    best = max(figures, key=scores.__getitem__)
+    return best if scores[best] - scores[default] > _ENOUGH * len(times) else default

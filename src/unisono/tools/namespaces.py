@@ -1,0 +1,167 @@
+"""Hosts in network namespaces of this machine, joined by a switch: real networks without real machines. Needs root."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..ranks.group.current import set_default
+from ..ranks.group.group import Group
+from ..ranks.group.initialize import init
+from ..ranks.launch.worlds import World
+from ..ranks.rendezvous.identity import HOST_ID
+from ..ranks.rendezvous.rendezvous import meet
+from ..ranks.rendezvous.stores import open_store
+from ..ranks.rendezvous.which_rank import Launch
+from ..ranks.rendezvous.world_group import world_group
+from ..schedule import Hosts
+
+__all__ = ["PORT", "Namespaces", "enter", "join", "why_no_namespaces"]
+
+PORT = 29500
+"""Where the ranks meet, on the first host."""
+
+_PREFIX = "unisono"
+_CLONE_NEWNET = 0x40000000
+
+
+def why_no_namespaces() -> str:
+    """Why this machine cannot have such hosts; "" if it can."""
+    if os.geteuid():
+        return "hosts in network namespaces need root"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"hosts in network namespaces need iproute2 ({tool} is not there)"
+    probe = f"{_PREFIX}-{os.getpid()}-probe"
+    try:
+        _call("ip", "netns", "add", probe)
+        _call("ip", "netns", "del", probe)
+    except subprocess.CalledProcessError as error:
+        return f"this system makes no network namespace: {error.stderr.strip()}"
+    return ""
+
+
+class Namespaces:
+    """As many hosts as the map has, host k at 10.77.0.(k+1); to be closed. They reach each other through a switch.
+
+    names: of the hosts' namespaces. switch: that of the switch; host k's cable is its link `p{k}`.
+    """
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.hosts, self._limit = hosts, ""
+        prefix = f"{_PREFIX}-{os.getpid()}"
+        self.switch = f"{prefix}-switch"
+        self.names = [f"{prefix}-{number}" for number in range(len(hosts.members))]
+        self._remove()
+        _remove_leftovers()
+        try:
+            self._build()
+        except BaseException:
+            self._remove()
+            raise
+
+    def _build(self) -> None:
+        switch = self.switch
+        _call("ip", "netns", "add", switch)
+        _call("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
+        _call("ip", "-n", switch, "link", "set", "br0", "up")
+        for number, name in enumerate(self.names):
+            _call("ip", "netns", "add", name)
+            _call("ip", "-n", name, "link", "set", "lo", "up")
+            ends = ("type", "veth", "peer", "name", "eth0", "netns", name)
+            _call("ip", "-n", switch, "link", "add", f"p{number}", *ends)
+            _call("ip", "-n", switch, "link", "set", f"p{number}", "master", "br0", "up")
+            _call("ip", "-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+            _call("ip", "-n", name, "link", "set", "eth0", "up")
+
+    @staticmethod
+    def address(host: int) -> str:
+        """A host's address."""
+        return f"10.77.0.{host + 1}"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those of all hosts."""
+        return tuple(map(self.address, range(len(self.names))))
+
+    def rate(self, rate: str) -> None:
+        """Limit every link, both ways, such as to `1gbit`; `none`: no limit. Ranks that are started later are told."""
+        self._limit = "" if rate == "none" else rate
+        for number, name in enumerate(self.names):
+            for space, link in ((name, "eth0"), (self.switch, f"p{number}")):
+                with suppress(subprocess.CalledProcessError):  # it has none
+                    _call("tc", "-n", space, "qdisc", "del", "dev", link, "root")
+                if rate != "none":
+                    limit = ("rate", rate, "burst", "256k", "latency", "20ms")
+                    _call("tc", "-n", space, "qdisc", "add", "dev", link, "root", "tbf", *limit)
+
+    def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 100.0) -> list[Any]:
+        """Call function(*args) on every rank, in a process on its host; the default group is that of all of them."""
+
+        def rank() -> Any:
+            mine = init().rank
+            host = self.hosts.host_of(mine)
+            enter(self.names[host])
+            os.environ[HOST_ID] = f"{host}"  # they are meant to be apart
+            if self._limit:
+                os.environ.setdefault("UNISONO_LINK", self._limit)
+            group, store = join(mine, self.hosts, PORT, timeout_s)
+            try:
+                return function(*args)
+            finally:
+                group.finish()
+                store.add("over", 1)
+                while (
+                    mine == 0 and store.add("over", 0) < group.size
+                ):  # it is the store's server, as long as the world lets its ranks run
+                    os.sched_yield()
+                group.close()
+
+        with World(self.hosts.ranks, timeout_s=timeout_s) as world:
+            return world.run(rank)
+
+    def close(self) -> None:
+        """Remove the hosts."""
+        self._remove()
+
+    def _remove(self) -> None:
+        for name in (*self.names, self.switch):
+            if Path("/run/netns", name).exists():
+                _call("ip", "netns", "del", name)
+
+
+def enter(name: str) -> None:
+    """Move this thread, and those that it will start, to another namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/run/netns", name).open() as space:
+        if libc.setns(space.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns {name}")
+
+
+def join(rank: int, hosts: Hosts, port: int, timeout_s: float = 100.0) -> tuple[Group, Any]:
+    """The group of all ranks of these hosts, which becomes the default one, and the store at which they have met."""
+    launch = Launch(rank, hosts.ranks, "environment", "", Namespaces.address(hosts.host_of(0)), port)
+    store = open_store(launch, timeout_s)
+    group = world_group(meet(rank, launch.size, store, timeout_s), rank)
+    set_default(group)
+    return group, store
+
+
+def _remove_leftovers() -> None:
+    """Remove hosts of processes that were killed."""
+    for path in Path("/run/netns").glob(f"{_PREFIX}-*-*"):
+        owner = path.name.split("-")[1]
+        if owner.isdecimal() and not Path("/proc", owner).exists():
+            with suppress(subprocess.CalledProcessError):  # another process was faster
+                _call("ip", "netns", "del", path.name)
+
+
+def _call(*words: str) -> str:
+    """Run a program that must end well; what it says."""
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout

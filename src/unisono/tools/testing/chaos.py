@@ -1,0 +1,149 @@
+"""`chaos`: let one rank fail at a chosen place of a chosen call, in tests of programs that are to survive it.
+
+The kernel runs as ever. To stop a rank within a call, it is given a copy of its program that stops at a row; when it
+comes back from there, the fault happens, and it goes on with the program itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+from ...base.errors import ArgumentError, MismatchError
+from ...base.records import CallRecord
+from ...engine.compile.plan import Plan
+from ...engine.compile.program import WAITING, StateWord
+from ...ranks.group.group import Group
+from ...ranks.group.initialize import group_or_default
+from .stop_at_row import stop_at_row
+
+__all__ = ["FAULTS", "chaos"]
+
+_BRIEF_NS = 1000
+
+FAULTS = ("kill", "exit", "stop", "hold", "delay", "refuse", "mismatch")
+"""What can happen to a rank; see `chaos`."""
+
+
+@contextlib.contextmanager
+def chaos(
+    *,
+    at: tuple[str, int] | tuple[str, int, str, int],
+    kill: int | None = None,
+    exit: int | None = None,  # noqa: A002  the name of what happens
+    stop: int | None = None,
+    hold: int | None = None,
+    delay: int | None = None,
+    refuse: int | None = None,
+    mismatch: int | None = None,
+    duration_s: float = 1.0,
+    group: Group | None = None,
+) -> Iterator[None]:
+    """Within the block, let a rank fail once, in a call of the group (None: the default group).
+
+        with chaos(kill=2, at=("all_reduce", 17, "row", 3)):
+            train()
+
+    Every rank enters the block; the others do nothing there. at: in its 17th all_reduce of the block, counted from 1,
+    before row 3 of its program, counted from 0; without a row, before the call. In a call of several segments the row
+    is that of the first one.
+
+    The rank, by number, that shall
+    kill: be killed by SIGKILL; exit: end by os._exit; stop: be stopped by SIGSTOP, and go on after duration_s;
+    hold: compute for so long without ever giving other threads of its process a turn; delay: sleep for so long;
+    refuse: raise ArgumentError instead of making the call; mismatch: make another call than the others. The last two
+    happen before a call, never at a row.
+
+    Raises ArgumentError for a fault, a collective or a row that there is not.
+    """
+    named = {"kill": kill, "exit": exit, "stop": stop, "hold": hold, "delay": delay, "refuse": refuse,
+             "mismatch": mismatch}  # fmt: skip
+    chosen = [(name, rank) for name, rank in named.items() if rank is not None]
+    if len(chosen) != 1:
+        raise ArgumentError(f"chaos: name one of {', '.join(FAULTS)} with a rank, not {len(chosen)}")
+    (fault, rank), group = chosen[0], group_or_default(group)
+    if not 0 <= rank < group.size:
+        raise ArgumentError(f"{fault}={rank}: group {group.name!r} has {group.size} ranks")
+    row = at[3] if len(at) == 4 else None
+    if len(at) not in (2, 4) or (len(at) == 4 and at[2] != "row"):
+        raise ArgumentError(f'at={at}: give a collective and a number, such as ("all_reduce", 1), or "row" and another')
+    if row is not None and fault in ("refuse", "mismatch"):
+        raise ArgumentError(f"at={at}: {fault} happens before a call, not at a row")
+    if group.rank != rank:
+        yield
+        return
+    injector = _Injector(group, fault, (at[0], at[1], row), duration_s)
+    try:
+        group.run = injector.run
+        yield
+    finally:
+        if group.run == injector.run:  # the group has not been broken meanwhile
+            group.run = injector.original
+
+
+class _Injector:
+    """Stands before the kernel on the rank that shall fail."""
+
+    def __init__(self, group: Group, fault: str, at: tuple[str, int, int | None], duration_s: float) -> None:
+        self.group, self.fault, self.duration_s = group, fault, duration_s
+        self.collective, self.turn, self.row = at
+        self.original: Callable[..., int] = group.run
+        self._calls, self._latest, self._over = 0, 0, False
+
+    def run(self, address: int, inp: int, out: int, state: int) -> int:
+        """Run the plan at this address, as the kernel does."""
+        group = self.group
+        plan = next((plan for plan in group.plans.values() if plan.address == address), None)
+        if self._over or plan is None or plan.record.collective != self.collective:
+            return self.original(address, inp, out, state)
+        if group.host.call_number != self._latest:
+            self._latest = group.host.call_number
+            self._calls += 1
+        if self._calls != self.turn:
+            return self.original(address, inp, out, state)
+        if self.row is not None:
+            status = self._run_to(plan, self.row, inp, out, state)
+            if status != WAITING | group.rank << 8 or group.words[StateWord.PC] != self.row:
+                return status  # it waits for somebody else, and will come again
+        self._over = True
+        self._fail(plan)
+        return self.original(address, inp, out, state)
+
+    def _run_to(self, plan: Plan, row: int, inp: int, out: int, state: int) -> int:
+        stopping, usual = stop_at_row(plan, self.group.rank, row), self.group.words[StateWord.LOOK_UP_NS]
+        self.group.words[StateWord.LOOK_UP_NS] = min(usual, _BRIEF_NS)
+        try:
+            return self.original(stopping.address, inp, out, state)
+        finally:
+            self.group.words[StateWord.LOOK_UP_NS] = usual
+
+    def _fail(self, plan: Plan) -> None:
+        if self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.fault == "exit":
+            os._exit(3)
+        elif self.fault == "stop":
+            subprocess.Popen(["sh", "-c", f"sleep {self.duration_s}; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self.fault == "hold":
+            ctypes.PyDLL(None).usleep(ctypes.c_uint(int(self.duration_s * 1e6)))
+        elif self.fault == "delay":
+            time.sleep(self.duration_s)
+        else:
+            self._make_another_call(plan.record)
+
+    def _make_another_call(self, record: CallRecord) -> None:
+        group, host = self.group, self.group.host
+        why = "chaos refuses this call" if self.fault == "refuse" else ""
+        other = record._replace(refused=why, words="" if why else "chaos", where="chaos")
+        host.arena.board(group.rank).set_call(number := host.call_number, other)
+        host.refuse_call()
+        if why:
+            raise ArgumentError(why)
+        calls = {rank: other if rank == group.rank else record for rank in range(group.size)}
+        raise MismatchError(number, calls, [group.rank], group.world_ranks if group.parent else ())

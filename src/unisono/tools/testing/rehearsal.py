@@ -1,0 +1,177 @@
+"""`rehearse`: all ranks of a call in one process, in turn, one of which dies or is late at a row of its program.
+
+The kernel is the one that runs calls; what it waits for here is that another rank has had its turn. So every fault at
+every row can be tried, in a millisecond each, and it happens in the same way each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...base.config import Config
+from ...base.errors import AlgorithmError, ArgumentError
+from ...base.records import CallRecord, Departure, DepartureKind, GivenUp
+from ...engine.compile.plan import Blocks, Plan
+from ...engine.compile.program import DONE, Lowering, StateWord
+from ...engine.host import Host
+from ...engine.memory.arena import Arena
+from ...ranks.failures.verdict import Gone, PeerView, Situation, judge
+from ...schedule import Schedule
+from ...schedule.contract import contract
+from .stop_at_row import stop_at_row
+
+__all__ = ["rehearse", "rows_of"]
+
+_ELEMENTS = 16
+"""Of a chunk: a cache line pair of int64, so that chunks are as long as in the table."""
+_TURNS = 3
+"""So many turns of all ranks in which nothing moves, and nothing ever will."""
+_CONFIG = Config(look_up_s=1e-6, spins=0, heap_bytes=1 << 22, segment_bytes=1 << 16)
+_DIED = Departure(DepartureKind.DIED, "died")
+
+
+def rows_of(schedule: Schedule, rank: int, lowering: Lowering = Lowering()) -> int:  # noqa: B008  it is immutable
+    """The number of rows of a rank's program."""
+    with closing(_Rehearsal(schedule, lowering)) as rehearsal:
+        return len(rehearsal.plans[rank].kept[0])
+
+
+def rehearse(
+    schedule: Schedule,
+    lowering: Lowering = Lowering(),  # noqa: B008  it is immutable
+    *,
+    kill: int | None = None,
+    delay: int | None = None,
+    row: int = 0,
+) -> list[str]:
+    """Make one call of a table in this process, and let a rank fail before a row of its program.
+
+    kill: this rank dies there. delay: this rank goes on when all others have come as far as they can. lowering: not
+    across processes (`cross_memory`), as there is one.
+
+    Returns how it ends on each rank: "done", with the right result; "died"; or "told", as the rank learns that `kill`
+    has died. Raises AlgorithmError if a rank ends with a wrong result, or would wait for ever; ArgumentError for a rank
+    or a row that there is not.
+    """
+    if (kill is None) == (delay is None):
+        raise ArgumentError("rehearse: name a rank by kill= or by delay=")
+    victim = kill if kill is not None else delay
+    if victim is None or not 0 <= victim < schedule.ranks:
+        raise ArgumentError(f"rank {victim}: {schedule.name} has {schedule.ranks} ranks")
+    with closing(_Rehearsal(schedule, lowering)) as rehearsal:
+        return rehearsal.run(victim, row, dies=kill is not None)
+
+
+class _Rehearsal:
+    def __init__(self, schedule: Schedule, lowering: Lowering) -> None:
+        self._schedule = schedule
+        self._arena = Arena.create(schedule.ranks, _CONFIG)
+        ranks = range(schedule.ranks)
+        self._hosts = [Host(self._arena, rank, _CONFIG) for rank in ranks]
+        held, is_barrier = contract(schedule), schedule.collective == "barrier"
+        values = _who_came if is_barrier else _sums
+        self._inputs, self._expected = (
+            [values([slots[slot] for slot in sorted(slots) if slot[0] == rank]) for rank in ranks]
+            for slots in (held.before, held.after)
+        )
+        length = max(map(len, [*self._inputs, *self._expected])) // held.blocks
+        self._outputs: list[npt.NDArray[np.int64]] = []
+        self._given: list[npt.NDArray[np.int64]] = []
+        for rank, host in enumerate(self._hosts):
+            given, wanted = self._inputs[rank], self._expected[rank]
+            size = max(len(given), len(wanted), 1)
+            room = host.heap.flat(2 * size, torch.int64).numpy() if lowering.zero_copy else np.zeros(2 * size, np.int64)
+            room[:] = -1
+            room[: len(given)] = given
+            self._given.append(room[: len(given)])
+            self._outputs.append(room[: len(wanted)] if lowering.in_place else room[size : size + len(wanted)])
+        record, blocks = CallRecord(schedule.collective), Blocks(length, 8)
+        op = "bor" if is_barrier else "sum"
+        self.plans: list[Plan] = [host.plan(schedule, lowering, record, "int64", blocks, op) for host in self._hosts]
+
+    def close(self) -> None:
+        """Release the shared memory."""
+        self._arena.close()
+
+    def run(self, victim: int, row: int, *, dies: bool) -> list[str]:
+        """Let a rank stop before a row, die or go on; how it ends on each rank."""
+        ends, stopping = [""] * len(self._hosts), stop_at_row(self.plans[victim], victim, row)
+        self._go_on(ends, {victim: stopping})
+        if dies:
+            ends[victim] = "died"
+            self._tell(ends, victim)
+        else:
+            self._go_on(ends, {})
+        for rank, end in enumerate(ends):
+            if end == "done" and not np.array_equal(self._outputs[rank], self._expected[rank]):
+                raise AlgorithmError(f"{self._schedule.name}: rank {rank} ends with a wrong result")
+            if not end:
+                raise AlgorithmError(f"{self._schedule.name}: rank {rank} would wait for ever")
+        return ends
+
+    def _go_on(self, ends: list[str], instead: Mapping[int, Plan]) -> None:
+        """Let all ranks run in turn until nothing moves any more. instead: other plans than these ranks have."""
+        still = 0
+        while still < _TURNS:
+            still += 1
+            for rank, host in enumerate(self._hosts):
+                if ends[rank]:
+                    continue
+                before = self._place(host)
+                status = self._turn(rank, instead.get(rank, self.plans[rank]))
+                if status == DONE:
+                    ends[rank] = "done"
+                if status == DONE or self._place(host) != before:
+                    still = 0
+
+    def _tell(self, ends: list[str], dead: int) -> None:
+        """Let those who wait look at the others, as `watch` does, until nobody learns anything any more."""
+        learns = True
+        while learns:
+            learns = False
+            for rank, host in enumerate(self._hosts):
+                if ends[rank] or not isinstance(verdict := self._judge(rank, dead), Gone) or verdict.rank != dead:
+                    continue
+                ends[rank], learns = "told", True
+                self._arena.board(rank).set_gave_up(GivenUp(host.call_number, False, frozenset({dead}), "died"))
+                host.sign_off(tag=self.plans[rank].tag)
+
+    def _judge(self, rank: int, dead: int) -> Any:
+        host, plan = self._hosts[rank], self.plans[rank]
+        status, number = self._turn(rank, plan), host.call_number
+        me = Situation(number, plan.signature, status >> 8 & 0xFFFF, host.at_gate(plan.gate_row), overdue=False)
+        peers = [
+            PeerView(
+                other, host.entered(other), host.signature(other, number), _DIED if other == dead else None,
+                self._arena.board(other).gave_up,
+            )
+            for other in range(len(self._hosts))
+            if other != rank
+        ]  # fmt: skip
+        return judge(me, peers)
+
+    def _place(self, host: Host) -> tuple[int, int, int]:
+        return host.words[StateWord.SEGMENT], host.words[StateWord.PC], host.words[StateWord.OFFSET]
+
+    def _turn(self, rank: int, plan: Plan) -> int:
+        given, output = (
+            vector.ctypes.data if len(vector) else 0 for vector in (self._given[rank], self._outputs[rank])
+        )
+        return self._hosts[rank].run(plan.address, given, output, self._hosts[rank].state)
+
+
+def _sums(held: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
+    """Sums of what ranks give for chunks: rank r gives 2^r times a number that no other element has."""
+    parts = [ranks * ((1 + chunk) * 1000 + np.arange(_ELEMENTS)) for chunk, ranks in held]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _who_came(held: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
+    """The ranks that have come to a barrier, as bits; each may be told of several times."""
+    return np.repeat(np.array([ranks for _, ranks in held], np.int64), _ELEMENTS)

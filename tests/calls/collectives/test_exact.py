@@ -1,0 +1,274 @@
+"""Real processes, each with data of its own: every collective, algorithm, form, size, dtype and op, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import unisono
+from tests.support.collectives_driver import (
+    COLLECTIVES,
+    DTYPES,
+    OPS,
+    OTHER_DTYPES,
+    REDUCING,
+    Case,
+    algorithms,
+    call,
+    forms,
+    roots,
+)
+from unisono.base.config import Config
+from unisono.schedule import ADD, COPY, Y, send
+
+Worlds = Callable[[int], unisono.World]
+SIZES = (1, 2, 3, 4, 5, 7)
+
+
+def every_algorithm(collective: str, counts: list[int]) -> int:
+    calls = 0
+    for name in [None, *algorithms(collective)]:
+        for shared in (False, True):
+            for k, form in enumerate(forms(collective)):
+                for root in roots(collective):
+                    for count in counts:
+                        call(
+                            Case(
+                                collective, count, algorithm=name, shared=shared, root=root, seed=calls % 7 + k, **form
+                            )
+                        )
+                        calls += 1
+    return calls
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("ranks", SIZES)
+def test_every_algorithm_and_form(worlds: Worlds, ranks: int, collective: str) -> None:
+    calls = worlds(ranks).run(every_algorithm, collective, [0, 1, 7, 1000])
+    assert min(calls) == max(calls) >= 8
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_every_algorithm_on_large_tensors(worlds: Worlds, ranks: int, collective: str) -> None:
+    def large() -> None:
+        for name in [None, *algorithms(collective)]:
+            for shared in (False, True):
+                call(Case(collective, 100_003, algorithm=name, shared=shared, root=ranks - 1))
+
+    worlds(ranks).run(large)
+
+
+def test_every_algorithm_in_many_small_segments() -> None:
+    def segmented() -> None:
+        for collective in COLLECTIVES:
+            for name in [None, *algorithms(collective)]:
+                for count, seed in ((30_011, 1), (9_001, 2), (30_011, 3)):
+                    call(Case(collective, count, algorithm=name, root=1, seed=seed))
+
+    with unisono.World(3, timeout_s=60, config=Config(segment_bytes=16 << 10)) as world:
+        world.run(segmented)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_several_mebibytes(worlds: Worlds, collective: str) -> None:
+    def huge() -> None:
+        for shared in (False, True):
+            call(Case(collective, 1_000_003, torch.float32, shared=shared, root=1))
+            call(Case(collective, 500_003, torch.float64, shared=shared, root=0, seed=1))
+
+    worlds(2).run(huge)
+
+
+@pytest.mark.parametrize("collective", REDUCING)
+@pytest.mark.parametrize("ranks", SIZES)
+def test_every_dtype_and_op(worlds: Worlds, ranks: int, collective: str) -> None:
+    def each() -> None:
+        for dtype in DTYPES:
+            for op in OPS:
+                for count in (1, 7, 1000, 5003):
+                    for shared in (False, True):
+                        call(Case(collective, count, dtype, op, root=ranks - 1, shared=shared, seed=count % 5))
+
+    worlds(ranks).run(each)
+
+
+@pytest.mark.parametrize("op", ["avg", "product", "min", "max"])
+def test_every_op_with_every_algorithm(worlds: Worlds, op: str) -> None:
+    def each() -> None:
+        for collective in REDUCING:
+            for name in algorithms(collective):
+                for dtype in (torch.float32, torch.bfloat16) if op == "avg" else (torch.float16, torch.int64):
+                    call(Case(collective, 501, dtype, op, root=1, algorithm=name))
+
+    worlds(4).run(each)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_data_of_any_dtype_can_be_moved(worlds: Worlds, ranks: int) -> None:
+    def each() -> None:
+        for collective in set(COLLECTIVES) - set(REDUCING):
+            for dtype in (*DTYPES, *OTHER_DTYPES):
+                for count in (1, 7, 1000):
+                    for shared in (False, True):
+                        call(Case(collective, count, dtype, root=1, shared=shared))
+
+    worlds(ranks).run(each)
+
+
+@pytest.mark.parametrize("layout", ["offset", "strided", "transposed"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_views_of_larger_tensors(worlds: Worlds, ranks: int, layout: str) -> None:
+    def each() -> None:
+        for collective in COLLECTIVES:
+            for lists in (False, True):
+                for shared in (False, True):
+                    for dtype in (torch.float32, torch.uint8, torch.bfloat16):
+                        for count in (0, 1, 8, 10, 1002, 20_006):
+                            call(
+                                Case(
+                                    collective, count, dtype, lists=lists, shared=shared, layout=layout, root=ranks - 1
+                                )
+                            )
+
+    worlds(ranks).run(each)
+
+
+def test_repeated_calls_take_other_tensors_of_the_same_size(worlds: Worlds) -> None:
+    """The plan of a call is kept for the next one; the tensors' addresses, contents and layouts must not be."""
+
+    def each() -> None:
+        for collective in COLLECTIVES:
+            for seed in range(12):
+                for layout in ("plain", "offset", "strided"):
+                    call(Case(collective, 3000, seed=seed, layout=layout, shared=seed % 3 == 0, root=seed % 3))
+
+    worlds(3).run(each)
+
+
+def from_function(collective: str) -> None:
+    def everybody_to_everybody(r, p):  # type: ignore[no-untyped-def]
+        yield [send(q, r, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
+
+    def round_and_round(r, p):  # type: ignore[no-untyped-def]
+        for k in range(p - 1):
+            yield send(r, (r + 1) % p, (r - k) % p)
+
+    def one_after_the_other(r, p, root):  # type: ignore[no-untyped-def]
+        for k in range(1, p):
+            yield send(root, (root + k) % p, 0, n=p)
+
+    functions = {
+        "all_reduce": unisono.algorithm("all_reduce", chunks=1, result=Y)(everybody_to_everybody),
+        "all_gather": round_and_round,
+        "broadcast": one_after_the_other,
+    }
+    for count in (0, 7, 5003):
+        for shared in (False, True):
+            for seed in (1, 2):
+                call(Case(collective, count, algorithm=functions[collective], shared=shared, seed=seed))
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast"])
+def test_an_algorithm_of_ones_own(worlds: Worlds, collective: str) -> None:
+    worlds(3).run(from_function, collective)
+
+
+def test_barrier_holds_everybody_until_the_last_has_come(worlds: Worlds) -> None:
+    def staggered() -> bool:
+        group = unisono.init()
+        arrived = group.empty(1, dtype=torch.int64).zero_()
+        everybody = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
+        for k, name in enumerate([None, *algorithms("barrier")] * 5, start=1):
+            arrived.fill_(k)
+            for _ in range(group.rank * 1000):  # the higher the rank, the later it comes
+                pass
+            unisono.barrier(algorithm=name)
+            unisono.all_gather(everybody, arrived)
+            assert all(int(one) == k for one in everybody)
+        return True
+
+    assert worlds(4).run(staggered) == [True] * 4
+
+
+def test_ops_by_their_torch_names(worlds: Worlds) -> None:
+    def named() -> list[float]:
+        import torch.distributed as dist
+
+        got = []
+        for op in (
+            dist.ReduceOp.SUM,
+            dist.ReduceOp.AVG,
+            dist.ReduceOp.PRODUCT,
+            dist.ReduceOp.MIN,
+            unisono.ReduceOp.MAX,
+        ):
+            for _ in range(2):
+                tensor = torch.tensor([unisono.init().rank + 2.0])
+                unisono.all_reduce(tensor, op)
+            got.append(tensor.item())
+        return got
+
+    assert worlds(3).run(named) == [[9.0, 3.0, 24.0, 2.0, 4.0]] * 3
+
+
+def test_shapes_may_differ_where_counts_do_not(worlds: Worlds) -> None:
+    def reshaped() -> list[float]:
+        group = unisono.init()
+        shape = [(6,), (2, 3), (1, 6, 1)][group.rank]
+        first = torch.full(shape, float(group.rank))
+        unisono.all_reduce(first)
+        second = torch.full(shape[::-1], float(group.rank))
+        unisono.all_reduce(second)
+        stacked = torch.empty(3, *shape)
+        unisono.all_gather_single(stacked, torch.full(shape, float(group.rank)))
+        return [*first.flatten().tolist(), *second.flatten().tolist(), *stacked.flatten().tolist()]
+
+    want = [3.0] * 12 + [0.0] * 6 + [1.0] * 6 + [2.0] * 6
+    assert worlds(3).run(reshaped) == [want] * 3
+
+
+def test_conjugate_negative_and_expanded_views_are_read_as_what_they_mean(worlds: Worlds) -> None:
+    def views() -> None:
+        rank = unisono.init().rank
+        number = torch.tensor([1 + 2j, 3 - 4j]) * (rank + 1)
+        unisono.broadcast(number.clone(), 0)  # a plan to be found again
+        unisono.all_gather_single(torch.zeros(4, dtype=torch.complex64), number)
+        for _ in range(2):
+            tensor = number.conj() if rank == 0 else torch.zeros(2, dtype=torch.complex64)
+            unisono.broadcast(tensor, 0)
+            assert tensor.tolist() == [1 - 2j, 3 + 4j]
+            tensor = number[:1].conj().imag if rank == 0 else torch.zeros(1)
+            unisono.broadcast(tensor, 0)
+            assert tensor.tolist() == [-2.0]
+            tensor = torch.tensor([5.0]).expand(4) if rank == 0 else torch.zeros(4)
+            unisono.broadcast(tensor, 0)
+            assert tensor.tolist() == [5.0] * 4
+            gathered = torch.zeros(2 * unisono.init().size, dtype=torch.complex64)
+            unisono.all_gather_single(gathered, number.conj())
+            assert gathered[2:4].tolist() == [2 - 4j, 6 + 8j]
+
+    worlds(2).run(views)
+
+
+def test_tensors_moved_to_shared_memory_stay_what_they_are(worlds: Worlds) -> None:
+    def moved() -> None:
+        group = unisono.init()
+        layer = torch.nn.Linear(100, 50)
+        with torch.no_grad():
+            layer.weight.fill_(group.rank + 1.0)
+        weight = unisono.share_(layer.weight)
+        assert weight is layer.weight
+        assert weight.requires_grad
+        assert weight.is_leaf
+        assert group.heap_first <= weight.data_ptr() < group.heap_end
+        assert (weight == group.rank + 1).all()
+        unisono.all_reduce(layer.weight, "avg")
+        assert (weight == 2).all()
+        whole = unisono.empty(3, 7, dtype=torch.int64)
+        assert (whole.shape, whole.dtype) == ((3, 7), torch.int64)
+        assert unisono.empty((2, 5)).shape == (2, 5)
+
+    worlds(3).run(moved)

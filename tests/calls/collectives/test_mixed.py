@@ -1,0 +1,165 @@
+"""Tensors in shared memory on some ranks and private on others: the call runs staged, in step on all ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+
+Worlds = Callable[[int], Any]
+Make = Callable[..., torch.Tensor]
+COUNT = 6000
+
+
+def values(rank: int, count: int) -> torch.Tensor:
+    return (torch.arange(count) * (rank + 3) % 251).float()
+
+
+def total(count: int) -> torch.Tensor:
+    return torch.stack([values(rank, count) for rank in range(unisono.get_world_size())]).sum(0)
+
+
+def all_reduce(make: Make, **how: Any) -> Any:
+    tensor = make(COUNT).copy_(values(unisono.get_rank(), COUNT))
+    work = unisono.all_reduce(tensor, **how)
+    return work, lambda: torch.equal(tensor, total(COUNT))
+
+
+def broadcast(make: Make, **how: Any) -> Any:
+    tensor = make(COUNT).copy_(values(unisono.get_rank(), COUNT))
+    return unisono.broadcast(tensor, 1, **how), lambda: torch.equal(tensor, values(1, COUNT))
+
+
+def all_gather(make: Make, **how: Any) -> Any:
+    size = unisono.get_world_size()
+    output, source = make(size * COUNT), make(COUNT).copy_(values(unisono.get_rank(), COUNT))
+    work = unisono.all_gather_single(output, source, **how)
+    return work, lambda: torch.equal(output, torch.cat([values(rank, COUNT) for rank in range(size)]))
+
+
+def reduce_scatter(make: Make, **how: Any) -> Any:
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    output, source = make(COUNT), make(size * COUNT).copy_(values(rank, size * COUNT))
+    work = unisono.reduce_scatter_single(output, source, **how)
+    return work, lambda: torch.equal(output, total(size * COUNT).view(size, -1)[rank])
+
+
+def all_to_all(make: Make, **how: Any) -> Any:
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    output, source = make(size * COUNT), make(size * COUNT).copy_(values(rank, size * COUNT))
+    work = unisono.all_to_all_single(output, source, **how)
+    blocks = [values(peer, size * COUNT).view(size, -1)[rank] for peer in range(size)]
+    return work, lambda: torch.equal(output, torch.cat(blocks))
+
+
+CALLS = [all_reduce, broadcast, all_gather, reduce_scatter, all_to_all]
+
+
+def often(call: Callable[..., Any], odd: int, times: int, **how: Any) -> int:
+    """Make the call again and again, in shared memory on the odd rank; return how many calls the group has made."""
+    group = unisono.init()
+    before = group.host.call_number
+    for _ in range(times):
+        work, right = call(unisono.empty if group.rank == odd else torch.empty, **how)
+        if work is not None:
+            work.wait()
+        assert right()
+    return group.host.call_number - before
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("how", [{}, {"async_op": True}, {"algorithm": None, "timeout_s": 30}], ids=str)
+@pytest.mark.parametrize(("ranks", "odd"), [(2, 1), (3, 0)])
+def test_right_values_and_few_disagreements(
+    worlds: Worlds, ranks: int, odd: int, how: dict[str, Any], call: Callable[..., Any]
+) -> None:
+    """One disagreement, then sixteen calls without; after the next, thirty-two."""
+
+    def work() -> list[int]:
+        unisono.init().mixed.clear()
+        counts = [often(call, odd, times, **how) for times in (1, 16, 30)]
+        unisono.barrier()
+        return counts
+
+    assert worlds(ranks).run(work) == [[2, 17, 30]] * ranks
+
+
+def test_once_all_ranks_share_again_nothing_is_staged(worlds: Worlds) -> None:
+    def work() -> list[list[str]]:
+        group, seen = unisono.init(), []
+        group.mixed.clear()
+        for _ in range(2):
+            often(all_reduce, 0, 16)
+            for _ in range(3):
+                _, right = all_reduce(unisono.empty)
+                assert right()
+            seen.append([str(plan.record.lowering) for key, plan in group.shortcuts.items() if key[2] == COUNT])
+        return seen
+
+    assert worlds(2).run(work) == [[["zero copy, in place"], []]] * 2
+
+
+def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Worlds) -> None:
+    """Calls planned before an earlier one was found to be mixed run staged, too, or are made again."""
+
+    def work() -> int:
+        unisono.init().mixed.clear()
+        make = unisono.empty if unisono.get_rank() else torch.empty
+        calls = [call(make, async_op=True) for _ in range(4) for call in CALLS]
+        calls += [call(make) for call in CALLS]
+        for pending, _ in calls:
+            if pending is not None:
+                pending.wait()
+        assert all(right() for _, right in calls)
+        return unisono.init().host.call_number
+
+    numbers = worlds(3).run(work)
+    assert numbers == numbers[:1] * 3
+
+
+def test_a_list_on_one_rank_and_one_tensor_on_another(worlds: Worlds) -> None:
+    def work() -> None:
+        rank, size = unisono.get_rank(), unisono.get_world_size()
+        for _ in range(3):
+            output, source = unisono.empty(COUNT), unisono.empty(size * COUNT).copy_(values(rank, size * COUNT))
+            if rank:
+                unisono.reduce_scatter(output, list(source.view(size, -1)))
+            else:
+                unisono.reduce_scatter_single(output, source)
+            assert torch.equal(output, total(size * COUNT).view(size, -1)[rank])
+
+    worlds(2).run(work)
+
+
+def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds) -> None:
+    def work() -> bool:
+        attend = import_module("unisono.ranks.failures.attend")
+        usual, attend._COLLECT_S, look = attend._COLLECT_S, 0.3, attend.Watch.look
+
+        def slow_look(watch: Any, *more: Any) -> None:
+            if not watch.told:
+                time.sleep(0.1)  # the others see that it has come before it has told of its call
+            look(watch, *more)
+
+        try:
+            group = unisono.new_group(range(3))
+            if group.rank == 2:
+                attend.Watch.look = slow_look
+                boards, number = [group.host.arena.board(rank) for rank in (0, 1)], group.host.call_number
+                while not all(board.call(number) for board in boards):  # they know that they disagree
+                    time.sleep(0)
+                told = time.monotonic()
+                while time.monotonic() < told + 0.5:  # longer than they wait for calls that cannot be cured
+                    time.sleep(0)
+            _, right = all_reduce(unisono.empty if group.rank == 0 else torch.empty, group=group)
+            return bool(right())
+        finally:
+            attend._COLLECT_S, attend.Watch.look = usual, look
+
+    assert all(worlds(3).run(work))

@@ -1,0 +1,202 @@
+"""Blocks of several sizes, given and not given, in every collective that moves blocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from unisono.schedule.algorithms import CATALOGUE
+
+Worlds = Callable[[int], Any]
+SIZES = (1, 2, 3, 5)
+
+
+def block(source: int, dest: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """What one rank gives another: different for every pair, and in every place."""
+    return ((torch.arange(count) * 3 + source * 17 + dest * 5) % 101).to(dtype)
+
+
+def counts(ranks: int, seed: int, most: int = 9) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(most) for _ in range(ranks)]
+
+
+def equal(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> None:
+    assert len(got) == len(want)
+    for k, (x, y) in enumerate(zip(got, want, strict=True)):
+        assert x.dtype == y.dtype, k
+        assert torch.equal(x.flatten(), y.flatten()), (k, x, y)
+
+
+def empties(sizes: Sequence[int]) -> list[torch.Tensor]:
+    return [torch.full((n,), -1.0) for n in sizes]
+
+
+def one_of_each(seed: int, given: bool, most: int = 9, algorithm: dict[str, str] | None = None, **options: Any) -> None:
+    """Every collective with blocks of random sizes, against what is obvious."""
+    me, p, named = unisono.get_rank(), unisono.get_world_size(), algorithm or {}
+
+    def do(name: str, *arguments: Any) -> Any:
+        made = getattr(unisono, name)(*arguments, algorithm=named.get(name), **options)
+        return made.result() if options.get("async_op") else made
+
+    sizes, root = counts(p, seed, most), seed % p
+    out = empties(sizes)
+    made = do("all_gather", out if given else None, block(me, 0, sizes[me]))
+    equal(out if given else made, [block(q, 0, sizes[q]) for q in range(p)])
+
+    out = empties(sizes)
+    made = do("gather", block(me, 1, sizes[me]), out if given and me == root else None, root)
+    if me == root:
+        equal(out if given else made, [block(q, 1, sizes[q]) for q in range(p)])
+
+    mine = torch.full((sizes[me],), -1.0)
+    blocks = [block(root, q, sizes[q]) for q in range(p)] if me == root else None
+    made = do("scatter", mine if given else None, blocks, root)
+    equal([mine if given else made], [block(root, me, sizes[me])])
+
+    mine = torch.full((sizes[me],), -1.0)
+    made = do("reduce_scatter", mine if given else None, [block(me, q, sizes[q]) for q in range(p)])
+    equal([mine if given else made], [sum((block(q, me, sizes[me]) for q in range(p)), torch.zeros(sizes[me]))])
+
+    table = [counts(p, seed + 10 + r, most) for r in range(p)]
+    out = empties([table[q][me] for q in range(p)])
+    made = do("all_to_all", out if given else None, [block(me, q, table[me][q]) for q in range(p)])
+    equal(out if given else made, [block(q, me, table[q][me]) for q in range(p)])
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+@pytest.mark.parametrize("given", [True, False])
+def test_blocks_of_any_sizes(worlds: Worlds, ranks: int, given: bool) -> None:
+    def work() -> None:
+        for seed in range(12):
+            one_of_each(seed, given)
+            one_of_each(seed, given, async_op=True)
+
+    worlds(ranks).run(work)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_blocks_longer_than_a_segment(worlds: Worlds, ranks: int) -> None:
+    def work() -> None:
+        for seed in range(3):
+            one_of_each(seed, True, most=700_000)
+
+    worlds(ranks).run(work)
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_every_algorithm_takes_blocks_of_any_sizes(worlds: Worlds, ranks: int) -> None:
+    def work() -> None:
+        for collective in ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"):
+            for algorithm in CATALOGUE.values():
+                if algorithm.collective == collective and algorithm.allows(ranks):
+                    for seed in (1, 2):
+                        one_of_each(seed, True, algorithm={collective: algorithm.name})
+
+    worlds(ranks).run(work)
+
+
+def test_ranks_may_know_different_things(worlds: Worlds) -> None:
+    """One gives the sizes, another has equal ones by chance, a third knows none; even and uneven calls take turns."""
+
+    def work() -> None:
+        me, p = unisono.get_rank(), unisono.get_world_size()
+        for turn in range(40):
+            sizes = [4, 4, 4] if turn % 3 else [4, 4, 2 + turn % 2]
+            know = (turn + me) % 3
+            made = unisono.all_gather(empties(sizes) if know else None, block(me, turn, sizes[me]))
+            assert know or torch.equal(made[2], block(2, turn, sizes[2]))
+            out = empties(sizes) if me == 1 else None
+            unisono.gather(block(me, turn, sizes[me]), out, 1)
+            if out:
+                equal(out, [block(q, turn, sizes[q]) for q in range(p)])
+            whole = torch.full((12,), -1.0)
+            unisono.all_gather_single(whole, block(me, turn, 4))
+            assert torch.equal(whole, torch.cat([block(q, turn, 4) for q in range(p)]))
+
+    worlds(3).run(work)
+
+
+def test_whole_tensors_on_one_rank_and_lists_on_another(worlds: Worlds) -> None:
+    def work() -> None:
+        me, p = unisono.get_rank(), unisono.get_world_size()
+        mine, whole = block(me, 0, 3), torch.zeros(p, 3)
+        made = unisono.all_gather(None, mine) if me == 0 else unisono.all_gather_single(whole, mine)
+        got = torch.stack(made) if me == 0 else whole
+        assert torch.equal(got, torch.stack([block(q, 0, 3) for q in range(p)]))
+        strided = torch.zeros(p, 6)[:, ::2]
+        made = unisono.all_gather(None, mine) if me == 0 else unisono.all_gather_single(strided, mine)
+        assert me == 0 or torch.equal(strided, got)
+
+    for ranks in (2, 3):
+        worlds(ranks).run(work)
+
+
+def test_all_to_all_with_split_sizes(worlds: Worlds) -> None:
+    def work() -> None:
+        me, p = unisono.get_rank(), unisono.get_world_size()
+        table = [[(r + 2 * q) % 4 for q in range(p)] for r in range(p)]
+        rows = [block(me, q, 2 * table[me][q]).view(-1, 2) for q in range(p)]
+        inputs, outputs = torch.cat(rows), torch.zeros(sum(table[q][me] for q in range(p)), 2)
+        unisono.all_to_all_single(outputs, inputs, [table[q][me] for q in range(p)], table[me])
+        want = torch.cat([block(q, me, 2 * table[q][me]).view(-1, 2) for q in range(p)])
+        assert torch.equal(outputs, want)
+        with pytest.raises(unisono.ArgumentError, match=r"output_split_sizes: .* sum up to"):
+            unisono.all_to_all_single(outputs, inputs, [1] * p, table[me])
+
+    for ranks in (2, 4):
+        worlds(ranks).run(work)
+
+
+def test_shapes_and_dtypes_come_with_tensors_of_unknown_size(worlds: Worlds) -> None:
+    def work() -> list[Any]:
+        me, p = unisono.get_rank(), unisono.get_world_size()
+        gathered = unisono.all_gather(None, torch.full((me + 1, 2), me, dtype=torch.int16))
+        parts = [torch.ones(q, 1, dtype=torch.bfloat16) for q in range(p)] if me == 1 else None
+        part = unisono.scatter(None, parts, 1)
+        return [[list(t.shape) for t in gathered], str(gathered[0].dtype), list(part.shape), str(part.dtype)]
+
+    for rank, said in enumerate(worlds(3).run(work)):
+        assert said == [[[1, 2], [2, 2], [3, 2]], "torch.int16", [rank, 1], "torch.bfloat16"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_wrong_sizes_raise_on_every_rank_and_name_the_rank_and_both_sizes(worlds: Worlds, ranks: int) -> None:
+    def work() -> list[str]:
+        me, p = unisono.get_rank(), unisono.get_world_size()
+        last = p - 1
+        calls: list[Callable[[], Any]] = [
+            lambda: unisono.gather(torch.zeros(5 if me == last else 3), empties([3] * p) if me == 0 else None, 0),
+            lambda: unisono.scatter(torch.zeros(5 if me == last else 3), empties([3] * p) if me == 0 else None, 0),
+            lambda: unisono.all_to_all(empties([3] * p), empties([3] * (p - 1) + [5 if me == last else 3])),
+            lambda: unisono.all_gather_single(
+                torch.zeros(p * (5 if me == last else 3)), torch.zeros(5 if me == last else 3)
+            ),
+            lambda: unisono.all_gather(None, torch.zeros(3, dtype=torch.int32 if me == last else torch.int64)),
+        ]
+        said = []
+        for call in calls:
+            with pytest.raises(unisono.MismatchError) as caught:
+                call()
+            said.append(str(caught.value).replace("\n", " "))
+            unisono.barrier()
+        return said
+
+    results = worlds(ranks).run(work)
+    last = ranks - 1
+    for said in results:
+        assert f"rank {last} differs" in said[0]
+        assert "gives rank 0 [5]" in said[0]
+        assert f"expects 3 elements from rank {last}" in said[0]
+        assert f"gives rank {last} [3]" in said[1]
+        assert "expects 5 elements from rank 0" in said[1]
+        assert "[5]" in said[2]
+        assert "[5]" in said[3]
+        assert "int32" in said[4]
+        assert "int64" in said[4]

@@ -1,0 +1,333 @@
+"""What goes wrong in or around a group: everybody hears who did it, and other groups go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import until
+from unisono.base.config import Config
+from unisono.base.errors import (
+    ArgumentError,
+    MismatchError,
+    NotInitialized,
+    OutOfMemory,
+    PeerFailed,
+    PeerGone,
+    RankFailed,
+    WaitTimeout,
+)
+from unisono.base.records import CallRecord, Departure
+from unisono.calls.groups import destroy_group, new_group, split
+
+Worlds = Callable[[int], unisono.World]
+DEADLINE_S = 20.0
+SOON_S = 8.0
+
+
+def note(folder: Path, **facts: object) -> None:
+    """Keep what this rank has seen: results of survivors do not reach the parent where a rank dies."""
+    rank = unisono.get_rank()
+    (folder / f"{rank}.part").write_text(json.dumps({"rank": rank, "at": time.monotonic(), **facts}))
+    (folder / f"{rank}.part").rename(folder / f"{rank}.json")
+
+
+def notes(folder: Path) -> dict[int, dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return {one["rank"]: one for one in found}
+
+
+def test_different_ranks_are_a_mismatch_that_names_them(worlds: Worlds) -> None:
+    def disagree() -> tuple[dict[int, CallRecord], tuple[int, ...], str]:
+        world = unisono.init()
+        with pytest.raises(MismatchError) as caught:
+            new_group([0, 1] if world.rank == 2 else [1, 0, 3])
+        group = new_group([1, 0, 3])
+        tensor = torch.full((5,), float(world.rank))
+        if isinstance(group, unisono.Group):
+            unisono.all_reduce(tensor, group=group)
+        unisono.all_reduce(tensor)
+        assert tensor[0] == 3 * 4 + 2
+        return caught.value.calls, caught.value.odd, str(caught.value)
+
+    results = worlds(4).run(disagree)
+    assert results == results[:1] * 4
+    calls, odd, text = results[0]
+    assert odd == (2,)
+    assert [str(calls[rank]) for rank in range(4)] == [
+        "new_group([0, 1, 3])", "new_group([0, 1, 3])", "new_group([0, 1])", "new_group([0, 1, 3])",
+    ]  # fmt: skip
+    assert all(call.where.startswith(f"{__file__}:") for call in calls.values())
+    assert "rank 2  new_group([0, 1]) " in text
+
+
+def test_long_lists_are_compared_to_their_end(worlds: Worlds) -> None:
+    """Where the words are longer than what ranks tell each other, the rest counts, too."""
+
+    def disagree() -> None:
+        import unisono.calls.groups as module
+
+        long = "a" * 2000
+        with pytest.raises(MismatchError, match=r"a \.\.\. [0-9a-f]{16}"):
+            module._agree(unisono.init(), CallRecord("new_group", words=long + str(unisono.get_rank())), None)
+        if unisono.get_rank() == 0:
+            module._agree(unisono.init(), CallRecord("new_group", words=long), None)
+        else:
+            module._agree(
+                unisono.init(), CallRecord("new_group", words=long), None
+            )  # from another line, which does not matter
+
+    worlds(2).run(disagree)
+
+
+def test_a_refusal_on_one_rank_is_told_to_all(worlds: Worlds) -> None:
+    def refuse(call: str) -> str:
+        rank = unisono.get_rank()
+        kind: type[Exception] = ArgumentError if rank == 1 else MismatchError
+        calls = {
+            "new_group": lambda: new_group([0, 7] if rank == 1 else [0, 1]),
+            "split": lambda: split(1 << 70 if rank == 1 else 0),
+        }
+        with pytest.raises(kind) as caught:
+            calls[call]()
+        unisono.barrier()
+        return str(caught.value)
+
+    for call, words in (("new_group", "there is no rank 7"), ("split", "64 bits")):
+        for rank, said in enumerate(worlds(3).run(refuse, call)):
+            assert words in said
+            assert rank == 1 or f"rank 1  {call}, refused there: " in said
+
+
+def test_split_and_new_group_do_not_mix(worlds: Worlds) -> None:
+    def mix() -> None:
+        with pytest.raises(MismatchError, match=r"new_group\(\[0, 1, 2\]\)"):
+            split(0) if unisono.get_rank() == 0 else new_group()
+        destroy_group(new_group())
+
+    worlds(3).run(mix)
+
+
+def test_a_disagreement_inside_a_group_names_both_numbers_of_a_rank(worlds: Worlds) -> None:
+    def disagree() -> str:
+        group = split(unisono.get_rank() % 2)
+        assert isinstance(group, unisono.Group)
+        tensor = torch.ones(4)
+        if unisono.get_rank() % 2 == 0:
+            unisono.all_reduce(tensor, group=group)
+            return ""
+        with pytest.raises(MismatchError) as caught:
+            unisono.all_reduce(tensor, "max" if group.rank == 1 else "sum", group)
+        unisono.all_reduce(tensor, group=group)
+        assert tensor[0] == 2
+        assert str(caught.value.again()) == str(caught.value)
+        return str(caught.value)
+
+    said = worlds(4).run(disagree)
+    assert "  rank 1 (world rank 3)  all_reduce(float32[4], max)" in said[1]
+    assert "  rank 0 (world rank 1)  all_reduce(float32[4], sum)" in said[3]
+
+
+def survive(folder: Path, victim: int) -> None:
+    """One rank of four dies; the three others are in a group with it, in one without it, and in the world."""
+    rank = unisono.get_rank()
+    rest = [r for r in range(4) if r != victim]
+    pair, without = new_group([victim, rest[-1]], name="pair"), new_group(rest)
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert isinstance(without, unisono.Group)
+    facts: dict[str, Any] = {}
+    if isinstance(pair, unisono.Group):
+        start = time.monotonic()
+        with pytest.raises(PeerGone) as caught:
+            unisono.all_reduce(torch.ones(4), group=pair)
+        facts = {"took": time.monotonic() - start, "text": str(caught.value), "world_rank": caught.value.world_rank}
+        with pytest.raises(PeerGone):
+            unisono.barrier(pair)
+        with pytest.raises(PeerGone):
+            new_group(group=pair)
+    tensor = torch.full((30_000,), float(rank))
+    unisono.all_reduce(tensor, group=without)
+    inner = new_group([0, 2], group=without)  # groups can still be made, of those who live
+    if isinstance(inner, unisono.Group):
+        unisono.barrier(inner)
+    destroy_group(inner)
+    facts["sum"] = tensor[0].item()
+    destroy_group(pair)
+    destroy_group(new_group(group=without))
+    facts["memory is back"] = pair not in without.host.lender.left and not without.host.lender.left
+    unisono.barrier(without)
+    with pytest.raises(PeerGone):
+        unisono.barrier()
+    note(folder, **facts)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_the_death_of_a_rank_ends_its_groups_only(tmp_path: Path, victim: int) -> None:
+    with unisono.World(4, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match=f"rank {victim} failed"):
+        world.run(survive, tmp_path, victim)
+    seen = notes(tmp_path)
+    assert sorted(seen) == [rank for rank in range(4) if rank != victim]
+    assert {one["sum"] for one in seen.values()} == {6.0 - victim}
+    one = seen[3]
+    assert one["took"] < SOON_S
+    assert one["world_rank"] == victim
+    # The victim is the first of the pair: its rank there is 0, and that of the survivor 1.
+    assert f"rank 0 (world rank {victim}, pid " in one["text"]
+    assert ") was killed by signal 9 (SIGKILL) while rank 1 (world rank 3) waited for it" in one["text"]
+    assert "of group 'pair'" in one["text"]
+
+
+def test_a_late_rank_breaks_its_group_only(worlds: Worlds) -> None:
+    def late() -> tuple[str, float]:
+        rank = unisono.get_rank()
+        pair = new_group([1, 2], name="pair", timeout_s=0.2)
+        said = ""
+        if rank == 2:
+            assert isinstance(pair, unisono.Group)
+            with pytest.raises(WaitTimeout) as caught:
+                unisono.all_reduce(torch.ones(4), group=pair)
+            said = str(caught.value)
+            assert caught.value.missing == (0,)
+            assert str(caught.value.again()) == said
+        elif rank == 1:
+            assert isinstance(pair, unisono.Group)
+            # It has given up, and withdrawn its signature: whoever comes later cannot go on with it.
+            until(lambda: pair.host.arena.board(1).gave_up[0] == 1 and not pair.host.signature(1, 1))
+            with pytest.raises(PeerFailed) as failed:
+                unisono.all_reduce(torch.ones(4), group=pair)
+            said = str(failed.value)
+            assert str(failed.value.again()) == said
+        total = torch.full((4,), float(rank))
+        unisono.all_reduce(total)
+        return said, total[0].item()
+
+    (_, sum_0), (said_1, sum_1), (said_2, sum_2) = worlds(3).run(late)
+    assert (sum_0, sum_1, sum_2) == (3.0, 3.0, 3.0)
+    assert said_2.startswith("rank 1 (world rank 2) waited 0.2")
+    assert " for rank 0 (world rank 1)." in said_2
+    assert said_1.startswith("rank 1 (world rank 2) gave up all_reduce(float32[4], sum) #1 of group 'pair'")
+
+
+def test_a_rank_that_leaves_right_after_a_call_has_done_its_part(worlds: Worlds) -> None:
+    """Rank 1 makes its call and leaves just while rank 0, which has waited for it, looks whether it is still there."""
+
+    def leave_at_once() -> float:
+        group = new_group()
+        assert isinstance(group, unisono.Group)
+        tensor, peer, gone = torch.full((4,), float(group.rank + 1)), group.host.arena.board(1), group.liveness.gone
+
+        def look(rank: int) -> Departure | None:
+            until(lambda: bool(peer.gone))
+            return gone(rank)
+
+        if group.rank == 1:
+            until(lambda: group.host.arena.board(0).call(1) is not None)  # it has begun to look
+            unisono.all_reduce(tensor, group=group)
+            destroy_group(group)
+        else:
+            group.liveness.gone = look  # type: ignore[method-assign]
+            try:
+                unisono.all_reduce(tensor, group=group)
+            finally:
+                group.liveness.gone = gone  # type: ignore[method-assign]
+            with pytest.raises(PeerGone, match=r"rank 1 \(world rank 1, pid \d+\) left the group"):
+                unisono.all_reduce(tensor, group=group)
+        return tensor[0].item()
+
+    assert worlds(2).run(leave_at_once) == [3.0, 3.0]
+
+
+def test_a_closed_group_says_so(worlds: Worlds) -> None:
+    def closed() -> None:
+        group = new_group(name="mine")
+        destroy_group(group)
+        destroy_group(group)
+        for call in (
+            lambda: unisono.all_reduce(torch.ones(4), group=group),  # type: ignore[arg-type]
+            lambda: unisono.all_reduce(torch.ones(4), group=group, async_op=True),  # type: ignore[arg-type]
+            lambda: new_group(group=group),  # type: ignore[arg-type]
+            lambda: unisono.empty(3, group=group),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(NotInitialized, match="group 'mine' has been closed"):
+                call()
+        unisono.barrier()
+
+    worlds(2).run(closed)
+
+
+def test_a_full_heap_is_told_to_all_and_nothing_is_lost() -> None:
+    """Rank 1 has no room, so a group that it leads cannot be; others can, and this one as soon as there is room."""
+
+    def full() -> list[str]:
+        rank = unisono.get_rank()
+        hog = unisono.empty(1000 << 10, dtype=torch.uint8) if rank == 1 else None
+        said = []
+        for call in (lambda: new_group([1, 2]), lambda: split(int(rank > 0))):
+            for _ in range(20):
+                with pytest.raises(OutOfMemory) as caught:
+                    call()
+            said.append(str(caught.value))
+        group = new_group([0, 1])
+        if isinstance(group, unisono.Group):
+            unisono.barrier(group)
+        del hog
+        for _ in range(20):
+            group = new_group([1, 2])
+            if isinstance(group, unisono.Group):
+                unisono.barrier(group)
+            destroy_group(group)
+        return said
+
+    small = Config(segment_bytes=4096, heap_bytes=1 << 20)
+    with unisono.World(3, timeout_s=DEADLINE_S, config=small) as world:
+        for rank, said in enumerate(world.run(full)):
+            assert all(("UNISONO_HEAP_BYTES" if rank == 1 else "rank 1 of group 'world'") in text for text in said)
+
+
+@pytest.mark.parametrize("hosts", [None, "2x2"])
+@pytest.mark.parametrize("waits", ["in a call", "in the background", "for a message", "to make a group"])
+def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(waits: str, hosts: str | None) -> None:
+    """The one shrinks the world, as a rank has died there, and waits there for the other."""
+
+    def wait(group: unisono.Group) -> None:
+        if waits == "in a call":
+            unisono.all_reduce(torch.ones(5), group=group)
+        elif waits == "in the background":
+            unisono.all_reduce(torch.ones(5), group=group, async_op=True).wait()
+        elif waits == "for a message":
+            unisono.recv(torch.ones(5), 1, group)
+        else:
+            new_group([0, 1], group=group)
+
+    def work() -> tuple[float, float]:
+        world, group = unisono.init(), new_group([0, 2])
+        unisono.barrier()
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if world.rank == 0:
+            assert isinstance(group, unisono.Group)
+            with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'world'"):
+                wait(group)
+        else:
+            with pytest.raises(PeerGone):
+                unisono.barrier()
+        world.shrink()
+        mine = torch.full((3,), 10.0**world.rank)
+        unisono.all_reduce(mine)
+        pair = torch.full((3,), 10.0**world.rank)
+        if group:
+            unisono.all_reduce(pair, group=group.shrink())
+        return mine[1].item(), pair[2].item()
+
+    results = unisono.run(work, 4, hosts=hosts, timeout_s=DEADLINE_S, return_exceptions=True)
+    assert [results[rank] for rank in (0, 2, 3)] == [(1101.0, 101.0), (1101.0, 101.0), (1101.0, 1000.0)]

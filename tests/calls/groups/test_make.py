@@ -1,0 +1,161 @@
+"""Making groups: who is in them, in which order, and what their ranks are called elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import unisono
+from unisono.base.errors import ArgumentError, DTypeError
+from unisono.calls.groups import (
+    destroy_group,
+    get_global_rank,
+    get_group_rank,
+    get_process_group_ranks,
+    new_group,
+    split,
+)
+
+Worlds = Callable[[int], unisono.World]
+
+
+def members_by_call(group: unisono.Group) -> list[int]:
+    """The members, as an all_gather finds them."""
+    table = torch.full((group.size,), -1)
+    unisono.all_gather_single(table, torch.tensor([unisono.get_rank()]), group)
+    return table.tolist()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 7])
+def test_split_by_parity(worlds: Worlds, ranks: int) -> None:
+    def parity() -> tuple[int, int, list[int], list[int]]:
+        group = split(unisono.get_rank() % 2)
+        assert isinstance(group, unisono.Group)
+        return group.rank, group.size, members_by_call(group), get_process_group_ranks(group)
+
+    for rank, (mine, size, found, said) in enumerate(worlds(ranks).run(parity)):
+        expected = list(range(rank % 2, ranks, 2))
+        assert (mine, size, found, said) == (expected.index(rank), len(expected), expected, expected)
+
+
+def test_keys_order_the_members_and_equal_keys_keep_the_parents_order(worlds: Worlds) -> None:
+    def by_key(keys: list[int]) -> list[int]:
+        group = split(0, keys[unisono.get_rank()])
+        assert isinstance(group, unisono.Group)
+        assert group.world_ranks[group.rank] == unisono.get_rank()
+        return members_by_call(group)
+
+    assert worlds(5).run(by_key, [0, -1, 5, -(1 << 63), (1 << 63) - 1]) == [[3, 1, 0, 2, 4]] * 5
+    assert worlds(5).run(by_key, [1, 0, 1, 0, 1]) == [[1, 3, 0, 2, 4]] * 5
+
+
+def test_without_a_color_a_rank_is_in_no_group(worlds: Worlds) -> None:
+    def some(colors: list[int | None]) -> list[int] | None:
+        group = split(colors[unisono.get_rank()])
+        return members_by_call(group) if isinstance(group, unisono.Group) else None
+
+    assert worlds(4).run(some, [None, 7, -1, 7]) == [None, [1, 3], None, [1, 3]]
+    assert worlds(4).run(some, [-5, None, None, -2]) == [None] * 4
+    assert worlds(4).run(some, [3, 2, 1, 0]) == [[0], [1], [2], [3]]
+
+
+def test_a_new_group_has_its_ranks_in_ascending_order(worlds: Worlds) -> None:
+    """As in torch, whatever the order of the list, which may be any iterable."""
+
+    def make() -> list[list[int]]:
+        groups = [new_group([4, 0, 3]), new_group({3, 0, 4}), new_group(iter((0, 4, 3))), new_group(), new_group([2])]
+        return [members_by_call(group) for group in groups if isinstance(group, unisono.Group)]
+
+    some, everyone = [[0, 3, 4]] * 3, [[0, 1, 2, 3, 4]]
+    assert worlds(5).run(make) == [some + everyone, everyone, [*everyone, [2]], some + everyone, some + everyone]
+
+
+def test_groups_of_groups(worlds: Worlds) -> None:
+    """Ranks are those of the parent, which may itself be a sub-group in an order of its own."""
+
+    def nested() -> tuple[list[int], list[int] | None]:
+        world = unisono.init()
+        backwards = split(0, -world.rank)
+        assert isinstance(backwards, unisono.Group)
+        halves = split(backwards.rank // 4, group=backwards)
+        assert isinstance(halves, unisono.Group)
+        destroy_group(backwards)  # what was made of it does not need it
+        ends = new_group([0, halves.size - 1], group=halves)
+        assert (halves.parent, halves.world, backwards.parent, world.parent) == (backwards, world, world, None)
+        return members_by_call(halves), members_by_call(ends) if isinstance(ends, unisono.Group) else None
+
+    first, second = [6, 5, 4, 3], [2, 1, 0]
+    ends = {6: [6, 3], 3: [6, 3], 2: [2, 0], 0: [2, 0]}
+    assert worlds(7).run(nested) == [(first if rank > 2 else second, ends.get(rank)) for rank in range(7)]
+
+
+def test_ranks_have_two_numbers(worlds: Worlds) -> None:
+    def translate() -> None:
+        group = split(unisono.get_rank() % 2, -unisono.get_rank())
+        members = [3, 1] if unisono.get_rank() % 2 else [4, 2, 0]
+        assert [get_global_rank(group, rank) for rank in range(len(members))] == members
+        assert [get_group_rank(group, rank) for rank in members] == list(range(len(members)))
+        assert get_process_group_ranks() == [0, 1, 2, 3, 4]
+        assert get_global_rank(unisono.init(), 3) == get_group_rank(unisono.init(), 3) == 3
+        assert unisono.get_rank(group) == members.index(unisono.get_rank())
+        assert unisono.get_world_size(group) == len(members)
+        for rank in (-1, len(members)):
+            with pytest.raises(ArgumentError, match="group_rank"):
+                get_global_rank(group, rank)
+        with pytest.raises(ArgumentError, match=r"members .* are ranks \["):
+            get_group_rank(group, 1 - unisono.get_rank() % 2)
+
+    worlds(5).run(translate)
+
+
+def test_names_and_times(worlds: Worlds) -> None:
+    def make() -> list[tuple[str, float]]:
+        world = unisono.init()
+        world.timeout_s = 50.0
+        pair = new_group([1, 2], name="pair", timeout_s=7.0)
+        groups = [new_group([0, 2]), new_group(range(7)), pair, new_group([2], timeout_s=3.0)]
+        if isinstance(pair, unisono.Group):
+            groups.append(new_group(group=pair))
+        world.timeout_s = 60.0
+        assert all(group.name in repr(group) for group in groups)
+        return [(group.name, group.timeout_s) for group in groups if isinstance(group, unisono.Group)]
+
+    assert worlds(7).run(make)[2] == [
+        ("ranks 0, 2", 50.0), ("ranks 0, 1, 2, 3, 4, 5 and 1 more", 50.0), ("pair", 7.0), ("rank 2", 3.0),
+        ("ranks 1, 2", 7.0),
+    ]  # fmt: skip
+
+
+def test_wrong_arguments(worlds: Worlds) -> None:
+    """The same on all ranks: each raises its own, and the world goes on."""
+
+    def wrong() -> None:
+        for ranks, kind, words in (
+            ([0, 3], ArgumentError, "no rank 3 among the 3"),
+            ([-1], ArgumentError, "no rank -1"),
+            ([0, 0], ArgumentError, "each once"),
+            ([], ArgumentError, "at least one"),
+            ([True], DTypeError, "bool"),
+            (["0"], DTypeError, "str"),
+            (1, DTypeError, "int"),
+        ):
+            with pytest.raises(kind, match=words):
+                new_group(ranks)  # type: ignore[arg-type]
+        for color, key, kind, words in (
+            (1.5, 0, DTypeError, "color"),
+            (1, None, DTypeError, "key"),
+            (1 << 63, 0, ArgumentError, "color"),
+            (0, 1 << 64, ArgumentError, "key"),
+        ):
+            with pytest.raises(kind, match=words):
+                split(color, key)  # type: ignore[arg-type]
+        for timeout_s in (0, -1.0):
+            with pytest.raises(ArgumentError, match="timeout_s"):
+                new_group(timeout_s=timeout_s)
+        tensor = torch.ones(3)
+        unisono.all_reduce(tensor)
+        assert tensor.tolist() == [3.0] * 3
+
+    worlds(3).run(wrong)

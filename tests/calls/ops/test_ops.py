@@ -1,0 +1,211 @@
+"""Ops by all their names, and when two of a user's own are the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import unisono
+from unisono.base.errors import ArgumentError, DTypeError
+from unisono.calls.ops import CustomOp, PremulSum, ReduceOp, check_op_dtype, make_op, premul_sum, resolve
+from unisono.engine.reducers import OPS
+
+FACTOR = 2
+
+
+def with_factor(x: Any, y: Any) -> Any:
+    return x + FACTOR * y
+
+
+def factorial(x: Any, y: Any) -> Any:
+    return y if x < 1 else factorial(x - 1, x * y)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_way_to_name_an_op(name: str) -> None:
+    of_torch = getattr(dist.ReduceOp, name.upper())
+    for op in (name, name.upper(), name.title(), getattr(ReduceOp, name.upper()), of_torch, dist.ReduceOp(of_torch)):
+        assert resolve(op) == name
+
+
+def test_aliases() -> None:
+    assert [resolve(op) for op in ("mul", "Prod", "MEAN")] == ["product", "product", "avg"]
+
+
+def test_premultiplied_sums() -> None:
+    factors = (2.5, torch.tensor([2.5]), torch.tensor(2.5, dtype=torch.float64))
+    for op in (premul_sum(2.5), ReduceOp.PREMUL_SUM(2.5), *map(premul_sum, factors)):
+        assert resolve(op) == PremulSum(2.5)
+    for factor in (2.5, torch.tensor([2.5])):
+        assert resolve(dist._make_nccl_premul_sum(factor)) == PremulSum(2.5)
+    assert premul_sum(3) == premul_sum(torch.tensor(3))
+    assert len({premul_sum(2.5), premul_sum(2.5), premul_sum(3.5)}) == 2
+    assert premul_sum(2.5).text == premul_sum(3.5).text  # ranks may differ in their factors
+
+
+def test_factors_that_are_no_number_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="2 elements"):
+        premul_sum(torch.ones(2))
+    for factor in ("2", None, 1j, torch.tensor(1j)):
+        with pytest.raises(DTypeError, match="expected a real number, got"):
+            premul_sum(factor)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("op", ["xor", "", "premul_sum"])
+def test_unknown_names_are_refused(op: str) -> None:
+    with pytest.raises(ArgumentError, match=f"there is no '{op}'; use one of sum, .*make_op"):
+        resolve(op)
+
+
+@pytest.mark.parametrize("op", [dist.ReduceOp.PREMUL_SUM, ReduceOp.PREMUL_SUM])
+def test_a_factor_must_not_be_forgotten(op: object) -> None:
+    with pytest.raises(ArgumentError, match="needs a factor"):
+        resolve(op)
+
+
+@pytest.mark.parametrize("op", [None, 3, 1.5, [], ["sum"]])
+def test_unknown_types_are_refused(op: object) -> None:
+    with pytest.raises(DTypeError, match="is no reduce op; use one of sum"):
+        resolve(op)
+
+
+@pytest.mark.parametrize("op", [max, torch.add, lambda x, y: x])
+def test_a_function_must_become_an_op_first(op: object) -> None:
+    with pytest.raises(DTypeError, match="make_op"):
+        resolve(op)
+
+
+def test_ones_own_ops_are_what_they_are() -> None:
+    op = make_op(max)
+    assert resolve(op) is op
+    assert (op.name, op.commutative, op.associative, op.elementwise) == ("max", False, True, True)
+    op = make_op(lambda a, b: a @ b, commutative=True, associative=False, elementwise=False)
+    assert (op.name, op.commutative, op.associative, op.elementwise) == ("lambda", True, False, False)
+    assert make_op(with_factor).name == "with_factor"
+    assert make_op(with_factor, name="mine").text.startswith("mine#")
+    with pytest.raises(DTypeError, match="got str"):
+        make_op("sum")  # type: ignore[arg-type]
+
+
+def test_which_dtypes_an_op_has() -> None:
+    for op, dtype in (("sum", "bool"), ("bxor", "uint64"), ("avg", "complex64"), (make_op(max), "float8_e5m2")):
+        check_op_dtype(op, dtype)
+    for op, dtype in (("avg", "bool"), ("band", "float32"), ("sum", "quint8"), (make_op(max), "quint8")):
+        with pytest.raises(DTypeError, match=f"of {dtype} tensors, only of"):
+            check_op_dtype(op, dtype)
+    check_op_dtype(make_op(max, elementwise=False), "quint8")  # its own affair
+    for dtype in ("bfloat16", "complex128"):
+        check_op_dtype(premul_sum(2), dtype)
+    for dtype in ("int32", "bool", "float8_e5m2"):
+        with pytest.raises(DTypeError, match=f"no premul_sum of {dtype} tensors"):
+            check_op_dtype(premul_sum(2), dtype)
+
+
+# Makers of functions. What is made twice of the same maker is the same op; of two makers, never.
+def adds(weight: Any) -> Callable[[Any, Any], Any]:
+    return lambda x, y: x + weight * y
+
+
+def subtracts(weight: Any) -> Callable[[Any, Any], Any]:
+    return lambda x, y: x - weight * y
+
+
+def defaults(weight: Any) -> Callable[[Any, Any], Any]:
+    return lambda x, y, weight=weight: x + weight * y
+
+
+def calls(function: Any) -> Callable[[Any, Any], Any]:
+    return lambda x, y: function(x, y)
+
+
+def contains() -> Callable[[Any, Any], Any]:
+    return lambda x, y: x in {"a", "b", "c", "d", 1, 2.0} or y
+
+
+MAKERS: list[Callable[[], Any]] = [
+    lambda: adds(1),
+    lambda: adds(2),
+    lambda: adds(1.0),
+    lambda: adds((1, 2)),
+    lambda: adds("1"),
+    lambda: adds(True),
+    lambda: adds([1, 2, 3]),
+    lambda: subtracts(1),
+    lambda: defaults(1),
+    lambda: defaults(2),
+    lambda: calls(adds(1)),
+    lambda: calls(adds(2)),
+    lambda: calls(math.gcd),
+    lambda: calls(math.hypot),
+    lambda: calls(np.maximum),
+    lambda: calls(np.minimum),
+    lambda: calls(torch.maximum),
+    lambda: calls(int),
+    lambda: calls(partial(max, 3)),
+    lambda: calls(partial(max, 4)),
+    lambda: lambda x, y: math.sin(x) + y,
+    lambda: lambda x, y: math.cos(x) + y,
+    lambda: lambda x, y: sum([x * k for k in range(3)]) + y,
+    lambda: lambda x, y: sum([x * k for k in range(4)]) + y,
+    contains,
+    lambda: with_factor,
+    lambda: factorial,
+]
+
+
+def test_ops_are_equal_if_their_functions_are() -> None:
+    once, again = ([make_op(maker(), name="op") for maker in MAKERS] for _ in range(2))
+    assert once == again
+    assert [op.text for op in once] == [op.text for op in again]
+    assert len(set(once)) == len({op.text for op in once}) == len(MAKERS)
+    assert len(set(once + again)) == len(MAKERS)
+
+
+def test_name_and_flags_make_a_difference() -> None:
+    flags = ({}, {"commutative": True}, {"associative": False}, {"elementwise": False}, {"name": "mine"})
+    ops = [make_op(with_factor, **kwargs) for kwargs in flags]  # type: ignore[arg-type]
+    assert len(set(ops)) == len({op.text for op in ops}) == len(flags)
+    assert make_op(with_factor) != "with_factor"
+
+
+def test_globals_make_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = make_op(with_factor)
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    assert make_op(with_factor) != before
+    assert make_op(with_factor).text != before.text
+
+
+def test_objects_that_say_nothing_of_themselves_are_told_apart_here_but_not_in_the_text() -> None:
+    first, second = torch.ones(2), torch.ones(2)
+    assert make_op(adds(first)) == make_op(adds(first))
+    assert make_op(adds(first)) != make_op(adds(second))
+    assert make_op(adds(first)).text == make_op(adds(second)).text
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_ops_can_be_sent(maker: Callable[[], Any]) -> None:
+    op = make_op(maker(), commutative=True)
+    got = cloudpickle.loads(cloudpickle.dumps(op))
+    assert got == op
+    assert (got.text, got.name, got.commutative, hash(got)) == (op.text, op.name, True, hash(op))
+
+
+def test_ranks_agree_on_an_op(worlds: Callable[[int], unisono.World]) -> None:
+    """Sent to them in a closure, or made by them, it has the same text."""
+    sent = make_op(contains(), name="op")
+
+    def texts() -> list[str]:
+        def again() -> CustomOp:
+            return make_op(lambda x, y: x in {"a", "b", "c", "d", 1, 2.0} or y, name="op")
+
+        return [sent.text, again().text]
+
+    assert worlds(3).run(texts) == [[sent.text, sent.text]] * 3

@@ -1,0 +1,353 @@
+"""What ranks of several hosts say when one of them dies, aborts, is late, or leaves; and how they go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import until
+from unisono.base.config import Config
+from unisono.calls.dispatch.over_hosts.hosts_wait import _SpanWatch
+from unisono.hosts.messages import Exchange
+from unisono.ranks.failures.attend import Watch
+from unisono.schedule import Hosts
+
+OnHosts = Callable[[str], unisono.World]
+KILLED = "was killed by signal 9 (SIGKILL)"
+
+
+def until_it_fails() -> unisono.PeerError:
+    tensor = torch.ones(10)
+    while True:
+        try:
+            unisono.all_reduce(tensor.fill_(1.0))
+        except unisono.PeerError as error:
+            return error
+
+
+def lose(doomed: int) -> tuple[str, tuple[int, ...], float]:
+    """Rank `doomed` dies; the others go on: what they have heard, and a sum over those who are left."""
+    group = unisono.init()
+    unisono.all_reduce(torch.ones(10))
+    if group.rank == doomed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = until_it_fails()
+    assert isinstance(error, unisono.PeerGone)
+    smaller = group.shrink()
+    tensor = torch.full((100,), 10.0**group.rank)
+    unisono.all_reduce(tensor, group=smaller)
+    return str(error), error.failed, tensor[5].item()
+
+
+@pytest.mark.parametrize(("shape", "doomed"), [("2x2", 0), ("2x2", 3), ("3+1", 3), ("2x1", 0)])
+def test_a_death_is_told_on_all_hosts_and_the_others_go_on(shape: str, doomed: int) -> None:
+    ranks = Hosts.parse(shape).ranks
+    results = unisono.run(lose, ranks, (doomed,), hosts=shape, timeout_s=90, return_exceptions=True)
+    left = [rank for rank in range(ranks) if rank != doomed]
+    for rank in left:
+        result = results[rank]
+        assert not isinstance(result, unisono.RankFailed), result
+        words, failed, total = result
+        assert f"rank {doomed} " in words
+        assert KILLED in words
+        assert failed == (doomed,)
+        assert total == sum(10.0**other for other in left)
+
+
+def test_a_death_is_told_in_a_message_and_the_others_go_on() -> None:
+    """What is still to be posted of the larger group is for a rank that has gone, too."""
+
+    def work() -> float:
+        group = unisono.init()
+        for _ in range(3):
+            unisono.all_reduce(torch.ones(10))
+        if group.rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(unisono.PeerGone, match="rank 2 "):
+            unisono.recv(torch.empty(10), src=2)
+        smaller = group.shrink()
+        tensor = torch.full((100,), 10.0**group.rank)
+        unisono.all_reduce(tensor, group=smaller)
+        return tensor[5].item()
+
+    results = unisono.run(work, 4, hosts="4x1", timeout_s=90, return_exceptions=True)
+    assert results[:2] + results[3:] == [1011.0] * 3
+
+
+def test_who_hears_what_others_have_decided_waits_for_nobody(tmp_path: Path) -> None:
+    """Rank 1 is told, and nothing that it asks is answered."""
+
+    def work() -> tuple[int, ...]:
+        group = unisono.init()
+        unisono.all_reduce(torch.ones(10))
+        if group.rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert group.span is not None
+        if group.rank == 1:
+            group.span.far.answered = lambda _: False  # type: ignore[method-assign]
+        error = until_it_fails()
+        assert isinstance(error, unisono.PeerGone)
+        (tmp_path / str(group.rank)).touch()
+        while len(list(tmp_path.iterdir())) < 2:  # rank 0 does not leave before
+            time.sleep(0.01)
+        return error.failed
+
+    results = unisono.run(work, 3, hosts="3x1", timeout_s=25, return_exceptions=True)
+    assert results[:2] == [(2,), (2,)]
+
+
+def test_an_abort_ends_the_waits_on_all_hosts() -> None:
+    def work() -> str:
+        group = unisono.init()
+        unisono.all_reduce(torch.ones(3))
+        if group.rank == 1:
+            group.abort("the disk is full")
+        return str(until_it_fails())
+
+    for words in unisono.run(work, 4, hosts="2x2", timeout_s=90):
+        assert "the disk is full" in words
+
+
+@pytest.mark.parametrize("aborter", [0, 3])
+def test_all_ranks_go_on_in_another_group_after_an_abort(aborter: int, tmp_path: Path) -> None:
+    """That group, and groups that are made of it, are not what was aborted; groups that had been made before are."""
+
+    def work() -> tuple[float, float, str]:
+        group = unisono.init()
+        me, before = group.rank, unisono.new_group([0, 1, 2, 3], name="before")
+        (tmp_path / str(me)).touch()
+        until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have made it
+        if me == aborter:
+            group.abort("the disk is full")
+        until_it_fails()
+        with pytest.raises(unisono.PeerFailed, match="the disk is full") as ended:
+            unisono.barrier(before)
+        again = group.shrink()
+        tensor = torch.full((10,), 10.0**me)
+        unisono.all_reduce(tensor)
+        members = unisono.new_group([0, 1, 3], group=again)
+        part = torch.full((10,), 10.0**me)
+        if members:
+            unisono.all_reduce(part, group=members)
+        return tensor[3].item(), part[4].item(), type(ended.value).__name__
+
+    results = unisono.run(work, 4, hosts="2x2", timeout_s=90)
+    assert results == [(1111.0, 100.0 if rank == 2 else 1011.0, "PeerFailed") for rank in range(4)]
+
+
+def test_the_abort_of_a_group_ends_what_was_made_of_it() -> None:
+    def work() -> str:
+        world = unisono.init()
+        middle = unisono.new_group([0, 1, 2])
+        inner = unisono.new_group([0, 2], group=middle) if middle else None
+        said = ""
+        if world.rank == 1:
+            middle.abort("enough")  # type: ignore[union-attr]
+        elif inner:
+            with pytest.raises(unisono.PeerFailed, match="enough") as ended:
+                unisono.recv(src=1 - inner.rank, group=inner)  # type: ignore[union-attr, arg-type]
+            said = str(ended.value)
+        unisono.barrier()  # the world goes on
+        return said
+
+    results = unisono.run(work, 4, hosts="2x2", timeout_s=60)
+    assert [bool(said) for said in results] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("where", ["behind the messages", "in the first part of all"])
+def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path) -> None:
+    """The ranks of its host may wait for it in a part of the call that is inside the host, or to make their group."""
+
+    def work() -> str:
+        group = unisono.init()
+        if where == "behind the messages":
+            unisono.all_reduce(torch.ones(10))
+        if group.rank == 0:
+
+            def fail(*_: object) -> None:
+                raise ValueError("enough")
+
+            group.host.pass_gate = group.host.lender.lend = fail  # type: ignore[method-assign, assignment]
+            with pytest.raises(ValueError, match="enough"):
+                unisono.all_reduce(torch.ones(10))
+            said = "enough"
+        else:
+            said = str(until_it_fails())
+        (tmp_path / str(group.rank)).touch()
+        while len(list(tmp_path.iterdir())) < 4:  # nobody ends before all have noticed
+            time.sleep(0.01)
+        return said
+
+    results = unisono.run(work, 4, hosts="2x2", timeout_s=30)
+    assert all("rank 0" in said and "ValueError: enough" in said for said in results[1:])
+
+
+def test_a_time_out_that_names_no_rank_is_told() -> None:
+    """A rank finds no place for the group of its host's ranks, which their first call makes."""
+
+    def work() -> str:
+        group = unisono.new_group()
+        assert isinstance(group, unisono.Group)
+        if group.rank == 0:
+            group.world.host.lender.announce = lambda *_: False  # type: ignore[method-assign]
+        try:
+            unisono.all_reduce(torch.ones(10), group=group, timeout_s=1.0 if group.rank == 0 else 20.0)
+        except unisono.UnisonoError as error:
+            return str(error)
+        return ""
+
+    said = unisono.run(work, 4, hosts="2x2", timeout_s=90)
+    assert "making the process group" in said[0]
+    assert all(said), said
+    assert "IndexError" not in " ".join(said)
+
+
+def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> None:
+    def work() -> tuple[int, ...]:
+        me = unisono.get_rank()
+        unisono.all_reduce(torch.ones(3))
+        if me == 2:
+            while len(list(tmp_path.iterdir())) < 3:  # this rank makes no call until all others have given up
+                time.sleep(0.01)
+            return ()
+        with pytest.raises(unisono.WaitTimeout) as raised:
+            unisono.all_reduce(torch.ones(3), timeout_s=1.0)
+        (tmp_path / str(me)).touch()
+        return raised.value.missing
+
+    assert unisono.run(work, 4, hosts="2x2", timeout_s=90) == [(2,), (2,), (), (2,)]
+
+
+def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts: OnHosts, tmp_path: Path) -> None:
+    """Ranks 2 and 3 are on one host; rank 3 is in the user's code, rank 2 waits for it, and rank 0 for rank 2."""
+
+    def work() -> tuple[str, int]:
+        me, word = unisono.get_rank(), torch.zeros(1, dtype=torch.int64)
+        if me == 0:
+            with pytest.raises(unisono.WaitTimeout) as late:
+                unisono.recv(word, src=2, timeout_s=2.0)
+            (tmp_path / "late").touch()
+            unisono.recv(word, src=2)
+            return str(late.value), int(word)
+        if me == 3:
+            until((tmp_path / "late").exists, 40.0)
+            unisono.send(word + 7, dst=2)
+        if me == 2:
+            unisono.recv(word, src=3)
+            unisono.send(word + 40, dst=0)
+        return "", 0
+
+    said, word = on_hosts("2x2").run(work)[0]
+    assert word == 47
+    assert "for rank 2." in said
+    assert "waits itself in recv(int64[1], src=3, tag=0)" in said
+    assert "for rank 3" in said
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("waits_in", ["all_reduce", "recv"])
+def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
+    by: signal.Signals, waits_in: str, tmp_path: Path
+) -> None:
+    def work() -> tuple[str, tuple[int, ...], float]:
+        group = unisono.init()
+        assert group.span is not None
+        sentinel = group.span.far.sentinel_pid
+        unisono.all_reduce(torch.ones(10))
+        if group.rank == 0:
+            os.kill(sentinel, by)
+        try:
+            if group.rank < 2 and waits_in == "recv":
+                with pytest.raises(unisono.PeerGone) as raised:
+                    unisono.recv(torch.ones(1), 2)
+                error: unisono.PeerError = raised.value
+            else:
+                if group.rank == 3:
+                    time.sleep(3.0)  # who need not wait for anybody does not look
+                error = until_it_fails()
+            assert isinstance(error, unisono.PeerGone), error
+            if group.rank < 2:
+                assert f"its sentinel (process {sentinel}) has " in str(error)
+                with pytest.raises(unisono.LeftOut):
+                    group.shrink()
+                return str(error), error.failed, 0.0
+            smaller = group.shrink()
+            tensor = torch.full((100,), 10.0**group.rank)
+            unisono.all_reduce(tensor, group=smaller)
+            return str(error), error.failed, tensor[5].item()
+        finally:
+            (tmp_path / str(group.rank)).touch()
+            while group.rank == 0 and len(list(tmp_path.iterdir())) < 4:
+                time.sleep(0.01)
+            if group.rank == 0 and by is signal.SIGSTOP:
+                os.kill(sentinel, signal.SIGCONT)
+
+    results = unisono.run(work, 4, hosts="2+1+1", timeout_s=90)
+    words = "has ended" if by is signal.SIGKILL else "has not answered for 1.5 s"
+    for said, failed, _ in results[:2]:
+        assert words in said
+        assert "end the ranks of this host, and start them again" in said
+        assert failed == ((2,) if waits_in == "recv" else (2, 3))
+    for said, failed, total in results[2:]:
+        assert "which has been silent for 1.5 s" in said
+        assert (failed, total) == ((0, 1), 1100.0)
+
+
+def test_a_host_that_is_cut_off_is_told_in_calls_in_which_nobody_waits() -> None:
+    """Its messages go on for a while where only its sentinel has been killed."""
+
+    def work() -> tuple[int, ...]:
+        group = unisono.init()
+        unisono.barrier()
+        if group.rank == 1:
+            assert group.span is not None
+            os.kill(group.span.far.sentinel_pid, signal.SIGKILL)
+        error = until_it_fails()
+        assert isinstance(error, unisono.PeerGone)
+        return error.failed
+
+    patient = Config(look_up_s=4.0)  # a call that waits for less does not look at its peers
+    with unisono.World(3, hosts="3x1", timeout_s=90, config=patient) as world:
+        assert world.run(work) == [(1,), (0, 2), (1,)]
+
+
+def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host is told at once that it has left, and what it sent before may take longer."""
+
+    def work() -> float:
+        group, looks, advance = unisono.new_group(), 0, Exchange.advance
+        assert isinstance(group, unisono.Group)
+
+        def look(watch: Watch, *given: Any) -> None:
+            nonlocal looks
+            looks += group.liveness.gone(1) is not None
+            Watch.look(watch, *given)
+
+        def late(exchange: Exchange) -> bool:
+            if advance(exchange) and looks <= 4:
+                exchange.done, exchange.waiting_for = False, 1
+            return exchange.done
+
+        tensor = torch.full((10,), 10.0**group.rank)
+        if group.rank == 0:
+            with monkeypatch.context() as patch:
+                patch.setattr(_SpanWatch, "look", look)
+                patch.setattr(Exchange, "advance", late)
+                patch.setattr(Exchange, "wake", lambda *_: False)
+                patch.setattr(Exchange, "watched", None)
+                unisono.all_reduce(tensor, group=group)
+        else:
+            unisono.all_reduce(tensor, group=group)
+            group.close()
+        unisono.barrier()
+        return tensor[3].item()
+
+    assert unisono.run(work, 2, hosts="2x1", timeout_s=60) == [11.0, 11.0]

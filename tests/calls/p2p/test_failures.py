@@ -1,0 +1,388 @@
+"""Point-to-point calls that cannot end well: a dead, late or departed peer, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import once_waiting, until
+from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
+from unisono.calls.p2p.progress_engine import progress_engine
+from unisono.engine.mailbox.poller import Poller
+
+Worlds = Callable[[int], unisono.World]
+NewWorld = Callable[..., unisono.World]
+
+SOON_S = 8.0
+DEADLINE_S = 20.0
+LONG = 2_000_000
+
+POLLS = {Poller.wait.__code__}
+
+CALLS: dict[str, Callable[[int], Any]] = {
+    "recv": lambda peer: p2p.recv(torch.zeros(4), peer, tag=1),
+    "recv from any": lambda peer: p2p.recv(torch.zeros(4), tag=1),
+    "irecv": lambda peer: p2p.irecv(None, peer, tag=1).wait(),
+    "send": lambda peer: p2p.send(torch.zeros(LONG), peer, tag=1),
+    "isend": lambda peer: p2p.isend(torch.zeros(LONG), peer, tag=1).wait(),
+    "sendrecv": lambda peer: p2p.sendrecv(torch.zeros(4), peer, torch.zeros(4), peer, tag=1),
+}
+
+
+def note(folder: Path, **facts: object) -> None:
+    """Keep what this rank has seen: results of survivors do not reach the parent where a rank dies."""
+    rank = unisono.get_rank()
+    (folder / f"{rank}.part").write_text(json.dumps({"at": time.monotonic(), **facts}))
+    (folder / f"{rank}.part").rename(folder / f"{rank}.json")
+
+
+def notes(folder: Path) -> dict[int, dict[str, Any]]:
+    return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
+@pytest.mark.parametrize(
+    ("name", "when"), [*((name, "while it waits") for name in CALLS), ("recv", "before"), ("isend", "before")]
+)
+def test_a_killed_peer(tmp_path: Path, name: str, when: str, new_world: NewWorld) -> None:
+    def outlive() -> None:
+        me = unisono.get_rank()
+        unisono.barrier()
+        if me == 1:
+            if when != "before":
+                until((tmp_path / "waits").exists)
+            note(tmp_path)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if when == "before":
+            until((tmp_path / "1.json").exists)
+            until(lambda: bool(unisono.init().host.arena.board(1).gone))
+        else:
+            once_waiting((tmp_path / "waits").touch, POLLS)
+        with pytest.raises(PeerGone) as caught:
+            CALLS[name](1)
+        note(tmp_path, rank=caught.value.rank, how=str(caught.value.how), text=str(caught.value))
+
+    with new_world(2, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
+        world.run(outlive)
+    seen = notes(tmp_path)
+    assert seen[0]["rank"] == 1
+    assert "killed by signal 9" in seen[0]["how"] or seen[0]["how"] == "died"
+    assert seen[0]["at"] - seen[1]["at"] < SOON_S
+    assert f"{name.split(maxsplit=1)[0]}(" in seen[0]["text"]
+    assert __file__ in seen[0]["text"]
+
+
+def test_others_go_on_after_a_death(tmp_path: Path, new_world: NewWorld) -> None:
+    def go_on() -> None:
+        me = unisono.get_rank()
+        if me == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for call in (lambda: p2p.recv(None, 2), lambda: p2p.recv(None)):
+            with pytest.raises(PeerGone, match="rank 2"):
+                call()
+        tensor = torch.empty(LONG)
+        p2p.sendrecv(torch.full((LONG,), float(me)), 1 - me, tensor, 1 - me, tag=1)
+        note(tmp_path, right=bool((tensor == 1 - me).all()))
+
+    with new_world(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 2 failed"):
+        world.run(go_on)
+    assert [notes(tmp_path)[rank]["right"] for rank in (0, 1)] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["recv", "irecv"])
+def test_who_waits_for_a_peer_that_goes_on_without_the_dead(tmp_path: Path, name: str, new_world: NewWorld) -> None:
+    """Rank 2 dies. Only rank 1 waits for it, and shrinks the group; rank 0 waits for rank 1."""
+
+    def work() -> None:
+        me, group = unisono.get_rank(), unisono.init()
+        unisono.barrier()
+        if me == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif me == 1:
+            with pytest.raises(PeerGone):
+                p2p.recv(None, 2)
+        else:
+            with pytest.raises(PeerFailed, match="goes on in a smaller group without rank 2") as caught:
+                CALLS[name](1)
+            assert caught.value.rank == 1
+        tensor = torch.full((3,), 10.0**me)
+        unisono.all_reduce(tensor, group=group.shrink())
+        note(tmp_path, total=tensor[1].item())
+
+    with new_world(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 2 failed"):
+        world.run(work)
+    assert {rank: seen["total"] for rank, seen in notes(tmp_path).items()} == {0: 11.0, 1: 11.0}
+
+
+def test_who_is_left_out_while_it_waits(tmp_path: Path, new_world: NewWorld) -> None:
+    def work() -> bool:
+        me, group = unisono.get_rank(), unisono.init()
+        unisono.barrier()
+        if me == 2:
+            with pytest.raises((PeerFailed, unisono.LeftOut), match="without rank 2"):
+                p2p.recv(None, 0)
+            until((tmp_path / "over").exists)
+            with pytest.raises(unisono.LeftOut):
+                p2p.recv(None, 0)
+            (tmp_path / "told").touch()
+            return True
+        unisono.barrier(group.shrink(without=[2]))
+        (tmp_path / "over").touch()
+        until((tmp_path / "told").exists)  # who ends is gone, which is something else
+        return True
+
+    with new_world(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [True] * 3
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str, new_world: NewWorld) -> None:
+    """Rank 1 runs out of time in a collective, and lives on. What it has sent is received; ranks 0 and 2 go on."""
+    waits, done = tmp_path / "waits", tmp_path / "done"
+
+    def work() -> str:
+        me = unisono.get_rank()
+        if me == 1:
+            p2p.send(torch.full((3,), 1.5), 0, tag=9)
+            until(waits.exists)
+            with pytest.raises(WaitTimeout):
+                unisono.barrier(timeout_s=0.01)
+            with pytest.raises(WaitTimeout):  # that of the barrier, told again
+                p2p.send(torch.zeros(1), 0)
+            until(done.exists)
+            return ""
+        said = ""
+        if me == 0:
+            once_waiting(waits.touch, POLLS)
+            with pytest.raises(PeerFailed) as caught:
+                CALLS[name](1)
+            assert (caught.value.rank, caught.value.waiting) == (1, 0)
+            said = str(caught.value)
+            assert p2p.recv(None, 1, tag=9).tolist() == [1.5] * 3
+            with pytest.raises(PeerFailed):
+                p2p.recv(None, 1, tag=9)
+        tensor = torch.empty(LONG)
+        p2p.sendrecv(torch.full((LONG,), float(me)), 2 - me, tensor, 2 - me, tag=4)
+        assert (tensor == 2 - me).all()
+        done.touch()
+        return said
+
+    with new_world(3, timeout_s=DEADLINE_S) as world:
+        said = world.run(work)[0]
+    assert said.startswith(f"rank 0 waited in {name.split(maxsplit=1)[0]}(")
+    assert ", but rank 1 gave up group 'world': WaitTimeout: rank 1 waited 0.0" in said
+
+
+@pytest.mark.parametrize("how", ["returned", "killed"])
+def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_world: NewWorld, hosts: int) -> None:
+    """If it is killed, only what had reached the receiver's host by then."""
+    heard = tmp_path / "heard"
+
+    def last_words() -> None:
+        if unisono.get_rank() == 1:
+            for k in range(3):
+                p2p.send(torch.full((5000,), float(k)), 0)
+            if how == "killed":
+                if hosts > 1:
+                    until(heard.exists)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return
+        if hosts > 1 and how == "killed":
+            early, matching = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init())._mailbox._matching
+            until(
+                lambda: early.is_completed() or [m.complete for m in matching._unexpected.get((1, 0), ())] == 3 * [True]
+            )
+            heard.touch()
+        until(lambda: bool(unisono.init().host.arena.board(1).gone))
+        got = [p2p.recv(None, source)[-1].item() for source in (1, None, 1)]
+        with pytest.raises(PeerGone, match="rank 1"):
+            p2p.recv(None, 1)
+        with pytest.raises(PeerGone, match="rank 1"):
+            p2p.recv(None)
+        note(tmp_path, got=got)
+
+    with new_world(2, timeout_s=DEADLINE_S) as world:
+        if how == "killed":
+            with pytest.raises(RankFailed, match="rank 1 failed"):
+                world.run(last_words)
+        else:
+            world.run(last_words)
+    assert notes(tmp_path)[0]["got"] == [0.0, 1.0, 2.0]
+
+
+def test_who_waits_for_any_rank_waits_for_the_last_that_may_send(worlds: Worlds) -> None:
+    """Ranks that have returned have sent what they had to send."""
+
+    def workers() -> None:
+        me = unisono.get_rank()
+        if me == 0:
+            once_waiting(lambda: p2p.send(torch.zeros(1), 2), POLLS)
+            assert p2p.recv(torch.zeros(3)) == 2
+            with pytest.raises(PeerGone, match="returned from the function"):
+                p2p.recv()
+        if me == 2:
+            until(lambda: bool(unisono.init().host.arena.board(1).gone))
+            p2p.recv(None, 0)
+            p2p.send(torch.ones(3), 0)
+
+    worlds(3).run(workers)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_late_peer(worlds: Worlds, name: str) -> None:
+    def late() -> None:
+        me, group = unisono.get_rank(), unisono.init()
+        unisono.barrier()
+        if me == 0:
+            start, usual, group.timeout_s = time.monotonic(), group.timeout_s, 0.1
+            with pytest.raises(WaitTimeout) as caught:
+                CALLS[name](1)
+            group.timeout_s = usual
+            assert time.monotonic() - start < 0.1 + SOON_S
+            assert caught.value.missing == (1,)
+            assert caught.value.waiting == 0
+            assert f" in {name.split(maxsplit=1)[0]}(" in str(caught.value)
+            assert "tag=1" in str(caught.value)
+            assert __file__ in str(caught.value)
+        unisono.barrier()  # which moves no messages
+        go_on(name)
+
+    worlds(2).run(late)
+
+
+def go_on(name: str) -> None:
+    """Receive what rank 0 has left to the thread, and see that nothing is in the way."""
+    me, word = unisono.get_rank(), torch.zeros(1)
+    if me == 1 and "send" in name:
+        p2p.recv(None, 0, tag=1)
+    if me == 1 and name == "irecv":
+        p2p.send(word, 0, tag=1)
+    p2p.sendrecv(torch.full((1,), me + 5.0), 1 - me, word, 1 - me, tag=2)
+    assert word.item() == 6.0 - me
+
+
+def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead(worlds: Worlds) -> None:
+    def impatient() -> None:
+        if unisono.get_rank() == 1:
+            p2p.send(torch.ones(2), 0, tag=8)
+        unisono.barrier()
+        if unisono.get_rank() == 0:
+            with pytest.raises(TimeoutError, match=r"for rank 1\. Rank 1 has sent tag 8\."):
+                p2p.recv(None, 1, timeout_s=0.05)
+            with pytest.raises(WaitTimeout, match=r"recv\(None, src=None, tag=0\) .* for ranks 1, 2\. Rank 1 has sent"):
+                p2p.recv(timeout_s=0.05)
+            assert p2p.recv(None, 1, tag=8).tolist() == [1.0, 1.0]
+        unisono.barrier()
+
+    worlds(3).run(impatient)
+
+
+@pytest.mark.parametrize("nbytes", [8, 8 * LONG])
+def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(worlds: Worlds, nbytes: int) -> None:
+    """A receive leaves the message to the next; a send that has begun ends in the background; a Work goes on."""
+
+    def again() -> None:
+        me, count = unisono.get_rank(), nbytes // 8
+        sent, target = torch.arange(count), torch.full((count,), -1)
+        if me == 0:
+            work = p2p.irecv(None, 1, tag=3)
+            for call in (lambda: p2p.recv(target, 1, timeout_s=0.03), lambda: work.wait(0.03)):
+                with pytest.raises(WaitTimeout):
+                    call()
+            assert (target == -1).all()
+            if nbytes > 8:
+                with pytest.raises(WaitTimeout):
+                    p2p.send(sent, 1, timeout_s=0.03)
+            else:
+                p2p.send(sent, 1, timeout_s=0.03)
+            keep = sent.clone()
+            sent.zero_()
+            unisono.barrier()
+            p2p.recv(target, 1)
+            assert torch.equal(target, keep + 1)
+            assert torch.equal(work.result(), keep + 2)
+        else:
+            unisono.barrier()
+            p2p.send(sent + 1, 0)
+            p2p.send(sent + 2, 0, tag=3)
+            p2p.recv(target, 0)
+            assert torch.equal(target, sent)
+        unisono.barrier()
+
+    worlds(2).run(again)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_ctrl_c_ends_a_wait_and_the_group_goes_on(worlds: Worlds, name: str) -> None:
+    def interrupted() -> None:
+        unisono.barrier()
+        if unisono.get_rank() == 0:
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
+            with pytest.raises(KeyboardInterrupt):
+                CALLS[name](1)
+        unisono.barrier()
+        go_on(name.removeprefix("i"))
+
+    worlds(2).run(interrupted)
+
+
+@pytest.mark.parametrize("kind", ["irecv", "isend"])
+def test_ctrl_c_cancels_an_asynchronous_call(worlds: Worlds, kind: str) -> None:
+    """As it does with one that is not: a message goes to the next receive; a send that has begun goes on."""
+
+    def interrupted() -> None:
+        me = unisono.get_rank()
+        sent, target = torch.arange(float(LONG)), torch.full((LONG,), -1.0)
+        unisono.barrier()
+        if me == 0:
+            work = p2p.irecv(target, 1) if kind == "irecv" else p2p.isend(sent, 1)
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
+            with pytest.raises(KeyboardInterrupt):
+                work.wait()
+            assert work.is_completed()
+            with pytest.raises(PeerFailed, match=rf"rank 0 gave up {kind}.*: interrupted by KeyboardInterrupt"):
+                work.wait()
+            sent.fill_(-2.0)
+        unisono.barrier()
+        if (me == 0) == (kind == "irecv"):
+            assert torch.equal(p2p.recv(None, 1 - me), torch.arange(float(LONG)))
+        else:
+            p2p.send(sent, 0) if kind == "irecv" else None
+        assert (target == -1.0).all()
+        unisono.barrier()
+
+    worlds(2).run(interrupted)
+
+
+def test_a_step_that_is_interrupted_ends_the_group(new_world: NewWorld) -> None:
+    """Who knows what of a message has been moved: every later call says so."""
+
+    def broken() -> None:
+        me, group = unisono.get_rank(), unisono.init()
+        p2p.send(torch.zeros(1), me)
+        work = p2p.irecv(None, 1 - me)
+        mailbox = progress_engine(group)._mailbox
+
+        def interrupt(request: object) -> None:
+            raise KeyboardInterrupt
+
+        mailbox.submit = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            p2p.recv(None, me)
+        for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):
+            with pytest.raises(PeerFailed, match=f"rank {me} .*: stopped moving messages .KeyboardInterrupt"):
+                call()
+        assert group.host.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
+        until(work.is_completed)  # the thread has told it
+        assert isinstance(work.exception(), PeerFailed)
+
+    with new_world(2, timeout_s=DEADLINE_S) as world:
+        world.run(broken)

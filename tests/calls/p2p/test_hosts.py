@@ -1,0 +1,185 @@
+"""Messages between ranks of several hosts: what is different from one, and all of it at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import until
+from unisono import PeerGone, RankFailed, p2p
+from unisono.calls.groups import new_group
+
+LONG = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def two_by_two() -> Iterator[unisono.World]:
+    """Ranks 0 and 1 share a host, and 2 and 3 another one."""
+    with unisono.World(4, hosts="2x2", timeout_s=60) as world:
+        yield world
+
+
+def values(count: int, seed: int) -> torch.Tensor:
+    return ((torch.arange(count) * 7 + seed * 131) % 251).float()
+
+
+def test_long_messages_between_all_at_once(two_by_two: unisono.World) -> None:
+    """Everybody sends to everybody before anybody receives; twice, in blocking calls and not."""
+
+    def all_to_all() -> None:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        others = [(me + k) % size for k in range(1, size)]
+        sends = [p2p.isend(values(LONG + me, 10 * me + to), to) for to in others]
+        for by in others:
+            assert torch.equal(p2p.recv(None, by), values(LONG + by, 10 * by + me))
+        for work in sends:
+            work.wait()
+        for to in others:
+            p2p.send(values(LONG + me, 10 * me + to), to, tag=1)
+        for by in others:
+            assert torch.equal(p2p.recv(None, by, tag=1), values(LONG + by, 10 * by + me))
+
+    two_by_two.run(all_to_all)
+
+
+def test_who_waits_for_another_rank_takes_in_what_it_is_sent(two_by_two: unisono.World) -> None:
+    """Rank 3 waits for rank 1, which waits for rank 0, which waits until its long message to rank 3 has gone."""
+
+    def chain() -> None:
+        me, word = unisono.get_rank(), torch.zeros(1)
+        if me == 0:
+            p2p.send(values(LONG, 0), 3)
+            p2p.send(word, 1)
+        elif me == 1:
+            p2p.recv(word, 0)
+            p2p.send(word, 3)
+        elif me == 3:
+            p2p.recv(word, 1)
+            assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
+
+    two_by_two.run(chain)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm(two_by_two: unisono.World, seed: int) -> None:
+    """All ranks know what all send to whom, in which order; each takes its own by source, tag, or as it comes."""
+
+    def storm(seed: int) -> None:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        draw = random.Random(seed)
+        sizes = [0, 1, 100, 1100, 1200, 5000, 70_000, 300_000]
+        plan = [(draw.randrange(size), draw.randrange(size), draw.randrange(3), draw.choice(sizes)) for _ in range(160)]
+        mine = random.Random(100 * seed + me)
+        works: list[Any] = []
+        wanted = [(k, *message) for k, message in enumerate(plan) if message[1] == me]
+        expected: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for k, source, _, tag, _ in wanted:
+            expected[source, tag].append(k)
+        any_tag = 2  # messages with this tag are received from anybody
+        receives: list[tuple[int, Any]] = [
+            (tag, p2p.irecv(None, None if tag == any_tag else source, tag=tag)) for _, source, _, tag, _ in wanted
+        ]
+        for k, (source, to, tag, count) in enumerate(plan):
+            if source == me:
+                works.append(p2p.isend(values(count, k), to, tag=tag))
+                if mine.random() < 0.1:
+                    works[-1].wait()
+        for tag, work in receives:
+            work.wait()
+            got = work.result()
+            k = expected[work.source_rank(), tag].pop(0)
+            assert torch.equal(got, values(len(got), k)), (k, tag)
+        assert not any(expected.values())
+        for work in works:
+            work.wait()
+
+    two_by_two.run(storm, seed)
+
+
+def test_objects_and_dtypes(two_by_two: unisono.World) -> None:
+    def across() -> None:
+        me = unisono.get_rank()
+        other = (me + 2) % 4
+        unisono.send_object_list([{"me": me}, torch.full((9,), me)], other)
+        got: list[Any] = [None, None]
+        assert unisono.recv_object_list(got) == other
+        assert got[0] == {"me": other}
+        assert got[1].tolist() == [other] * 9
+        for count in (5, 400_000):
+            for dtype in (torch.bfloat16, torch.complex64, torch.bool, torch.float8_e4m3fn, torch.int64):
+                sent = values(count, me).to(dtype)
+                target = torch.empty(2, count, dtype=dtype)[:, ::1][1]
+                p2p.sendrecv(sent, other, target, other)
+                assert torch.equal(target.view(torch.uint8), values(count, other).to(dtype).view(torch.uint8))
+
+    two_by_two.run(across)
+
+
+def test_sub_groups_across_hosts(two_by_two: unisono.World) -> None:
+    def groups() -> None:
+        me = unisono.get_rank()
+        for k in range(3):  # the same ranks, again: no group hears the one before
+            group = new_group([3, 0, 2])
+            if group:
+                right, left = (group.rank + 1) % 3, (group.rank - 1) % 3
+                p2p.send(values(4, 10 * k + me), right, group)
+                p2p.send(values(500_000, 10 * k + me), right, group)
+                for count in (4, 500_000):
+                    assert torch.equal(p2p.recv(None, left, group), values(count, 10 * k + group.world_ranks[left]))
+                p2p.send(torch.zeros(9), right, group, tag=1)  # which nobody receives
+            unisono.barrier()
+
+    two_by_two.run(groups)
+
+
+@pytest.mark.parametrize("way", ["send", "recv"])
+def test_a_peer_is_killed_in_the_midst_of_long_messages(way: str) -> None:
+    def cut_off() -> None:
+        me = unisono.get_rank()
+        if me == 1:
+            for _ in range(3):
+                p2p.send(values(LONG, 1), 0) if way == "recv" else p2p.recv(None, 0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if me == 0:
+            call = (lambda: p2p.send(values(LONG, 0), 1)) if way == "send" else (lambda: p2p.recv(torch.empty(LONG), 1))
+            with pytest.raises(PeerGone, match="rank 1"):
+                list(iter(call, "never"))
+        tensor = torch.empty(LONG)
+        if me != 1:
+            p2p.sendrecv(values(LONG, me), 2 - me, tensor, 2 - me)
+            assert torch.equal(tensor, values(LONG, 2 - me))
+            raise LookupError(f"rank {me} is well")
+
+    with unisono.World(3, hosts="1+1+1", timeout_s=30) as world, pytest.raises(RankFailed) as caught:
+        world.run(cut_off)
+    for me in (0, 2):
+        assert f"rank {me} is well" in str(caught.value)
+
+
+def test_a_world_that_ends_gives_its_last_messages_away(tmp_path: Path) -> None:
+    """Rank 0 closes its group, and with it all connections; rank 1 comes later."""
+
+    def last() -> None:
+        group = unisono.init()
+        if group.rank == 0:
+            p2p.send(values(100, 3), 1)
+            p2p.send(values(100_000, 4), 1)
+            (tmp_path / "ends").touch()
+            group.close()
+            group.span.carrier.close()
+            return
+        until((tmp_path / "ends").exists)
+        assert torch.equal(p2p.recv(None, 0), values(100, 3))
+        assert torch.equal(p2p.recv(None, 0), values(100_000, 4))
+
+    with unisono.World(2, hosts="1+1", timeout_s=30) as world:
+        world.run(last)

@@ -1,0 +1,116 @@
+"""What point-to-point calls leave behind: in a closed group, when they are forgotten, in a forked child, after many."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import until
+from unisono import WaitTimeout, p2p
+from unisono.calls.p2p.progress_engine import progress_engine
+
+Worlds = Callable[[int], unisono.World]
+NewWorld = Callable[..., unisono.World]
+
+DEADLINE_S = 20.0
+LONG = 2_000_000
+
+
+def test_a_closed_group_says_so(new_world: NewWorld) -> None:
+    def closed() -> None:
+        group = unisono.init()
+        other = 1 - group.rank
+        p2p.sendrecv(torch.zeros(4), other, torch.zeros(4), other)
+        work = p2p.irecv(None, other)
+        group.close()
+        until(lambda: isinstance(work.exception(), unisono.NotInitialized))
+        calls = (lambda: p2p.send(torch.zeros(2), other, group), lambda: p2p.recv(None, other, group), work.wait)
+        for call in calls:
+            with pytest.raises(unisono.NotInitialized, match="closed"):
+                call()
+
+    with new_world(2, timeout_s=DEADLINE_S) as world:
+        world.run(closed)
+
+
+FORGETFUL = """
+import threading, torch, unisono
+from unisono import p2p
+def forget():
+    me = unisono.get_rank()
+    kept = [p2p.irecv(None, 1 - me, tag=4), p2p.irecv(None, tag=5), p2p.isend(torch.zeros(1_000_000), 1 - me, tag=6)]
+    p2p.irecv(torch.zeros(3), 1 - me, tag=7)
+    unisono.barrier()
+with unisono.World(2, timeout_s=30) as world:
+    world.run(forget)
+    world.run(forget)
+unisono.init()
+p2p.irecv(None, 0)
+print("end", flush=True)
+"""
+
+
+def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", FORGETFUL],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("end\n", "")
+
+
+def test_calls_of_all_kinds_leave_nothing_open(worlds: Worlds) -> None:
+    def count() -> tuple[int, int]:
+        blocks = os.stat(unisono.init().host.arena.fd).st_blocks
+        return len(os.listdir("/proc/self/fd")), blocks
+
+    def many() -> None:
+        other = 1 - unisono.get_rank()
+
+        def some() -> None:
+            for _ in range(10):
+                works = [p2p.irecv(None, other), p2p.isend(torch.zeros(LONG), other)]
+                p2p.sendrecv(torch.zeros(9), other, torch.zeros(9), other, tag=2)
+                for work in works:
+                    work.wait()
+            with pytest.raises(WaitTimeout):
+                p2p.recv(None, other, tag=9, timeout_s=0.001)
+
+        some()
+        before = count()
+        some()
+        assert count() == before
+        engine = progress_engine(unisono.init())
+        assert engine._all_pending() == {}
+        until(lambda: engine._thread is None)
+
+    worlds(2).run(many)
+
+
+def test_a_forked_child_leaves_the_messages_to_its_parent(worlds: Worlds) -> None:
+    def fork() -> None:
+        other = 1 - unisono.get_rank()
+        work = p2p.irecv(None, other, tag=1)
+        unisono.barrier()
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in (work.wait, lambda: p2p.recv(None, other), lambda: p2p.send(torch.zeros(1), other)):
+                try:
+                    call()
+                except unisono.NotInitialized:
+                    refused += 1
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        p2p.send(torch.full((2,), float(other)), other, tag=1)
+        assert work.result().tolist() == [1.0 - other] * 2
+
+    worlds(2).run(fork)

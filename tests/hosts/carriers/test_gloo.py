@@ -1,0 +1,291 @@
+"""Messages by Gloo between real processes: all collectives, and what happens when messages do not come."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unisono
+from tests.support.message_runs import combined, cut, elements, tag
+from tests.support.waiting import until
+from unisono import RankFailed
+from unisono.base.errors import InternalError
+from unisono.engine.carrier import Lost
+from unisono.hosts.carriers.gloo import GlooCarrier
+from unisono.hosts.messages import Exchange, lower, nap
+from unisono.hosts.messages.message_program import FINAL
+from unisono.schedule import Y, execute
+from unisono.schedule.algorithms import CATALOGUE
+
+Worlds = Callable[[int], unisono.World]
+
+NAMES = [
+    "all_reduce.circulant",
+    "all_reduce.recursive_doubling",
+    "all_gather.circulant",
+    "reduce_scatter.ring",
+    "broadcast.binomial",
+    "reduce.binomial",
+    "gather.linear",
+    "scatter.binomial",
+    "all_to_all.direct",
+    "all_to_all.bruck",
+    "barrier.dissemination",
+    "exscan.hillis_steele",
+]
+"""One or two tables of each collective."""
+
+SIZES = (0, 1, 7, 1001, 70_003)
+"""The last is long enough for messages that are not copied."""
+
+LATE_S = 20.0
+
+
+def carrier_of(folder: Path, peers: list[int] | None = None) -> GlooCarrier:
+    """Every rank's end of one carrier."""
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    store = torch.distributed.FileStore(str(folder / "store"), size)
+    return GlooCarrier(store, me, size, "127.0.0.1", LATE_S, peers)
+
+
+def word(value: int = 0) -> torch.Tensor:
+    return torch.full((8,), value, dtype=torch.uint8)
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    """As a call waits."""
+    start = time.monotonic()
+    while not condition():
+        nap(time.monotonic() - start)
+        assert time.monotonic() - start < LATE_S
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_all_collectives(worlds: Worlds, size: int, tmp_path: Path) -> None:
+    def run() -> int:
+        carrier, me, call = carrier_of(tmp_path), unisono.get_rank(), 0
+        for name in NAMES:
+            schedule = CATALOGUE[name].schedule(size, size - 1)
+            program, chunks = lower(schedule)[me], schedule.chunks
+            for wanted in SIZES:
+                n = elements(schedule, wanted)
+                inputs = [np.arange(n, dtype=np.int64) * (rank + 3) % 65_521 for rank in range(size)]
+                given, y = torch.tensor(inputs[me]), torch.zeros(n, dtype=torch.int64)
+                exchange = Exchange(
+                    carrier,
+                    program,
+                    range(size),
+                    cut(given, chunks),
+                    lambda out, a, b: out.copy_(torch.from_numpy(combined(a.numpy(), b.numpy()))),
+                    call + 1,
+                    tag,
+                    y=cut(y, chunks),
+                )
+                wait(exchange.advance)
+                wait(exchange.finish_sends)
+                exchange.close()
+                want = execute(schedule, inputs, combine=combined)
+                for buffer, chunk in program.ends:
+                    got = cut(y if buffer == Y else given, chunks)[chunk].tolist()
+                    assert got == cut(torch.from_numpy(want[buffer][me]), chunks)[chunk].tolist(), (name, wanted)
+                call += 1
+        unisono.barrier()  # what others wait for may still leave
+        carrier.close()
+        return call
+
+    assert worlds(size).run(run) == [len(NAMES) * len(SIZES)] * size
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.complex128], ids=str)
+def test_types(worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -> None:
+    def run() -> None:
+        carrier, me = carrier_of(tmp_path), unisono.get_rank()
+        schedule = CATALOGUE["all_reduce.circulant"].schedule(3)
+        program = lower(schedule)[me]
+        assert set(program.ends.values()) == {FINAL}
+        for call, n in enumerate((1, 5, 500_000)):
+            given = (torch.arange(n) % 7 + me).to(dtype)
+            kept, final = torch.empty_like(given), torch.zeros_like(given)
+            exchange = Exchange(
+                carrier,
+                program,
+                range(3),
+                cut(kept, 3),
+                lambda out, a, b: torch.add(a, b, out=out),
+                call + 1,
+                tag,
+                given=cut(given, 3),
+                final=cut(final, 3),
+            )
+            for again in range(3):
+                if again:
+                    exchange.again(call + 1 + 3 * again)
+                wait(exchange.advance)
+                wait(exchange.finish_sends)
+                assert given.equal((torch.arange(n) % 7 + me).to(dtype))
+                assert final.equal((torch.arange(n) % 7 * 3 + 3).to(dtype))
+                final.zero_()
+            exchange.close()
+        unisono.barrier()
+        carrier.close()
+
+    worlds(3).run(run)
+
+
+def test_messages_that_nobody_waits_for_are_in_nobody_s_way(worlds: Worlds, tmp_path: Path) -> None:
+    def run() -> int:
+        carrier, peer = carrier_of(tmp_path), 1 - unisono.get_rank()
+        left = [carrier.isend(peer, 1000 + k, torch.zeros(1 << 16, dtype=torch.uint8)) for k in range(10)]
+        left += [carrier.irecv(peer, 2000 + k, word()) for k in range(10)]
+        send, got = carrier.isend(peer, 7, word(peer + 1)), word()
+        carrier.irecv(peer, 7, got).settle()
+        send.settle()
+        unisono.barrier()
+        carrier.close()
+        with pytest.raises(Lost, match="this rank has closed its carrier"):
+            carrier.isend(peer, 8, word())
+        return len(left) * int(got[0])
+
+    assert worlds(2).run(run) == [20, 40]
+
+
+def test_a_profiler_does_not_see_messages(worlds: Worlds, tmp_path: Path) -> None:
+    """The record of a message that outlives its profile would be written where the profile was."""
+
+    def run() -> list[str]:
+        from torch.profiler import profile
+
+        carrier, me = carrier_of(tmp_path), unisono.get_rank()
+        with profile() as seen:
+            torch.ones(3).neg()
+            handles = [carrier.irecv(1 - me, 1, word()), carrier.isend(1 - me, 1, word())]
+        for handle in handles:
+            handle.settle()
+        unisono.barrier()
+        return [event.name for event in seen.events()]
+
+    for names in worlds(2).run(run):
+        assert "aten::neg" in names
+        assert not [name for name in names if "gloo" in name]
+
+
+def test_a_carrier_that_is_forgotten_ends_although_messages_come_for_forgotten_receives(
+    worlds: Worlds, tmp_path: Path
+) -> None:
+    def run() -> None:
+        me = unisono.get_rank()
+        for turn in range(2):
+            (tmp_path / str(turn)).mkdir(exist_ok=True)
+            carrier = carrier_of(tmp_path / str(turn))
+            carrier.irecv(1 - me, 5, word())
+            if turn == me:
+                carrier.isend(1 - me, 5, word())
+            unisono.barrier()
+            forgetting = threading.Thread(target=[carrier].clear)
+            del carrier
+            forgetting.start()
+            forgetting.join(LATE_S)
+            assert not forgetting.is_alive()
+
+    worlds(2).run(run)
+
+
+def test_abort_wakes_who_waits(worlds: Worlds, tmp_path: Path) -> None:
+    assert worlds(2).run(lambda: _abort(tmp_path)) == [1, 0]
+
+
+def _abort(folder: Path) -> int:
+    """Rank 0 aborts while both are blocked in another thread."""
+    carrier, me = carrier_of(folder), unisono.get_rank()
+    said: list[int] = []
+
+    def blocked() -> None:
+        try:
+            carrier.irecv(1 - me, 5, word()).settle()
+        except Lost as lost:
+            said.append(lost.peer)
+
+    thread = threading.Thread(target=blocked)
+    thread.start()
+    unisono.barrier()
+    if me == 0:
+        carrier.abort()
+    thread.join(LATE_S)
+    assert not thread.is_alive()
+    carrier.close()
+    return said[0]
+
+
+def test_a_peer_that_dies(tmp_path: Path) -> None:
+    def outlive() -> None:
+        carrier, me = carrier_of(tmp_path), unisono.get_rank()
+        unisono.barrier()
+        if me == 1:
+            until((tmp_path / "posted").exists)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if me == 0:
+            receive, send = carrier.irecv(1, 5, word()), carrier.isend(1, 6, torch.zeros(1 << 20, dtype=torch.uint8))
+            fine = carrier.irecv(2, 7, word())
+            (tmp_path / "posted").touch()
+            lost = []
+            for handle in (receive, send):
+                try:
+                    handle.settle()
+                except Lost as error:
+                    lost.append(error.peer)
+            (tmp_path / "lost").touch()
+            fine.settle()
+            (tmp_path / "0.part").write_text(json.dumps(lost))
+            (tmp_path / "0.part").rename(tmp_path / "0.json")
+        if me == 2:
+            until((tmp_path / "lost").exists)
+            carrier.isend(0, 7, word()).settle()
+        until((tmp_path / "0.json").exists)
+
+    with pytest.raises(RankFailed):
+        unisono.run(outlive, ranks=3, timeout_s=60)
+    assert json.loads((tmp_path / "0.json").read_text()) == [1, 1]
+
+
+def test_a_peer_that_cannot_be_reached_is_named(worlds: Worlds, tmp_path: Path) -> None:
+    def run() -> int:
+        me = unisono.get_rank()
+        store = torch.distributed.FileStore(str(tmp_path / "store"), 2)
+        if me == 1:  # its carrier says that it will have nothing to do with rank 0
+            carrier = GlooCarrier(store, me, 2, "127.0.0.1", LATE_S, [])
+            unisono.barrier()
+            carrier.close()
+            return 0
+        with pytest.raises(Lost) as lost:
+            GlooCarrier(store, me, 2, "127.0.0.1", 0.5)
+        unisono.barrier()
+        return lost.value.peer
+
+    assert worlds(2).run(run) == [1, 0]
+
+
+def test_a_forked_process_has_no_carrier(worlds: Worlds, tmp_path: Path) -> None:
+    def run() -> int:
+        carrier = carrier_of(tmp_path)
+        child = os.fork()
+        if not child:
+            try:
+                carrier.isend(1 - unisono.get_rank(), 5, word())
+            except InternalError:
+                os._exit(7)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        unisono.barrier()
+        carrier.close()
+        return code
+
+    assert worlds(2).run(run) == [7, 7]

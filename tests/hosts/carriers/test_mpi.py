@@ -1,0 +1,115 @@
+"""Messages by MPI: ranks that mpirun has started exchange them, and a carrier that is aborted says so."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.mpi_launchers import LAUNCHERS, launcher
+
+LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
+
+SCRIPT = """
+import sys, threading, torch
+from unisono.hosts.messages import Exchange, lower, message_memory as memory, nap
+from unisono import CATALOGUE
+from unisono.engine.carrier import Lost
+from unisono.hosts.carriers.mpi_messages import MpiCarrier
+
+carrier = MpiCarrier()
+rank, size = carrier.rank, carrier.size
+
+def chunks(vector, n):
+    return [vector[len(vector) * c // n : len(vector) * (c + 1) // n] for c in range(n)]
+
+def until(condition):
+    while not condition():
+        nap(0)
+
+calls = [(name, n) for name in ("circulant", "recursive_doubling") for n in (1, 1000, 300_000)]
+for call, (name, elements) in enumerate(calls):
+    schedule = CATALOGUE["all_reduce." + name].schedule(size)
+    vector = torch.arange(elements, dtype=torch.float64) + rank
+    exchange = Exchange(
+        carrier, lower(schedule)[rank], range(size), chunks(vector, schedule.chunks),
+        lambda out, a, b: torch.add(a, b, out=out), call + 1,
+        lambda number, round_, index: number * 1000 + round_ * 10 + index,
+    )
+    until(exchange.advance)
+    until(exchange.finish_sends)
+    exchange.close()
+    assert vector.equal(torch.arange(elements, dtype=torch.float64) * size + sum(range(size))), vector
+
+never = carrier.irecv((rank + 1) % size, 999_999, torch.zeros(8, dtype=torch.uint8))
+threading.Timer(0.1, carrier.abort).start()
+try:
+    never.settle()
+except Lost as lost:
+    sys.stdout.write(f"rank {rank}: {lost.reason}\\n")
+"""
+
+
+CALLS = """
+import os, sys, torch
+os.environ["UNISONO_HOST_ID"] = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+import unisono
+
+group = unisono.init()
+for count in (3, 100_000):
+    tensor = torch.arange(float(count)) + group.rank
+    unisono.all_reduce(tensor)
+    assert tensor.equal(torch.arange(float(count)) * 2 + 1), tensor
+unisono.send(tensor, 1 - group.rank)
+assert unisono.recv(src=1 - group.rank).equal(tensor)
+sys.stdout.write(f"{group.hosts.text} by {group.span.carrier.name}\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wheel", LAUNCHERS)
+def test_calls_over_hosts(wheel: str, tmp_path: Path) -> None:
+    assert _run(wheel, tmp_path, CALLS) == ["2x1 by mpi"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wheel", LAUNCHERS)
+def test_ranks_of_mpirun(wheel: str, tmp_path: Path) -> None:
+    said = "this rank has aborted its messages"
+    assert _run(wheel, tmp_path, SCRIPT) == [f"rank {rank}: {said}" for rank in range(2)]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _run(wheel: str, folder: Path, program: str) -> list[str]:
+    """What two ranks print, sorted."""
+    found = launcher(wheel)
+    if found is None or importlib.util.find_spec("mpi4py") is None:
+        pytest.skip(f"mpi4py or the wheel {wheel} is not installed")
+    script = folder / "script.py"
+    script.write_text(program)
+    done = subprocess.run(
+        [found[0], "-n", "2", sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env={
+            **found[1],
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+            "UNISONO_CARRIER": "mpi",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            "MPI4PY_LIBMPI": str(found[0].parent.parent / "lib" / LIBRARIES[wheel]),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())

@@ -1,0 +1,248 @@
+"""Message programs run, with all ranks in one process: at random timings, in pieces, again and again."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+
+import pytest
+import torch
+
+from tests.support.in_process_carrier import InProcessCarrier, Wires
+from tests.support.message_runs import Layout, cut, finish, run_messages, tag
+from tests.support.waiting import until
+from unisono.base.errors import InternalError
+from unisono.engine.carrier import Handle, Lost
+from unisono.hosts.carriers import waiter
+from unisono.hosts.carriers.waiter import settle_apart
+from unisono.hosts.messages import Exchange, exchange, lower, message_memory, nap, persistent_receives
+from unisono.hosts.messages.buffers import Buffers
+from unisono.hosts.messages.message_program import FINAL
+from unisono.schedule.algorithms import CATALOGUE
+
+SEEDS = 7
+SIZES = (0, 1, 13, 64)
+
+
+@pytest.mark.parametrize("large", [16, 256 << 10], ids=["straight", "packed"])
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_all_tables_at_random_timings(name: str, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_memory, "LARGE_BYTES", large)
+    for p in (2, 3, 5) if CATALOGUE[name].allows(3) else (2, 4):
+        if CATALOGUE[name].allows(p):
+            schedule = CATALOGUE[name].schedule(p, p // 2)
+            programs = lower(schedule)
+            for seed in range(SEEDS):
+                run_messages(schedule, programs, SIZES[seed % 4], seed, layout=Layout.of(schedule, seed))
+
+
+@pytest.mark.parametrize("name", ["all_reduce.circulant", "all_reduce.recursive_doubling", "all_to_all.bruck"])
+def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent_receives, "_OFTEN", 2)
+    schedule = CATALOGUE[name].schedule(4)
+    for seed in range(4):
+        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6)
+        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, standing=True)
+
+
+def pair(
+    name: str, elements: int, wires: Wires, *, twice: bool = False, combine: bool = True
+) -> tuple[list[Exchange], list[torch.Tensor]]:
+    """Both ranks of a table, and their vectors."""
+    schedule = CATALOGUE[name].schedule(2)
+    vectors = [torch.arange(elements * (1 + (twice and rank)), dtype=torch.int64) * (rank + 1) for rank in range(2)]
+    ranks = [
+        Exchange(
+            InProcessCarrier(wires, rank),
+            program,
+            [0, 1],
+            cut(vector, schedule.chunks),
+            (lambda out, a, b: torch.add(a, b, out=out)) if combine else None,
+            1,
+            tag,
+        )
+        for rank, (program, vector) in enumerate(zip(lower(schedule), vectors, strict=True))
+    ]
+    return ranks, vectors
+
+
+def test_a_table_without_data_has_messages_that_are_words_only() -> None:
+    wires, schedule = Wires(Random(1)), CATALOGUE["barrier.dissemination"].schedule(3)
+    ranks = [
+        Exchange(InProcessCarrier(wires, rank), program, [0, 1, 2], (), None, 1, tag)
+        for rank, program in enumerate(lower(schedule))
+    ]
+    assert not ranks[0].advance()
+    assert not ranks[1].advance()
+    while wires.move():
+        pass
+    assert not ranks[0].advance()
+    assert ranks[0].waiting_for == 2, "rank 2 has not begun"
+    finish(ranks, wires)
+
+
+def test_calls_of_other_sizes_do_not_meet() -> None:
+    """A message that is longer than its receive would end the process of the receiver."""
+    wires = Wires(Random(1))
+    ranks, vectors = pair("all_reduce.circulant", 10, wires, twice=True)
+    for one in ranks:
+        assert not one.advance()
+    assert not wires.move()
+    assert wires.unmet == 6
+    assert vectors[0].tolist() == list(range(10))
+    assert [one.waiting_for for one in ranks] == [1, 0]
+
+
+def test_what_is_given_up_keeps_its_memory_and_harms_no_later_call() -> None:
+    wires = Wires(Random(1))
+    stuck, _ = pair("all_reduce.circulant", 10, wires, twice=True)
+    for one in stuck:
+        one.advance()
+        one.close()
+    assert exchange._GIVEN_UP[-2:] == stuck
+    ranks, vectors = pair("all_reduce.circulant", 5, wires)
+    finish(ranks, wires)
+    assert vectors[0].tolist() == [0, 3, 6, 9, 12]
+    exchange._GIVEN_UP[-2:] = []
+
+
+def test_places_are_free_once_what_leaves_them_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_memory, "LARGE_BYTES", 16)
+    wires = Wires(Random(1))
+    ranks, _ = pair("broadcast.linear", 100, wires)
+    assert ranks[0].advance(), "the root has nothing to wait for"
+    assert not ranks[0].finish_sends()
+    finish(ranks, wires)
+    until(ranks[0].finish_sends)
+    ranks[0].close()
+
+
+def test_messages_that_are_copied_leave_their_places_at_once() -> None:
+    wires = Wires(Random(1))
+    ranks, vectors = pair("broadcast.linear", 4, wires)
+    assert ranks[0].advance()
+    assert ranks[0].finish_sends()
+    vectors[0].fill_(-1)
+    finish(ranks, wires)
+    assert vectors[1].tolist() == [0, 1, 2, 3]
+
+
+def test_an_aborted_carrier_is_heard_of() -> None:
+    wires = Wires(Random(1))
+    ranks, _ = pair("all_reduce.recursive_doubling", 4, wires)
+    ranks[0].advance()
+    wires.aborted = True
+    with pytest.raises(Lost, match="rank 0 of the world is lost: aborted"):
+        ranks[1].advance()
+
+
+def test_a_table_that_combines_needs_to_be_told_how() -> None:
+    wires = Wires(Random(1))
+    ranks, _ = pair("all_reduce.recursive_doubling", 4, wires, combine=False)
+    with pytest.raises(InternalError, match="nobody has said how"):
+        finish(ranks, wires)
+
+
+def test_buffers_are_used_again() -> None:
+    buffers = Buffers(idle_bytes=256)
+    first = buffers.take(100)
+    assert (first.numel(), first.data_ptr() % 64) == (128, 0)
+    buffers.give([first])
+    assert buffers.take(120) is first
+    buffers.give([first, buffers.take(100), buffers.take(100)])
+    assert len({buffers.take(128).data_ptr() for _ in range(3)} - {first.data_ptr()}) == 2
+
+
+def test_buffers_of_ever_new_sizes_are_used_again() -> None:
+    """There are eight sizes from one power of two to the next, so a buffer is an eighth too large at most."""
+    buffers, sizes = Buffers(), set[int]()
+    for nbytes in range(1, 40_000, 7):
+        buffer = buffers.take(nbytes)
+        assert nbytes <= buffer.numel() <= max(nbytes + 63, nbytes + nbytes // 8)
+        sizes.add(buffer.numel())
+        buffers.give([buffer])
+    assert sum(len(same) for same in buffers._idle.values()) == len(sizes) < 70
+
+
+def test_naps_are_short() -> None:
+    for waited_s in (0.0, 0.001, 0.1, 10.0, 1e9):
+        nap(waited_s)
+
+
+@pytest.mark.parametrize("name", ["all_reduce.circulant", "all_gather.ring", "broadcast.binomial"])
+def test_the_carrier_does_not_write_into_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange that is given up may still get messages when its caller uses the memory for something else."""
+    monkeypatch.setattr(message_memory, "LARGE_BYTES", 16)
+    written: list[int] = []
+    receive = InProcessCarrier.irecv
+
+    def irecv(carrier: InProcessCarrier, peer: int, tag: int, data: torch.Tensor) -> Handle:
+        written.append(data.untyped_storage().data_ptr())
+        return receive(carrier, peer, tag, data)
+
+    monkeypatch.setattr(InProcessCarrier, "irecv", irecv)
+    wires, schedule = Wires(Random(3)), CATALOGUE[name].schedule(2)
+    ranks, finals = [], []
+    for rank, program in enumerate(lower(schedule)):
+        kept, final = (torch.zeros(64, dtype=torch.int64) for _ in range(2))
+        mine = torch.arange(64) * (rank + 1)
+        ranks.append(
+            Exchange(
+                InProcessCarrier(wires, rank), program, [0, 1], cut(kept, schedule.chunks),
+                lambda out, a, b: torch.add(a, b, out=out), 1, tag,
+                given=cut(mine, schedule.chunks), final=cut(final, schedule.chunks),
+            )
+        )  # fmt: skip
+        finals.append(final)
+    finish(ranks, wires)
+    assert written
+    assert not {final.untyped_storage().data_ptr() for final in finals} & set(written)
+    for (buffer, chunk), where in ranks[0]._program.ends.items():
+        assert where != FINAL or cut(finals[0], schedule.chunks)[chunk].any(), (buffer, chunk)
+
+
+class _LateHandle:
+    """Settled when it is told so."""
+
+    def __init__(self) -> None:
+        self.come, self.lost = threading.Event(), False
+
+    def settle(self) -> None:
+        self.come.wait()
+        if self.lost:
+            raise Lost(1, "gone")
+
+
+def test_a_thread_that_waits_apart_tells_when_it_is_over_and_waits_for_others_then() -> None:
+    told: list[int] = []
+    one, two, three = _LateHandle(), _LateHandle(), _LateHandle()
+    first, second = settle_apart([one], lambda: told.append(1)), settle_apart([two], lambda: told.append(2))
+    two.come.set()
+    until(lambda: told == [2])
+    assert (first.over, second.over) == (False, True)
+    threads = threading.active_count()
+    third = settle_apart([three], lambda: told.append(3))
+    assert threading.active_count() == threads
+    three.lost = True
+    three.come.set()
+    until(lambda: told == [2, 3])
+    assert not third.over
+    assert isinstance(third.error, Lost)
+    one.come.set()
+    until(lambda: told == [2, 3, 1])
+
+
+def test_the_end_of_a_process_waits_for_its_threads_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiter, "_OPEN", set())
+    late, over = _LateHandle(), threading.Event()
+    settle_apart([late], over.set)
+    threading.Timer(0.1, late.come.set).start()
+    waiter.end_threads()
+    assert over.is_set()
+    monkeypatch.setattr(waiter, "_END_S", 0.05)
+    never = _LateHandle()
+    settle_apart([never], over.clear)
+    waiter.end_threads()
+    assert over.is_set(), "it waits still"
+    never.come.set()
+    until(lambda: not waiter._OPEN)

@@ -1,0 +1,217 @@
+"""Where short messages arrive: in receives that stand, posted before the calls that need them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.in_process_carrier import InProcessCarrier, Wires
+from tests.support.message_runs import finish, tag
+from tests.support.waiting import until
+from unisono.engine.carrier import Handle, Lost
+from unisono.hosts.messages import Exchange, PersistentReceive, ReceiveBuffers, lower, persistent_receives
+from unisono.hosts.messages.persistent_receives import ReceiveBuffer
+from unisono.schedule.algorithms import CATALOGUE
+
+
+class Watched:
+    """The word of a landing: before it is read, another thread tries to post the landing."""
+
+    def __init__(self, word: Any, place: ReceiveBuffer, carrier: InProcessCarrier) -> None:
+        self._word, self._other = word, threading.Thread(target=place.post, args=(carrier,))
+
+    def __getitem__(self, at: int) -> int:
+        if self._other.ident is None:
+            self._other.start()
+            self._other.join(0.2)  # it ends only where nothing keeps it from posting
+        value: int = self._word[at]
+        return value
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self._word[at] = value
+
+    def end(self) -> None:
+        self._other.join(10)
+        assert not self._other.is_alive()
+
+
+def test_a_message_is_taken_before_its_receive_is_posted_again() -> None:
+    wires = Wires(Random(3))
+    sender, receiver = (InProcessCarrier(wires, rank) for rank in range(2))
+    place = ReceiveBuffer(0, 5, 16)
+    place.post(receiver)
+    sender.isend(1, 5, torch.tensor([77, 4]).view(torch.uint8))
+    while wires.move():
+        pass
+    place._word = watched = Watched(place._word, place, receiver)
+    assert place.take(4)
+    watched.end()
+    assert place.handle is not None, "it stands for the next call"
+
+
+def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor], number: int) -> list[Exchange]:
+    """Both ranks of an all_reduce whose messages arrive in receives that are always posted."""
+    programs = lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(2))
+    return [
+        Exchange(
+            carrier, program, [0, 1], [vector], lambda out, a, b: torch.add(a, b, out=out), number, tag,
+            standing=PersistentReceive(ReceiveBuffers.of(carrier), lambda round_: round_),
+        )
+        for carrier, program, vector in zip(carriers, programs, vectors, strict=True)
+    ]  # fmt: skip
+
+
+def test_a_receive_that_stands_is_posted_before_the_next_call_begins() -> None:
+    wires = Wires(Random(7))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    vectors = [torch.full((3,), rank + 1) for rank in range(2)]
+    ranks = standing_pair(carriers, [torch.ones(3, dtype=torch.int64) for _ in range(2)], 1)
+    for number in range(1, 4):
+        if number > 1:
+            ranks[0].again(number)
+            ranks[1].again(number)
+        for carrier in carriers:
+            ReceiveBuffers.of(carrier).post_used(carrier)
+        assert wires.unmet == 0, "it may be the last of its kind"
+        finish(ranks, wires)
+    for rank, carrier in enumerate(carriers):
+        ReceiveBuffers.of(carrier).post_used(carrier)
+        assert wires.unmet == rank + 1, "nobody waits for what comes next, and there is room for it already"
+    others = standing_pair(carriers, vectors, 4)  # its steps have not been kept: the receives are the same
+    assert not others[0].advance()
+    while wires.move():
+        pass
+    assert others[1].advance(), "the message was there before the call began"
+    finish(others[:1], wires)
+    assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
+
+
+def test_what_no_exchange_uses_any_more_is_forgotten_unless_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    wires = Wires(Random(13))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+
+    def make(number: int) -> list[Exchange]:
+        return standing_pair(carriers, [torch.ones(3) for _ in range(2)], number)
+
+    def use(ranks: list[Exchange]) -> list[ReceiveBuffer]:
+        finish(ranks, wires)
+        places = ranks[0]._landings
+        for one in ranks:
+            one.close()
+        return places
+
+    first, second = make(1), make(2)
+    place = use(first)
+    assert make(3)[0]._landings == place, "there is one left that uses it"
+    wires = Wires(Random(14))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    assert use(make(1)) != use(make(2))
+    monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
+    assert use(make(3)) == use(make(4))
+    assert second[0]._landings == place
+
+
+@pytest.mark.parametrize("arrives", [False, True], ids=["later", "before"])
+def test_what_a_failed_call_has_left_in_a_receive_that_stands_is_dropped(
+    arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
+    wires = Wires(Random(8))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    vectors = [torch.full((3,), rank + 1) for rank in range(2)]
+    finish(standing_pair(carriers, vectors, 1), wires)
+    for carrier in carriers:
+        ReceiveBuffers.of(carrier).post_used(carrier)
+    failed = standing_pair(carriers, [torch.full((3,), 100)] * 2, 2)
+    assert not failed[0].advance(), "rank 1 makes another call"
+    failed[0].give_up()
+    while arrives and wires.move():
+        pass
+    finish(standing_pair(carriers, vectors, 3), wires)
+    assert vectors[0].tolist() == vectors[1].tolist() == [6, 6, 6]
+
+
+def test_who_is_woken_by_what_a_failed_call_has_left_is_woken_again() -> None:
+    wires = Wires(Random(12))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    vectors = [torch.full((3,), rank + 1) for rank in range(2)]
+    failed = standing_pair(carriers, vectors, 1)
+    assert not failed[0].advance()
+    failed[0].give_up()
+    ranks = standing_pair(carriers, vectors, 2)
+    assert not ranks[1].advance()
+    for _ in range(2):
+        news = threading.Event()
+        assert ranks[1].wake(news.set)
+        while wires.move():
+            pass
+        until(news.is_set)
+        ranks[1].advance()
+        ranks[0].advance()
+    finish(ranks[:1], wires)
+    assert ranks[1].done
+    assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
+
+
+def test_a_rank_that_is_lost_is_not_told_of_in_calls_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
+    wires = Wires(Random(10))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    ranks = standing_pair(carriers, [torch.ones(3) for _ in range(2)], 1)
+    finish(ranks, wires)
+    carriers[0].abort()
+    ReceiveBuffers.of(carriers[0]).post_used(carriers[0])
+    ranks[0].again(2)
+    with pytest.raises(Lost):
+        ranks[0].advance()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.bool, torch.float64], ids=str)
+def test_numbers_of_all_sizes_arrive_in_receives_that_stand(dtype: torch.dtype) -> None:
+    wires = Wires(Random(15))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    vectors = [torch.ones(5, dtype=dtype) for _ in range(2)]
+    finish(standing_pair(carriers, vectors, 1), wires)
+    assert all(vector.equal(torch.full((5,), 2, dtype=dtype)) for vector in vectors)
+
+
+def test_a_receive_that_two_threads_post_is_posted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    wires, receive = Wires(Random(11)), InProcessCarrier.irecv
+    carrier = InProcessCarrier(wires, 0)
+
+    def slowly(carrier: InProcessCarrier, peer: int, tag: int, data: torch.Tensor) -> Handle:
+        time.sleep(0.05)
+        return receive(carrier, peer, tag, data)
+
+    monkeypatch.setattr(InProcessCarrier, "irecv", slowly)
+    place = ReceiveBuffers.of(carrier).at(1, 5, 16)
+    threads = [threading.Thread(target=place.post, args=(carrier,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wires.unmet == 1
+
+
+def test_receives_that_stand_have_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
+    monkeypatch.setattr(persistent_receives, "_RECEIVE_BYTES", 0)
+    monkeypatch.setattr(persistent_receives, "_STANDING_BYTES", 100)
+    wires = Wires(Random(9))
+    carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
+    first = standing_pair(carriers, [torch.ones(3, dtype=torch.int64) for _ in range(2)], 1)
+    finish(first, wires)
+    second = standing_pair(carriers, [torch.ones(1, dtype=torch.int64) for _ in range(2)], 1)
+    finish(second, wires)
+    for carrier in carriers:
+        ReceiveBuffers.of(carrier).post_used(carrier)
+    assert wires.unmet == 2, "a line of each rank; there is no room for a second one"
+    for one in (*first, *second):
+        one.again(3)
+    finish(second, wires)
+    finish(first, wires)

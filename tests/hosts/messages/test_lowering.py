@@ -1,0 +1,82 @@
+"""Every table of the catalogue as messages: proved, and as long as it must be."""
+
+from __future__ import annotations
+
+import pytest
+
+from unisono.base.errors import ProgramError
+from unisono.hosts.messages import hears_all, lower, prove_messages
+from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, MOVE, POST, SEND, TAKE, MessageProgram
+from unisono.schedule import COPY, X, Y, send, trace
+from unisono.schedule.algorithms import CATALOGUE
+
+WAYS = sorted(CATALOGUE)
+SYMMETRIC = {"all_gather", "all_reduce", "all_to_all", "barrier", "reduce_scatter"}
+
+
+def deeds(program: MessageProgram, kind: int) -> list[int]:
+    return [number for this, number in program.rows if this == kind]
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_all_tables_are_proved(name: str) -> None:
+    for p in range(2, 10):
+        if CATALOGUE[name].allows(p):
+            schedule = CATALOGUE[name].schedule(p, p - 1)
+            programs = lower(schedule)
+            prove_messages(schedule, programs)
+            sent = sum(len(deeds(program, SEND)) for program in programs)
+            assert sent == sum(len(deeds(program, TAKE)) for program in programs)
+            assert sent == sum(len(deeds(program, POST)) for program in programs)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_who_hears_of_all(name: str) -> None:
+    assert hears_all(CATALOGUE[name].schedule(8)) == (CATALOGUE[name].collective in SYMMETRIC)
+
+
+def test_one_message_for_all_rows_of_a_round_between_two_ranks() -> None:
+    schedule = CATALOGUE["all_reduce.circulant"].schedule(8)
+    for program in lower(schedule):
+        assert [program.round_of(deed) for deed in program.rows if deed.kind == SEND] == list(range(6))
+
+
+def test_results_go_where_they_belong_as_soon_as_all_ranks_are_known_to_have_begun() -> None:
+    for name in ("ring", "circulant", "recursive_doubling", "two_shot", "one_shot"):
+        for program in lower(CATALOGUE[f"all_reduce.{name}"].schedule(4)):
+            assert set(program.ends.values()) == {FINAL}
+    root, *others = lower(CATALOGUE["broadcast.binomial"].schedule(4))
+    assert not root.ends
+    assert all(program.ends == {(X, 0): KEPT} for program in others)
+
+
+def test_a_long_vector_is_not_copied_where_no_timing_asks_for_it() -> None:
+    for program in lower(CATALOGUE["all_reduce.circulant"].schedule(4)):
+        assert all(program.parcels[number].direct for number in deeds(program, SEND))
+    for program in lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(4)):
+        assert not any(program.parcels[number].direct for number in deeds(program, SEND)[:-1])
+
+
+def test_what_is_read_is_where_it_was_written() -> None:
+    (first, second) = lower(CATALOGUE["all_reduce.circulant"].schedule(2))
+    assert [spot.where for spot in first.parcels[0].spots] == [GIVEN]
+    assert [writing.spot.where for writing in second.writings] == [FINAL, FINAL]
+    assert [deed.kind for deed in first.rows] == [POST, SEND, POST, TAKE, MOVE, SEND, TAKE, MOVE]
+
+
+def test_a_rank_that_exchanges_chunks_with_itself_is_refused() -> None:
+    def swap(r, p):
+        yield [send(0, 0, 0, to=1, op=COPY), send(0, 0, 1, to=0, op=COPY)]
+
+    with pytest.raises(ProgramError, match="exchanges chunks with itself in one round"):
+        lower(trace(swap, 2, 2, "broadcast", name="swap"))
+
+
+def test_writes_on_one_rank_do_not_overwrite_what_others_of_the_round_read() -> None:
+    def shift(r, p):
+        yield [send(0, 0, 0, to=1), send(0, 0, 1, to=2), send(1, 0, 0, to=0), send(0, 1, 2, dbuf=Y)]
+
+    schedule = trace(shift, 2, 3, "broadcast", name="shift")
+    programs = lower(schedule)
+    prove_messages(schedule, programs)
+    assert [writing.spot.chunk for writing in programs[0].writings] == [2, 1, 0]

@@ -1,0 +1,310 @@
+"""Sentinels as processes: what the ranks of one host learn of the others, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+from unittest.mock import Mock, call
+
+import pytest
+
+from tests.support.fake_hosts import WORLD, FakeHosts
+from tests.support.waiting import until
+from unisono.base.config import Config
+from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.board import Topic
+from unisono.hosts.far import Far
+from unisono.hosts.sentinel import start
+from unisono.hosts.sentinel.regions import Regions
+from unisono.hosts.sentinel.state_machine import Ended
+from unisono.hosts.sentinel.watching import Watching
+from unisono.schedule import Hosts
+
+
+def refresh(fake: FakeHosts, host: int, gid: int = WORLD) -> None:
+    ticket = fake.far[host].ask(gid)
+    until(lambda: fake.far[host].answered(ticket))
+
+
+def test_who_asks_sees_what_has_been_written_before() -> None:
+    with FakeHosts("2x2") as fake:
+        board = fake.arenas[0].board(1)
+        for number in range(1, 30):
+            board.set_call(number, CallRecord(f"call_{number}", counts=(number,)))
+            board.set_proposal(Topic.FAILURE, Proposal(frozenset({number}), number % 2 == 0))
+            refresh(fake, 1)
+            copy = fake.arenas[1].board(1)
+            assert copy.call(number) == CallRecord(f"call_{number}", counts=(number,))
+            assert copy.proposal(Topic.FAILURE) == Proposal(frozenset({number}), number % 2 == 0)
+        assert fake.arenas[0].board(3).call(1) is None
+
+
+def test_what_a_rank_wakes_the_others_with_comes_without_a_question() -> None:
+    with FakeHosts("1+1+2") as fake:
+        fake.arenas[0].board(0).set_gave_up(GivenUp(9, False, frozenset({2}), "tired"))
+        fake.far[0].wake(WORLD)
+        for arena in fake.arenas[1:]:
+            until(lambda arena=arena: arena.board(0).gave_up == GivenUp(9, False, frozenset({2}), "tired"))
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_rank_is_told_everywhere(by: signal.Signals) -> None:
+    with FakeHosts("2+2+1") as fake:
+        fake.sleepers[3].send_signal(by)
+        how = Departure(DepartureKind.DIED, f"was killed by signal {int(by)} ({by.name})")
+        for arena in fake.arenas:
+            until(lambda arena=arena: arena.board(3).gone == how)
+        until(lambda: fake.far[0].left(3) == how)
+        assert fake.far[0].left(1) is None
+        assert fake.far[0].lost_hosts == {}
+        late = Far(fake.arenas[0], fake.hosts, 0, fake.names[0], 1.5)
+        until(lambda: late.left(3) == how)
+        late.close()
+
+
+def test_who_waits_for_an_answer_looks_at_once_when_a_rank_dies() -> None:
+    """Whether it has asked before it is told of the death, or asks next."""
+    with FakeHosts("1+2") as fake:
+        far, gone = fake.far[0], DepartureKind.LEFT
+        ticket = far.ask(WORLD + 1)  # nobody knows this group, so nobody answers
+        fake.far[1].close()
+        until(lambda: far.left(1) is not None and far.left(1).how is gone)
+        assert not far.fresh(ticket)  # what a rank has told that leaves in order is waited for
+        fake.sleepers[2].kill()
+        until(lambda: far.fresh(ticket))
+        assert not far.answered(ticket)
+        assert far.fresh(far.ask(WORLD + 2))
+        assert not far.fresh(far.ask(WORLD + 3))
+
+
+def test_a_stopped_rank_is_no_lost_host() -> None:
+    with FakeHosts("2+2") as fake:
+        fake.sleepers[3].send_signal(signal.SIGSTOP)
+        fake.arenas[1].board(3).set_call(4, CallRecord("barrier"))
+        refresh(fake, 0)
+        assert fake.arenas[0].board(3).call(4) == CallRecord("barrier")
+        assert fake.arenas[0].board(3).gone is None
+
+
+def test_a_silent_host_is_lost_with_all_its_ranks() -> None:
+    with FakeHosts("1+2+1") as fake:
+        refresh(fake, 0)
+        fake.kill_sentinel(1)
+        words = "host b (ranks 1-2) has been silent for 1.5 s"
+        for host in (0, 2):
+            until(lambda host=host: fake.far[host].lost_hosts == {1: words})
+            for rank in (1, 2):
+                gone = fake.arenas[host].board(rank).gone
+                assert gone == (DepartureKind.DIED, "is on host b (ranks 1-2), which has been silent for 1.5 s")
+            assert fake.far[host].cut_off is None
+            refresh(fake, host)  # nobody waits for it
+        until(lambda: "has ended" in str(fake.far[1].cut_off))
+
+
+def test_a_host_that_is_stopped_for_long_hears_that_the_others_went_on() -> None:
+    with FakeHosts("1+1+1") as fake:
+        refresh(fake, 2)
+        signal.pidfd_send_signal(fake.pidfds[2], signal.SIGSTOP)
+        until(lambda: list(fake.far[0].lost_hosts) == [2])
+        signal.pidfd_send_signal(fake.pidfds[2], signal.SIGCONT)
+        until(lambda: "the others go on without it" in str(fake.far[2].cut_off))
+        assert fake.far[0].cut_off is fake.far[1].cut_off is None
+        assert fake.far[2].lost_hosts == {}
+        until(lambda: all(fake.arenas[2].board(rank).gone for rank in (0, 1)))
+        assert fake.arenas[2].board(1).gone == (DepartureKind.DIED, "is on host b (rank 1)")
+
+
+def test_without_its_sentinel_a_host_knows_of_no_other_one() -> None:
+    with FakeHosts("1+1") as fake:
+        refresh(fake, 0)
+        assert fake.far[0].left(1) is None
+        os.kill(fake.sentinels[0].pid, signal.SIGKILL)
+        until(lambda: fake.far[0].left(1) is not None)
+        assert fake.far[0].left(1) == (DepartureKind.DIED, f"is on another host, and {fake.far[0].cut_off}")
+        assert f"its sentinel (process {fake.sentinels[0].pid}) has ended" in str(fake.far[0].cut_off)
+        assert fake.far[0].answered(fake.far[0].ask(WORLD))  # nobody waits for an answer
+
+
+def test_ranks_hear_why_their_sentinel_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads the standard error of a sentinel."""
+    module = "unisono.hosts.sentinel.board_replicas"
+    bug = f"from {module} import Copies; Copies.push = lambda *_: {{}}['no such push']; main(int"
+    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", bug))
+    with FakeHosts("1+1") as fake:
+        refresh(fake, 0)
+        fake.far[0].wake()
+        until(lambda: fake.far[0].left(1) is not None)
+        words = f"its sentinel (process {fake.sentinels[0].pid}) has crashed: KeyError: 'no such push' (<string>:1 in "
+        assert words in str(fake.far[0].left(1))
+        assert "main.py:" in str(fake.far[0].cut_off)
+        until(lambda: not fake.lives(0))
+
+
+def test_ranks_notice_that_their_own_sentinel_is_stopped() -> None:
+    with FakeHosts("1+2") as fake:
+        refresh(fake, 1)
+        signal.pidfd_send_signal(fake.pidfds[1], signal.SIGSTOP)
+        here = (
+            f"this host is cut off, because its sentinel (process {fake.sentinels[1].pid}) has not answered for 1.5 s"
+        )
+        assert fake.far[1].cut_off is None  # who waits for nothing does not mind
+        refresh(fake, 1)  # and who waits does not wait for ever
+        assert str(fake.far[1].cut_off).startswith(here)
+        assert "end the ranks of this host" in str(fake.far[1].cut_off)
+        gone = fake.far[1].left(0)
+        assert gone == (DepartureKind.DIED, f"is on another host, and {fake.far[1].cut_off}")
+        assert fake.far[1].left(2) is None  # it is on this host
+        fake.far[1].forget(WORLD)
+        assert not fake.far[1].is_free(WORLD)  # a sentinel that goes on may still write there
+        signal.pidfd_send_signal(fake.pidfds[1], signal.SIGCONT)
+        until(lambda: fake.far[1].is_free(WORLD))
+        assert str(fake.far[1].cut_off).startswith(here)
+
+
+def test_ranks_notice_that_their_own_sentinel_has_ended() -> None:
+    with FakeHosts("1+2") as fake:
+        refresh(fake, 1)
+        fake.kill_sentinel(1)
+        refresh(fake, 1)
+        assert f"its sentinel (process {fake.sentinels[1].pid}) has ended" in str(fake.far[1].cut_off)
+        assert "is on another host" in str(fake.far[1].left(0))
+        assert fake.far[1].left(2) is None
+        assert fake.far[1].is_free(WORLD)
+
+
+def test_a_sentinel_that_waits_for_another_host_is_there() -> None:
+    with FakeHosts("1+1+1", register=False) as fake:
+        fake.far[0].register(WORLD, fake.arenas[0].start, range(3))  # the others know of no such group yet
+        ticket = fake.far[0].ask(WORLD)
+        pings = fake.far[0]._say = Mock(wraps=fake.far[0]._say)
+        until(lambda: pings.mock_calls.count(call(["ping"])) > 2 or fake.far[0].answered(ticket))
+        assert not fake.far[0].answered(ticket)
+        assert fake.far[0].cut_off is None
+
+
+def test_a_host_that_leaves_is_not_lost() -> None:
+    with FakeHosts("1+2") as fake:
+        fake.arenas[1].board(1).set_gone(DepartureKind.LEFT, "left the group with shutdown()")
+        fake.far[1].close()
+        fake.sleepers[2].kill()
+        until(lambda: not fake.lives(1))
+        assert fake.arenas[0].board(1).gone == (DepartureKind.LEFT, "left the group with shutdown()")
+        assert fake.arenas[0].board(2).gone == (DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
+        refresh(fake, 0)
+        assert fake.far[0].lost_hosts == {}
+        fake.far[0].close()
+        until(lambda: not fake.lives(0))
+
+
+def test_a_group_is_forgotten_by_its_last_rank_here() -> None:
+    with FakeHosts("1+2") as fake:
+        start = fake.arenas[0].end
+        for host, rank in enumerate((0, 1)):
+            fake.far[host].register(8, start, [1, 0, 2])
+            assert not fake.far[host].is_free(8), rank
+        refresh(fake, 0, 8)
+        fake.far[1].forget(8)
+        until(lambda: fake.far[1].is_free(8))
+        refresh(fake, 0, 8)  # the other host has forgotten it: there is nothing to wait for
+        fake.far[0].forget(8)
+        until(lambda: fake.far[0].is_free(8))
+
+
+LEADER = """
+import os, sys, secrets, signal
+from unisono import Config
+from unisono.engine.memory.arena import Arena
+from unisono.engine.process.alive import start_ticks
+from unisono.schedule import Hosts
+from unisono.hosts.sentinel.start import Sentinel
+state, name, other = sys.argv[1], sys.argv[2], int(sys.argv[3])
+hosts, arena = Hosts.parse("2+1"), Arena.create(3, Config(heap_bytes=1 << 20))
+ranks = {rank: (pid, start_ticks(pid)) for rank, pid in enumerate((os.getpid(), other))}
+sentinel = Sentinel.start(arena.fd, hosts, 0, ranks, "127.0.0.1", bytes(32), name, 1.5)
+if state == "introduced":
+    sentinel.introduce([sentinel.address, ("127.0.0.1", 9)])
+print(sentinel.pid, arena.fd, flush=True)
+signal.pause()
+"""
+
+
+def start_leader(state: str, name: str) -> tuple[subprocess.Popen[str], int, Arena]:
+    """A rank 0 that has started a sentinel for itself and this process, the pidfd of that, and the arena."""
+    command = [sys.executable, "-c", LEADER, state, name, str(os.getpid())]
+    leader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert leader.stdout
+    pid, fd = map(int, leader.stdout.readline().split())
+    return leader, os.pidfd_open(pid), Arena.attach(os.open(f"/proc/{leader.pid}/fd/{fd}", os.O_RDWR))
+
+
+def test_the_sentinel_outlives_its_leader_but_not_its_ranks() -> None:
+    """Though the other host is not there, so that it can say goodbye to nobody."""
+    name = secrets.token_hex(8)
+    leader, sentinel, arena = start_leader("introduced", name)
+    far = Far(arena, Hosts.parse("2+1"), 1, name, 1.5)
+    with leader:
+        leader.kill()
+    until(lambda: far.left(0) == (DepartureKind.DIED, "was killed by signal 9 (SIGKILL)"))
+    assert arena.board(0).gone == far.left(0)
+    assert not select.select([sentinel], [], [], 0)[0]
+    far.close()
+    arena.close()
+    assert select.select([sentinel], [], [], 20)[0]
+    os.close(sentinel)
+
+
+def test_a_sentinel_that_nobody_introduces_ends_with_its_leader() -> None:
+    leader, sentinel, arena = start_leader("alone", secrets.token_hex(8))
+    with leader:
+        leader.kill()
+    arena.close()
+    assert select.select([sentinel], [], [], 20)[0]
+    os.close(sentinel)
+
+
+def test_a_child_of_a_rank_does_not_speak_for_it() -> None:
+    with FakeHosts("1+1") as fake:
+        inherited = Far(fake.arenas[1], fake.hosts, 1, fake.names[1], 1.5)
+        inherited._pid = 0  # as in another process than the one that has made it
+        inherited.close()
+        refresh(fake, 1)
+        assert fake.far[0].left(1) is None
+
+
+def test_what_asks_programs_to_end_does_not_end_a_sentinel() -> None:
+    with FakeHosts("1+1") as fake:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.pidfd_send_signal(fake.pidfds[0], number)
+        refresh(fake, 0)
+        refresh(fake, 1)
+
+
+def test_words_of_who_has_started_a_rank_are_waited_for_where_the_system_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arena = Arena.create(3, Config(heap_bytes=1 << 20))
+    monkeypatch.setattr("unisono.hosts.sentinel.watching.exit_status", lambda *_: None)
+    for rank in (0, 1):
+        arena.board(rank).set_herald()
+    watching = Watching(dict.fromkeys(range(3), (os.getpid(), 1)), Regions(arena))  # it has started at another time
+    assert watching.ended(5.0) == [Ended(2, "died")]
+    assert watching.impatient
+    arena.board(1).set_gone(DepartureKind.DIED, "was shot")
+    assert watching.ended(5.09) == [Ended(1, "died")]  # the board's words count
+    assert watching.ended(5.09) == []
+    assert watching.ended(5.11) == [Ended(0, "died")]
+    assert not watching.impatient
+    arena.close()
+
+
+def test_it_loads_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys, unisono.hosts.sentinel.main; print([m for m in ('torch', 'numpy', 'numba') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

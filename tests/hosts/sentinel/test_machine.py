@@ -1,0 +1,290 @@
+"""The protocol of sentinels, without processes: lossy networks, cuts, stops, many hosts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.fake_network import START, WORLD, FakeNetwork
+from unisono.base.records import Departure, DepartureKind
+from unisono.hosts.sentinel.state_machine import Asked, Closed, Ended, Forgot, Registered, Woke
+from unisono.hosts.sentinel.wire import Ack, Datagram, Fact, FactKind, Heartbeat, MemberPage, News, Pages, Query
+
+BAD_NETWORKS = {
+    "seed": st.integers(0, 1 << 30),
+    "loss": st.sampled_from([0.0, 0.1, 0.25]),
+    "twice": st.sampled_from([0.0, 0.3]),
+    "slow_s": st.sampled_from([0.0, 0.01, 0.1]),
+}
+KILLED = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
+
+
+def pairs(n: int) -> list[tuple[int, int]]:
+    """Hosts of two ranks each, whose numbers are dealt out in turn."""
+    return [(k, k + n) for k in range(n)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(**BAD_NETWORKS, hosts=st.integers(2, 6), dead=st.sets(st.integers(0, 11), min_size=1, max_size=4))
+def test_a_death_is_known_everywhere_whatever_the_network_does(hosts: int, dead: set[int], **bad: float) -> None:
+    net = FakeNetwork(pairs(hosts), **bad)
+    dead = {rank % (2 * hosts) for rank in dead}
+    net.run(0.3)
+    for rank in dead:
+        net.step(rank % hosts, Ended(rank, f"died as {rank}"))
+    net.run(1.2)
+    for host in range(hosts):
+        assert net.memories[host].gone == {rank: (DepartureKind.DIED, f"died as {rank}") for rank in dead}
+        assert sorted(value[1] for value in net.heard(host, "gone")) == sorted(dead)
+        assert not net.lost(host)
+
+
+def test_a_death_takes_one_trip() -> None:
+    net = FakeNetwork(pairs(5))
+    net.run(1.0)
+    net.step(2, Ended(7, KILLED.words))
+    net.run(0.004)
+    assert all(memory.gone == {7: KILLED} for memory in net.memories)
+    before = net.sent
+    net.run(0.996)
+    assert net.sent - before <= 20 * 5  # four beats of all pairs, and one to confirm: nothing is told again
+
+
+@settings(max_examples=40, deadline=None)
+@given(**BAD_NETWORKS, rounds=st.integers(1, 12))
+def test_a_ticket_brings_what_was_there_when_it_was_asked_for(rounds: int, **bad: float) -> None:
+    """And what has come is never replaced by what is older."""
+    net = FakeNetwork([(0, 3), (1,), (2,)], **bad)
+    net.register()
+    saying = 0
+    for ticket in range(rounds):
+        for host, rank in ((0, 0), (0, 3), (1, 1), (2, 2)):
+            saying += 1
+            net.memories[host].say(WORLD, rank, saying)
+            net.run(0.0007)
+        before = {host: saying - 4 + k for k, host in enumerate((0, 3, 1, 2), 1)}
+        asker = ticket % 3
+        if rounds % 2:
+            net.step((asker + 1) % 3, Woke(((asker + 1) % 3), WORLD))
+        net.step(asker, Asked(asker, WORLD, ticket))
+        net.until(lambda asker=asker, ticket=ticket: (asker, ["fresh", ticket]) in net.told[asker])
+        for rank, said in before.items():
+            assert net.memories[asker].said(WORLD, rank) == said
+    net.run(2.0)
+    for memory in net.memories:
+        for images in memory.history.values():
+            numbers = [int.from_bytes(image[:4], "little") for image in images]
+            assert numbers == sorted(numbers)
+
+
+def test_ranks_of_one_host_that_ask_while_a_question_is_under_way_share_the_next_one() -> None:
+    net = FakeNetwork([(0, 1, 2), (3,)])
+    net.register()
+    net.step(0, Asked(0, WORLD, 1))
+    net.memories[1].say(WORLD, 3, 5)
+    net.run(0.0001)
+    before = net.sent
+    for rank in (0, 1, 2):
+        net.step(0, Asked(rank, WORLD, 2))
+    assert net.sent == before
+    net.run(0.02)
+    assert [value for value in net.told[0] if value[1][0] == "fresh"] == [
+        (0, ["fresh", 1]), (0, ["fresh", 2]), (1, ["fresh", 2]), (2, ["fresh", 2]),
+    ]  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(**BAD_NETWORKS)
+def test_what_is_pushed_arrives(**bad: float) -> None:
+    """Also where the group is not used yet; the last of it counts."""
+    net = FakeNetwork([(0,), (1,), (2,)], **bad)
+    for host in (0, 1):
+        net.step(host, Registered(host, WORLD, START, (0, 1, 2)))
+    for number in (4, 5, 6):
+        net.memories[0].say(WORLD, 0, number)
+        net.step(0, Woke(0))
+        net.run(0.004)
+    net.run(1.0)
+    assert net.memories[1].said(WORLD, 0) == 6
+    net.step(2, Registered(2, WORLD, START, (0, 1, 2)))
+    assert net.memories[2].said(WORLD, 0) == 6
+    before = net.sent
+    net.step(0, Woke(0))  # nothing new
+    assert net.sent == before
+
+
+def test_only_its_own_host_writes_for_a_member() -> None:
+    net = FakeNetwork([(0,), (1,), (2,)])
+    net.register()
+    net.memories[2].say(WORLD, 1, 9)
+    page = MemberPage.of(1, 99, net.memories[2].pages[WORLD, 1])
+    net.step(0, Datagram(2, 0, Pages(WORLD, 0, 1, (page,))))
+    assert net.memories[0].said(WORLD, 1) == 0
+    net.step(0, Datagram(1, 0, Pages(WORLD, 0, 1, (page,))))
+    assert net.memories[0].said(WORLD, 1) == 9
+
+
+@settings(max_examples=30, deadline=None)
+@given(**BAD_NETWORKS, order=st.permutations(range(6)), last_words=st.booleans())
+def test_hosts_whose_ranks_have_all_gone_leave_and_are_not_lost(
+    order: list[int], last_words: bool, **bad: float
+) -> None:
+    net = FakeNetwork(pairs(3), **bad)
+    net.register()
+    net.run(0.2)
+    for rank in order:
+        host = rank % 3
+        net.memories[host].say(WORLD, rank, 100 + rank)
+        if rank % 2:
+            net.step(host, Ended(rank, f"died as {rank}"))
+        else:
+            if last_words:
+                net.memories[host].gone[rank] = Departure(DepartureKind.RETURNED, "returned")
+            net.step(host, Closed(rank))
+        net.run(1.2 if rank == order[-2] else 0.05)
+    net.run(2.2)
+    assert all(machine.done for machine in net.machines)
+    assert not any(map(net.lost, range(3)))
+    last = order[-1] % 3
+    for rank in order:
+        said = DepartureKind.RETURNED if last_words else DepartureKind.LEFT
+        assert net.memories[last].gone[rank].how == (DepartureKind.DIED if rank % 2 else said)
+        assert net.memories[last].said(WORLD, rank) == 100 + rank
+
+
+def test_to_leave_takes_a_few_trips() -> None:
+    net = FakeNetwork(pairs(3))
+    net.register()
+    net.run(1.0)
+    for rank in (4, 1, 0, 3, 5, 2):
+        net.step(rank % 3, Closed(rank) if rank % 2 else Ended(rank, "died"))
+    assert net.until(lambda: all(machine.done for machine in net.machines)) < 0.05
+
+
+def test_a_host_that_cannot_say_goodbye_ends_all_the_same() -> None:
+    net = FakeNetwork(pairs(2))
+    net.run(1.0)
+    net.reaches = lambda _a, _b: False
+    for rank in (0, 2):
+        net.step(0, Closed(rank))
+    assert net.until(lambda: net.machines[0].done) < 2.5
+
+
+def test_a_group_is_asked_for_until_it_is_used_or_has_been_forgotten() -> None:
+    net = FakeNetwork([(0,), (1, 2)])
+    net.step(0, Registered(0, 8, START, (2, 0)))
+    net.step(0, Asked(0, 8, 1))
+    net.run(0.5)
+    assert not net.heard(0, "fresh")
+    net.step(1, Registered(2, 8, START, (2, 0)))
+    net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]])
+    net.step(1, Forgot(2, 8))
+    assert net.heard(1, "forgotten") == [["forgotten", 8]]
+    net.step(0, Asked(0, 8, 2))
+    net.until(lambda: net.heard(0, "fresh") == [["fresh", 1], ["fresh", 2]])
+    net.step(0, Asked(0, 99, 3))  # nobody knows this group
+    net.run(0.5)
+    assert len(net.heard(0, "fresh")) == 2
+
+
+def test_nobody_waits_for_what_dead_ranks_would_have_said() -> None:
+    net = FakeNetwork([(0,), (1, 2)])
+    net.step(0, Registered(0, 8, START, (0, 2)))
+    net.step(0, Asked(0, 8, 1))
+    net.step(1, Ended(2, "died before it used the group"))
+    assert net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]]) < 0.5
+
+
+def test_memory_is_touched_until_the_last_living_rank_has_forgotten_the_group() -> None:
+    net = FakeNetwork([(0, 1, 2), (3,)])
+    net.register()
+    net.step(0, Ended(1, "died"))
+    net.step(0, Forgot(0, WORLD))
+    assert WORLD in net.memories[0].groups
+    assert not net.heard(0, "forgotten")
+    net.step(0, Forgot(2, WORLD))
+    assert WORLD not in net.memories[0].groups
+    assert ["forgotten", WORLD] in net.heard(0, "forgotten")
+    net.run(1.0)  # what is late is not read or written there: the fake memory would say so
+
+
+def test_dead_ranks_say_the_last_word_about_themselves() -> None:
+    net = FakeNetwork([(0, 1), (2,)])
+    net.register()
+    net.memories[0].gone[1] = Departure(DepartureKind.RAISED, "raised ValueError")
+    net.step(0, Ended(1, "exited with code 1"))
+    net.memories[0].gone[0] = Departure(DepartureKind.ABANDONED, "aborted the group")
+    net.step(0, Ended(0, "exited with code 2"))
+    net.run(0.1)
+    assert net.memories[1].gone[1] == (DepartureKind.RAISED, "raised ValueError")
+    assert net.heard(1, "gone")[1][2:] == [DepartureKind.DIED, "exited with code 2"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Registered(0, 8, START + 1, (0, 1)),
+        Registered(0, 8, START, (0, 0)),
+        Registered(0, 8, START, (0, 5)),
+        Registered(0, 8, START, (1,)),
+        Registered(0, WORLD, START, (1, 0)),
+        Registered(0, WORLD, 2 * START, (0, 1)),
+    ],
+    ids=str,
+)
+def test_impossible_groups_are_refused(event: Registered) -> None:
+    net = FakeNetwork([(0,), (1,)])
+    net.register()
+    with pytest.raises(ValueError):
+        net.step(0, event)
+
+
+PAGES = st.builds(MemberPage, st.integers(0, 9), st.integers(0, 9), st.binary(max_size=30))
+BODIES = st.one_of(
+    st.builds(Heartbeat, st.booleans(), st.binary(max_size=8)),
+    st.builds(
+        News,
+        st.lists(
+            st.builds(Fact, st.sampled_from(FactKind), st.integers(0, 9), st.integers(0, 9), st.text(max_size=9)),
+            max_size=4,
+        ).map(tuple),
+    ),
+    st.builds(Query, st.integers(5, 9), st.integers(0, 3)),
+    st.builds(Ack, st.integers(5, 9), st.integers(0, 9), st.integers(0, 9)),
+    st.builds(Pages, st.integers(5, 9), st.integers(0, 3), st.integers(0, 4), st.lists(PAGES, max_size=3).map(tuple)),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 9), BODIES), max_size=12))
+def test_nothing_that_a_sentinel_may_say_ends_another_one(said: list[tuple[int, int, object]]) -> None:
+    net = FakeNetwork(pairs(3))
+    net.register()
+    net.step(0, Asked(0, WORLD, 1))
+    for sender, digest, body in said:
+        net.step(0, Datagram(sender, digest, body))  # type: ignore[arg-type]
+        net.run(0.02)
+
+
+def test_of_many_hosts_few_datagrams_say_who_lives() -> None:
+    """Of 256: 8 beats of each, four times a second. A death is known everywhere after one trip all the same."""
+    net = FakeNetwork([(k,) for k in range(256)])
+    net.run(0.9)
+    assert net.sent == 256 * 8 * 4
+    net.step(9, Ended(9, KILLED.words))
+    net.run(0.004)
+    assert all(memory.gone == {9: KILLED} for memory in net.memories)
+
+
+def test_a_lost_host_and_some_that_are_cut_off_among_many() -> None:
+    net = FakeNetwork([(k,) for k in range(60)], loss=0.01)
+    net.run(4.0)
+    net.stopped.add(7)
+    net.run(2.4)
+    assert all(net.lost(host) == {7} for host in range(60) if host != 7)
+    few = {3, 4, 50}
+    net.cut(few, set(range(60)) - few)
+    net.run(2.5)
+    assert net.cut_off() == few
+    assert all(net.lost(host) == {7, *few} for host in set(range(60)) - few - {7})

@@ -1,0 +1,152 @@
+"""Hosts that are silent: which are lost, what the smaller side of a cut network learns, what a broken link does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+
+from tests.support.fake_network import WORLD, FakeNetwork
+from unisono.base.records import Departure, DepartureKind
+from unisono.hosts.sentinel.state_machine import Asked, SentinelState, Tick
+from unisono.hosts.sentinel.wire import Datagram, Heartbeat, Query
+
+BAD_NETWORKS = {
+    "seed": st.integers(0, 1 << 30),
+    "loss": st.sampled_from([0.0, 0.1, 0.25]),
+    "twice": st.sampled_from([0.0, 0.3]),
+    "slow_s": st.sampled_from([0.0, 0.01, 0.1]),
+}
+KILLED = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
+
+
+def pairs(n: int) -> list[tuple[int, int]]:
+    """Hosts of two ranks each, whose numbers are dealt out in turn."""
+    return [(k, k + n) for k in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("sides", "cut_off"),
+    [
+        ([(0, 1), (2,)], {2}),
+        ([(1, 2), (0,)], {0}),
+        ([(0, 1), (2, 3)], {2, 3}),
+        ([(0, 3, 4), (1, 2)], {1, 2}),
+        ([(0,), (1,)], {1}),
+        ([(1, 2, 3, 4, 5), (0,), (6,)], {0, 6}),
+        ([(0,), (1,), (2,)], {0, 1, 2}),
+        ([(0, *range(3, 36)), (1, 2)], {1, 2}),
+    ],
+    ids=lambda value: f"{len(value)}-{len(value[0])}" if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_of_a_cut_network_the_smaller_side_knows(sides: list[tuple[int, ...]], cut_off: set[int], seed: int) -> None:
+    net = FakeNetwork(pairs(sum(map(len, sides))), seed, loss=0.02)
+    net.run(3.0 + 0.07 * seed)
+    net.cut(*sides)
+    net.run(2.4)
+    for side in sides:
+        others = {host for other in sides if other != side for host in other}
+        for host in side:
+            assert net.lost(host) == others
+            gone = set(net.memories[host].gone)
+            assert gone == {rank for other in others for rank in net.hosts[other]}
+    assert net.cut_off() == cut_off
+    net.reaches = lambda _a, _b: True  # when the network is whole again, nothing changes
+    net.run(3.0)
+    assert net.cut_off() >= cut_off
+    stays = set(max(sides, key=len))
+    assert not net.cut_off() & stays or len(sides) > 2 or len(sides[0]) == len(sides[1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("silent_s", [0.5, 1.5, 6.0])
+@pytest.mark.parametrize("hosts", [2, 5, 40])
+def test_a_host_that_is_heard_again_in_time_is_not_lost(hosts: int, silent_s: float, seed: int) -> None:
+    """The others have found it to be silent for too long, and it them, but no rank has been told."""
+    net = FakeNetwork([(k,) for k in range(hosts)], seed, silent_s=silent_s)
+    net.run(3.0 + silent_s + 0.06 * seed)
+    net.cut({1}, {*range(hosts)} - {1})
+    net.run(silent_s - 0.05)
+    net.reaches = lambda _a, _b: True
+    net.run(silent_s + 2.0)
+    assert not any(map(net.lost, range(hosts)))
+    assert not net.cut_off()
+    net.cut({1}, {*range(hosts)} - {1})
+    net.run(silent_s + 0.9)
+    assert all(net.lost(host) == {1} for host in range(hosts) if host != 1)
+
+
+def test_hosts_that_have_lost_each_other_do_not_argue() -> None:
+    net = FakeNetwork(pairs(3))
+    net.register()
+    net.run(3.0)
+    net.cut((0, 1), (2,))
+    net.run(3.0)
+    net.reaches = lambda _a, _b: True
+    before = net.sent
+    net.step(0, Datagram(2, 12345, Query(WORLD, 1)))
+    net.run(1.0)
+    assert net.sent - before <= 2 * 5 + 2  # beats of the two that are left, and one answer each
+    net.step(0, Asked(0, WORLD, 1))
+    net.until(lambda: net.heard(0, "fresh") == [["fresh", 1]], most_s=0.1)
+
+
+def test_all_are_told_of_all_lost_hosts_before_one_of_their_ranks_is_gone() -> None:
+    """Who sees that a rank is gone finds out whether it is itself cut off."""
+    net = FakeNetwork(pairs(4), seed=5)
+    net.run(3.0)
+    net.cut((0, 1), (2, 3))
+    for host in (2, 3):
+        net.until(lambda host=host: bool(net.memories[host].gone))
+        assert net.cut_off() >= {host}
+        assert net.lost(host) == {0, 1}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("hosts", [3, 4, 6])
+def test_where_one_link_is_broken_one_host_goes_and_all_agree(hosts: int, seed: int) -> None:
+    net = FakeNetwork(pairs(hosts), seed, slow_s=0.02)
+    net.run(3.0 + 0.05 * seed)
+    net.reaches = lambda a, b: {a, b} != {0, 2}
+    net.run(6.0)
+    assert net.cut_off() == {2}
+    assert all(net.lost(host) == {2} for host in range(hosts) if host != 2)
+    # Nobody else's ranks are there any more for that host, though it hears most of them.
+    assert net.memories[2].gone.keys() == {*range(2 * hosts)} - {2, hosts + 2}
+    assert all(how.how is DepartureKind.DIED for how in net.memories[2].gone.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_one_link_is_broken_in_one_direction_one_host_goes(seed: int) -> None:
+    net = FakeNetwork(pairs(3), seed)
+    net.run(3.0 + 0.05 * seed)
+    net.reaches = lambda a, b: (a, b) != (0, 2)
+    net.run(6.0)
+    assert len(net.cut_off()) == 1
+    (out,) = net.cut_off()
+    assert all(net.lost(host) == {out} for host in range(3) if host != out)
+
+
+def test_who_loses_one_host_after_the_other_is_not_cut_off() -> None:
+    net = FakeNetwork(pairs(4))
+    net.run(3.0)
+    for host in (1, 3, 2):
+        net.stopped.add(host)
+        net.run(9.0)
+    assert net.lost(0) == {1, 2, 3}
+    assert not net.heard(0, "cut")
+
+
+def test_a_machine_that_was_stopped_blames_nobody() -> None:
+    net = FakeNetwork(pairs(3))
+    net.run(3.0)
+    machine = SentinelState(pairs(3), 0, "abc", net.memories[0], net.now, 1.5)
+    for host in (1, 2):
+        machine.step(Datagram(host, 0, Heartbeat()), net.now)
+    machine.step(Tick(), net.now + 60.0)
+    assert not machine.told
+    for k in range(10):
+        machine.step(Datagram(1, 0, Heartbeat()), net.now + 60.0 + 0.25 * k)
+        machine.step(Tick(), net.now + 60.01 + 0.25 * k)
+    assert ["lost", 2] in [value[:2] for _, value in machine.told]
+    assert ["lost", 1] not in [value[:2] for _, value in machine.told]

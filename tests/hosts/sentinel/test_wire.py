@@ -1,0 +1,121 @@
+"""Datagrams of sentinels: what is sent comes out; what others forge, cut, repeat or redirect does not."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unisono.base.records import DepartureKind
+from unisono.hosts.sentinel.wire import (
+    IMAGE_BYTES,
+    MOST_BYTES,
+    Ack,
+    Authenticator,
+    Body,
+    Datagram,
+    Fact,
+    FactKind,
+    Heartbeat,
+    MemberPage,
+    News,
+    Pages,
+    Query,
+    batches,
+)
+
+SECRET = bytes(range(32))
+IMAGE = random.Random(1).randbytes(IMAGE_BYTES)
+BODIES: list[Body] = [
+    Heartbeat(),
+    Heartbeat(True, b"\x05\x80"),
+    News(()),
+    News((Fact(FactKind.LOST, 3), Fact.gone(1000, DepartureKind.DIED, "wurde getötet"))),
+    Query((1 << 64) - 1, 5),
+    Pages(7, 0, 1, (MemberPage.of(0, 1, IMAGE), MemberPage.of(3, 2, bytes(IMAGE_BYTES)))),
+    Pages(7, 9, 2, ()),
+    Ack(8, 2, 1 << 40),
+]
+
+
+def pair(hosts: int = 4) -> tuple[Authenticator, Authenticator]:
+    """Of hosts 1 and 2."""
+    return Authenticator(SECRET, 1, hosts), Authenticator(SECRET, 2, hosts)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_what_is_sent_comes_out(body: Body) -> None:
+    sender, receiver = pair()
+    assert receiver.open(sender.seal(2, 77, body)) == Datagram(1, 77, body)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_each_bit_counts(body: Body) -> None:
+    sender, receiver = pair()
+    data = sender.seal(2, 77, body)
+    for bit in range(0, 8 * min(len(data), 200), 3):
+        forged = bytearray(data)
+        forged[bit // 8] ^= 1 << bit % 8
+        assert receiver.open(bytes(forged)) is None
+    for length in range(0, len(data), 1 + len(data) // 50):
+        assert receiver.open(data[:length]) is None
+    assert receiver.open(data + b"\0") is None
+    assert receiver.open(data) is not None
+
+
+def test_only_who_knows_the_secret_is_heard_and_only_by_whom_it_speaks_to() -> None:
+    sender, receiver = pair()
+    assert receiver.open(Authenticator(bytes(32), 1, 4).seal(2, 0, Heartbeat())) is None
+    assert receiver.open(sender.seal(3, 0, Heartbeat())) is None
+    assert receiver.open(Authenticator(SECRET, 2, 4).seal(2, 0, Heartbeat())) is None, "its own"
+    assert receiver.open(Authenticator(SECRET, 9, 10).seal(2, 0, Heartbeat())) is None, "no host of this job"
+
+
+def test_nothing_is_heard_twice_and_little_when_it_is_late() -> None:
+    sender, receiver = pair()
+    data = [sender.seal(2, 0, Query(k, k)) for k in range(3000)]
+    heard = [k for k in range(3000) if receiver.open(data[k]) and receiver.open(data[k]) is None]
+    assert heard == list(range(3000))
+    assert not any(map(receiver.open, data))
+    sender, receiver = pair()
+    data = [sender.seal(2, 0, Query(k, k)) for k in range(3000)]
+    order = [2999, *range(2900, 2950), 100, 2900, *range(2950, 2999)]
+    heard = [k for k in order if receiver.open(data[k])]
+    assert heard == [2999, *range(2900, 2950), *range(2950, 2999)]
+
+
+@given(st.integers(0, 6), st.binary(max_size=80))
+def test_what_is_signed_and_makes_no_sense_is_dropped(kind: int, body: bytes) -> None:
+    _, receiver = pair()
+    text = bytes([1]) + (1).to_bytes(2, "little") + (2).to_bytes(2, "little") + bytes([1] + [0] * 15 + [kind]) + body
+    datagram = receiver.open(hmac.digest(SECRET, text, hashlib.sha256)[:16] + text)
+    assert datagram is None or isinstance(datagram.body, Body)
+
+
+@pytest.mark.parametrize("packed", [b"", b"no image", MemberPage.of(0, 1, bytes(100)).packed])
+def test_what_is_no_image_is_a_value_error(packed: bytes) -> None:
+    with pytest.raises(ValueError, match="image"):
+        _ = MemberPage(0, 1, packed).image
+
+
+def test_an_image_cannot_be_a_bomb() -> None:
+    bomb = MemberPage.of(0, 1, bytes(50_000_000)).packed
+    with pytest.raises(ValueError, match=f"image of {IMAGE_BYTES + 1} bytes"):
+        _ = MemberPage(0, 1, bomb).image
+
+
+def test_much_news_goes_in_several_datagrams() -> None:
+    sender, receiver = pair()
+    facts = [Fact.gone(rank, DepartureKind.DIED, f"died as {rank} " * 40) for rank in range(50)]
+    parts = [receiver.open(sender.seal(2, 0, News(batch))) for batch in batches(facts)]
+    assert [fact for part in parts if part and isinstance(part.body, News) for fact in part.body.facts] == facts
+    assert len(parts) > 10
+    assert all(len(fact.words.encode()) <= 300 for fact in facts)
+    pages = [MemberPage.of(k, k, IMAGE) for k in range(3)]
+    assert [len(batch) for batch in batches(pages)] == [1, 1, 1]
+    with pytest.raises(ValueError, match="datagram"):
+        sender.seal(2, 0, Pages(7, 0, 1, (pages[0],) * (MOST_BYTES // IMAGE_BYTES + 1)))

@@ -1,0 +1,119 @@
+"""`ProcessGroup.abort`, and what torch calls it in: every wait ends on all ranks, and the processes can go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import unisono
+from tests.support.torch_ranks import TorchRanks
+from tests.support.waiting import WAITS, once_waiting, until
+from unisono.ranks.group.sub_groups import _Making
+
+DEADLINE_S = 20.0
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "all_reduce": lambda group: dist.all_reduce(torch.ones(3), group=group),
+    "async_op": lambda group: dist.all_reduce(torch.ones(3), group=group, async_op=True).wait(),
+    "recv": lambda group: dist.recv(torch.ones(3), 1, group=group),
+    "irecv": lambda group: dist.irecv(torch.ones(3), 1, group=group).wait(),  # type: ignore[union-attr]
+    "batch_isend_irecv": lambda group: [
+        work.wait() for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(3), 1, group)])
+    ],
+    "all_gather_object": lambda group: dist.all_gather_object([None, None], "x", group=group),
+    "monitored_barrier": lambda group: dist.monitored_barrier(group, timeout=timedelta(seconds=DEADLINE_S)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_wait_ends(ranks: TorchRanks, tmp_path: Path, name: str) -> None:
+    waits = tmp_path / "waits"
+
+    def work() -> None:
+        group: Any = dist.new_group()
+        if dist.get_rank() == 0:
+            once_waiting(waits.touch)
+        else:
+            until(waits.exists)
+            group.abort()
+        for kind in (unisono.PeerFailed, dist.DistBackendError):
+            with pytest.raises(kind, match=r"rank 1 .*aborted group"):
+                CALLS[name if dist.get_rank() == 0 else "all_reduce"](group)
+        dist.barrier()
+
+    ranks(2)(work)
+
+
+def test_aborting_all_groups_leaves_torch_ready_for_new_ones(ranks: TorchRanks, tmp_path: Path) -> None:
+    """A rank that waits in a sub-group hears of it, too."""
+    waits, ended = tmp_path / "waits", tmp_path / "ended"
+
+    def work() -> list[float]:
+        me, before = dist.get_rank(), len(os.listdir("/proc/self/fd"))
+        pair = dist.new_group([0, 1])
+        if me == 0:
+            once_waiting(waits.touch)
+            with pytest.raises(unisono.PeerFailed, match="rank 2 aborted group"):
+                dist.all_reduce(torch.ones(3), group=pair)
+            ended.touch()
+        else:
+            until((waits if me == 2 else ended).exists)
+        dist.distributed_c10d._abort_process_group()
+        del pair
+        assert not dist.is_initialized()
+        dist.init_process_group("unisono", f"file://{tmp_path}/again", rank=me, world_size=3)
+        tensor = torch.full((3,), 1.0 + me)
+        dist.all_reduce(tensor)
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+        return tensor.tolist()
+
+    assert ranks(3)(work) == [[6.0] * 3] * 3
+
+
+def test_a_group_that_is_being_made(ranks: TorchRanks, tmp_path: Path) -> None:
+    """Rank 1 waits for rank 0, which leads the new group and does not come."""
+    waits = tmp_path / "waits"
+
+    def work() -> None:
+        world: Any = dist.group.WORLD
+        if dist.get_rank() == 1:
+            once_waiting(waits.touch, WAITS | {_Making._until.__code__})
+            with pytest.raises(unisono.PeerFailed, match=r"making the process group .* rank 0 aborted group"):
+                dist.new_group(timeout=timedelta(seconds=DEADLINE_S))
+        else:
+            until(waits.exists)
+            world.abort()
+
+    ranks(2)(work)
+
+
+@pytest.mark.parametrize("kind", ["coalesced", "a work"])
+def test_ctrl_c_in_a_wait_is_told_to_the_others(ranks: TorchRanks, kind: str) -> None:
+    def coalesced(group: Any) -> None:
+        with dist._coalescing_manager(group, async_ops=True) as manager:
+            dist.all_reduce(torch.ones(3), group=group)
+        manager.wait()
+
+    calls = {"coalesced": coalesced, "a work": CALLS["async_op"]}
+
+    def work() -> None:
+        group: Any = dist.new_group()
+        if dist.get_rank() == 0:
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                calls[kind](group)
+        else:
+            until(lambda: group.group.host.arena.board(0).gave_up.number > 0)
+        with pytest.raises(unisono.PeerFailed, match="interrupted by KeyboardInterrupt"):
+            dist.barrier(group)
+        dist.barrier()
+
+    ranks(2)(work)

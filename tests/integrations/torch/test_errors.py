@@ -1,0 +1,223 @@
+"""What goes wrong through torch.distributed: errors are ours and torch's at once, and name what to do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import unisono
+from tests.support.torch_ranks import TorchRanks
+
+
+def test_errors_are_ours_and_torchs(ranks: TorchRanks) -> None:
+    def work() -> None:
+        tensor = torch.ones(3 + dist.get_rank())
+        for kind in (dist.DistBackendError, unisono.MismatchError, RuntimeError):
+            with pytest.raises(kind, match="disagree"):
+                dist.all_reduce(tensor)
+            with pytest.raises(kind, match="disagree"):
+                dist.all_reduce(tensor, async_op=True).wait()
+        with pytest.raises(ValueError, match="the ranks of this group"):
+            dist.group.WORLD.recv([tensor], 7, 0)
+        dist.barrier()
+
+    ranks(2)(work)
+
+
+def coalesced(count: int) -> None:
+    with dist._coalescing_manager():
+        dist.all_reduce(torch.ones(count))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda n: dist.all_gather_into_tensor(torch.empty(2 * n), torch.ones(n)),
+        lambda n: dist.reduce_scatter_tensor(torch.empty(n), torch.ones(2 * n)),
+        lambda n: dist.all_reduce_coalesced([torch.ones(n)]),
+        lambda n: dist.all_gather_coalesced([[torch.empty(n)], [torch.empty(n)]], [torch.ones(n)]),
+        coalesced,
+    ],
+    ids=["all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_coalesced", "all_gather_coalesced", "manager"],
+)  # fmt: skip
+def test_the_line_is_the_user_s_through_torch_s_wrappers(ranks: TorchRanks, call: Callable[[int], object]) -> None:
+    def work() -> None:
+        host = dist.group.WORLD.group.host
+        call(3)
+        logged = host.arena.log(host.rank).latest()
+        note = host.plan_registry.plan(logged.note)
+        assert note.record.where.split(":")[0] == __file__
+        with pytest.raises(unisono.MismatchError) as caught:
+            call(5 + dist.get_rank())
+        assert caught.value.calls[dist.get_rank()].where.split(":")[0] == __file__
+
+    ranks(2)(work)
+
+
+def test_tensors_without_elements_of_their_own(ranks: TorchRanks) -> None:
+    def work() -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.distributed._functional_collectives import all_reduce
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        dist.all_reduce(torch.ones(3))  # the fast path knows such calls
+        with FakeTensorMode():
+            fake = torch.ones(3)
+        mesh = init_device_mesh("cpu", (2,))
+        parts = distribute_tensor(torch.ones(6), mesh, [Shard(0)])
+        for tensor, words in ((fake, "fake"), (torch.ones(3, device="meta"), "meta"), (parts, "to_local")):
+            with pytest.raises(unisono.ArgumentError, match=words):
+                dist.group.WORLD.allreduce([tensor])
+        promised = all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+        dist.all_reduce(promised)
+        assert promised.sum().item() == 12.0
+
+    ranks(2)(work)
+
+
+def test_time_is_limited(ranks: TorchRanks) -> None:
+    def work() -> None:
+        store = dist.distributed_c10d._get_default_store()
+        group = dist.new_group(timeout=timedelta(seconds=0.3))
+        if dist.get_rank() == 0:
+            with pytest.raises(unisono.WaitTimeout, match="rank 1"):
+                dist.all_reduce(torch.ones(3), group=group)
+            store.set("seen", "1")
+        else:
+            store.wait(["seen"])
+        dist.barrier()
+        dist.group.WORLD.set_timeout(timedelta(seconds=0.3))
+        if dist.get_rank() == 0:
+            pending = dist.all_reduce(torch.ones(3), async_op=True)
+            with pytest.raises(unisono.WaitTimeout):
+                pending.wait(timedelta(seconds=0.05))
+            with pytest.raises(RuntimeError, match="rank 1"):
+                pending.wait()
+            store.set("seen too", "1")
+        else:
+            store.wait(["seen too"])
+
+    ranks(2)(work)
+
+
+def test_a_dead_rank_is_named(ranks: TorchRanks) -> None:
+    def work() -> str:
+        dist.barrier()
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(dist.DistBackendError) as caught:
+            dist.all_reduce(torch.ones(3))
+        assert isinstance(caught.value, unisono.PeerGone)
+        raise ValueError(f"rank {caught.value.rank} is gone")
+
+    with pytest.raises(unisono.UnisonoError, match="was killed by signal 9"):
+        ranks(2)(work)
+
+
+def test_an_aborted_group_ends_calls(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group = dist.new_group()
+        if dist.get_rank() == 1:
+            group.abort()
+        with pytest.raises(dist.DistBackendError, match=r"rank 1 .*aborted group"):
+            dist.all_reduce(torch.ones(3), group=group)
+        dist.barrier()
+
+    ranks(2)(work)
+
+
+def test_a_profiler_sees_calls(ranks: TorchRanks) -> None:
+    def work() -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            dist.all_reduce(torch.ones(3))
+            dist.all_gather_into_tensor(torch.empty(2), torch.ones(1))
+        names = {event.key for event in seen.key_averages()}
+        assert {"unisono:allreduce", "unisono:all_gather_single"} <= names
+
+    ranks(2)(work)
+
+
+@pytest.mark.parametrize(("shape", "sparse"), [((9, 4), 1), ((5, 4), 2), ((5, 6), 1), ((5,), 1)])
+def test_sparse_tensors_of_other_shapes(ranks: TorchRanks, shape: tuple[int, ...], sparse: int) -> None:
+    def work() -> None:
+        tensor = torch.ones(shape).to_sparse(sparse) if dist.get_rank() else torch.ones(5, 4).to_sparse(1)
+        before = tensor.to_dense()
+        with pytest.raises(unisono.ArgumentError, match=r"one shape on all ranks.*\[5, 4\] with 1 sparse on rank 0"):
+            dist.all_reduce(tensor)
+        assert torch.equal(tensor.to_dense(), before)
+
+    ranks(2)(work)
+
+
+def test_lists_that_are_too_short(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group: Any = dist.group.WORLD
+        rows = [[torch.zeros(2)], [torch.zeros(2)]]
+        for outputs, inputs in ((rows[:1], 1), (rows, 2)):
+            with pytest.raises(unisono.ArgumentError, match=f"expected 2 lists, one per rank, of {inputs} tensors"):
+                group.allgather_coalesced(outputs, [torch.ones(2)] * inputs)
+        with pytest.raises(unisono.ArgumentError, match="requires non-empty tensor list"):
+            group.allreduce([])
+
+    ranks(2)(work)
+
+
+@pytest.mark.parametrize(
+    ("ending", "printed", "heard"),
+    [
+        ('raise ValueError("my mistake")', "ValueError: my mistake", "raised ValueError: my mistake"),
+        ("sys.exit(print(5 * 5, file=sys.stderr))", "25", "ended while its call waited in the background"),
+    ],
+)
+def test_a_program_that_ends_with_a_call_on_its_way(tmp_path: Path, ending: str, printed: str, heard: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.replace("ENDING", ending))
+    environment = {**os.environ, "WORLD_SIZE": "2", "MEETING": f"file://{tmp_path}/meeting"}
+    command = [sys.executable, str(program)]
+    ranks = [
+        subprocess.Popen(
+            command, env={**environment, "RANK": str(rank)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    assert printed in ranks[0].communicate(timeout=60)[1]  # before rank 1 makes the call
+    out, err = ranks[1].communicate("go on\n", timeout=60)
+    assert "rank 0 gave up all_reduce(float32[3], sum)" in out, err
+    assert f"waited for it: {heard}" in out, err
+
+
+PROGRAM = """
+import os, sys, torch
+import torch.distributed as dist
+from unisono.ranks.group import group
+from unisono.integrations.torch import register
+
+group._AT_EXIT_S = 0.1
+register()
+rank = int(os.environ["RANK"])
+dist.init_process_group("unisono", os.environ["MEETING"], rank=rank, world_size=2)
+if rank == 0:
+    pending = dist.all_reduce(torch.ones(3), async_op=True)
+    while not dist.group.WORLD.group.host.unfinished:  # the call has begun
+        pass
+    ENDING
+input()
+try:
+    dist.all_reduce(torch.ones(3))
+except dist.DistBackendError as error:
+    print(error)
+"""

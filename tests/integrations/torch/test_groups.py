@@ -1,0 +1,235 @@
+"""Groups of torch.distributed: sub-groups, meshes, the end and a new beginning, barriers that name who is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import unisono
+from tests.support.torch_ranks import TorchRanks
+
+Worlds = Callable[[int], unisono.World]
+
+
+def test_names(ranks: TorchRanks) -> None:
+    def work() -> tuple[Any, ...]:
+        return dist.get_backend(), dist.get_rank(), dist.get_world_size(), dist.group.WORLD.name()
+
+    assert ranks(2)(work) == [("unisono", 0, 2, "unisono"), ("unisono", 1, 2, "unisono")]
+    assert ranks(2, "UNISONO")(work)[1][0] == "unisono"
+
+
+def test_sub_groups(ranks: TorchRanks) -> None:
+    def work() -> None:
+        me = dist.get_rank()
+        for members in ([0, 2], [1, 2, 3], [3]):
+            group = dist.new_group(members, timeout=timedelta(seconds=30))
+            tensor = torch.tensor([10.0**me])
+            if me in members:
+                assert dist.get_process_group_ranks(group) == members
+                dist.all_reduce(tensor, group=group)
+                assert tensor.item() == sum(10.0**r for r in members)
+                dist.broadcast(tensor.fill_(me), members[-1], group=group)
+                assert tensor.item() == members[-1]
+                dist.destroy_process_group(group)
+        dist.barrier()
+
+    ranks(4)(work)
+
+
+def test_a_barrier_where_new_tensors_have_no_memory(ranks: TorchRanks) -> None:
+    def work() -> None:
+        with torch.device("meta"):
+            dist.monitored_barrier(timeout=timedelta(seconds=30))
+
+    ranks(2)(work)
+
+
+def test_who_holds_a_group_does_not_hold_up_its_end(ranks: TorchRanks) -> None:
+    def work() -> None:
+        from unisono.integrations.torch import join_group
+
+        held, join_group._FOLLOW_S = dist.group.WORLD, 3600.0  # as torch.distributed.nn and DTensor hold it
+        try:
+            dist.destroy_process_group()
+        finally:
+            join_group._FOLLOW_S = 1.0
+        unisono.barrier()  # all have left, and rank 0 still holds it
+        assert held is not None
+
+    ranks(3)(work)
+
+
+def test_many_sub_groups_leave_nothing_behind(ranks: TorchRanks) -> None:
+    def work() -> None:
+        world = dist.distributed_c10d._world
+
+        def state() -> dict[str, int]:
+            return {
+                "descriptors": len(os.listdir("/proc/self/fd")),
+                "maps": Path("/proc/self/maps").read_text().count("\n"),
+                "pages": int(Path("/proc/self/statm").read_text().split()[1]),
+                "threads": len(os.listdir("/proc/self/task")),
+                "keys": dist.distributed_c10d._get_default_store().num_keys(),
+                "groups": sum(map(len, (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_to_tag))),
+            }
+
+        def make(count: int) -> None:
+            for k in range(count):
+                group = dist.new_group()
+                tensor = torch.full((3,), k + dist.get_rank())
+                dist.all_reduce(tensor, group=group)
+                dist.all_reduce(tensor, group=group, async_op=True).wait()
+                assert tensor[0].item() == 4 * k + 2
+                dist.destroy_process_group(group)
+            dist.barrier()
+
+        make(20)
+        before = state()
+        make(1000)
+        more = {what: count - before[what] for what, count in state().items()}
+        assert more["descriptors"] <= 1, more  # a rank that waits long opens one of its peer, once
+        assert more["maps"] <= 20, more  # of threads that have come and gone
+        assert more["pages"] <= 2000, more  # 8 KiB per group
+        assert more["threads"] <= 2, more  # that come and go
+        assert more["keys"] <= 2, more  # of the last group: who has read it deletes them
+        assert more["groups"] == 0, more
+
+    ranks(2)(work)
+
+
+def test_gloo_beside_it(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group = dist.new_group(backend="gloo")
+        for where in (None, group):
+            tensor = torch.tensor([1.0 + dist.get_rank()])
+            dist.all_reduce(tensor, group=where)
+            assert tensor.item() == 3.0
+
+    ranks(2)(work)
+
+
+def test_ours_beside_gloo(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group = dist.new_group(backend="unisono")
+        assert dist.get_backend(group) == "unisono"
+        tensor = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == 3.0
+
+    ranks(2, "gloo")(work)
+
+
+def test_another_backend_for_another_device(ranks: TorchRanks) -> None:
+    def work() -> None:
+        world = dist.group.WORLD
+        assert world._device_types == [torch.device("cpu"), torch.device("cuda")]
+        assert world._get_backend(torch.device("cpu")) is world
+        assert isinstance(world._get_backend(torch.device("cuda")), dist.ProcessGroupGloo)
+        tensor = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(tensor)
+        assert tensor.item() == 3.0
+        # Meta tensors stand for those of the other device: torch's dispatcher takes them, and does nothing.
+        skipped = dist.all_reduce(tensor.to("meta"), async_op=True)
+        assert skipped.wait()
+        assert type(skipped) is not type(dist.all_reduce(tensor, async_op=True))
+
+    ranks(2, "cpu:unisono,cuda:gloo")(work)
+
+
+def test_ours_is_for_the_cpu_only(ranks: TorchRanks) -> None:
+    def work() -> None:
+        raise AssertionError("there should be no group")
+
+    with pytest.raises(unisono.RankFailed, match=r"cuda:unisono|cuda.*unisono"):
+        ranks(2, "cpu:gloo,cuda:unisono")(work)
+
+
+def test_again_and_again(worlds: Worlds, tmp_path: Path) -> None:
+    def work() -> None:
+        from unisono.integrations.torch import register
+
+        register()
+        me = unisono.get_rank()
+        for turn in range(5):
+            # One file for all turns: what the last one wrote is still there.
+            store = dist.FileStore(str(tmp_path / "store"), 2)
+            dist.init_process_group("unisono", store=store, rank=me, world_size=2)
+            tensor = torch.tensor([float(me + turn)])
+            dist.all_reduce(tensor)
+            assert tensor.item() == 1 + 2 * turn
+            dist.destroy_process_group()
+            assert not dist.is_initialized()
+
+    worlds(2).run(work)
+
+
+def test_a_monitored_barrier_names_who_did_not_come(ranks: TorchRanks) -> None:
+    def work() -> list[int]:
+        dist.monitored_barrier()
+        store = dist.distributed_c10d._get_default_store()
+        missing: list[int] = []
+        if dist.get_rank() in (1, 3):
+            store.wait(["seen 0", "seen 2"])
+        else:
+            with pytest.raises(RuntimeError, match="monitored_barrier") as caught:
+                dist.monitored_barrier(timeout=timedelta(seconds=0.3), wait_all_ranks=True)
+            missing = list(caught.value.missing)  # type: ignore[attr-defined]
+            store.set(f"seen {dist.get_rank()}", "1")
+        dist.barrier()  # the group is as good as before
+        return missing
+
+    assert ranks(4)(work) == [[1, 3], [], [1, 3], []]
+
+
+def test_a_monitored_barrier_may_stop_at_the_first(ranks: TorchRanks) -> None:
+    def work() -> tuple[int, ...]:
+        store = dist.distributed_c10d._get_default_store()
+        missing: tuple[int, ...] = ()
+        if dist.get_rank():
+            store.wait(["seen"])
+        else:
+            with pytest.raises(RuntimeError) as caught:
+                dist.monitored_barrier(timeout=timedelta(seconds=0.2))
+            missing = caught.value.missing  # type: ignore[attr-defined]
+            store.set("seen", "1")
+        dist.barrier()
+        return missing
+
+    assert ranks(3)(work)[0] == (1,)
+
+
+def test_meshes(ranks: TorchRanks) -> None:
+    def work() -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+        tensor = torch.tensor([10.0 ** dist.get_rank()])
+        dist.all_reduce(tensor, group=mesh.get_group("rows"))
+        assert tensor.item() in (101.0, 1010.0)
+        whole = torch.arange(32.0).reshape(8, 4)
+        shards = distribute_tensor(whole, mesh, [Shard(0), Replicate()])
+        assert torch.equal(shards.full_tensor(), whole)
+        for layout in ([Replicate(), Shard(1)], [Shard(1), Shard(0)]):
+            assert torch.equal(shards.redistribute(mesh, layout).full_tensor(), whole)
+
+    ranks(4)(work)
+
+
+def test_the_options_of_a_group(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group: Any = dist.new_group(timeout=timedelta(seconds=7))
+        assert group.options._timeout == timedelta(seconds=7)
+        assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=7)
+        group.set_timeout(timedelta(seconds=8))
+        assert group.options._timeout == timedelta(seconds=8)
+
+    ranks(1)(work)

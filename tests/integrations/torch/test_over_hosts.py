@@ -1,0 +1,57 @@
+"""What holds on one host holds over two: tests of other files, on ranks that meet as if on two machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import unisono
+from tests.integrations.torch.test_abort import test_every_wait_ends  # noqa: F401
+from tests.integrations.torch.test_calls import (  # noqa: F401
+    test_calls_on_lists_of_any_sizes,
+    test_calls_on_whole_tensors,
+    test_coalesced_calls,
+    test_messages,
+    test_sparse_tensors_and_ops_with_a_factor,
+)
+from tests.integrations.torch.test_checkpoints import (  # noqa: F401
+    test_a_checkpoint_is_loaded_by_another_number_of_ranks,
+    test_states_of_what_is_sharded,
+)
+from tests.integrations.torch.test_groups import (  # noqa: F401
+    test_a_monitored_barrier_names_who_did_not_come,
+    test_many_sub_groups_leave_nothing_behind,
+    test_meshes,
+    test_sub_groups,
+)
+from tests.integrations.torch.test_hooks import test_calls_out_of_callbacks_of_several_buckets  # noqa: F401
+from tests.integrations.torch.test_pipeline import (  # noqa: F401
+    test_a_stage_on_each_rank,
+    test_stages_that_are_replicated,
+)
+from tests.integrations.torch.test_sharded import (  # noqa: F401
+    test_sharded_within_and_replicated_between,
+    test_wrapped_and_sharded,
+)
+from tests.integrations.torch.test_tensor_parallel import test_layouts_of_a_tensor_on_a_mesh  # noqa: F401
+from tests.integrations.torch.test_training import (  # noqa: F401
+    test_compiled_code,
+    test_data_parallel_training_gives_what_gloo_gives,
+    test_functional_collectives,
+    test_sharded_training,
+)
+from tests.integrations.torch.test_views import (  # noqa: F401
+    test_a_model_s_parameters_are_sent_between_forward_passes,
+    test_backward_through_what_a_call_has_overwritten,
+    test_distribute_tensor_leaves_views_usable,
+    test_writing_detached_tensors_and_without_grad_mode,
+)
+from tests.support.torch_ranks import TorchRanks, two_hosts
+
+
+@pytest.fixture
+def ranks(worlds: Callable[[int], unisono.World], tmp_path: Path) -> TorchRanks:
+    """ranks(4)(function): the function on 2 + 2 ranks of a process group over two hosts."""
+    return TorchRanks(worlds, tmp_path, two_hosts)

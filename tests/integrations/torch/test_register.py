@@ -1,0 +1,77 @@
+"""How torch comes to know the backend: by itself, once the package is installed, and at no price."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+import unisono
+from unisono.integrations.torch import register
+
+ROOT = Path(__file__).parents[3]
+
+SCRIPT = """
+import torch
+import torch.distributed as dist
+import sys
+loaded = sorted(name for name in sys.modules if name.startswith("unisono."))
+assert loaded == [*(f"unisono.integrations.torch{name}" for name in ("", ".name", ".register"))], loaded
+dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+print(dist.group.WORLD.name(), tensor.tolist())
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A directory with the metadata that an installation of this project leaves."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    metadata = tmp_path / f"unisono-{project['version']}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: unisono\nVersion: {project['version']}\n")
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("backend", "environment"), [('"unisono"', {}), ('"UNISONO"', {}), ("None", {"UNISONO_DEFAULT": "1"})]
+)
+def test_no_import_is_needed(installed: Path, backend: str, environment: dict[str, str]) -> None:
+    paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.replace("BACKEND", backend)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": paths, **environment},
+    )
+    assert done.stdout == "unisono [1.0, 1.0, 1.0]\n", done.stderr
+
+
+def test_twice_is_once() -> None:
+    register()
+    before = dict(dist.Backend._plugins)
+    register()
+    assert dist.Backend._plugins == before
+    assert dist.Backend.default_device_backend_map["cpu"] == "gloo"
+
+
+def test_an_error_breaks_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(dist.Backend, "_plugins", {})
+    monkeypatch.setattr(dist.Backend, "register_backend", refuse)
+    register()
+    assert "not today" in caplog.text

@@ -1,0 +1,274 @@
+"""The buffers of DistributedDataParallel and fully_shard lie in shared memory, by themselves."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import unisono
+from tests.support.torch_ranks import TorchRanks
+from unisono.base.config import Config
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own
+
+WIDTH = 160
+MIB = 0.06
+"""A bucket for the 100 KiB of a layer."""
+SHORT = 16 << 10
+"""Bytes, more than the longest call that is staged in any case."""
+
+
+def layers(count: int = 3) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(count)))
+
+
+def train(wrapped: nn.Module, parameters: list[nn.Parameter], steps: int = 4) -> list[float]:
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    generator, losses = torch.Generator().manual_seed(1 + dist.get_rank()), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = wrapped(torch.randn(8, WIDTH, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [*losses, *(parameter.detach().double().sum().item() for parameter in parameters)]
+
+
+def shared(tensor: torch.Tensor) -> bool:
+    """Does it lie in this rank's heap?"""
+    world: Any = dist.group.WORLD
+    return bool(world.group.heap_first <= tensor.data_ptr() < world.group.heap_end)
+
+
+def lowerings() -> set[str]:
+    """How the calls that are not short were made."""
+    world: Any = dist.group.WORLD
+    return {plan.record.lowering for plan in world.group.plans.values() if plan.nbytes > SHORT}
+
+
+def watched(wrapped: Any, seen: list[bool], group: Any = None) -> Any:
+    """The wrapped model, with a hook that sees where the buckets are."""
+
+    def hook(_, bucket):  # type: ignore[no-untyped-def]  # torch wants classes for annotations, not their names
+        if bucket.buffer().nbytes > SHORT:
+            seen.append(shared(bucket.buffer()))
+        work: Any = dist.all_reduce(bucket.buffer().div_(2), group=group, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    wrapped.register_comm_hook(None, hook)
+    return wrapped
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"gradient_as_bucket_view": True},
+    {"static_graph": True},
+    {"find_unused_parameters": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_buckets_lie_in_shared_memory(ranks: TorchRanks, options: dict[str, Any]) -> None:
+    """Those of the first step, and those that are made anew after it."""
+
+    def work(ours: bool) -> list[float]:
+        whole, seen = layers(), list[bool]()
+        wrapped: Any = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, **options)
+        losses = train(watched(wrapped, seen) if ours else wrapped, list(whole.parameters()))
+        assert not ours or (len(seen) > 4 and all(seen))
+        return losses
+
+    assert ranks(2)(work, True) == ranks(2, "gloo")(work, False)
+
+
+def test_their_calls_are_zero_copy(ranks: TorchRanks) -> None:
+    def work() -> set[str]:
+        whole = layers()
+        wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, broadcast_buffers=False)
+        group: Any = dist.group.WORLD
+        group.group.plans.clear()
+        group.group.shortcuts.clear()
+        train(wrapped, list(whole.parameters()))
+        return lowerings()
+
+    assert ranks(2)(work) == [{"zero copy, in place"}] * 2
+
+
+def test_sub_groups_and_several_dtypes(ranks: TorchRanks) -> None:
+    def work(ours: bool) -> list[float]:
+        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        pair = pairs[dist.get_rank() // 2]
+        whole, seen = layers(), list[bool]()
+        whole[1].double()
+
+        class Both(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = whole
+
+            def forward(self, data: torch.Tensor) -> Any:
+                return whole[2](whole[1](whole[0](data).double()).float())
+
+        wrapped: Any = nn.parallel.DistributedDataParallel(Both(), process_group=pair, bucket_cap_mb=MIB)
+        if ours:
+            watched(wrapped, seen, pair)
+        losses = train(wrapped, list(whole.parameters()))
+        assert not ours or (seen and all(seen))
+        return losses
+
+    assert ranks(4)(work, True) == ranks(4, "gloo")(work, False)
+
+
+def test_a_full_heap_on_one_rank_means_staging(ranks: TorchRanks) -> None:
+    """Its buckets are private, those of the others are not, and they learn the same."""
+
+    def work(full: bool) -> list[float]:
+        from unisono.base.errors import OutOfMemory
+        from unisono.engine.memory.heap import Heap
+
+        def refuse(*_: object) -> None:
+            raise OutOfMemory("full")
+
+        whole, empty = layers(), Heap.flat
+        if full:
+            Heap.flat = refuse  # type: ignore[method-assign,assignment]
+        try:
+            wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, gradient_as_bucket_view=True)
+            losses = train(wrapped, list(whole.parameters()), 30)
+        finally:
+            Heap.flat = empty  # type: ignore[method-assign]
+        assert len({shared(parameter.grad) for parameter in whole.parameters() if parameter.grad is not None}) == 1
+        assert shared(whole[0].weight.grad) != full  # type: ignore[arg-type]
+        return losses
+
+    def on_rank_1() -> list[float]:
+        return work(dist.get_rank() == 1)
+
+    def private() -> list[float]:
+        return work(True)
+
+    assert ranks(2)(on_rank_1) == ranks(2)(private)
+
+
+def test_what_is_dropped_is_free_again(ranks: TorchRanks) -> None:
+    def work() -> None:
+        group: Any = dist.group.WORLD
+        heap = group.group.host.heap
+
+        def used() -> int:
+            gc.collect()
+            heap._sort()
+            return int(heap._arena.heap_bytes) - heap._idle - sum(size for _, size in heap._free)
+
+        before = used()
+        for view in (False, True):
+            whole = layers()
+            wrapped = nn.parallel.DistributedDataParallel(whole, gradient_as_bucket_view=view)
+            train(wrapped, list(whole.parameters()))
+            assert used() - before >= 3 * WIDTH * WIDTH * 4
+            del wrapped, whole
+            assert used() == before
+
+    ranks(2)(work)
+
+
+def test_copies_pickles_and_forks(ranks: TorchRanks) -> None:
+    """A copy has buckets of its own; a child that is forked and ends leaves its parent's alone."""
+
+    def work() -> list[list[float]]:
+        whole = layers()
+        wrapped = nn.parallel.DistributedDataParallel(whole, gradient_as_bucket_view=True)
+        first = train(wrapped, list(whole.parameters()), 2)
+        copies = [copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))]  # noqa: S301  our own
+        child = os.fork()
+        if not child:
+            for parameter in whole.parameters():
+                parameter.grad = None
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        gradient = whole[0].weight.grad
+        assert gradient is not None
+        assert shared(gradient)
+        found = [first, train(wrapped, list(whole.parameters()))]
+        for one in copies:
+            found.append(train(one, list(one.module.parameters())))
+            moved = one.module[0].weight.grad
+            assert shared(moved)
+            assert moved.data_ptr() != gradient.data_ptr()
+        return found
+
+    ours = ranks(2)(work)
+    for found in ours:
+        assert found[1] == found[2] == found[3]
+
+
+def test_sharded_models_use_shared_memory(ranks: TorchRanks) -> None:
+    """Whether torch's part is imported before the first group is made or after it."""
+
+    def work(ours: bool) -> list[float]:
+        from torch.distributed.fsdp import fully_shard
+
+        whole = layers()
+        for layer in whole:
+            fully_shard(layer)
+        fully_shard(whole)
+        group: Any = dist.group.WORLD
+        if ours:
+            group.group.plans.clear()
+            group.group.shortcuts.clear()
+        losses = train(whole, list(whole.parameters()))
+        if ours:
+            assert lowerings() == {"zero copy"}
+        return losses[:4]
+
+    theirs = ranks(2, "gloo")(work, False)
+    for _ in range(2):
+        assert ranks(2)(work, True) == theirs
+
+
+def test_a_module_is_changed_once_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unisono.integrations.torch.after_import import after_import
+
+    (tmp_path / "imported_late.py").write_text("value = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before, seen = list(sys.meta_path), list[int]()
+    for _ in range(2):
+        after_import("imported_late", lambda module: seen.append(module.value))
+    assert not seen
+    module = importlib.import_module("imported_late")
+    assert seen == [1]
+    assert sys.meta_path == before
+    module.value = 2  # type: ignore[attr-defined]
+    after_import("imported_late", lambda module: seen.append(module.value))
+    assert seen == [1, 2]
+    del sys.modules["imported_late"]
+
+
+def test_a_small_heap_is_no_error(tmp_path: Path) -> None:
+    """Where nothing fits, all is private, and the call is staged."""
+
+    def work() -> list[float]:
+        dist.init_process_group(
+            "unisono", f"file://{tmp_path}/small", rank=unisono.get_rank(), world_size=2, pg_options=small
+        )
+        whole = layers()
+        losses = train(nn.parallel.DistributedDataParallel(whole), list(whole.parameters()))
+        dist.destroy_process_group()
+        return losses
+
+    small = Config(heap_bytes=1 << 16)
+    with unisono.World(2, timeout_s=60) as world:
+        losses = world.run(work)
+    assert losses[0][4:] == losses[1][4:]

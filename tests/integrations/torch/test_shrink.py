@@ -1,0 +1,89 @@
+"""torch.distributed.shrink_group: after a rank has died, the others go on, and train, in a smaller group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import unisono
+from tests.support.torch_ranks import TorchRanks
+
+pytestmark = pytest.mark.skipif(not hasattr(dist, "shrink_group"), reason="this torch cannot shrink groups")
+
+
+def gradient(me: int) -> float:
+    """That of a model which all ranks of the default group train, each with other data."""
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    model(torch.tensor([[float(me)]])).sum().backward()  # type: ignore[no-untyped-call]
+    return float(model.module.weight.grad)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_survivors_train_on(ranks: TorchRanks, tmp_path: Path, victim: int) -> None:
+    def work() -> None:
+        me = dist.get_rank()
+        row = dist.new_group([0, 1, 3])
+        gradient(me)  # imports much, for which there is no time later
+        if me == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(unisono.PeerGone) as caught:
+            dist.all_reduce(torch.ones(50_000))
+        assert caught.value.failed == (victim,)
+        smaller = dist.shrink_group(list(caught.value.failed))
+        assert dist.group.WORLD is smaller
+        assert row is not smaller
+        assert (dist.get_world_size(), dist.get_backend()) == (3, "unisono")
+        parts = [torch.zeros(1) for _ in range(3)]
+        dist.all_gather(parts, torch.tensor([float(me)]))
+        assert torch.cat(parts).tolist() == [rank for rank in range(4) if rank != victim]
+        (tmp_path / f"{me}").write_text(str(gradient(me)))
+
+    with pytest.raises(unisono.RankFailed) as failed:
+        ranks(4)(work)
+    assert (failed.value.rank, failed.value.waiting) == (victim, {}), failed.value
+    told = {path.name: float(path.read_text()) for path in tmp_path.glob("[0-3]")}
+    assert told == {str(rank): pytest.approx((6 - victim) / 3) for rank in range(4) if rank != victim}
+
+
+def test_a_group_of_some_ranks(ranks: TorchRanks) -> None:
+    def work() -> float:
+        me, group = dist.get_rank(), dist.new_group([0, 1, 2])
+        mine = torch.tensor([1.0 + me])
+        if me in (0, 2):
+            smaller = dist.shrink_group([1], group)
+            dist.all_reduce(mine, group=smaller)
+            assert dist.get_process_group_ranks(smaller) == [0, 2]
+        dist.barrier()
+        return mine.item()
+
+    assert ranks(4)(work) == [4.0, 2.0, 4.0, 4.0]
+
+
+def test_who_was_not_named_has_failed_too(ranks: TorchRanks, tmp_path: Path) -> None:
+    def work() -> None:
+        me = dist.get_rank()
+        dist.barrier()
+        if me in (1, 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+        inner = dist.group.WORLD.group  # type: ignore[union-attr]  # that of this library
+        while not all(inner.liveness.gone(rank) for rank in (1, 2)):
+            sys.stderr.flush()
+        with pytest.raises(unisono.PeerGone, match="shrink_group") as caught:
+            dist.shrink_group([1])
+        dist.shrink_group(list(caught.value.failed))
+        mine = torch.tensor([1.0 + me])
+        dist.all_reduce(mine)
+        pair = dist.new_group([0, 1])
+        dist.all_reduce(mine, group=pair)
+        (tmp_path / f"{me}").write_text(str(mine.item()))
+
+    with pytest.raises(unisono.RankFailed):
+        ranks(4)(work)
+    assert {path.name: path.read_text() for path in tmp_path.glob("[0-3]")} == {"0": "10.0", "3": "10.0"}

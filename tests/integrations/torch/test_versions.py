@@ -1,0 +1,155 @@
+"""What later versions of torch ask of a backend. What a version does not have is tested as far as it goes there."""
+
+from __future__ import annotations
+
+import gc
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import unisono
+from tests.support.torch_ranks import TorchRanks
+from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoBackend
+
+with_a_backend = pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is written in Python from torch 2.14 on")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(2, 3), (), (0,)])
+def test_gather_into_one_tensor(ranks: TorchRanks, size: int, shape: tuple[int, ...]) -> None:
+    def work() -> None:
+        me, size, root = dist.get_rank(), dist.get_world_size(), dist.get_world_size() - 1
+        options = torch._C._distributed_c10d.GatherOptions()
+        options.rootRank = root
+        tensor = torch.rand(shape, generator=torch.Generator().manual_seed(me))
+        expected = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(r)) for r in range(size)])
+        for async_op in (False, True):
+            options.asyncOp = async_op
+            for whole in (torch.zeros(size, *shape), torch.zeros(size * tensor.numel())):
+                output = whole if me == root else torch.empty(0)
+                assert dist.group.WORLD.gather_single(output, tensor, options).wait()
+                if me == root:
+                    assert torch.equal(whole.view_as(expected), expected)
+            if hasattr(dist, "gather_single"):
+                whole = torch.zeros(size, *shape)
+                work = dist.gather_single(tensor, whole if me == root else None, dst=root, async_op=async_op)
+                assert not async_op or work.wait()
+                if me == root:
+                    assert torch.equal(whole, expected)
+
+    ranks(size)(work)
+
+
+@pytest.mark.parametrize("words", ["the same dtype and 6 elements", "contiguous"])
+def test_a_tensor_that_cannot_take_what_is_gathered(ranks: TorchRanks, words: str) -> None:
+    def work() -> None:
+        output = torch.empty(3, 2).t() if words == "contiguous" else torch.empty(5)
+        kind = unisono.MismatchError if dist.get_rank() else unisono.ArgumentError
+        options = torch._C._distributed_c10d.GatherOptions()
+        options.asyncOp = False
+        with pytest.raises(kind, match=words):
+            dist.group.WORLD.gather_single(output, torch.ones(3), options)
+        dist.barrier()  # the group is as good as before
+
+    ranks(2)(work)
+
+
+def test_any_backend_for_another_device(ranks: TorchRanks) -> None:
+    def work() -> None:
+        import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake" where torch itself has not
+        group = dist.new_group(backend="cpu:unisono,cuda:fake")
+        assert "Fake" in type(group._get_backend(torch.device("cuda"))).__name__
+        tensor = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == 3.0
+        with pytest.raises(unisono.ArgumentError, match=r"other: torch .* cannot make this backend beside unisono"):
+            dist.new_group(backend="cpu:unisono,cuda:other")
+
+    ranks(2)(work)
+
+
+@with_a_backend
+def test_messages_of_several_ranks_in_one_operator(ranks: TorchRanks) -> None:
+    def work() -> None:
+        gc.collect()  # torch alone holds the backend
+        me, size = dist.get_rank(), dist.get_world_size()
+        operators, name = import_module("torch.ops")._c10d_functional, dist.group.WORLD.group_name
+        there, back = (me + 1) % size, (me - 1) % size
+        tensors = [torch.full((3,), float(me)), torch.zeros(3)]
+        outputs = operators.batch_p2p_ops(["isend", "irecv"], [there, back], [0, 0], tensors, name)
+        for output in outputs:
+            operators.wait_tensor(output)
+        assert torch.equal(tensors[1], torch.full((3,), float(back)))
+
+    for size in (1, 2, 3):
+        ranks(size)(work)
+
+
+@with_a_backend
+def test_a_compiled_exchange(ranks: TorchRanks) -> None:
+    def work() -> None:
+        def exchange(mine: torch.Tensor, other: int) -> torch.Tensor:
+            theirs = torch.zeros(3)
+            ends = [dist.P2POp(dist.isend, 2 * mine, other), dist.P2POp(dist.irecv, theirs, other)]
+            for work in dist.batch_isend_irecv(ends):
+                work.wait()
+            return 10 * theirs
+
+        me = dist.get_rank()
+        with import_module("torch._dynamo.config").patch(enable_p2p_compilation=True):
+            compiled = torch.compile(exchange, fullgraph=True, backend="aot_eager")
+            assert torch.equal(compiled(torch.full((3,), 1.0 + me), 1 - me), torch.full((3,), 20.0 * (2 - me)))
+
+    ranks(2)(work)
+
+
+@with_a_backend
+def test_what_a_group_does_not_do_it_says(ranks: TorchRanks) -> None:
+    def work() -> None:
+        world: Any = dist.group.WORLD
+        assert not dist.distributed_c10d._supports_reconfigure(world)
+        assert not dist.distributed_c10d._supports_window(world)
+        with pytest.raises(RuntimeError, match="Backend unisono does not support new_window"):
+            world.new_window()
+
+    ranks(2)(work)
+
+
+@with_a_backend
+def test_a_backend_ends_with_its_group(ranks: TorchRanks) -> None:
+    def work() -> None:
+        def living() -> int:
+            gc.collect()
+            return sum(isinstance(thing, UnisonoBackend) for thing in gc.get_objects())
+
+        before = living()
+        group = dist.new_group([0, 1])
+        assert living() == before + 1
+        dist.destroy_process_group(group)
+        del group
+        assert living() == before
+
+    ranks(2)(work)
+
+
+@pytest.mark.skipif(
+    not hasattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS"), reason="torch 2.15 was the first to record calls"
+)
+def test_the_calls_of_another_backend_are_recorded(ranks: TorchRanks) -> None:
+    def work() -> None:
+        torch_c10d = dist.distributed_c10d
+        recorders = torch_c10d._FR_SELF_RECORDING_BACKENDS
+        recorders.discard("gloo")  # as NCCL, which keeps no record itself
+        try:
+            group = dist.new_group(backend="cpu:unisono,cuda:gloo")
+        finally:
+            recorders.add("gloo")
+        assert group in torch_c10d._world.pg_flight_recorder_hooks
+        tensor = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == 3.0
+
+    ranks(2)(work)

@@ -1,0 +1,180 @@
+"""Who waits for whom, and whose line it is: pure functions of what ranks have written."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+import typing_extensions
+
+import unisono
+from unisono.base.records import Sighting, Wait
+from unisono.base.user_code import is_users
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.board import Board
+from unisono.engine.process.stacks import Answer
+from unisono.observe.live.user_frames import shown
+from unisono.observe.live.wait_chain import wait_chain
+
+PACKAGE, TORCH = (os.path.dirname(module.__file__ or "") for module in (unisono, torch))
+STDLIB = os.path.dirname(os.__file__)
+
+
+def waits(**calls: tuple[str, tuple[int, ...], bool]) -> dict[int, Wait]:
+    return {
+        int(rank[1:]): Wait(group, f"call of {rank}", missing, any_of)
+        for rank, (group, missing, any_of) in calls.items()
+    }
+
+
+def test_it_ends_at_a_rank_that_does_not_wait() -> None:
+    told = waits(r0=("a", (1, 5), False), r1=("b", (2,), False), r3=("c", (1,), False))
+    way = wait_chain(told, 0)
+    assert way == (0, 1, 2)
+    assert not way.is_circle
+    assert way.end == wait_chain(told, 3).end == {2}
+    assert way.text(told) == "rank 0 waits in group 'a' for rank 1, which waits in group 'b' for rank 2"
+
+
+def test_crossed_groups_are_a_circle_with_one_end_for_all_that_lead_to_it() -> None:
+    told = waits(r0=("a", (1,), False), r1=("b", (0,), False), r2=("c", (3, 0), False), r3=("c", (0,), False))
+    way = wait_chain(told, 0)
+    assert way == (0, 1, 0)
+    assert way.is_circle
+    assert all(wait_chain(told, rank).end == {0, 1} for rank in range(4))
+    assert wait_chain(told, 2) == (2, 3, 0, 1, 0)
+    words = "rank 0 waits in group 'a' for rank 1, which waits in group 'b' for rank 0: none of them can go on"
+    assert way.text(told) == words
+
+
+def test_who_waits_for_any_of_several_may_be_helped_by_others() -> None:
+    told = waits(r0=("a", (1,), False), r1=("a", (0, 2), True), r2=("a", (0,), True))
+    assert wait_chain(told, 0) == (0, 1)
+    assert wait_chain(told, 2) == (2, 0, 1)
+    assert wait_chain(told, 1) == (1,)
+
+
+def test_a_wait_is_read_as_it_was_written_and_cut_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = Arena.create(2)
+    page = arena.wait_status(1)
+    assert page.wait is None
+    wait = Wait("rows", "all_reduce(float32[3], sum) #7 (grüße.py:3)", (0, 5), True, True)
+    page.set_wait(wait)
+    assert arena.wait_status(1).wait == wait
+    assert arena.wait_status(0).wait is None
+    now = time.monotonic_ns()
+    monkeypatch.setattr("time.monotonic_ns", lambda: now + 3_600_000_000_000)
+    assert arena.wait_status(1).wait is None, "it has not said so for an hour"
+    page.say_again()
+    assert arena.wait_status(1).wait == wait
+    page.set_wait(Wait("ü" * 9000, "x" * 9000 + "(end.py:3)", tuple(range(1000))))
+    long = arena.wait_status(1).wait
+    assert long is not None
+    assert long.call.endswith("(end.py:3)")
+    assert long.missing == tuple(range(64))
+    page.set_wait(None)
+    assert arena.wait_status(1).wait is None
+    page.set_stacks(17)
+    assert (arena.wait_status(1).stacks, arena.wait_status(0).stacks) == (17, 0)
+    arena.close()
+
+
+@pytest.mark.parametrize("data", [b"7", b"[", b'["a", "b", [1]]', b'["a", "b", [0.5], true, true]', b"[" * 900])
+def test_what_is_no_wait_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        Wait.unpack(data)
+
+
+def test_another_host_sees_a_wait_as_long_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there, wait = Board(memoryview(bytearray(8192))), Board(memoryview(bytearray(8192))), Wait("g", "c", (3,))
+    here.set_wait(wait)
+    there.copy(here.image())
+    assert there.wait == wait
+    now = time.monotonic_ns()
+    monkeypatch.setattr("time.monotonic_ns", lambda: now + 3_600_000_000_000)
+    there.copy(here.image())
+    assert there.wait is None, "the rank has not said so for an hour"
+    here.set_wait(wait)
+    there.copy(here.image())
+    assert there.wait == wait
+    here.set_wait(None)
+    there.copy(here.image())
+    assert there.wait is None
+
+
+ANSWERS = f"""\
+Thread 0x00007f01 (most recent call first):
+  File "/old.py", line 1 in old
+
+Current thread 0x00007f03 (most recent call first):
+  File "/old.py", line 2 in older
+Thread 0x00007f01 [name] (most recent call first):
+  File "{STDLIB}/threading.py", line 355 in wait
+  File "{PACKAGE}/work.py", line 170 in _loop
+  File "{STDLIB}/threading.py", line 1030 in run
+
+Thread 0x00007f02 (most recent call first):
+  File "{STDLIB}/queue.py", line 171 in get
+  File "/home/me/loader.py", line 31 in fetch
+
+Current thread 0x00007f03 (most recent call first):
+  File "{TORCH}/functional.py", line 10 in mm
+  File "{typing_extensions.__file__}", line 3140 in wrapper
+  File "/home/me/my model.py", line 88 in forward
+  File "{TORCH}/nn/modules/module.py", line 1500 in _call_impl
+  File "/home/me/train.py", line 12 in main
+  File "{PACKAGE}/local_world/rank_process.py", line 80 in perform
+  File "<string>", line 1 in <module>
+"""
+
+SHOWN = f"""\
+  File "/home/me/my model.py", line 88 in forward
+  File "{TORCH}/nn/modules/module.py", line 1500 in _call_impl
+  File "/home/me/train.py", line 12 in main
+  in another thread
+  File "{STDLIB}/queue.py", line 171 in get
+  File "/home/me/loader.py", line 31 in fetch"""
+
+
+def test_the_last_answer_is_shown_from_the_user_s_line_on() -> None:
+    assert shown(Answer.of(ANSWERS).threads) == ("/home/me/my model.py:88", SHOWN)
+
+
+def test_without_a_user_s_frame_something_is_shown_all_the_same() -> None:
+    text = f'Current thread 0x1 (most recent call first):\n  File "{STDLIB}/queue.py", line 1 in get\n'
+    assert shown(Answer.of(text).threads) == ("", f'  File "{STDLIB}/queue.py", line 1 in get')
+    assert shown(()) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "theirs"),
+    {
+        f"{PACKAGE}/work.py": False,
+        f"{TORCH}/nn/modules/module.py": False,
+        f"{PACKAGE}_of_mine/work.py": True,
+        f"{os.path.dirname(PACKAGE)}/train.py": True,
+        typing_extensions.__file__: False,
+        f"{STDLIB}/contextlib.py": False,
+        f"{STDLIB}/site-packages/accelerate/utils.py": True,
+        "/home/me/unisono/unisono/train.py": True,
+        "/home/site-packages/typing_extensions.py": True,
+        "<string>": True,
+    }.items(),
+)
+def test_a_file_is_the_user_s_by_its_folder(file: str, theirs: bool) -> None:
+    assert is_users(file) is theirs
+
+
+def test_what_a_rank_does_in_words() -> None:
+    wait = Wait("b", "barrier() #1 of group 'b' (x.py:3)", (0, 2))
+    said = {
+        "is running at x.py:8": Sighting(1, 5, state="R", line="x.py:8"),
+        "is running at x.py:8, under a debugger (process 9)": Sighting(1, 5, state="R", line="x.py:8", tracer=9),
+        "is stopped by a debugger (process 9)": Sighting(1, 5, state="t", tracer=9, wait=wait),
+        "is stopped by a signal, until it gets SIGCONT": Sighting(1, 5, state="T", wait=wait),
+        "waits itself in barrier() #1 of group 'b' (x.py:3) for ranks 0, 2": Sighting(1, 5, state="S", wait=wait),
+        "cannot be seen": Sighting(1, 5),
+    }
+    assert {str(sighting): sighting for sighting in said.values()} == said

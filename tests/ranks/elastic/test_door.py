@@ -1,0 +1,226 @@
+"""The door of a job: who knocks is who the kernel says it is, and what is said there is not believed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import until
+from unisono.base.errors import ArgumentError
+from unisono.base.fd_channel import PlainChannel
+from unisono.engine.memory.arena import Arena
+from unisono.engine.process.alive import start_ticks
+from unisono.ranks.elastic.join_admission import _places
+from unisono.ranks.elastic.join_listener import ANY, JoinListener, JoinRequest, job_name, socket_name
+from unisono.ranks.elastic.join_request import Offer
+from unisono.ranks.rendezvous import local_sockets
+from unisono.ranks.rendezvous.local_sockets import connect
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def door() -> Iterator[JoinListener]:
+    door = JoinListener(secrets.token_hex(8))
+    yield door
+    door.close()
+
+
+def come(door: JoinListener) -> PlainChannel:
+    return connect(socket_name(door.job), time.monotonic() + DEADLINE_S)
+
+
+def ended(channel: PlainChannel) -> bool:
+    try:
+        return channel.poll() is not None
+    except EOFError:
+        return True
+
+
+def test_who_knocks_waits_until_it_goes(door: JoinListener) -> None:
+    first, second = come(door), come(door)
+    first.send(["join", 2, os.getpid()])
+    second.send(["join", ANY, os.getpid()])
+    until(lambda: len(door.knocks()) == 2)
+    assert [(knock.pid, knock.ticks) for knock in door.knocks()] == [(os.getpid(), start_ticks(os.getpid()))] * 2
+    assert {knock.rank for knock in door.knocks()} == {2, ANY}
+    first.close()
+    until(lambda: [knock.rank for knock in door.knocks()] == [ANY])
+
+
+def test_another_user_is_sent_away_without_a_word(door: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = come(door)
+    stranger.send(["join", ANY, os.getpid()])
+    monkeypatch.setattr(local_sockets.os, "getuid", lambda: 12345)
+    assert door.knocks() == ()
+    monkeypatch.undo()
+    until(lambda: ended(stranger))
+
+
+def test_who_opens_a_door_for_another_user_is_not_believed(door: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = socket_name(door.job)
+    monkeypatch.setattr(local_sockets.os, "getuid", lambda: 12345)
+    with pytest.raises(ArgumentError, match="belongs to user"):
+        connect(name, time.monotonic() + DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        "join",
+        ["join"],
+        ["join", 1],
+        ["join", -2, "me"],
+        ["join", "1", "me"],
+        ["leave", 1, "me"],
+        {"join": 1},
+        [[]],
+    ],
+)
+def test_what_is_no_knock_is_sent_away(door: JoinListener, said: Any) -> None:
+    channel = come(door)
+    channel.send([os.getpid() if word == "me" else word for word in said] if isinstance(said, list) else said)
+    until(lambda: not door.knocks() and ended(channel))
+
+
+def test_bytes_that_are_no_message_are_sent_away(door: JoinListener) -> None:
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(f"\0{socket_name(door.job)}")
+        raw.send(b"\xff" * 1000)
+        raw.settimeout(DEADLINE_S)
+        until(lambda: not door.knocks() and not door._silent)
+        try:
+            answer = raw.recv(1)
+        except ConnectionResetError:
+            answer = b""
+    assert answer == b""
+
+
+def test_a_process_of_another_container_hears_why(door: JoinListener) -> None:
+    channel = come(door)
+    channel.send(["join", ANY, os.getpid() + 1])
+    until(lambda: not door.knocks() and not door._silent)
+    message = channel.receive(time.monotonic() + DEADLINE_S).value
+    assert message[0] == "refused"
+    assert "another container" in message[1]
+
+
+def test_a_silent_crowd_holds_nobody_up(door: JoinListener) -> None:
+    crowd = [come(door) for _ in range(400)]
+    channel = come(door)
+    channel.send(["join", 1, os.getpid()])
+    until(lambda: len(door.knocks()) == 1)
+    assert len(door._silent) <= 128
+    for one in crowd:
+        one.close()
+
+
+def test_descriptors_that_a_knock_brings_are_closed(door: JoinListener) -> None:
+    channel = come(door)
+    end, start = os.pipe()
+    channel.send(["join", 1, os.getpid()], fds=[start])
+    os.close(start)
+    until(lambda: len(door.knocks()) == 1)
+    assert os.read(end, 1) == b"", "nobody holds the other end"
+    os.close(end)
+
+
+def test_one_door_for_a_job(door: JoinListener) -> None:
+    with pytest.raises(OSError, match="in use"):
+        JoinListener(door.job)
+    door.close()
+    JoinListener(door.job).close()
+
+
+def test_a_forked_child_of_this_process_does_not_keep_it_open(door: JoinListener) -> None:
+    """Ranks have children, such as the workers of a DataLoader, which may outlive them for a while."""
+    code = (
+        "import os, sys, time, unisono\n"
+        "from unisono.ranks.elastic.join_listener import JoinListener\n"
+        "group = unisono.init()\n"
+        "group.world.door = JoinListener(sys.argv[1])\n"
+        "if os.fork() == 0:\n"
+        "    print('child', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "os._exit(0)\n"
+    )
+    door.close()
+    with subprocess.Popen(
+        [sys.executable, "-c", code, door.job], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "child\n"
+        process.wait()
+        JoinListener(door.job).close()
+        process.communicate("")
+
+
+def test_places_go_to_who_wants_them_first() -> None:
+    def knock(rank: int) -> JoinRequest:
+        return JoinRequest(SimpleNamespace(), 1, 1, rank)  # type: ignore[arg-type]  # no connection is needed
+
+    any_1, any_2, three, three_too, five = knock(ANY), knock(ANY), knock(3), knock(3), knock(5)
+    assert _places([any_1, three, three_too, any_2, five], [1, 3, 4]) == {1: any_1, 3: three, 4: any_2}
+    assert _places([three], [1]) == {}
+    assert _places([any_1, any_2], [2]) == {2: any_1}
+
+
+def test_the_name_of_a_job() -> None:
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234"}
+    assert job_name(None, place) == job_name(None, {**place, "RANK": "1"})
+    assert job_name(None, place) != job_name(None, {**place, "MASTER_PORT": "1235"})
+    assert job_name("training", place) == job_name("training", {})
+    slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    assert "7.0" in job_name(None, slurm)
+    with pytest.raises(ArgumentError, match="door: nothing in the environment"):
+        job_name(None, {"RANK": "1"})
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = Arena.create(3)
+    arena.board(0).set_process(os.getpid(), start_ticks(os.getpid()))
+    yield arena
+    arena.close()
+
+
+GOOD = {
+    "rank": 2, "members": [0, 2], "newcomers": [2], "host": 0, "start": 1 << 20, "number": 1, "timeout_s": 5.0,
+}  # fmt: skip
+
+
+def test_an_offer(arena: Arena, door: JoinListener) -> None:
+    offer = Offer.read(GOOD, arena, come(door))
+    assert offer == Offer(2, (0, 2), (2,), 0, 1 << 20, 1, 5.0)
+    assert Offer.read(offer.said() | {"members": [0, 2], "newcomers": [2]}, arena, come(door)) == offer
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rank": 0}, {"rank": 3}, {"rank": True}, {"rank": "2"}, {"members": [0, 3]}, {"members": [2, 0]},
+        {"members": [0, 0, 2]}, {"members": []}, {"members": 2}, {"newcomers": []}, {"newcomers": [1, 2]},
+        {"newcomers": [0, 2]}, {"host": 1}, {"host": 2}, {"host": -1}, {"start": "0"}, {"number": None},
+        {"timeout_s": "inf"}, {"timeout_s": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_offer(arena: Arena, door: JoinListener, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="which is no place in a group of which it is a rank"):
+        Offer.read({**GOOD, **wrong}, arena, come(door))
+
+
+def test_an_offer_of_a_process_that_is_no_rank(arena: Arena, door: JoinListener) -> None:
+    arena.board(0).set_process(os.getppid(), start_ticks(os.getppid()))
+    with pytest.raises(ArgumentError, match=f"process {os.getpid()} offers"):
+        Offer.read(GOOD, arena, come(door))

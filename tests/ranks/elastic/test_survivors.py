@@ -1,0 +1,322 @@
+"""After a rank has died: all survivors name the same failed ranks, and go on in a smaller group."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import until
+from unisono import PeerGone, RankFailed
+
+DEADLINE_S = 20.0
+
+
+def kill(folder: Path, *victims: int) -> None:
+    """These ranks die when all have come so far; the others go on when they are gone."""
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank in victims:
+        os.kill(os.getpid(), signal.SIGKILL)
+    (folder / "killed").touch()
+
+
+def tell(folder: Path, **facts: object) -> None:
+    """Keep what this rank has seen, under its rank in the world."""
+    rank = unisono.init().world.rank
+    (folder / f"{rank}.json").write_text(json.dumps(facts))
+
+
+def told(folder: Path) -> dict[int, dict[str, object]]:
+    """What the ranks have seen."""
+    return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
+def go_on(folder: Path, victims: tuple[int, ...]) -> None:
+    """Die, or notice, shrink, and compute."""
+    group = unisono.init()
+    unisono.all_reduce(torch.ones(3))
+    kill(folder, *victims)
+    with pytest.raises(PeerGone) as caught:
+        unisono.all_reduce(torch.ones(50_000))
+    smaller = group.shrink()
+    assert smaller is group.shrink()
+    assert unisono.init() is smaller
+    mine = torch.full((50_000,), 2.0**group.rank)
+    unisono.all_reduce(mine)
+    parts = [torch.zeros(1, dtype=torch.int64) for _ in range(smaller.size)]
+    unisono.all_gather(parts, torch.tensor([group.rank]))
+    row = unisono.new_group([smaller.size - 1])
+    assert bool(row) == (smaller.rank == smaller.size - 1)
+    blamed = caught.value.rank, list(caught.value.failed)
+    tell(folder, sum=mine[-1].item(), ranks=torch.cat(parts).tolist(), blamed=blamed, rank=smaller.rank)
+
+
+@pytest.mark.parametrize(("ranks", "victims"), [(2, (1,)), (4, (0,)), (5, (0, 3)), (6, (1, 2, 5))])
+def test_survivors_name_the_same_and_go_on(tmp_path: Path, ranks: int, victims: tuple[int, ...]) -> None:
+    with unisono.World(ranks, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed):
+        world.run(go_on, tmp_path, victims)
+    left = [rank for rank in range(ranks) if rank not in victims]
+    seen = told(tmp_path)
+    assert sorted(seen) == left
+    assert len({str(one["blamed"]) for one in seen.values()}) == 1
+    for new, old in enumerate(left):
+        blamed, failed = seen[old]["blamed"]  # type: ignore[misc]  # as JSON has it
+        assert seen[old]["rank"] == new
+        assert seen[old]["ranks"] == left
+        assert seen[old]["sum"] == sum(2.0**rank for rank in left)
+        assert blamed == min(failed)
+        assert set(failed) <= set(victims)
+
+
+def test_a_group_shrinks_again_and_again(tmp_path: Path) -> None:
+    def one_by_one() -> None:
+        group, sums = unisono.init(), []
+        for victim in (0, 3, 1):
+            mine = torch.tensor([2.0 ** group.world_ranks[group.rank]])
+            unisono.all_reduce(mine)
+            sums.append(mine.item())
+            if group.world_ranks[group.rank] == victim:
+                os.kill(os.getpid(), signal.SIGKILL)
+            with pytest.raises(PeerGone):
+                unisono.barrier()
+            group = group.shrink()
+        tell(tmp_path, sums=sums, size=group.size)
+
+    with unisono.World(4, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed):
+        world.run(one_by_one)
+    assert told(tmp_path) == {2: {"sums": [15.0, 14.0, 6.0], "size": 1}}
+
+
+def test_sub_groups_of_the_living_go_on_and_others_shrink(tmp_path: Path) -> None:
+    def rows() -> None:
+        world = unisono.init()
+        row = unisono.split(color=world.rank // 3)
+        column = unisono.split(color=world.rank % 3)
+        kill(tmp_path, 4)
+        mine = torch.tensor([float(world.rank)])
+        if world.rank // 3 == 0:
+            unisono.all_reduce(mine, group=row)
+            unisono.all_reduce(mine, group=row)
+        else:
+            with pytest.raises(PeerGone) as caught:
+                unisono.all_reduce(mine, group=row)
+            assert caught.value.failed == (1,)
+            assert caught.value.world_rank == 4
+            smaller = row.shrink()  # type: ignore[union-attr]  # all ranks are in a row
+            unisono.all_reduce(mine, group=smaller)
+            assert unisono.init() is world
+        if world.rank % 3 != 1:
+            unisono.barrier(group=column)
+        tell(tmp_path, sum=mine.item())
+
+    with unisono.World(6, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed):
+        world.run(rows)
+    assert {rank: one["sum"] for rank, one in told(tmp_path).items()} == {0: 9.0, 1: 9.0, 2: 9.0, 3: 8.0, 5: 8.0}
+
+
+def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) -> None:
+    def stuck() -> str:
+        group, pair = unisono.init(), unisono.new_group([0, 1])
+        if group.rank == 2:
+            with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group"):
+                unisono.barrier()
+            until((tmp_path / "went on").exists)
+            with pytest.raises(unisono.LeftOut, match="have gone on without rank 2") as caught:
+                group.shrink()
+            assert caught.value.failed == (2,)
+            return "left out"
+        with pytest.raises(unisono.WaitTimeout) as late:
+            group.shrink(timeout_s=0.1)
+        assert 2 in late.value.missing
+        unisono.barrier(group=pair)  # type: ignore[arg-type]  # both are members
+        mine = torch.tensor([1.0 + group.rank])
+        unisono.all_reduce(mine, group=group.shrink(without=[2]))
+        assert mine.item() == 3.0
+        with pytest.raises(unisono.PeerFailed, match="went on in group 'ranks 0, 1'"):
+            unisono.barrier(group=group)
+        (tmp_path / "went on").touch()
+        return "went on"
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(stuck) == ["went on", "went on", "left out"]
+
+
+def test_after_an_abort_all_go_on() -> None:
+    def work() -> tuple[int, float]:
+        group = unisono.init()
+        if group.rank == 0:
+            group.abort("again, please")
+        with pytest.raises(unisono.PeerFailed, match="again, please"):
+            unisono.barrier()
+        group = group.shrink()
+        mine = torch.tensor([2.0**group.rank])
+        unisono.all_reduce(mine)
+        return group.size, mine.item()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [(3, 7.0)] * 3
+
+
+def test_who_has_aborted_the_old_group_is_waited_for_in_the_new_one() -> None:
+    def work() -> float:
+        group = unisono.init()
+        boards = [group.host.arena.board(rank) for rank in range(2)]
+        page = group.host.arena.wait_status(1)  # type: ignore[union-attr]  # of the world
+        if group.rank == 0:
+            group.abort("again, please")
+        with pytest.raises(unisono.PeerFailed, match="again, please"):
+            unisono.barrier()
+        group = group.shrink()
+        mine = torch.tensor([2.0**group.rank])
+        if group.rank == 0:
+            until(lambda: page.wait is not None or group.host.arena.board(1).gave_up.number > 0)
+        unisono.all_reduce(mine)
+        assert boards[0].gone is not None
+        return mine.item()
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("hosts", [None, "1+1"])
+def test_who_makes_another_call_hears_that_the_others_shrink(hosts: str | None) -> None:
+    """Nobody has gone: rank 0 has been interrupted in a message, say, and rank 1 knows nothing of it."""
+
+    def work() -> float:
+        me, group = unisono.get_rank(), unisono.init()
+        unisono.barrier()
+        if me == 1:
+            with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group") as caught:
+                unisono.barrier()
+            assert caught.value.rank == 0
+        tensor = torch.full((3,), 10.0**me)
+        unisono.all_reduce(tensor, group=group.shrink())
+        return tensor[1].item()
+
+    assert unisono.run(work, 2, hosts=hosts, timeout_s=20) == [11.0] * 2
+
+
+def replace_lend(group: unisono.Group, act: Callable[[], object]) -> None:
+    """Do this first where this rank lends the memory of the smaller group."""
+    lender = group.host.lender
+    lend = lender.lend
+
+    def act_and_lend(*args: Any) -> Any:
+        act()
+        return lend(*args)
+
+    lender.lend = act_and_lend  # type: ignore[method-assign]
+
+
+def test_a_rank_that_is_stopped_while_it_lends_the_memory_is_waited_for_with_a_limit(tmp_path: Path) -> None:
+    def work() -> float:
+        group = unisono.init()
+        lender = group.host.arena.board(0).pid
+        unisono.barrier()
+        if group.rank == 0:
+            replace_lend(group, lambda: os.kill(lender, signal.SIGSTOP))
+        else:
+            with pytest.raises(unisono.WaitTimeout, match="is to lend the memory") as late:
+                group.shrink(timeout_s=3.0)
+            assert late.value.missing == (0,)
+            (tmp_path / str(group.rank)).touch()
+            until(lambda: all((tmp_path / name).exists() for name in "12"))
+            os.kill(lender, signal.SIGCONT)
+        mine = torch.tensor([2.0**group.rank])
+        unisono.all_reduce(mine, group=group.shrink())
+        return mine.item()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [7.0] * 3
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError, unisono.OutOfMemory])
+def test_where_a_rank_cannot_lend_the_memory_the_next_one_does(failure: type[BaseException]) -> None:
+    def work() -> tuple[float, int]:
+        group = unisono.init()
+        if group.rank == 0:
+
+            def fail() -> None:
+                raise failure("not here")
+
+            replace_lend(group, fail)
+            if failure is not unisono.OutOfMemory:
+                with pytest.raises(failure, match="not here"):
+                    group.shrink()
+        smaller, mine = group.shrink(), torch.tensor([2.0**group.rank])
+        unisono.all_reduce(mine, group=smaller)
+        return mine.item(), smaller.host.arena.owner  # type: ignore[union-attr]  # of a smaller group
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [(7.0, 1)] * 3
+
+
+def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:
+    def work() -> None:
+        group = unisono.init()
+
+        def fail() -> None:
+            raise unisono.OutOfMemory("not here")
+
+        replace_lend(group, fail)
+        with pytest.raises(unisono.OutOfMemory, match="the shared memory of ranks 0, 1, 2 has no room"):
+            group.shrink()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        world.run(work)
+
+
+def test_ranks_that_there_are_not() -> None:
+    with unisono.World(1) as world, pytest.raises(RankFailed, match="there is no rank 7"):
+        world.run(lambda: unisono.init().shrink(without=[7]))
+
+
+SCRIPT = """
+import os, signal, sys, torch, unisono
+group = unisono.init()
+mine = torch.tensor([2.0 ** group.rank])
+unisono.barrier()
+if group.rank == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    unisono.all_reduce(mine.clone())
+except unisono.PeerGone as error:
+    group = group.shrink()
+    unisono.all_reduce(mine)
+    print(error.failed, group.rank, mine.item())
+"""
+
+
+def test_without_rank_0_and_its_store(tmp_path: Path) -> None:
+    """Processes that meet at a store which rank 0 serves."""
+    script, port = tmp_path / "train.py", _free_port()
+    script.write_text(SCRIPT)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    said = [rank.communicate(timeout=90)[0].strip() for rank in ranks]
+    assert said == ["", "(0,) 0 6.0", "(0,) 1 6.0"]
+    assert [rank.returncode for rank in ranks] == [-signal.SIGKILL, 0, 0]
+
+
+def _free_port() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])

@@ -1,0 +1,286 @@
+"""`group.abort`: every wait of every kind ends on all ranks, with the rank that has aborted and its reason."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import once, until
+from unisono import PeerFailed, p2p
+from unisono.calls.work import _Latch
+from unisono.engine.mailbox.poller import Poller
+from unisono.ranks.failures.attend import attend
+
+DEADLINE_S = 20.0
+SOON_S = 8.0
+LONG = 2_000_000
+
+Call = Callable[[], Any]
+
+CALLS: dict[str, Call] = {
+    "all_reduce, short": lambda: unisono.all_reduce(torch.ones(3)),
+    "all_reduce, long": lambda: unisono.all_reduce(torch.ones(LONG)),
+    "in the background": lambda: unisono.all_reduce(torch.ones(3), async_op=True).wait(),
+    "by its future": lambda: unisono.all_reduce(torch.ones(3), async_op=True).get_future().wait(),
+    "behind the background": lambda: (unisono.barrier(async_op=True), unisono.all_reduce(torch.ones(3))),
+    "all_to_all of lists": lambda: unisono.all_to_all([torch.ones(2) for _ in "abc"], [torch.ones(2) for _ in "abc"]),
+    "all_reduce_coalesced": lambda: unisono.all_reduce_coalesced([torch.ones(2), torch.ones(3)]),
+    "recv": lambda: p2p.recv(None, 2),
+    "recv from any": lambda: p2p.recv(),
+    "send": lambda: p2p.send(torch.ones(LONG), 2),
+    "irecv": lambda: p2p.irecv(None, 2).wait(),
+    "irecv, by its future": lambda: p2p.irecv(None, 2).get_future().wait(),
+    "isend": lambda: p2p.isend(torch.ones(LONG), 2).wait(),
+    "all_gather_object": lambda: unisono.all_gather_object([None] * 3, "x"),
+    "recv_object_list": lambda: p2p.recv_object_list([None], 2),
+    "new_group": lambda: unisono.new_group([0]),
+    "split": lambda: unisono.split(0),
+}
+"""Calls that end only if rank 2 makes one, too."""
+
+
+FOR_PEERS = {attend.__code__, Poller.wait.__code__}
+WAITS = {*FOR_PEERS, _Latch.wait.__code__, torch.futures.Future.wait.__code__}
+
+
+def once_waiting(action: Callable[[], object]) -> None:
+    """Do something in another thread, as soon as this one waits, or another thread of this rank does so for it."""
+    me = threading.get_ident()
+
+    def waits() -> bool:
+        at = {thread: frame.f_code for thread, frame in sys._current_frames().items()}
+        return at[me] in WAITS and bool(FOR_PEERS & {*at.values()})
+
+    once(waits, action)
+
+
+def failure(call: Call) -> PeerFailed:
+    with pytest.raises(PeerFailed) as caught:
+        call()
+    return caught.value
+
+
+def kill(signum: int) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), signum)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_wait_ends_on_all_ranks(tmp_path: Path, name: str) -> None:
+    """Rank 1 aborts the group, in which both it and rank 0 wait for rank 2, which comes too late."""
+    waiting, ended = ([tmp_path / f"{word} {rank}" for rank in (0, 1)] for word in ("waiting", "ended"))
+
+    def work() -> tuple[int, str, float]:
+        group, aborted_at = unisono.init(), 0.0
+        unisono.barrier()
+        if group.rank < 2:
+            once_waiting(waiting[group.rank].touch)
+        if group.rank == 1:
+
+            def end() -> None:
+                nonlocal aborted_at
+                until(lambda: all(flag.exists() for flag in waiting))
+                aborted_at = time.monotonic()
+                group.abort("no more data")
+
+            threading.Thread(target=end).start()
+        if group.rank == 2:
+            until(lambda: all(flag.exists() for flag in ended))
+        error = failure(CALLS[name] if group.rank < 2 else unisono.barrier)
+        ended_at = time.monotonic()
+        if group.rank < 2:
+            ended[group.rank].touch()
+        for call in CALLS.values():
+            assert failure(call).rank == 1
+        return error.rank, str(error), ended_at if group.rank == 0 else aborted_at
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        results = world.run(work)
+    assert [rank for rank, _, _ in results] == [1, 1, 1]
+    assert all(text.endswith("rank 1 aborted group 'world': no more data") for _, text, _ in results)
+    assert results[0][2] - results[1][2] < SOON_S
+
+
+@pytest.mark.parametrize("name", ["all_reduce, short", "in the background", "recv", "irecv"])
+@pytest.mark.parametrize("how", ["a thread", "SIGTERM", "Ctrl-C"])
+def test_a_rank_aborts_its_own_wait(tmp_path: Path, name: str, how: str) -> None:
+    def work() -> tuple[int, str]:
+        group = unisono.init()
+        unisono.barrier()
+        if group.rank == 0:
+            signal.signal(signal.SIGTERM, lambda *_: group.abort("terminated"))
+            actions = {
+                "a thread": lambda: group.abort("terminated"),
+                "SIGTERM": kill(signal.SIGTERM),
+                "Ctrl-C": kill(signal.SIGINT),
+            }
+            once_waiting(actions[how])
+            if how == "Ctrl-C":
+                try:
+                    CALLS[name]()
+                except KeyboardInterrupt:
+                    group.abort("terminated")
+            else:
+                error = failure(CALLS[name])
+                assert error.waiting == error.rank == 0
+                assert "rank 0 waited in " in str(error)
+                assert f"{__file__}:" in str(error)
+            (tmp_path / "ended").touch()
+        else:
+            until((tmp_path / "ended").exists)
+        error = failure(unisono.barrier)
+        return error.rank, error.reason
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work)[1:] == [(0, "aborted group 'world': terminated")] * 2
+
+
+def test_who_waits_for_other_ranks_hears_of_it_too(tmp_path: Path) -> None:
+    """Ranks 0 and 1 wait for each other's messages with other tags, in their world and in a group of two."""
+    flags = [tmp_path / str(rank) for rank in range(4)]
+
+    def work() -> str:
+        world = unisono.init()
+        pair = unisono.new_group([0, 1])
+        inner = unisono.split(0, group=pair) if isinstance(pair, unisono.Group) else None
+        if world.rank == 3:
+            until(lambda: all(flag.exists() for flag in flags[:3]))
+            world.abort()
+            return str(failure(unisono.barrier))
+        once_waiting(flags[world.rank].touch)
+        calls: dict[int, Call] = {
+            0: lambda: p2p.recv(None, 1, tag=5),
+            1: lambda: unisono.all_reduce(torch.ones(2), group=inner),
+            2: lambda: p2p.recv(None, 1, tag=7),
+        }
+        error = failure(calls[world.rank])
+        if world.rank < 2:
+            for group in (world, pair, inner):
+                failure(lambda group=group: unisono.barrier(group))  # type: ignore[misc]
+        return str(error)
+
+    with unisono.World(4, timeout_s=DEADLINE_S) as world:
+        said = world.run(work)
+    assert said[3] == "rank 3 aborted group 'world'"
+    assert all(text.endswith(", but rank 3 aborted group 'world'") for text in said[:3])
+    assert "all_reduce(float32[2], sum) #1 of group 'ranks 0, 1'" in said[1]
+
+
+def test_the_end_of_a_group_is_not_that_of_the_group_it_was_made_of() -> None:
+    def work() -> float:
+        world = unisono.init()
+        pair = unisono.new_group([0, 2], name="pair")
+        if isinstance(pair, unisono.Group):
+            if world.rank == 2:
+                pair.abort("done")
+                pair.abort("again")
+            error = failure(lambda: unisono.all_reduce(torch.ones(3), group=pair))
+            assert (error.rank, error.reason) == (1, "aborted group 'pair': done")
+            assert "rank 1 (world rank 2) aborted group 'pair': done" in str(error)
+            p2p.sendrecv(torch.ones(2), 2 - world.rank, torch.ones(2), 2 - world.rank)
+        tensor = torch.full((3,), 1.0 + world.rank)
+        unisono.all_reduce(tensor)
+        return tensor[0].item()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [6.0] * 3
+
+
+def test_survivors_of_an_abort_go_on(tmp_path: Path) -> None:
+    """The others may leave out who aborts. Their group stands alone, though it lies in the memory of the old one."""
+
+    def work() -> float:
+        world = unisono.init()
+        if world.rank == 2:
+            world.abort("preempted")
+            until((tmp_path / "done").exists)
+            return 0.0
+        assert failure(unisono.barrier).rank == 2
+        group = world.shrink(without=[2])
+        tensor = torch.full((3,), 1.0 + group.rank)
+        unisono.all_reduce(tensor, group=group)
+        failure(lambda: unisono.barrier(world))
+        if group.rank == 0:
+            once_waiting((tmp_path / "waits").touch)
+            p2p.recv(None, 1, group)  # it looks at the boards meanwhile
+        else:
+            until((tmp_path / "waits").exists)
+            p2p.send(torch.ones(1), 0, group)
+        unisono.barrier(group)
+        (tmp_path / "done").touch()
+        return tensor[0].item()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [3.0, 3.0, 0.0]
+
+
+def test_a_closed_group_has_nothing_to_abort(worlds: Callable[[int], unisono.World]) -> None:
+    def work() -> None:
+        group = unisono.new_group()
+        assert isinstance(group, unisono.Group)
+        group.close()
+        group.abort()
+        assert group.broken is None
+        unisono.barrier()
+
+    worlds(2).run(work)
+
+
+def test_a_mismatch_that_waits_for_a_late_rank_ends_too(tmp_path: Path) -> None:
+    """Ranks 0 and 1 make calls that may be made again in another way, once rank 2 has come."""
+    flags = [tmp_path / "0", tmp_path / "1"]
+
+    def work() -> int:
+        me = unisono.get_rank()
+        if me == 2:
+            until(lambda: all(flag.exists() for flag in flags))
+            unisono.init().abort()
+        else:
+            once_waiting(flags[me].touch)
+        blocks = [torch.zeros(2 + me) for _ in range(3)]
+        return failure(lambda: unisono.all_gather(blocks, torch.zeros(2 + me))).rank
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [2, 2, 2]
+
+
+def test_a_world_with_an_aborted_group_starts_its_next_run_on_new_ranks() -> None:
+    def end() -> None:
+        unisono.init().abort()
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        world.run(end)
+        assert world.run(unisono.get_rank) == [0, 1]
+        assert world.run(unisono.barrier) == [None, None]
+
+
+@pytest.mark.parametrize("name", ["in the background", "behind the background", "by its future"])
+def test_ctrl_c_in_the_wait_for_a_work_is_told_to_the_others(name: str) -> None:
+    def work() -> str:
+        group = unisono.init()
+        unisono.barrier()
+        if group.rank == 0:
+            if name == "by its future":
+                pending = unisono.all_reduce(torch.ones(3), async_op=True)
+                pending.get_future()
+            once_waiting(kill(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                CALLS["in the background" if name == "by its future" else name]()
+        else:
+            until(lambda: group.host.arena.board(0).gave_up.number > 0)
+            until(lambda: not group.host.signature(0, group.host.call_number))
+        error = failure(lambda: unisono.barrier() if "behind" in name else unisono.all_reduce(torch.ones(3)))
+        assert error.rank == 0
+        return error.reason
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == ["interrupted by KeyboardInterrupt"] * 2

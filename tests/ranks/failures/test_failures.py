@@ -1,0 +1,375 @@
+"""Ranks that die, leave, come late or are interrupted: every other rank hears the same, soon, and the group is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import until
+from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout
+from unisono.base.config import Config
+
+SOON_S = 8.0
+DEADLINE_S = 20.0
+
+Call = Callable[[torch.Tensor], Any]
+
+CALLS: dict[str, Call] = {
+    "all_reduce, short": lambda t: unisono.all_reduce(t[:4]),
+    "all_reduce, long": lambda t: unisono.all_reduce(t),
+    "all_reduce, ring": lambda t: unisono.all_reduce(t, algorithm="ring"),
+    "all_reduce, shared": lambda t: unisono.all_reduce(unisono.init().empty(len(t)).copy_(t)),
+    "barrier": lambda t: unisono.barrier(),
+    "in the background": lambda t: unisono.all_reduce(t, async_op=True).wait(),  # type: ignore[union-attr]
+    "broadcast": lambda t: unisono.broadcast(t, 0),
+}
+
+
+def note(folder: Path, **facts: object) -> None:
+    """Keep what this rank has seen: results of survivors do not reach the parent where a rank dies."""
+    rank = unisono.init().rank
+    (folder / f"{rank}.part").write_text(json.dumps({"rank": rank, "at": time.monotonic(), **facts}))
+    (folder / f"{rank}.part").rename(folder / f"{rank}.json")
+
+
+def notes(folder: Path) -> dict[int, dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return {one["rank"]: one for one in found}
+
+
+def warm(name: str) -> torch.Tensor:
+    """Make the call once while all is well."""
+    tensor = torch.ones(60_000)
+    CALLS[name](tensor)
+    return torch.ones(60_000)
+
+
+def assert_over(kind: type[Exception]) -> None:
+    """Every later call of this group raises the same at once."""
+    start = time.monotonic()
+    for call in CALLS.values():
+        with pytest.raises(kind):
+            call(torch.ones(60_000))
+    with pytest.raises(kind):
+        unisono.init().empty(3)
+    assert time.monotonic() - start < SOON_S
+    assert unisono.init().broken is not None
+
+
+def die(how: str) -> None:
+    if how == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(3)
+
+
+def outlive(name: str, victim: int, how: str, folder: Path) -> None:
+    group = unisono.init()
+    tensor = warm(name)
+    if group.rank == victim:
+        note(folder, pid=os.getpid())
+        die(how)
+    with pytest.raises(PeerGone) as caught:
+        CALLS[name](tensor)
+    note(folder, blames=caught.value.rank, pid=caught.value.pid, how=str(caught.value.how), text=str(caught.value))
+    assert_over(PeerGone)
+    assert torch.equal(tensor, torch.ones(60_000)), "the input is gone, too"
+
+
+def test_time_in_which_a_rank_itself_was_stopped_does_not_count(tmp_path: Path) -> None:
+    looked_twice = tmp_path / "looked"
+
+    def stopped() -> float:
+        group, tensor = unisono.init(), torch.ones(3)
+        if group.rank == 0:
+            real, calls = time.monotonic, [0]
+
+            def jumping() -> float:
+                """A clock that jumps an hour ahead at each look."""
+                calls[0] += 1
+                if calls[0] > 4:
+                    looked_twice.touch()
+                return real() + 3600 * calls[0]
+
+            import_module("unisono.ranks.failures.attend").time = SimpleNamespace(monotonic=jumping)  # type: ignore[attr-defined]
+        else:
+            until(looked_twice.exists)
+        unisono.all_reduce(tensor)
+        return tensor.sum().item()
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        assert world.run(stopped) == [6.0, 6.0]
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    ("ranks", "victim", "how", "words"),
+    [(2, 1, "SIGKILL", "was killed by signal 9"), (3, 0, "_exit", "exited with code 3"), (5, 3, "SIGKILL", "signal 9")],
+)
+def test_survivors_hear_who_died(tmp_path: Path, ranks: int, victim: int, how: str, words: str, name: str) -> None:
+    with unisono.World(ranks, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed) as caught:
+        world.run(outlive, name, victim, how, tmp_path)
+    assert caught.value.rank == victim
+    assert caught.value.waiting == {}, caught.value
+    assert words in str(caught.value)
+    seen = notes(tmp_path)
+    death = seen.pop(victim)
+    assert sorted(seen) == [rank for rank in range(ranks) if rank != victim]
+    for one in seen.values():
+        assert (one["blames"], one["pid"]) == (victim, death["pid"])
+        assert one["at"] - death["at"] < SOON_S
+        assert words in one["how"] or one["how"] == "died"  # the cause may come too late for whoever waits
+        assert f"while rank {one['rank']} waited for it in" in one["text"]
+        assert __file__ in one["text"]
+
+
+def killed_inside(folder: Path) -> None:
+    """Rank 1 dies in the call; rank 2, for which it waits, makes sure of that, and then comes."""
+    group = unisono.init()
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
+    unisono.all_gather(pids, torch.tensor([os.getpid()]))
+    if group.rank == 2:
+        until(lambda: group.host.entered(1) == group.host.call_number)
+        os.kill(int(pids[1]), signal.SIGKILL)
+    with pytest.raises(PeerGone) as caught:
+        unisono.all_reduce(torch.ones(100_000), algorithm="ring")
+    note(folder, blames=caught.value.rank)
+
+
+def test_a_rank_that_dies_inside_a_call(tmp_path: Path) -> None:
+    with unisono.World(4, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
+        world.run(killed_inside, tmp_path)
+    assert {rank: one["blames"] for rank, one in notes(tmp_path).items()} == {0: 1, 2: 1, 3: 1}
+
+
+def test_a_rank_that_has_done_its_part_may_go() -> None:
+    def leave_early() -> float:
+        group = unisono.init()
+        tensor = torch.full((4,), float(group.rank))
+        unisono.all_reduce(tensor)
+        if group.rank == 1:
+            return tensor[0].item()
+        with pytest.raises(PeerGone, match=r"rank 1 .* returned from the function"):
+            unisono.all_reduce(tensor)
+        return tensor[0].item()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(leave_early) == [3.0] * 3
+
+
+def test_the_error_of_a_rank_reaches_those_who_wait_for_it(tmp_path: Path) -> None:
+    def one_raises() -> None:
+        if unisono.init().rank == 1:
+            raise LookupError("no such file")
+        try:
+            unisono.all_reduce(torch.ones(3))
+        except PeerGone as error:
+            note(tmp_path, text=str(error))
+            raise
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed) as caught:
+        world.run(one_raises)
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert sorted(caught.value.waiting) == [0, 2]
+    assert all("LookupError: no such file" in one["text"] for one in notes(tmp_path).values())
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "in the background"])
+def test_who_waits_for_a_late_rank_names_it(name: str) -> None:
+    """Everybody runs out of time with the first that does; who comes later still hears that it is too late."""
+
+    def late() -> tuple[str, tuple[int, ...], str]:
+        group = unisono.init()
+        tensor = warm(name)
+        group.timeout_s = 0.2 + 0.1 * group.rank
+        if group.rank == 2:
+            until(lambda: all(group.host.arena.board(rank).gave_up[0] for rank in (0, 1, 3)))
+            with pytest.raises(PeerFailed) as failed:
+                CALLS[name](tensor)
+            assert_over(PeerFailed)
+            return "failed", (), str(failed.value)
+        start = time.monotonic()
+        with pytest.raises(WaitTimeout) as caught:
+            CALLS[name](tensor)
+        assert time.monotonic() - start < 0.2 + SOON_S
+        assert_over(WaitTimeout)
+        assert torch.equal(tensor, torch.ones(60_000))
+        return "timeout", caught.value.missing, str(caught.value)
+
+    with unisono.World(4, timeout_s=DEADLINE_S) as world:
+        results = world.run(late)
+    assert [kind for kind, _, _ in results] == ["timeout", "timeout", "failed", "timeout"]
+    assert [missing for _, missing, _ in results] == [(2,), (2,), (), (2,)]
+    assert "Rank 2 (pid" in results[0][2]
+    assert "has last made call #1 of this group" in results[0][2]
+    assert "WaitTimeout" in results[2][2]
+
+
+def test_a_call_may_have_a_time_of_its_own() -> None:
+    def impatient() -> tuple[int, ...]:
+        group = unisono.init()
+        if group.rank != 0:
+            until(lambda: group.host.arena.board(0).gave_up[0] == 1)
+            return ()
+        with pytest.raises(TimeoutError) as caught:
+            unisono.barrier(timeout_s=0.1)
+        assert isinstance(caught.value, WaitTimeout)
+        return caught.value.missing
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(impatient) == [(1, 2), (), ()]
+
+
+@pytest.mark.parametrize("look_up_s", [0.02, 0.3], ids=["while it attends", "in the kernel"])
+@pytest.mark.parametrize("name", ["all_reduce, short", "all_reduce, long", "all_reduce, shared", "barrier"])
+def test_an_interrupt_ends_the_call(name: str, look_up_s: float) -> None:
+    """Also where it comes before Python has looked up for the first time."""
+
+    def interrupted() -> str:
+        group = unisono.init()
+        pids = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
+        unisono.all_gather(pids, torch.tensor([os.getpid()]))
+        tensor = warm(name)
+        if group.rank == 1:
+            until(lambda: group.host.entered(0) == group.host.call_number)
+            os.kill(int(pids[0]), signal.SIGINT)
+            until(lambda: group.host.arena.board(0).gave_up[0] > 0)
+            until(lambda: group.host.signature(0, group.host.call_number) == 0)
+            with pytest.raises(PeerFailed, match="KeyboardInterrupt"):
+                CALLS[name](tensor)
+            assert_over(PeerFailed)
+            return "told"
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            CALLS[name](tensor)
+        assert time.monotonic() - start < look_up_s + SOON_S
+        assert_over(PeerFailed)
+        return "interrupted"
+
+    with unisono.World(2, timeout_s=DEADLINE_S, config=Config(look_up_s=look_up_s)) as world:
+        assert world.run(interrupted) == ["interrupted", "told"]
+
+
+def test_what_is_queued_behind_a_failure_does_not_run(tmp_path: Path) -> None:
+    def queue_up() -> None:
+        group = unisono.init()
+        tensors = [torch.full((20_000 * k,), 1.0) for k in (1, 2, 3)]
+        for tensor in tensors:
+            unisono.all_reduce(tensor, algorithm="ring")
+            tensor.fill_(1.0)
+        if group.rank == 1:
+            die("SIGKILL")
+        until(lambda: "signal 9" in str(group.host.arena.board(1).gone))
+        works = [unisono.all_reduce(tensor, algorithm="ring", async_op=True) for tensor in tensors]
+        said = set()
+        for work in works:
+            assert work is not None
+            with pytest.raises(PeerGone) as caught:
+                work.wait()
+            said.add(str(caught.value))
+        note(tmp_path, said=sorted(said), kept=[bool((tensor == 1).all()) for tensor in tensors])
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
+        world.run(queue_up)
+    seen = notes(tmp_path)
+    assert sorted(seen) == [0, 2]
+    for one in seen.values():
+        assert len(one["said"]) == 1, "each tells of the first failure"
+        assert "float32[20000]" in one["said"][0]
+        assert all(one["kept"])
+
+
+def test_a_closed_group_says_so() -> None:
+    def closed() -> None:
+        group = unisono.init()
+        unisono.barrier()
+        group.close()
+        group.close()
+        calls: list[Callable[[], Any]] = [
+            lambda: unisono.all_reduce(torch.ones(4)),
+            lambda: unisono.all_reduce(torch.ones(4), async_op=True),
+            lambda: unisono.broadcast(torch.ones(4), 0, group),
+            lambda: unisono.barrier(),
+            lambda: group.empty(3),
+        ]
+        for call in calls:
+            with pytest.raises(unisono.NotInitialized, match="closed"):
+                call()
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        world.run(closed)
+
+
+def test_waiting_for_a_work_has_an_end_of_its_own() -> None:
+    def impatient() -> float:
+        group = unisono.init()
+        tensor = torch.ones(3)
+        if group.rank == 1:
+            until(lambda: group.host.arena.board(0).call(1) is not None)  # it has begun to wait
+        work = unisono.all_reduce(tensor, async_op=True)
+        assert work is not None
+        if group.rank == 0:
+            with pytest.raises(WaitTimeout, match="all_reduce"):
+                work.wait(0.001)
+        work.wait()
+        return tensor[0].item()
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        assert world.run(impatient) == [2.0] * 2
+
+
+def test_calls_of_all_kinds_leave_nothing_open() -> None:
+    def count() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    def many() -> None:
+        group = unisono.init()
+
+        def some() -> None:
+            for k in range(20):
+                for call in CALLS.values():
+                    call(torch.ones(60_000))
+                with pytest.raises(unisono.MismatchError):
+                    unisono.all_reduce(torch.ones(3), "sum" if group.rank == k % 2 else "max")
+
+        some()
+        before = count(), os.stat(group.host.arena.fd).st_blocks
+        some()
+        assert (count(), os.stat(group.host.arena.fd).st_blocks) == before
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        world.run(many)
+
+
+def dies_untold(folder: Path) -> None:
+    """Tensors lie in shared memory on some ranks only, and rank 1 dies before it has told of its call."""
+    group = unisono.init()
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
+    unisono.all_gather(pids, torch.tensor([os.getpid()]))
+    tensor = torch.ones(100_000)
+    if group.rank == 1:
+        import_module("unisono.engine.memory.board").Board.set_call = lambda *_: None  # type: ignore[attr-defined]
+    if group.rank == 2:
+        until(lambda: group.host.entered(1) == group.host.call_number)
+        os.kill(int(pids[1]), signal.SIGKILL)
+    else:
+        tensor = group.empty(100_000)
+    with pytest.raises(PeerGone) as caught:
+        unisono.all_reduce(tensor)
+    note(folder, blames=caught.value.rank)
+
+
+def test_a_death_that_keeps_ranks_from_making_a_call_in_another_way(tmp_path: Path) -> None:
+    with unisono.World(4, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
+        world.run(dies_untold, tmp_path)
+    assert {rank: one["blames"] for rank, one in notes(tmp_path).items()} == {0: 1, 2: 1, 3: 1}

@@ -1,0 +1,254 @@
+"""Ranks that make different calls: the same error on every rank, nothing changed, and the group goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from unisono import MismatchError
+from unisono.base.records import CallRecord
+from unisono.schedule import send
+
+Worlds = Callable[[int], unisono.World]
+COUNT = 5000
+
+
+def tensor(count: int = COUNT, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (torch.arange(count) % 100 + unisono.init().rank).to(dtype)
+
+
+def wide() -> torch.Tensor:
+    return torch.zeros(COUNT * unisono.init().size)
+
+
+def upwards(r, p):  # type: ignore[no-untyped-def]
+    for k in range(1, p):
+        yield send(r, (r + k) % p, r)
+
+
+def downwards(r, p):  # type: ignore[no-untyped-def]
+    for k in range(1, p):
+        yield send(r, (r - k) % p, r)
+
+
+upwards.__name__ = downwards.__name__ = "walk"
+
+Call = Callable[[torch.Tensor], Any]
+
+# What most ranks call, what the odd one calls, and what the table shows of the odd one.
+DIFFERENT: dict[str, tuple[Call, Call, str]] = {
+    "op": (lambda t: unisono.all_reduce(t), lambda t: unisono.all_reduce(t, "max"), "max)"),
+    "op of reduce_scatter": (
+        lambda t: unisono.reduce_scatter(tensor(), [t] * unisono.init().size),
+        lambda t: unisono.reduce_scatter(tensor(), [t] * unisono.init().size, "min"),
+        "min)",
+    ),
+    "dtype": (lambda t: unisono.all_reduce(t), lambda t: unisono.all_reduce(tensor(dtype=torch.int32)), "int32[5000]"),
+    "dtype of data": (lambda t: unisono.broadcast(t, 0), lambda t: unisono.broadcast(t.int(), 0), "int32[5000]"),
+    "count": (lambda t: unisono.all_reduce(t), lambda t: unisono.all_reduce(t[1:]), "float32[4999]"),
+    "count, one of them short": (lambda t: unisono.all_reduce(t), lambda t: unisono.all_reduce(t[:1]), "float32[1]"),
+    "count, both short": (lambda t: unisono.all_reduce(t[:2]), lambda t: unisono.all_reduce(t[:1]), "float32[1]"),
+    "nothing": (lambda t: unisono.all_reduce(t), lambda t: unisono.all_reduce(t[:0]), "float32[0]"),
+    "root": (lambda t: unisono.broadcast(t, 0), lambda t: unisono.broadcast(t, 1), "src=1"),
+    "root of reduce": (lambda t: unisono.reduce(t, 1), lambda t: unisono.reduce(t, 0), "dst=0"),
+    "collective": (
+        lambda t: unisono.all_reduce(t),
+        lambda t: unisono.reduce(t, 0),
+        "reduce(float32[5000], dst=0, sum)",
+    ),
+    "collective and barrier": (lambda t: unisono.all_reduce(t), lambda t: unisono.barrier(), "barrier()"),
+    "gather and all_gather": (
+        lambda t: unisono.all_gather_single(wide(), t),
+        lambda t: unisono.all_to_all_single(wide(), wide()),
+        "all_to_all",
+    ),
+    "algorithm": (
+        lambda t: unisono.all_reduce(t),
+        lambda t: unisono.all_reduce(t, algorithm="ring"),
+        "all_reduce.ring",
+    ),
+    "algorithms of one name": (
+        lambda t: unisono.all_gather_single(wide(), t, algorithm=upwards),
+        lambda t: unisono.all_gather_single(wide(), t, algorithm=downwards),
+        "all_gather.walk",
+    ),
+    "foreground and background": (
+        lambda t: unisono.all_reduce(t),
+        lambda t: unisono.all_reduce(t, "product", async_op=True).wait(),  # type: ignore[union-attr]
+        "product)",
+    ),
+}
+
+
+def disagree(name: str, odd: int) -> tuple[dict[int, CallRecord], tuple[int, ...], str, int]:
+    """Make the call of the others, or of the odd one; return what the error said, when all was as it should be."""
+    group = unisono.init()
+    usual, other, _ = DIFFERENT[name]
+    mine, before = tensor(), tensor()
+    number = group.host.call_number
+    with pytest.raises(MismatchError) as caught:
+        (other if group.rank == odd else usual)(mine)
+    assert torch.equal(mine, before)
+    assert group.host.call_number > number
+    for _ in range(3):
+        unisono.all_reduce(mine)
+        assert torch.equal(mine, sum(torch.arange(COUNT) % 100 + rank for rank in range(group.size)).float())
+        mine.copy_(before)
+    return caught.value.calls, caught.value.odd, str(caught.value), caught.value.number
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize(("ranks", "odd"), [(2, 1), (3, 0), (4, 2)])
+def test_every_rank_raises_the_same_table(worlds: Worlds, ranks: int, odd: int, name: str) -> None:
+    if name == "algorithms of one name" and ranks == 2:
+        pytest.skip("among two ranks up is down")
+    results = worlds(ranks).run(disagree, name, odd)
+    assert results == results[:1] * ranks
+    calls, odd_ones, text, number = results[0]
+    assert sorted(calls) == list(range(ranks))
+    assert odd_ones == (odd,)
+    assert DIFFERENT[name][2] in calls[odd].text
+    assert all(call.where.split(":")[0] == __file__ for call in calls.values())
+    assert len({call.text for call in calls.values()}) == 2
+    assert f"#{number}: the ranks disagree (rank {odd} differs from the rest)" in text
+    assert text.splitlines()[1].startswith(f"  rank {odd}  ")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_calls_in_another_order(worlds: Worlds, ranks: int) -> None:
+    def crossed() -> list[str]:
+        rank = unisono.init().rank
+        calls: list[Call] = [lambda t: unisono.all_reduce(t), lambda t: unisono.broadcast(t, 0)]
+        said = []
+        for call in calls[::-1] if rank == ranks - 1 else calls:
+            with pytest.raises(MismatchError) as caught:
+                call(tensor())
+            said.append(str(caught.value))
+        unisono.barrier()
+        return said
+
+    results = worlds(ranks).run(crossed)
+    assert results == results[:1] * ranks
+    assert all("all_reduce" in said and "broadcast" in said for said in results[0])
+
+
+def test_three_ways_to_differ(worlds: Worlds) -> None:
+    def each_its_own() -> tuple[int, ...]:
+        with pytest.raises(MismatchError) as caught:
+            unisono.all_reduce(tensor(), ["sum", "max", "min", "max"][unisono.init().rank])
+        return caught.value.odd
+
+    assert worlds(4).run(each_its_own) == [(0, 2)] * 4
+
+
+def test_a_rank_that_comes_late_still_hears_of_it(worlds: Worlds) -> None:
+    def late() -> tuple[int, ...]:
+        group = unisono.init()
+        while group.rank == 2 and group.host.entered(0) < group.host.call_number:
+            pass  # the others are in the call, and have seen that they disagree
+        with pytest.raises(MismatchError) as caught:
+            unisono.all_reduce(tensor(), "max" if group.rank == 1 else "sum")
+        unisono.barrier()
+        return caught.value.odd
+
+    assert worlds(3).run(late)[2] == (1,)
+
+
+@pytest.mark.parametrize("count", [3, COUNT])
+def test_a_rank_that_comes_when_the_others_have_gone_on(worlds: Worlds, count: int) -> None:
+    """The others stop waiting for its side, raise, and are in the next call when it makes the one they refused."""
+
+    def later() -> tuple[tuple[int, ...], float]:
+        group = unisono.init()
+        number = group.host.call_number
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.modules["unisono.ranks.failures.attend"], "_COLLECT_S", 0.01)
+            while group.rank == 2 and min(group.host.entered(rank) for rank in (0, 1)) <= number:
+                pass
+            with pytest.raises(MismatchError) as caught:
+                unisono.all_reduce(tensor(count), "max" if group.rank == 1 else "sum")
+        assert caught.value.number == number
+        total = torch.ones(count)
+        unisono.all_reduce(total)
+        return caught.value.odd, total.mean().item()
+
+    results = worlds(3).run(later)
+    assert [mean for _, mean in results] == [3.0] * 3
+    assert results[2][0] == (1,)
+
+
+def test_what_follows_in_the_background_goes_on(worlds: Worlds) -> None:
+    def queued() -> list[str]:
+        rank = unisono.init().rank
+        tensors = [tensor() for _ in range(4)]
+        works = [
+            unisono.all_reduce(t, "max" if rank == k == 1 else "sum", async_op=True) for k, t in enumerate(tensors)
+        ]
+        ends = []
+        for work in works:
+            assert work is not None
+            try:
+                ends.append(str(work.wait()))
+            except MismatchError as error:
+                assert work.exception() is error  # noqa: PT017  a call that ends well is as good
+                assert not work.is_success()
+                ends.append("mismatch")
+        assert torch.equal(tensors[1], tensor())
+        assert not torch.equal(tensors[2], tensor())
+        return ends
+
+    assert worlds(2).run(queued) == [["True", "mismatch", "True", "True"]] * 2
+
+
+def test_knobs_that_change_programs_are_part_of_the_agreement() -> None:
+    def different() -> str:
+        from dataclasses import replace
+
+        group = unisono.init()
+        if group.rank == 1:
+            group.host.config = replace(group.host.config, segment_bytes=1 << 16)
+        with pytest.raises(MismatchError, match="table and configuration") as caught:
+            unisono.all_reduce(torch.ones(400_000))
+        return str(caught.value.odd)
+
+    with unisono.World(3, timeout_s=60) as world:
+        assert world.run(different) == ["(1,)"] * 3
+
+
+def test_sizes_whose_short_checksums_are_equal_are_told_apart(worlds: Worlds) -> None:
+    """With these numbers of elements the calls' words have the same CRC-32 in its lower 31 bits."""
+
+    def differ() -> tuple[int, ...]:
+        mine = tensor(46266 if unisono.get_rank() else 102490)
+        before = mine.clone()
+        with pytest.raises(MismatchError) as caught:
+            unisono.all_reduce(mine)
+        assert torch.equal(mine, before)
+        return caught.value.odd
+
+    assert worlds(2).run(differ) == [(1,)] * 2
+
+
+@pytest.mark.parametrize("count", [3, COUNT])
+def test_calls_beyond_the_32nd_bit_of_their_number(count: int) -> None:
+    def late() -> list[int]:
+        from unisono.engine.compile.program import StateWord
+
+        group, numbers = unisono.init(), []
+        group.host._state[StateWord.CALL] = (1 << 32) - 2
+        for k in range(4):
+            total = torch.ones(count)
+            unisono.all_reduce(total)
+            assert total.mean() == 2
+            with pytest.raises(MismatchError) as caught:
+                unisono.all_reduce(tensor(count), "max" if unisono.get_rank() == k % 2 else "sum")
+            numbers.append(caught.value.number)
+        return numbers
+
+    with unisono.World(2, timeout_s=60) as world:
+        assert world.run(late) == [[(1 << 32) - 1 + 2 * k for k in range(4)]] * 2

@@ -1,0 +1,306 @@
+"""Calls of signal handlers, and of what the garbage collector runs, in the middle of a call: they work or raise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import once_waiting, until
+from unisono import NestedCall, p2p
+from unisono.calls.dispatch import checking
+from unisono.calls.p2p.progress_engine import progress_engine
+
+Worlds = Callable[[int], unisono.World]
+Call = Callable[[], Any]
+DEADLINE_S = 20.0
+
+CALLS: dict[str, Call] = {
+    "all_reduce": lambda: unisono.all_reduce(torch.ones(4)),
+    "planned": lambda: unisono.all_reduce(torch.ones(5), algorithm="ring"),
+    "a list": lambda: unisono.all_to_all([torch.ones(2)], [torch.ones(2)]),
+    "coalesced": lambda: unisono.all_reduce_coalesced([torch.ones(2), torch.ones(3)]),
+    "objects": lambda: unisono.all_gather_object([None], "x"),
+    "a work": lambda: unisono.all_reduce(torch.ones(4), async_op=True).wait(),  # type: ignore[union-attr]
+    "a new work": lambda: unisono.all_reduce(torch.ones(6), async_op=True).wait(),  # type: ignore[union-attr]
+    "new_group": lambda: unisono.new_group(),
+}
+
+
+class within:  # noqa: N801  reads like the function that it stands for
+    """A block in which place.name, when it is called first, is interrupted by code that makes a call.
+
+    raised: what the call has raised; None for nothing.
+    """
+
+    def __init__(self, place: Any, name: str, call: Call, how: str = "a signal") -> None:
+        self.place, self.name, self.call, self.how = place, name, call, how
+        self.raised: list[BaseException | None] = []
+
+    def __enter__(self) -> list[BaseException | None]:
+        original = getattr(self.place, self.name)
+
+        def interrupted(*args: Any) -> Any:
+            setattr(self.place, self.name, original)
+            if self.how == "a signal":
+                signal.signal(signal.SIGUSR2, lambda *_: self.interrupt())
+                signal.raise_signal(signal.SIGUSR2)
+            else:
+                garbage = Garbage(self.interrupt)
+                del garbage
+            return original(*args)
+
+        setattr(self.place, self.name, interrupted)
+        return self.raised
+
+    def __exit__(self, *_: object) -> None:
+        assert self.raised, "nothing was interrupted"
+
+    def interrupt(self) -> None:
+        try:
+            self.call()
+        except Exception as error:  # noqa: BLE001  looked at by the test
+            self.raised.append(error)
+        else:
+            self.raised.append(None)
+
+
+class Garbage:
+    def __init__(self, interrupt: Call) -> None:
+        self.interrupt = interrupt
+
+    def __del__(self) -> None:
+        self.interrupt()
+
+
+def line(function: Any) -> str:
+    return f"{__file__}:{function.__code__.co_firstlineno}"
+
+
+@pytest.mark.parametrize("inner", CALLS)
+@pytest.mark.parametrize("outer", [name for name in CALLS if name != "a new work"])
+def test_a_collective_within_a_collective(worlds: Worlds, outer: str, inner: str) -> None:
+    """Where the outer call holds the group, which it does on this thread."""
+
+    def work() -> None:
+        for _ in range(2):  # then some are known to the fast paths
+            CALLS[outer]()
+        with within(unisono.init(), "run", CALLS[inner]) as raised:
+            CALLS[outer]()
+        assert isinstance(raised[0], NestedCall)
+        assert (raised[0].inner, raised[0].outer) == (line(CALLS[inner]), line(CALLS[outer]))
+        assert "Group('world', rank 0 of 1)" in str(raised[0])
+        CALLS[inner]()
+
+    worlds(1).run(work)
+
+
+@pytest.mark.parametrize("how", ["a signal", "garbage"])
+def test_garbage_interrupts_like_a_signal(worlds: Worlds, how: str) -> None:
+    def work() -> None:
+        with within(unisono.init(), "run", CALLS["all_reduce"], how) as raised:
+            CALLS["all_reduce"]()
+        assert isinstance(raised[0], NestedCall)
+        assert isinstance(raised[0], RuntimeError)
+
+    worlds(1).run(work)
+
+
+def test_on_the_thread_of_asynchronous_calls(worlds: Worlds) -> None:
+    def work() -> None:
+        tensor = torch.ones(9)
+        with within(unisono.init(), "run", CALLS["all_reduce"], "garbage") as raised:
+            unisono.all_reduce(tensor, async_op=True).wait()  # type: ignore[union-attr]
+        assert isinstance(raised[0], NestedCall)
+
+    worlds(1).run(work)
+
+
+def test_within_a_refusal(worlds: Worlds) -> None:
+    def work() -> None:
+        group = unisono.init()
+        if group.rank == 0:
+            module: Any = sys.modules[checking.__module__]
+            with within(module, "_all_have_followed", CALLS["all_reduce"]) as raised, pytest.raises(ValueError):
+                unisono.all_reduce(torch.ones(4), "no such op")
+            assert isinstance(raised[0], NestedCall)
+        else:
+            with pytest.raises(unisono.MismatchError):
+                unisono.all_reduce(torch.ones(4))
+        unisono.barrier()
+
+    worlds(2).run(work)
+
+
+def test_an_asynchronous_call_is_made_afterwards(worlds: Worlds) -> None:
+    def work() -> None:
+        first, second, works = torch.full((4,), 2.0), torch.full((4,), 3.0), []
+        group = unisono.init()
+        unisono.all_reduce(first)
+        number = group.host.call_number
+        with within(group, "run", lambda: works.append(unisono.all_reduce(second, async_op=True))) as raised:
+            unisono.all_reduce(first)
+        assert raised == [None]
+        works[0].wait()
+        assert group.host.call_number == number + 2
+
+    worlds(1).run(work)
+
+
+def test_calls_of_another_group_and_messages_work(worlds: Worlds) -> None:
+    def work() -> None:
+        other = unisono.new_group()
+        unisono.all_reduce(torch.ones(4), group=other)
+
+        def inner() -> None:
+            unisono.all_reduce(torch.ones(4), group=other)
+            p2p.send(torch.ones(3), 0)
+            assert p2p.recv(None, 0).tolist() == [1.0] * 3
+
+        with within(unisono.init(), "run", inner) as raised:
+            CALLS["all_reduce"]()
+        assert raised == [None]
+
+    worlds(1).run(work)
+
+
+def test_a_message_within_a_step_of_messages(worlds: Worlds) -> None:
+    def work() -> None:
+        group = unisono.init()
+        inner: list[Call] = [
+            lambda: p2p.send(torch.ones(3), 0),
+            lambda: p2p.irecv(None, 0),
+            lambda: p2p.recv_object_list([None], 0),
+        ]
+        for call in inner:
+            mailbox = progress_engine(group)._mailbox
+            with within(mailbox, "submit", call) as raised:
+                p2p.send(torch.full((2,), 5.0), 0, tag=3)
+            assert isinstance(raised[0], NestedCall)
+            assert raised[0].inner == line(call)
+            assert "the messages of Group('world'" in str(raised[0])
+            assert p2p.recv(None, 0, tag=3).tolist() == [5.0, 5.0]
+        with within(progress_engine(group)._mailbox, "submit", CALLS["all_reduce"]) as raised:
+            p2p.send(torch.ones(1), 0)
+        assert raised == [None]
+        p2p.recv(None, 0)
+
+    worlds(1).run(work)
+
+
+def test_an_allocation_within_an_allocation(worlds: Worlds) -> None:
+    def work() -> None:
+        with within(unisono.init().host.arena, "reserve_heap", lambda: unisono.empty(1 << 20)) as raised:
+            unisono.empty(1 << 20).fill_(1.0)
+        assert isinstance(raised[0], NestedCall)
+        assert "the heap of rank 0" in str(raised[0])
+        unisono.empty(1 << 20)
+
+    worlds(1).run(work)
+
+
+@pytest.mark.parametrize("outer", ["all_reduce", "in the background", "recv"])
+def test_a_signal_while_a_rank_waits_for_a_late_peer(tmp_path: Path, outer: str) -> None:
+    """A handler's call raises at once where its thread is in a call of the group; where it is not, it is made."""
+    flag = tmp_path / "handled"
+
+    def work() -> tuple[str, list[float]]:
+        me, said = unisono.get_rank(), []
+        first, second = torch.full((3,), 1.0 + me), torch.full((5,), 10.0 + me)
+        unisono.barrier()
+
+        def handler(*_: object) -> None:
+            if outer != "all_reduce":
+                flag.touch()
+            try:
+                unisono.all_reduce(second)
+                said.append("made")
+            except NestedCall:
+                said.append("nested")
+            flag.touch()
+
+        if me == 0:
+            signal.signal(signal.SIGUSR2, handler)
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGUSR2))
+        else:
+            until(flag.exists)
+        pending: Any = None
+        if outer == "recv" and me == 0:
+            p2p.recv(first, 1)
+        elif outer == "in the background":
+            pending = unisono.all_reduce(first, async_op=True)
+        elif outer == "all_reduce":
+            unisono.all_reduce(first)
+        if pending is not None:
+            pending.wait()
+        if me == 1 and outer != "all_reduce":
+            unisono.all_reduce(second)
+        if me == 1 and outer == "recv":
+            p2p.send(torch.full((3,), 3.0), 0)
+        unisono.barrier()
+        return "".join(said), [*first.tolist(), *second.tolist()]
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        (said, values), _ = world.run(work)
+    assert said == ("nested" if outer == "all_reduce" else "made")
+    assert values == [3.0] * 3 + [10.0 if outer == "all_reduce" else 21.0] * 5
+
+
+def test_an_error_that_a_handler_lets_pass_ends_the_group(tmp_path: Path) -> None:
+    flag = tmp_path / "ended"
+
+    def work() -> str:
+        group = unisono.init()
+        if group.rank == 0:
+            signal.signal(signal.SIGUSR2, lambda *_: unisono.barrier())
+            once_waiting(lambda: os.kill(os.getpid(), signal.SIGUSR2))
+            with pytest.raises(NestedCall):
+                unisono.barrier()
+            flag.touch()
+        else:
+            until(flag.exists)
+        with pytest.raises(unisono.PeerFailed) as caught:
+            unisono.barrier()
+        return caught.value.reason
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        own, other = world.run(work)
+    assert own == "interrupted by NestedCall"
+    assert other.startswith("NestedCall: ")
+
+
+def test_a_timer_that_makes_calls_all_the_time(worlds: Worlds) -> None:
+    """Wherever the signal comes, the handler's call is made or raises."""
+
+    def work() -> None:
+        counts = {"made": 0, "nested": 0}
+
+        def handler(*_: object) -> None:
+            try:
+                unisono.all_reduce(torch.ones(4))
+                p2p.sendrecv(torch.ones(2), 0, torch.ones(2), 0, tag=1)
+                counts["made"] += 1
+            except NestedCall:
+                counts["nested"] += 1
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        try:
+            until_s = time.monotonic() + DEADLINE_S
+            while min(counts.values()) < 3 and time.monotonic() < until_s:
+                unisono.all_reduce(torch.ones(4))
+                unisono.all_reduce(torch.ones(4), async_op=True).wait()  # type: ignore[union-attr]
+                p2p.sendrecv(torch.ones(2), 0, torch.ones(2), 0, tag=2)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        assert min(counts.values()) >= 3
+
+    worlds(1).run(work)

@@ -1,0 +1,192 @@
+"""How a peer that cannot speak any more is found to have gone: by the process that started then, not by its number."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unisono.base.records import DepartureKind
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.heap import Heap
+from unisono.engine.memory.sub_arena import Lender
+from unisono.engine.process.alive import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
+from unisono.ranks.failures.rank_liveness import RankLiveness
+
+MINE = start_ticks(os.getpid())
+
+
+@pytest.fixture
+def group() -> Any:
+    """A group of two; rank 1 is a process that waits until its input ends."""
+    arena = Arena.create(2)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    arena.board(1).set_process(child.pid, start_ticks(child.pid))
+    made = SimpleNamespace(arena=arena, liveness=RankLiveness(arena), child=child)
+    yield made
+    child.kill()
+    child.communicate()
+    made.liveness.close()
+    arena.close()
+
+
+def test_who_lives_is_there_and_who_was_killed_has_died(group: Any) -> None:
+    assert group.liveness.gone(1) is None
+    group.child.kill()
+    group.child.wait()
+    how = group.liveness.gone(1)
+    assert how is not None
+    assert how.how == DepartureKind.DIED
+
+
+def test_the_system_tells_how_a_process_has_ended_that_its_parent_has_not_asked_about(group: Any) -> None:
+    assert group.liveness.gone(1) is None
+    group.child.kill()
+    os.waitid(os.P_PID, group.child.pid, os.WEXITED | os.WNOWAIT)
+    assert str(group.liveness.gone(1)) == "was killed by signal 9 (SIGKILL)"
+    assert exit_status(group.child.pid, MINE - 1, None) is None, "another process has this number"
+
+
+def test_the_system_tells_how_a_process_has_ended_whose_parent_has_asked(group: Any) -> None:
+    assert group.liveness.gone(1) is None  # from now on it is watched
+    assert not is_ending(group.child.pid)
+    group.child.communicate(b"\n")
+    assert is_ending(group.child.pid)
+    assert str(group.liveness.gone(1)) in ("exited with code 0", "died")  # Linux tells since 6.15
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3 << 8, "exited with code 3"),
+        (9, "was killed by signal 9 (SIGKILL)"),
+        (11 | 0x80, "was killed by signal 11 (SIGSEGV)"),
+        (35, "was killed by signal 35 (real-time)"),
+    ],
+)
+def test_a_wait_status_in_words(status: int, words: str) -> None:
+    assert ending_in_words(status) == words
+
+
+def test_a_number_that_belongs_to_a_thread_by_now_is_no_life(group: Any) -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        group.arena.board(1).set_process(thread.native_id, MINE)
+        how = group.liveness.gone(1)
+    finally:
+        end.set()
+        thread.join()
+    assert how is not None
+    assert how.how == DepartureKind.DIED
+
+
+def test_a_number_that_belongs_to_another_process_by_now_is_no_life(group: Any) -> None:
+    group.arena.board(1).set_process(os.getpid(), MINE - 1)
+    how = group.liveness.gone(1)
+    assert how is not None
+    assert how.how == DepartureKind.DIED
+
+
+def test_a_zombie_has_ended() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    fd = os.pidfd_open(child.pid)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert has_ended(fd)
+    assert start_ticks(child.pid) == 0
+    assert watch_process(child.pid, MINE) is None
+    os.close(fd)
+    child.wait()
+
+
+def test_without_a_free_file_descriptor_the_system_is_asked_otherwise(group: Any) -> None:
+    with no_descriptors():
+        assert group.liveness.gone(1) is None
+    group.child.kill()
+    group.child.wait()
+    with no_descriptors():
+        assert group.liveness.gone(1) is not None
+
+
+def test_only_a_herald_is_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    board = group.arena.board(1)
+
+    def sleep(duration_s: float) -> None:
+        slept.append(duration_s)
+        board.set_gone(DepartureKind.DIED, "was killed by signal 9")
+
+    monkeypatch.setattr("unisono.ranks.failures.rank_liveness.time.sleep", sleep)
+    group.child.kill()
+    group.child.wait()
+    assert str(group.liveness.gone(1)) == "died"
+    assert not slept
+    board.set_herald()
+    assert str(group.liveness.gone(1)) == "was killed by signal 9"
+    assert len(slept) == 1
+
+
+def test_another_process_in_the_place_of_one_that_has_died_is_not_that_one(group: Any) -> None:
+    """A group that had the first one as a member knows that it has gone; a later group has the second one."""
+    lender = Lender(group.arena, Heap(group.arena, 0))
+    group.arena.board(0).set_process(os.getpid(), MINE)
+    earlier = RankLiveness(lender.lend([0, 1]), group.liveness, (0, 1))
+    assert earlier.gone(1) is None
+    assert group.liveness.lives(1)
+    assert not group.liveness.ended(1)
+    group.child.kill()
+    group.child.wait()
+    assert group.liveness.ended(1)
+    group.arena.board(1).set_gone(DepartureKind.DIED, "died")
+    group.arena.board(1).hand_over(os.getpid(), MINE)
+    assert group.liveness.gone(1) is None
+    assert not group.liveness.ended(1)
+    later = RankLiveness(lender.lend([0, 1]), group.liveness, (0, 1))
+    assert later.gone(1) is None
+    assert later.left(1) is None
+    for asked in (earlier.gone, earlier.left):
+        assert asked(1).how == DepartureKind.DIED
+    group.arena.board(1).set_gone(DepartureKind.LEFT, "left")
+    assert str(later.gone(1)) == "left"
+    assert str(earlier.gone(1)) != "left"
+
+
+def test_who_has_a_herald_has_ended_when_it_has_said_so(group: Any) -> None:
+    board = group.arena.board(1)
+    board.set_herald()
+    group.child.kill()
+    group.child.wait()
+    assert not group.liveness.ended(1), (
+        "its herald is about to write on a board that another process might have by then"
+    )
+    assert not group.liveness.lives(1)
+    board.set_gone(DepartureKind.DIED, "was killed")
+    assert group.liveness.ended(1)
+
+
+def test_descriptors_of_the_dead_are_closed(group: Any) -> None:
+    assert group.liveness.gone(1) is None
+    group.child.kill()
+    group.child.wait()
+    assert group.liveness.gone(1) is not None
+    before = len(os.listdir("/proc/self/fd"))
+    group.liveness.forget_the_dead()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert group.liveness.gone(1) is not None
+
+
+class no_descriptors:  # noqa: N801  reads like the function that it stands for
+    def __enter__(self) -> None:
+        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, self.limits[1]))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)

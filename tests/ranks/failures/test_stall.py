@@ -1,0 +1,372 @@
+"""Ranks that are alive but do not come: one rank says who, what it does and where; a time-out says the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import unisono
+from tests.support.torch_ranks import TorchRanks
+from unisono import WaitTimeout, p2p
+from unisono.base.config import Config
+from unisono.base.records import Wait
+from unisono.engine.process.process_status import process_status
+
+DEADLINE_S = 30.0
+SOON = Config(stall_warning_s=0.3)
+STEADY = Config(stall_warning_s=1.0)
+"""Where several ranks wait: the others rely on the lowest for as long again."""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that will happen, if the test does not fail."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.001)
+
+
+def overhear(folder: Path, then: Callable[[], object] = lambda: None) -> None:
+    """Keep each warning of this rank in a file of the folder, then do something."""
+    rank = unisono.get_rank()
+
+    def tell(text: str) -> None:
+        part = folder / f"{rank}.part"
+        part.write_text(text)
+        part.rename(folder / f"{rank}.{len(list(folder.glob(f'{rank}.*')))}.told")
+        then()
+
+    sys.modules["unisono.ranks.failures.stall"].tell = tell  # type: ignore[attr-defined]
+
+
+def together(folder: Path) -> None:
+    """Keep warnings from when all ranks are here: a busy machine takes long to import a test's module.
+
+    No call of ours waits for that: who asks for a stack might get the answer to an earlier one.
+    """
+    group = unisono.init()
+    (folder / f"{group.rank}.here").touch()
+    until(lambda: len(list(folder.glob("*.here"))) == group.size)
+    overhear(folder)
+
+
+def told(folder: Path) -> list[str]:
+    """What all ranks have told."""
+    return [path.read_text() for path in sorted(folder.glob("*.told"))]
+
+
+def sleep_until_told(folder: Path) -> None:
+    until(lambda: bool(told(folder)))
+
+
+def compute_until_told(folder: Path) -> None:
+    matrix = torch.ones(200, 200)
+    while not told(folder):
+        torch.mm(matrix, matrix)
+
+
+def test_a_time_out_names_the_rank_that_all_in_the_call_hang_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one that waits in the same call itself: whoever goes on without the missing ranks would leave it out."""
+
+    def name(mine: str, another: str) -> tuple[int, ...]:
+        stall = sys.modules["unisono.ranks.failures.stall"]
+        waits = {2: Wait("world", mine, (1,), False, False), 1: Wait("world", another, (0,), False, False)}
+        group = unisono.init()
+        if group.rank == 2:
+            with monkeypatch.context() as patch:
+                patch.setattr(stall, "waits_of", lambda _: waits)
+                return tuple(stall.Stall(group, mine).late((1,), 1.0).missing)
+        return ()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(name, "all_reduce #7", "all_reduce #7")[2] == (0,)
+        assert world.run(name, "all_reduce #7", "barrier #8")[2] == (1,)
+
+
+@pytest.mark.parametrize("away", [sleep_until_told, compute_until_told])
+def test_one_rank_says_who_is_missing_and_where_it_is(tmp_path: Path, away: Callable[[Path], None]) -> None:
+    def late() -> tuple[int, float]:
+        together(tmp_path)
+        unisono.init().timeout_s = float("inf")
+        tensor = torch.full((3,), unisono.get_rank() + 1.0)
+        if unisono.get_rank() == 2:
+            away(tmp_path)
+        unisono.all_reduce(tensor)
+        return os.getpid(), tensor[0].item()
+
+    with unisono.World(4, timeout_s=DEADLINE_S, config=STEADY) as world:
+        results = world.run(late)
+    assert [result for _, result in results] == [10.0] * 4
+    (text,) = told(tmp_path)
+    line, *stack = text.splitlines()
+    assert line.startswith("unisono: rank 0 has waited ")
+    assert f" s in all_reduce(float32[3], sum) #1 ({__file__}:" in line
+    assert f" for rank 2: rank 2 (pid {results[2][0]}) " in line
+    assert f" at {__file__}:" in line
+    assert any(f'"{__file__}", line' in frame and f" in {away.__name__}" in frame for frame in stack)
+    assert all(frame.startswith("    ") for frame in stack)
+    assert not any("rank_process.py" in frame for frame in stack)
+
+
+def test_a_stopped_rank_is_told_as_such(tmp_path: Path) -> None:
+    def stopped() -> float:
+        group, tensor = unisono.init(), torch.ones(3)
+        pids = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+        unisono.all_gather(pids, torch.tensor([os.getpid()]))
+        if group.rank == 0:
+            pid = int(pids[1])
+            overhear(tmp_path, lambda: os.kill(pid, signal.SIGCONT))
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda: process_status(pid).state == "T")
+            (tmp_path / "stopped").touch()
+        else:
+            until((tmp_path / "stopped").exists)
+        unisono.all_reduce(tensor)
+        return tensor[0].item()
+
+    with unisono.World(2, timeout_s=DEADLINE_S, config=SOON) as world:
+        assert world.run(stopped) == [2.0, 2.0]
+    line, silent = told(tmp_path)[0].splitlines()
+    assert line.endswith("is stopped by a signal, until it gets SIGCONT")
+    assert silent == "    (no stack: its process takes no signals now)"
+
+
+def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
+    def crossed() -> str:
+        first, second = unisono.new_group(name="a"), unisono.new_group(name="b")
+        overhear(tmp_path)
+        assert first
+        assert second
+        first.timeout_s = second.timeout_s = 3.0
+        rank = unisono.get_rank()
+        with pytest.raises(WaitTimeout) as caught:
+            _ = unisono.all_reduce(torch.ones(3), group=first) if rank == 0 else unisono.barrier(second)
+        (tmp_path / f"{rank} is over").touch()
+        until((tmp_path / f"{1 - rank} is over").exists)  # who returns first leaves both groups
+        return str(caught.value)
+
+    with unisono.World(2, timeout_s=DEADLINE_S, config=STEADY) as world:
+        errors = world.run(crossed)
+    (text,) = told(tmp_path)
+    zero = "rank 0 waits in group 'a' for rank 1, which waits in group 'b' for rank 0: none of them can go on"
+    one = "rank 1 waits in group 'b' for rank 0, which waits in group 'a' for rank 1: none of them can go on"
+    assert zero in text
+    assert "waits itself in barrier() #1 of group 'b' (" in text
+    assert " in crossed" in text
+    assert zero in errors[0] or one in errors[1]  # the second is alone in its call when its time is up
+
+
+def test_a_chain_is_told_to_its_end(tmp_path: Path) -> None:
+    """Rank 2 keeps rank 1 waiting, and that rank 0: one line for both, about rank 2."""
+
+    def chain() -> None:
+        me = unisono.get_rank()
+        lower, upper = (unisono.new_group(ranks, name=f"{ranks}") for ranks in ([0, 1], [1, 2]))
+        overhear(tmp_path)
+        if me == 2:
+            sleep_until_told(tmp_path)
+        if upper:
+            unisono.barrier(upper)
+        if lower:
+            unisono.barrier(lower)
+
+    with unisono.World(3, timeout_s=DEADLINE_S, config=STEADY) as world:
+        world.run(chain)
+    (text,) = told(tmp_path)
+    assert "rank 0 waits in group '[0, 1]' for rank 1, which waits in group '[1, 2]' for rank 2; rank 2 (pid" in text
+    assert " in sleep_until_told" in text
+
+
+@pytest.mark.parametrize("any_source", [False, True])
+def test_who_waits_for_a_message_says_so(tmp_path: Path, any_source: bool) -> None:
+    def messages() -> float:
+        together(tmp_path)
+        unisono.init().timeout_s = float("inf")
+        if unisono.get_rank() == 0:
+            return float(p2p.recv(src=None if any_source else 1)[0])
+        if unisono.get_rank() == 1:
+            sleep_until_told(tmp_path)
+            p2p.send(torch.full((2,), 7.0), 0)
+        return 7.0
+
+    with unisono.World(2 if not any_source else 3, timeout_s=DEADLINE_S, config=SOON) as world:
+        assert set(world.run(messages)) == {7.0}
+    (text,) = told(tmp_path)
+    assert "s in recv(None, src=" in text
+    assert f"for {'ranks 1, 2' if any_source else 'rank 1'}: rank 1 (pid" in text
+    assert " in sleep_until_told" in text
+
+
+def test_a_call_in_the_background_keeps_nobody_waiting_until_somebody_waits_for_it(tmp_path: Path) -> None:
+    def background() -> list[int]:
+        overhear(tmp_path)
+        counts = []
+        tensor = torch.ones(5)
+        if unisono.get_rank() == 1:
+            sleep_until_told(tmp_path)
+        work = unisono.all_reduce(tensor, async_op=True)
+        assert work is not None
+        if unisono.get_rank() == 0:
+            stall = sys.modules["unisono.ranks.failures.stall"]
+            look, overdue = stall.Stall.look, threading.Event()
+
+            def counting(self: Any, missing: Any, waited_s: float) -> None:
+                look(self, missing, waited_s)
+                if waited_s > 3 * SOON.stall_warning_s:
+                    overdue.set()
+
+            stall.Stall.look = counting
+            assert overdue.wait(DEADLINE_S)
+            counts.append(len(told(tmp_path)))
+        work.wait()
+        return [*counts, len(told(tmp_path))]
+
+    with unisono.World(2, timeout_s=DEADLINE_S, config=SOON) as world:
+        assert world.run(background) == [[0, 1], [1]]
+
+
+def test_zero_means_never_and_a_call_that_ends_is_not_present_any_more(tmp_path: Path) -> None:
+    overdue = tmp_path / "overdue"
+
+    def silent() -> tuple[bool, int]:
+        overhear(tmp_path)
+        group = unisono.init()
+        if group.rank == 0:
+            stall = sys.modules["unisono.ranks.failures.stall"]
+            look = stall.Stall.look
+
+            def watching(self: Any, missing: Any, waited_s: float) -> None:
+                look(self, missing, waited_s)
+                if waited_s > 0.2:
+                    overdue.touch()
+
+            stall.Stall.look = watching
+        else:
+            until(overdue.exists)
+        present = group.host.arena.wait_status(0).wait is not None  # type: ignore[union-attr]
+        unisono.barrier()
+        unisono.barrier()
+        return present, len([rank for rank in range(2) if group.host.arena.wait_status(rank).wait])  # type: ignore[union-attr]
+
+    with unisono.World(2, timeout_s=DEADLINE_S, config=Config(stall_warning_s=0.0)) as world:
+        assert world.run(silent)[1] == (True, 0)
+    assert told(tmp_path) == []
+
+
+CALLS: dict[str, Callable[[], object]] = {
+    "barrier": lambda: unisono.barrier(timeout_s=0.2),
+    "in the background": lambda: unisono.all_reduce(torch.ones(3), async_op=True, timeout_s=0.2).wait(),  # type: ignore[union-attr]
+    "recv": lambda: p2p.recv(torch.ones(3), 1, timeout_s=0.2),
+    "recv from any": lambda: p2p.recv(torch.ones(3), timeout_s=0.2),
+    "irecv": lambda: p2p.irecv(torch.ones(3), 1, timeout_s=0.2).wait(),
+    "send": lambda: p2p.send(torch.ones(2_000_000), 1, timeout_s=0.2),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_time_out_says_the_same_as_data(tmp_path: Path, name: str) -> None:
+    def late() -> Any:
+        if unisono.get_rank() == 1:
+            (tmp_path / "here").touch()
+            until((tmp_path / "over").exists)
+            return os.getpid()
+        until((tmp_path / "here").exists)  # imports take their time
+        with pytest.raises(WaitTimeout) as caught:
+            CALLS[name]()
+        (tmp_path / "over").touch()
+        return caught.value
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        error, pid = world.run(late)
+    (seen,) = error.seen
+    assert (seen.rank, seen.pid, seen.last_call, seen.tracer, seen.wait, seen.silent) == (1, pid, 0, 0, None, "")
+    assert seen.line.startswith(f"{__file__}:")
+    assert " in until" in seen.stack
+    assert " in late" in seen.stack
+    assert f"Rank 1 (pid {pid}) has made no call yet, and {seen}." in str(error)
+    assert f"Rank 1 was here:\n{seen.stack}\n" in str(error)
+
+
+@pytest.mark.parametrize("monitored", [False, True])
+def test_torch_s_time_out_says_the_same(ranks: TorchRanks, tmp_path: Path, monitored: bool) -> None:
+    def late() -> Any:
+        limit = timedelta(seconds=0.3)
+        group = dist.new_group(timeout=limit)
+        if dist.get_rank() == 1:
+            until((tmp_path / "over").exists)
+            return None
+        with pytest.raises(dist.DistBackendError) as caught:
+            dist.monitored_barrier(group, limit) if monitored else dist.all_reduce(torch.ones(4), group=group)
+        (tmp_path / "over").touch()
+        return caught.value.seen, str(caught.value)  # type: ignore[attr-defined]
+
+    (seen,), text = ranks(2)(late)[0]
+    assert seen.line.startswith(f"{__file__}:")
+    assert " in late" in seen.stack
+    assert seen.stack in text
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch, unisono
+
+def away(over):
+    while not over.exists():
+        time.sleep(0.001)
+
+group, over = unisono.init(), Path(sys.argv[1])
+if group.rank == 1:
+    away(over)
+else:
+    group.timeout_s = 3.0
+    try:
+        unisono.all_reduce(torch.ones(3))
+    except unisono.WaitTimeout as error:
+        print(error)
+        over.touch()
+"""
+
+
+def test_under_torchrun_as_well(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.lstrip())
+    launcher = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            script,
+            tmp_path / "over",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "UNISONO_STALL_WARNING_S": "1"},
+    )
+    try:
+        out, err = launcher.communicate(timeout=100)
+    finally:
+        launcher.terminate()
+        launcher.communicate()
+    assert launcher.returncode == 0, err
+    assert err.count("unisono: rank 0 has waited ") == 1
+    for said in (out, err):
+        assert f" at {script}:" in said
+        assert f'File "{script}", line ' in said
+        assert " in away\n" in said
+        assert f'File "{script}", line 11 in <module>' in said

@@ -1,0 +1,306 @@
+"""Nothing is left behind: no process, descriptor or thread, however the end came."""
+
+import gc
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from unisono import all_reduce, barrier, get_rank, init, new_group, run, sendrecv, world
+from unisono.base.errors import NotInitialized, RankFailed
+
+PARENT = """
+import ctypes, os, signal, threading
+import unisono
+w = unisono.world(3)
+print(os.getpid(), *set(w.run(os.getppid)), *w.run(os.getpid), flush=True)
+{before}
+def stay():
+    print("running", flush=True)
+    {stay}
+w.run(stay)
+"""
+
+STAYS = {
+    "waits": "threading.Event().wait()",
+    "computes": "\n    while True: pass",
+    "in C": "ctypes.PyDLL(None).sleep(1000)",
+    "in a call": "unisono.barrier() if unisono.get_rank() else threading.Event().wait()",
+    "ignores it": "signal.signal(signal.SIGINT, signal.SIG_IGN)\n    threading.Event().wait()",
+}
+
+
+class Started:
+    """A parent script whose ranks run for ever, and a watch on each of its processes."""
+
+    def __init__(self, before: str = "", stay: str = STAYS["waits"], terminal: int = subprocess.PIPE) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PARENT.format(before=before, stay=stay)],
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.pids = [int(word) for word in self.process.stdout.readline().split()]
+        assert len(self.pids) == 5, self.process.stderr.read()
+        self.watches = [os.pidfd_open(pid) for pid in self.pids[1:]]
+        assert [self.process.stdout.readline() for _ in range(3)] == ["running\n"] * 3
+
+    def all_end(self, within_s: float = 10.0) -> bool:
+        deadline = time.monotonic() + within_s
+        left = set(self.watches)
+        poller = select.poll()
+        for watch in left:
+            poller.register(watch, select.POLLIN)
+        while left and time.monotonic() < deadline:
+            for watch, _ in poller.poll(100):
+                poller.unregister(watch)
+                left.discard(watch)
+        return not left
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate(timeout=30)
+        for pid, watch in zip(self.pids[1:], self.watches, strict=True):
+            if not select.select([watch], [], [], 0)[0]:
+                os.kill(pid, signal.SIGKILL)
+            os.close(watch)
+
+
+def test_a_killed_parent_leaves_no_process():
+    with Started() as started:
+        started.process.kill()
+        assert started.all_end()
+
+
+def test_a_killed_parent_leaves_no_process_even_if_a_forked_child_holds_its_sockets():
+    # Forked behind Python's back, so that nothing is closed in it. It ends when the test closes its standard input.
+    fork = "import ctypes\nif ctypes.PyDLL(None).fork() == 0:\n    os.close(1); os.close(2); os.read(0, 1); os._exit(0)"
+    with Started(fork) as started:
+        started.process.kill()
+        assert started.all_end()
+
+
+def test_a_killed_server_takes_its_ranks_along():
+    with Started() as started:
+        os.kill(started.pids[1], signal.SIGKILL)
+        assert started.all_end()
+        _, said = started.process.communicate(timeout=60)
+        assert "was killed together with the process that ranks are forked from" in said
+
+
+@pytest.mark.parametrize("stay", STAYS)
+def test_ctrl_c_reaches_the_caller_and_nobody_is_left_when_it_ends(stay):
+    """On a terminal, which sends SIGINT to all processes of its foreground."""
+    terminal, slave = os.openpty()
+    try:
+        # The first terminal that a leader of a session opens is the one that controls it.
+        with Started("os.open(os.ttyname(0), os.O_RDWR)", STAYS[stay], slave) as started:
+            os.write(terminal, b"\x03")
+            _, said = started.process.communicate(timeout=60)
+            assert len(select.select(started.watches, [], [], 0)[0]) == 4
+            assert said.rstrip().endswith("KeyboardInterrupt")
+            assert started.process.returncode == -signal.SIGINT
+    finally:
+        os.close(terminal)
+        os.close(slave)
+
+
+def test_an_interrupt_of_the_parent_alone_does_the_same():
+    with Started(stay=STAYS["in C"]) as started:
+        started.process.send_signal(signal.SIGINT)
+        _, said = started.process.communicate(timeout=60)
+        assert len(select.select(started.watches, [], [], 0)[0]) == 4
+        assert said.rstrip().endswith("KeyboardInterrupt")
+
+
+TORCH_THAT_IMPORTS_FOR_EVER = """
+import os, sys, threading
+print(os.getpid(), file=sys.stderr, flush=True)
+threading.Event().wait()
+"""
+
+TORCH_WITH_A_LONG_END = """
+import atexit, sys, threading
+atexit.register(threading.Event().wait)
+sys.path.remove({folder!r})
+del sys.modules["torch"]
+import torch
+"""
+
+PATIENT = """
+import sys
+from unisono import world
+from unisono.ranks.launch import fork_client
+fork_client._LEAVE_S = 600.0
+sys.path.insert(0, {folder!r})
+w = world(2)
+w.run(int)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_parent_that_ends_while_the_server_imports_leaves_nothing(tmp_path, number):
+    (tmp_path / "torch.py").write_text(TORCH_THAT_IMPORTS_FOR_EVER)
+    code = PATIENT.format(folder=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as parent:
+        server = int(parent.stderr.readline())
+        watch = os.pidfd_open(server)
+        parent.send_signal(number)
+        ended = select.select([watch], [], [], 10)[0]
+        os.close(watch)
+        if not ended:
+            os.kill(server, signal.SIGKILL)
+        assert ended
+        _, said = parent.communicate(timeout=60)
+        assert number == signal.SIGKILL or said.rstrip().endswith("KeyboardInterrupt")
+        assert parent.returncode == -number
+
+
+def test_the_server_ends_at_once_whatever_was_to_be_done_at_its_end(tmp_path):
+    (tmp_path / "torch.py").write_text(TORCH_WITH_A_LONG_END.format(folder=str(tmp_path)))
+    code = PATIENT.format(folder=str(tmp_path))
+    subprocess.run([sys.executable, "-c", code], timeout=100, check=True)
+
+
+def test_a_terminated_parent_leaves_no_process():
+    with Started() as started:
+        started.process.terminate()
+        assert started.all_end()
+
+
+def census() -> tuple[int, int, int]:
+    """Descriptors, threads and children of this process."""
+    gc.collect()
+    with open(f"/proc/self/task/{os.getpid()}/children") as children:
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children.read().split())
+
+
+def mappings() -> int:
+    """Mappings of this process; the allocator may add a few at any time."""
+    with open("/proc/self/maps") as maps:
+        return len(maps.readlines())
+
+
+def test_twenty_runs_leak_nothing():
+    run(int, 2)
+    before, mapped = census(), mappings()
+    for _ in range(20):
+        run(int, 2)
+    assert census() == before
+    assert mappings() < mapped + 20
+
+
+def test_groups_leave_nothing_when_they_are_closed():
+    def many():
+        world_group = init()
+
+        def some():
+            for _ in range(30):
+                group = new_group([0, 1])
+                all_reduce(torch.ones(3), group=group)
+                all_reduce(torch.ones(70_000), group=group, async_op=True).wait()
+                sendrecv(torch.ones(3), 1 - group.rank, torch.zeros(3), 1 - group.rank, group)
+                group.close()
+            barrier()
+
+        some()
+        before, mapped, kept = census(), mappings(), os.stat(world_group.host.arena.fd).st_blocks
+        some()
+        fds, threads, children = census()
+        assert (threads, children) == before[1:]
+        assert fds < before[0] + 30
+        assert mappings() < mapped + 30
+        # A sub-group's pages go back when both have left; what the last one had may still be there.
+        assert os.stat(world_group.host.arena.fd).st_blocks < 2 * kept
+
+    run(many, 2, timeout_s=60)
+
+
+def test_failures_leak_nothing():
+    def fail():
+        return 1 // init().rank
+
+    def die():
+        return os._exit(3) if init().rank else 0
+
+    run(int, 2)
+    before = census()
+    for _ in range(3):
+        with pytest.raises(RankFailed):
+            run(fail, 2)
+        with world(2) as w:
+            w.run(int)
+            with pytest.raises(RankFailed):
+                w.run(fail)
+        assert isinstance(run(die, 2, return_exceptions=True)[1], RankFailed)
+    assert census() == before
+
+
+def test_a_forgotten_world_ends_with_its_object():
+    run(int, 2)
+    before = census()
+    w = world(2)
+    watches = [os.pidfd_open(pid) for pid in w.run(os.getpid)]
+    del w
+    gc.collect()
+    for watch in watches:
+        assert select.select([watch], [], [], 10)[0]
+        os.close(watch)
+    assert census() == before
+
+
+def test_nothing_is_said_at_exit():
+    code = "from unisono import run, world\nw = world(2)\nw.run(int)\nrun(int, 2)"
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_the_server_has_no_threads_and_no_zombies():
+    with world(2) as w:
+        (server,) = set(w.run(os.getppid))
+
+        def children():
+            with open(f"/proc/{server}/task/{server}/children") as file:
+                return set(map(int, file.read().split()))
+
+        before = children()  # other tests may have ranks there, too
+        assert set(w.pids) <= before
+        run(int, 3)
+        assert children() == before
+        assert os.listdir(f"/proc/{server}/task") == [str(server)]
+
+
+def test_a_forked_child_leaves_the_group_to_its_parent():
+    def fork_and_go_on(rank_that_forks):
+        tensor = torch.full((3,), float(get_rank()))
+        all_reduce(tensor)  # so that the child inherits a plan
+        if get_rank() == rank_that_forks:
+            child = os.fork()
+            if child == 0:
+                try:
+                    all_reduce(tensor)
+                except NotInitialized:
+                    os._exit(7)
+                os._exit(8)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        all_reduce(tensor)
+        return tensor[0].item()
+
+    assert run(fork_and_go_on, 3, (1,), timeout_s=30) == [9.0] * 3

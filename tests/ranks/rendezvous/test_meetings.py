@@ -1,0 +1,222 @@
+"""Ranks find the meeting that rank 0 holds; other jobs, sizes and programs at one port are told. Threads are ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore, TCPStore
+
+from tests.support.waiting import until
+from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
+from unisono.base.records import DepartureKind
+from unisono.ranks.rendezvous import meetings, rendezvous, stores
+from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.rendezvous_messages import MeetingNotice
+from unisono.ranks.rendezvous.socket_store import SocketStore
+from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.which_rank import Launch
+
+SOON_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def threads_pass_for_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Identity.mine
+    monkeypatch.setattr(Identity, "mine", lambda: dataclasses.replace(mine(), pid=threading.get_ident(), ticks=0))
+    monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of a store's server that stays, as that of rank 0's process does."""
+    store = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False, multi_tenant=True)
+    yield store.port
+    del store
+
+
+def launch(port: int, rank: int, size: int, name: str = "") -> Launch:
+    return Launch(rank, size, "environment", "", "127.0.0.1", port, name=name)
+
+
+def attend(launch: Launch, timeout_s: float) -> Any:
+    """The arena of this rank, or the exception."""
+    try:
+        store = open_store(launch, timeout_s)
+        try:
+            return rendezvous.meet(launch.rank, launch.size, store, timeout_s).arena
+        finally:
+            if isinstance(store, SocketStore):
+                store.close()
+    except (ArgumentError, PeerError, WaitTimeout, OutOfMemory) as error:
+        return error
+
+
+def together(launches: Sequence[Launch], timeout_s: float = 60.0) -> list[Any]:
+    with ThreadPoolExecutor(len(launches)) as pool:
+        return list(pool.map(lambda one: attend(one, timeout_s), launches))
+
+
+def expect_one_arena(arenas: Sequence[Any]) -> None:
+    words = secrets.token_hex(4)
+    arenas[0].board(1).set_gone(DepartureKind.LEFT, words)
+    assert [str(arena.board(1).gone) for arena in arenas] == [words] * len(arenas)
+    for arena in arenas:
+        arena.close()
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 3), (2, 2, 3), (2, 3, 3), (3, 3, 2)])
+def test_sizes_that_differ_are_one_error_of_all(port: int, sizes: Sequence[int]) -> None:
+    errors = together([launch(port, rank, size) for rank, size in enumerate(sizes)])
+    odd = [rank for rank in range(3) if sizes[rank] != sizes[0]]
+    assert all(isinstance(error, ArgumentError) for error in errors), errors
+    assert len({str(error) for error in errors}) == 1
+    assert any(f"rank 0 {sizes[0]}, rank {rank} {sizes[rank]}" in str(errors[0]) for rank in odd)
+    assert "WORLD_SIZE" in str(errors[0])
+
+
+def test_a_rank_of_another_job_is_told_and_the_job_goes_on(port: int) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(attend, launch(port, 0, 2, "job a"), 60.0)
+        began = time.monotonic()
+        error = attend(launch(port, 1, 2, "job b"), 60.0)
+        assert time.monotonic() - began < SOON_S
+        assert isinstance(error, ArgumentError)
+        for words in (f"127.0.0.1:{port}", "rank 1 of job 'job b'", "job 'job a'", "set MASTER_PORT"):
+            assert words in str(error)
+        assert not first.done()
+        expect_one_arena([attend(launch(port, 1, 2, "job a"), 60.0), first.result()])
+
+
+def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(port: int) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(attend, launch(port, 0, 3), 60.0), pool.submit(attend, launch(port, 1, 3), 60.0)
+        with closing(_asked(port)) as store:
+            until(lambda: store.has("rank 1"))
+        error = attend(launch(port, 1, 3), 60.0)
+        assert isinstance(error, ArgumentError)
+        assert "another process has come as rank 1 already" in str(error)
+        expect_one_arena([attend(launch(port, 2, 3), 60.0), first.result(), second.result()])
+
+
+class _asked:  # noqa: N801  a function to its users
+    """What stands in the meeting that is held at a port."""
+
+    def __init__(self, port: int) -> None:
+        self._store = TCPStore("127.0.0.1", port, 1, is_master=False, wait_for_workers=False)
+
+    def has(self, key: str) -> bool:
+        if not self._store.check(["unisono/meeting"]):
+            return False
+        name = MeetingNotice.read(self._store.get("unisono/meeting")).name
+        return bool(self._store.check([f"unisono/{name}/{key}"]))
+
+    def close(self) -> None:
+        del self._store
+
+
+Places = Callable[[int], Launch]
+
+
+@pytest.fixture(params=["address", "job"])
+def place(request: pytest.FixtureRequest, port: int) -> Places:
+    """Three ranks that meet at an address, or at the socket of their job."""
+    if request.param == "address":
+        return lambda rank: launch(port, rank, 3)
+    name = f"test {secrets.token_hex(8)}"
+    return lambda rank: Launch(rank, 3, "Slurm", "", job=name)
+
+
+def test_after_a_time_out_of_some_a_late_rank_meets_them(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: dict[int, str] = {}
+    monkeypatch.setattr(meetings, "_heard", heard)
+    for error in together([place(0), place(1)], 1.5):
+        assert isinstance(error, WaitTimeout)
+        assert error.missing == (2,)
+    with ThreadPoolExecutor(1) as pool:  # it comes for the first time, and before the others come again
+        late = pool.submit(attend, place(2), 60.0)
+        until(lambda: bool(place(2).job or 2 in heard))  # at an address, it hears of the meeting that has ended
+        expect_one_arena([*together([place(1), place(0)]), late.result()])
+
+
+def test_a_rank_whose_time_was_up_comes_again_into_the_same_meeting(place: Places) -> None:
+    with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as impatient:
+        first = pool.submit(attend, place(0), 60.0)
+        error = impatient.submit(attend, place(1), 1.0).result()
+        assert isinstance(error, WaitTimeout)
+        assert not first.done()
+        again = impatient.submit(attend, place(1), 60.0)  # of the same process
+        expect_one_arena([attend(place(2), 60.0), again.result(), first.result()])
+
+
+def test_a_store_that_does_not_answer_ends_the_wait_in_time() -> None:
+    ended = threading.Event()
+
+    class Stopped(HashStore):  # type: ignore[misc]
+        def check(self, _keys: list[str]) -> bool:
+            ended.wait()
+            return False
+
+    began = time.monotonic()
+    with pytest.raises(WaitTimeout, match=r"has not answered for .* is stopped, or its host is cut off") as caught:
+        rendezvous.meet(1, 2, Stopped(), 1.0)
+    assert caught.value.missing == (0,)
+    assert time.monotonic() - began < SOON_S
+    ended.set()
+
+
+def test_a_name_that_does_not_resolve_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
+    began = time.monotonic()
+    for rank in range(2):
+        nowhere = Launch(rank, 2, "Slurm", "", "node7.invalid", 29500)
+        with pytest.raises(ArgumentError, match=r"'node7.invalid' cannot be resolved .* MASTER_ADDR.* and MASTER_PORT"):
+            open_store(nowhere, 3600.0)
+    assert time.monotonic() - began < SOON_S
+
+
+def test_a_host_without_a_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
+    with pytest.raises(ArgumentError, match=r"255.255.255.255 cannot be reached .* MASTER_ADDR.* and MASTER_PORT"):
+        open_store(Launch(1, 2, "Slurm", "", "255.255.255.255", 29500), 3600.0)
+
+
+def test_a_program_that_is_no_store_is_told_in_time() -> None:
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        error = attend(launch(other.getsockname()[1], 1, 2), 1.5)
+    assert isinstance(error, WaitTimeout)
+    assert "does not answer as rank 0's store: is it another program's?" in str(error)
+    assert time.monotonic() - began < SOON_S
+
+
+def test_a_store_without_a_meeting_is_told(port: int) -> None:
+    error = attend(launch(port, 1, 2), 0.5)
+    assert isinstance(error, WaitTimeout)
+    assert "answers, but rank 0 has not begun a meeting there" in str(error)
+
+
+def test_over_mpi_only_the_store_that_has_the_word_is_rank_0_s(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
+    monkeypatch.setattr(stores, "_ANSWER_S", 1.0)
+    rank, deadline = Launch(1, 2, "Open MPI", "", by_mpi=True), time.monotonic() + 60
+    with pytest.raises(ArgumentError, match=r"at 127.0.0.1 another program listens.* MASTER_ADDR.* and MASTER_PORT"):
+        stores._recognised(["127.0.0.1"], port, "word", rank, deadline)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(ArgumentError, match=r"at 127.0.0.1 another program listens"),
+    ):
+        stores._recognised(["127.0.0.1"], other.getsockname()[1], "word", rank, deadline)
+    server = TCPStore("127.0.0.1", port, 1, is_master=False, wait_for_workers=False)
+    server.set(stores._OWN, "word")
+    store = stores._recognised(["255.255.255.255", "127.0.0.1"], port, "word", rank, deadline)
+    store.set("found", "yes")
+    assert server.get("found") == b"yes"

@@ -1,0 +1,195 @@
+"""Launched processes find each other; who does not come, or is elsewhere, is named. Ranks are threads here."""
+
+import dataclasses
+import json
+import os
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from torch.distributed import HashStore, TCPStore
+
+from tests.support.waiting import until
+from unisono.base.errors import ArgumentError, PeerGone, WaitTimeout
+from unisono.base.records import DepartureKind
+from unisono.engine.memory.arena import Arena
+from unisono.ranks.rendezvous import rendezvous
+from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.which_rank import Launch
+
+HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99)
+
+
+@pytest.fixture(autouse=True)
+def threads_pass_for_processes(monkeypatch):
+    mine = Identity.mine
+    own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident(), ticks=0))
+    monkeypatch.setattr(Identity, "mine", own)
+    monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
+
+
+def meet(*arguments):
+    """The arena of this rank's host."""
+    return rendezvous.meet(*arguments).arena
+
+
+def launches(size):
+    return [Launch(rank, size, "torchrun", "") for rank in range(size)]
+
+
+def together(function, launches):
+    """function(launch) on one thread per rank; results or exceptions."""
+
+    def guarded(launch):
+        try:
+            return function(launch)
+        except (ArgumentError, PeerGone, WaitTimeout) as error:
+            return error
+
+    with ThreadPoolExecutor(len(launches)) as pool:
+        return list(pool.map(guarded, launches))
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_all_share_one_arena(size):
+    store = HashStore()
+    arenas = together(lambda launch: meet(launch.rank, launch.size, store, 20), launches(size))
+    for rank, arena in enumerate(arenas):
+        arena.board(rank).set_gone(DepartureKind.LEFT, f"tested {rank}")
+    for arena in arenas:
+        assert arena.size == size
+        assert [str(arena.board(rank).gone) for rank in range(size)] == [f"tested {rank}" for rank in range(size)]
+        arena.close()
+
+
+@pytest.mark.parametrize("absent", [0, 2])
+def test_who_does_not_come_is_named_by_everybody_else(absent):
+    store, start = HashStore(), time.monotonic()
+    come = [launch for launch in launches(4) if launch.rank != absent]
+    for launch, error in zip(
+        come, together(lambda launch: meet(launch.rank, launch.size, store, 3.0), come), strict=True
+    ):
+        assert isinstance(error, WaitTimeout)
+        assert (error.missing, error.waiting) == ((absent,), launch.rank)
+    assert time.monotonic() - start < 30
+
+
+def test_a_second_attempt_does_not_meet_the_first():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    there = [Launch(rank, 3, "environment", "", "127.0.0.1", port) for rank in range(3)]
+    server = TCPStore("127.0.0.1", port, 3, is_master=True, wait_for_workers=False, multi_tenant=True)
+    first_arenas, second_arenas = (
+        together(lambda launch: meet(launch.rank, launch.size, open_store(launch, 60), 60), there) for _ in range(2)
+    )
+    del server
+    first_arenas[0].board(0).set_gone(DepartureKind.LEFT, "only the first")
+    assert all(arena.board(0).gone for arena in first_arenas)
+    assert not any(arena.board(0).gone for arena in second_arenas)
+    for arena in first_arenas + second_arenas:
+        arena.close()
+
+
+def test_nobody_at_the_meeting_place():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        with pytest.raises(WaitTimeout, match="MASTER_PORT") as caught:
+            open_store(Launch(1, 2, "environment", "", "127.0.0.1", probe.getsockname()[1]), 0.5)
+    assert caught.value.missing == (0,)
+
+
+def test_a_port_in_use_is_said():
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        launch = Launch(0, 2, "environment", "", "127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(ArgumentError, match="rank 0 cannot listen"):
+            open_store(launch, 2.0)
+
+
+def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
+    store, attach = HashStore(), Arena.attach
+
+    def die_once(fd):
+        if threading.current_thread().name.startswith("victim"):
+            raise EOFError
+        return attach(fd)
+
+    monkeypatch.setattr(Arena, "attach", die_once)
+
+    def act(launch):
+        if launch.rank == 1:
+            threading.current_thread().name = "victim"
+        return meet(launch.rank, launch.size, store, 1.0)
+
+    for error in together(act, launches(3)):
+        assert isinstance(error, WaitTimeout)
+        assert error.missing == (1,)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim):
+    """Rank 2 never comes; the victim's process seems to have ended as soon as it has said who it is."""
+    store = HashStore()
+
+    def act(rank):
+        own = Identity.mine()
+        if rank == victim:
+            ended = dataclasses.replace(own, pid=1 << 30, ticks=1)
+            store.set(f"rank {rank}", json.dumps(dataclasses.asdict(ended)))
+            return None
+        return meet(rank, 3, store, 60)
+
+    error = together(lambda launch: act(launch.rank), [launches(3)[1 - victim], launches(3)[victim]])[0]
+    assert isinstance(error, PeerGone)
+    assert error.rank == victim
+
+
+def test_ranks_that_are_threads_of_one_process_are_told_at_once(monkeypatch):
+    monkeypatch.undo()
+    store, start = HashStore(), time.monotonic()
+    for error in together(lambda launch: meet(launch.rank, launch.size, store, 100), launches(2)):
+        assert isinstance(error, ArgumentError)
+        assert f"ranks 0 and 1 are the same process (pid {os.getpid()})" in str(error)
+    assert time.monotonic() - start < 50
+
+
+def test_who_gives_up_first_tells_the_others_who_was_missing():
+    store = HashStore()
+    come = [launches(3)[rank] for rank in (0, 2)]
+
+    def act(rank):
+        if rank == 0:
+            until(lambda: store.check(["rank 2"]))
+        return meet(rank, 3, store, {0: 0.2, 2: 100}[rank])
+
+    for error in together(lambda launch: act(launch.rank), come):
+        assert isinstance(error, WaitTimeout)
+        assert error.missing == (1,)
+
+
+def test_rank_0_stays_until_the_others_have_heard_why_there_is_no_group():
+    """Its process may run the store: the others would see its end, and name rank 0."""
+    store = HashStore()
+    other = dataclasses.replace(Identity.mine(), version="0", namespaces="net:[2] pid:[2]")
+    store.set("rank 1", json.dumps(dataclasses.asdict(other)))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(meet, 0, 2, store, 60)
+        until(lambda: store.check(["end"]))
+        assert not first.done()
+        store.set("told 1", "")
+        with pytest.raises(ArgumentError, match=r"rank 1 .* has unisono 0"):
+            first.result()
+
+
+@pytest.mark.parametrize("timeout_s", [365 * 86_400.0, timedelta.max.total_seconds(), float("inf")])
+def test_ranks_may_wait_for_years(timeout_s):
+    store = HashStore()
+    for arena in together(lambda launch: meet(launch.rank, launch.size, store, timeout_s), launches(2)):
+        assert isinstance(arena, Arena)
+        arena.close()

@@ -1,0 +1,372 @@
+"""Ranks of several hosts meet: candidates by identity, the map by who got the memory. Ranks are threads here."""
+
+import dataclasses
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from torch.distributed import HashStore, PrefixStore, TCPStore
+
+from unisono.base.config import Config
+from unisono.base.errors import ArgumentError, OutOfMemory, PeerGone, WaitTimeout
+from unisono.base.link import Link
+from unisono.base.records import DepartureKind
+from unisono.engine.memory.arena import Arena
+from unisono.hosts.addresses import is_loopback, own_address, store_host
+from unisono.ranks.rendezvous import rendezvous
+from unisono.ranks.rendezvous.identity import MOST_NAME, Identity
+from unisono.ranks.rendezvous.rendezvous import meet
+from unisono.ranks.rendezvous.topology import common_settings, host_names, place, remark, way_between, why_refused
+from unisono.schedule import Hosts
+
+HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99, address="10.0.0.1")
+AWAY = Identity("node-b", "boot-2", "net:[1] pid:[1]", 1000, 4711, 99, address="10.0.0.2")
+LOOP = "127.0.0.1"
+
+
+@pytest.fixture
+def rank(monkeypatch):
+    """Of this thread, `number`; and by number, the UNISONO_HOST_ID of each rank. Threads pass for processes."""
+    own, mine = threading.local(), Identity.mine
+    changes = {}
+
+    def identity(_cls):
+        return replace(mine(), pid=threading.get_ident(), ticks=0, host_id=f"{changes.get(own.number, 0)}")
+
+    monkeypatch.setattr(Identity, "mine", classmethod(identity))
+    monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
+    return own, changes
+
+
+def together(rank, host_of, act=None, *, timeout_s=60.0, store=None):
+    """The outcome of each rank's meeting, or its exception; host_of: the UNISONO_HOST_ID of each rank."""
+    own, changes = rank
+    store = store or HashStore()
+    changes.update(enumerate(host_of))
+
+    def one(number):
+        own.number = number
+        try:
+            if act is not None and (instead := act(number)) is not None:
+                return instead
+            return meet(number, len(host_of), store, timeout_s, Config(heap_bytes=1 << 20))
+        except (ArgumentError, OutOfMemory, PeerGone, WaitTimeout) as error:
+            return error
+
+    with ThreadPoolExecutor(len(host_of)) as pool:
+        return list(pool.map(one, range(len(host_of))))
+
+
+def expect_hosts(outcomes, hosts):
+    """All have the map; each host has memory of its own, with a place for every rank."""
+    for number, met in enumerate(outcomes):
+        assert not isinstance(met, Exception), met
+        assert met.hosts == hosts
+        assert met.arena.size == hosts.ranks
+        met.arena.board(number).set_gone(DepartureKind.LEFT, f"tested {number}")
+    for number, met in enumerate(outcomes):
+        seen = {peer for peer in range(hosts.ranks) if met.arena.board(peer).gone}
+        assert seen == {*hosts.beside(number)}
+    for met in outcomes:
+        met.arena.close()
+
+
+@pytest.mark.parametrize("host_of", ["00", "01", "0011", "0101", "0001", "0122", "01234", "0110210"])
+def test_every_host_has_its_memory_and_all_have_the_map(rank, host_of):
+    hosts = Hosts.of(host_of)
+    outcomes = together(rank, host_of)
+    expect_hosts(outcomes, hosts)
+    assert {len(met.secret) for met in outcomes} == {32 if hosts.spans else 0}
+    assert len({met.secret for met in outcomes}) == 1
+    if hosts.spans:
+        assert {tuple(name.split("/")[1] for name in met.names) for met in outcomes} == {tuple(dict.fromkeys(host_of))}
+        for number, met in enumerate(outcomes):
+            needed = hosts.beside(number) if hosts.seat(number) == 0 else (number,)
+            assert {*needed} <= {*met.identities}
+
+
+def refuse(monkeypatch, *numbers, error=ConnectionRefusedError):
+    """Let these ranks not reach the socket of their host's first rank."""
+    fetch = rendezvous.fetch
+
+    def some_fetch(name, first, home, number, deadline):
+        if number in numbers:
+            raise error
+        return fetch(name, first, home, number, deadline)
+
+    monkeypatch.setattr(rendezvous, "fetch", some_fetch)
+
+
+@pytest.mark.parametrize(
+    ("host_of", "refused", "expected"),
+    [("000", [1], "010"), ("000", [1, 2], "012"), ("0011", [3], "0012"), ("0101", [2, 3], "0123")],
+)
+def test_who_does_not_get_the_memory_is_a_host_of_its_own(rank, monkeypatch, capsys, host_of, refused, expected):
+    refuse(monkeypatch, *refused)
+    expect_hosts(together(rank, host_of), Hosts.of(expected))
+    said = capsys.readouterr().err
+    assert said.count("unisono:") == 1
+    assert f"rank {min(refused)} runs on the machine of rank" in said
+    assert "UNISONO_HOST_ID" in said
+
+
+def test_a_rank_without_memory_of_its_own_is_heard_by_all(rank, monkeypatch):
+    refuse(monkeypatch, 1)
+    create, own = Arena.create, rank[0]
+
+    def scarce(size, config):
+        if own.number == 1:
+            raise OutOfMemory("no room")
+        return create(size, config)
+
+    monkeypatch.setattr(Arena, "create", scarce)
+    for error in together(rank, "001"):
+        assert isinstance(error, OutOfMemory)
+        assert "no room" in str(error)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, number):
+    create, own = Arena.create, rank[0]
+
+    def scarce(size, config):
+        if own.number == number:
+            raise OutOfMemory(f"no room for {size}")
+        return create(size, config)
+
+    monkeypatch.setattr(Arena, "create", scarce)
+    for error in together(rank, "0011"):
+        assert isinstance(error, OutOfMemory)
+        assert "no room for 4" in str(error)
+
+
+def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
+    """Rank 3 ends when it should fetch its memory: the first rank of its host sees that, and all hear of it."""
+    ended, fetch = threading.Event(), rendezvous.fetch
+
+    def die(name, first, home, number, deadline):
+        if number == 3:
+            ended.pid = threading.get_ident()
+            ended.set()
+            time.sleep(0)
+            raise SystemExit
+        return fetch(name, first, home, number, deadline)
+
+    def some_ticks(pid):
+        return 1 if ended.is_set() and pid == ended.pid else 0
+
+    give_up = rendezvous._Meeting._give_up
+    monkeypatch.setattr(rendezvous, "fetch", die)
+    monkeypatch.setattr(rendezvous, "start_ticks", some_ticks)
+    monkeypatch.setattr(  # a process that is killed tells nothing
+        rendezvous._Meeting, "_give_up", lambda self, error: None if self._rank == 3 else give_up(self, error)
+    )
+
+    def act(number):
+        if number != 3:
+            return None
+        try:
+            return meet(3, 4, stores[0], 60, Config(heap_bytes=1 << 20))
+        except SystemExit:
+            return "died"
+
+    stores = [HashStore()]
+    outcomes = together(rank, "0011", act, store=stores[0])
+    assert outcomes.pop() == "died"
+    for error in outcomes:
+        assert isinstance(error, PeerGone), error
+        assert error.rank == 3
+
+
+def test_who_does_not_come_on_another_host_is_named(rank):
+    for error in together(rank, "011", lambda number: "absent" if number == 1 else None, timeout_s=3.0):
+        assert error == "absent" or (isinstance(error, WaitTimeout) and error.missing == (1,))
+
+
+def test_more_ranks_than_a_group_may_have():
+    with pytest.raises(ArgumentError, match="1 to 1024 ranks, not 1025"):
+        meet(7, 1025, HashStore(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"host": "other name"}, "000"),
+        ({"boot": "boot-2"}, "001"),
+        ({"namespaces": "net:[2] pid:[1]"}, "001"),
+        ({"namespaces": "net:[1] pid:[2]"}, "001"),
+        ({"user": 1001}, "001"),
+        ({"host_id": "x"}, "001"),
+    ],
+)
+def test_candidates_for_one_host(change, expected):
+    ranks = {0: HOME, 1: replace(HOME, pid=2), 2: replace(HOME, pid=3, **change)}
+    assert place(ranks) == Hosts.of(expected)
+    assert place(ranks, apart={1}) == Hosts.of([expected[0], "apart", expected[2]])
+    assert why_refused(ranks) == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "addresses", "expected"),
+    [
+        ("abc", "123", ["a", "b", "c"]),
+        ("vvw", "123", ["v at 10.0.0.1", "v at 10.0.0.2", "w"]),
+        ("vwv", "121", ["v#0", "w", "v#2"]),
+        ("vv", "01", ["v#0", "v#1"]),
+    ],
+)
+def test_hosts_of_one_name_are_told_apart(names, addresses, expected):
+    """By addresses; by numbers where two have one, as containers may, or where one is known to its own host only."""
+    own = {"0": LOOP, **{digit: f"10.0.0.{digit}" for digit in "123"}}
+    ranks = {
+        2 * k + seat: replace(HOME, host=name, boot=f"boot-{k}", pid=seat, address=own[digit])
+        for k, (name, digit) in enumerate(zip(names, addresses, strict=True)) for seat in range(2)
+    }  # fmt: skip
+    assert list(host_names(ranks, place(ranks))) == expected
+
+
+def test_long_names_of_hosts_are_cut_where_they_are_alike():
+    for address, expected in (("fd00::1234:5678:9abc:%d", "#%d"), ("10.100.200.%d", " at 10.100.200.%d")):
+        ranks = {k: replace(HOME, host="n" * 60, boot=f"boot-{k}", address=address % k) for k in range(2)}
+        found = host_names(ranks, place(ranks))
+        assert [name.lstrip("n") for name in found] == [expected % k for k in range(2)]
+        assert {*map(len, found)} == {MOST_NAME}
+
+
+def test_a_refusal_tells_hosts_of_one_name_apart():
+    ranks = {0: HOME, 1: replace(AWAY, host="node-a", version="0.0.7")}
+    assert "rank 1 (host node-a at 10.0.0.2) has" in why_refused(ranks)
+    assert "rank 0 (host node-a at 10.0.0.1) has" in why_refused(ranks)
+
+
+COMMON = common_settings(Config())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"host": "node-a", "boot": "boot-1"}, r"ranks 1 and 2 are the same process \(pid 4711\): threads"),
+        ({"version": "0.0.7"}, r"rank 2 \(host node-b\) has unisono 0.0.7, rank 0 \(host node-a\) has "),
+        ({"byte_order": "middle"}, r"rank 2 \(host node-b\) has the byte order middle"),
+        (
+            {"common": COMMON.replace("gloo", "mpi")},
+            r"rank 2 .* has carrier=mpi, rank 0 .* has gloo: set UNISONO_CARRIER",
+        ),
+        (
+            {"common": common_settings(Config(host_silence_s=4.5))},
+            r"rank 2 .* has host_silence_s=4.5, rank 0 .* has 1.5: set UNISONO_HOST_SILENCE_S",
+        ),
+    ],
+)
+def test_ranks_that_cannot_form_a_group(change, words):
+    ranks = {0: replace(HOME, pid=7), 1: HOME, 2: replace(AWAY, **change)}
+    ranks = {number: replace(one, common=one.common or COMMON) for number, one in ranks.items()}
+    with pytest.raises(ArgumentError, match=words):
+        raise ArgumentError(why_refused(ranks))
+
+
+def test_only_several_hosts_need_common_settings_and_then_all_ranks_do():
+    other = common_settings(Config(link=Link.parse("1Gbit,100us")))
+    ranks = {0: replace(HOME, common=COMMON), 1: replace(HOME, pid=2, common=other)}
+    assert why_refused(ranks) == ""
+    assert "set UNISONO_LINK to the same" in why_refused(ranks, apart={1})
+    assert "rank 1 (host node-a) has link=" in why_refused(ranks | {2: replace(AWAY, common=COMMON)})
+
+
+def test_each_host_has_the_settings_of_its_first_rank(rank):
+    own, changes = rank
+    changes.update(enumerate("0011"))
+    store = HashStore()
+
+    def one(number):
+        own.number = number
+        return meet(number, 4, store, 60.0, Config(heap_bytes=1 << 20, segment_bytes=(number + 1) << 16))
+
+    with ThreadPoolExecutor(4) as pool:
+        mets = list(pool.map(one, range(4)))
+    assert [met.arena.shape["segment_bytes"] >> 16 for met in mets] == [1, 1, 3, 3]
+    for met in mets:
+        met.arena.close()
+
+
+def test_an_address_on_the_way_between_hosts():
+    lost = [replace(one, address=LOOP) for one in (HOME, AWAY)]
+    assert way_between({0: HOME, 1: AWAY}) == ("10.0.0.1", "")
+    assert way_between({0: lost[0], 1: AWAY}) == ("10.0.0.2", "")
+    assert way_between({0: lost[0], 1: replace(lost[0], pid=2, host_id="1")}) == ("", "")  # one machine
+    toward, reason = way_between({0: lost[0], 1: replace(lost[0], pid=2), 2: lost[1]})
+    assert toward == ""
+    assert "rank 0 (host node-a) and rank 2 (host node-b)" in reason
+    assert "127.0.0.1" in reason
+    assert "set MASTER_ADDR" in reason
+
+
+def test_hosts_with_no_way_between_them_are_refused_everywhere(rank, monkeypatch):
+    mine, own = Identity.mine, rank[0]
+    monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: replace(mine(), boot=f"boot-{own.number}")))
+    monkeypatch.setattr(rendezvous, "own_address", lambda _toward: LOOP)
+    for error in together(rank, "012"):
+        assert isinstance(error, ArgumentError)
+        assert "set MASTER_ADDR to an address of rank 0's host" in str(error)
+
+
+def test_a_master_address_that_means_itself_on_its_own_host(rank, monkeypatch):
+    """As where /etc/hosts says that the host's name is 127.0.1.1: the way to the others tells the own address."""
+    mine, own = Identity.mine, rank[0]
+    monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: replace(mine(), boot=f"boot-{own.number}")))
+
+    def address(toward):
+        if own.number:
+            return "10.0.0.2"
+        return "10.0.0.1" if toward == "10.0.0.2" else "127.0.1.1"
+
+    monkeypatch.setattr(rendezvous, "own_address", address)
+    outcomes = together(rank, "01")
+    assert [met.address for met in outcomes] == ["10.0.0.1", "10.0.0.2"]
+    for met in outcomes:
+        met.arena.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"user": 1001}, "as user 1001, not 1000"),
+        ({"namespaces": "net:[2] pid:[1]"}, "in another container"),
+        ({"host_id": "x"}, ""),
+        ({"boot": "boot-2"}, ""),
+    ],
+)
+def test_what_is_said_of_hosts_that_are_one_machine(change, words):
+    ranks = {0: HOME, 1: replace(HOME, pid=2), 2: replace(HOME, pid=3, **change)}
+    said = remark(ranks, place(ranks))
+    assert words in said
+    assert said.count("\n") == bool(words)
+
+
+def test_addresses():
+    assert own_address("127.0.0.1") == LOOP
+    assert own_address("localhost") in (LOOP, "::1")
+    assert own_address("no.such.name.invalid") == ""
+    assert [is_loopback(one) for one in ("", "127.0.1.1", "::1", "10.0.0.1", "fe80::1%eth0")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_the_host_of_a_store():
+    server = TCPStore(LOOP, 0, is_master=True, wait_for_workers=False)
+    assert store_host(PrefixStore("a", PrefixStore("b", server))) == LOOP
+    assert store_host(PrefixStore("a", HashStore())) == ""
+
+
+def test_an_address_that_is_none_is_refused(rank):
+    store = HashStore()
+    own, _ = rank
+    own.number = 1
+    wrong = dataclasses.asdict(Identity.mine()) | {"address": "10.0.0.1; rm"}
+    store.set("rank 1", json.dumps(wrong))
+    own.number = 0
+    with pytest.raises(ArgumentError, match="no identity of a process"):
+        meet(0, 2, store, 20)

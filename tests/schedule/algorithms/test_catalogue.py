@@ -1,0 +1,191 @@
+"""Finding algorithms, ours and the user's, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.schedule_oracles import is_right
+from unisono.base.errors import AlgorithmError, ArgumentError
+from unisono.schedule import ADD, COPY, Y, prove, send, trace
+from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm, composed, find, table
+
+EXPECTED = {
+    "all_gather": "direct ring two_way_ring recursive_doubling bruck circulant pat swing neighbour_exchange",
+    "all_reduce": "naive tree linear_pipeline double_binary_tree recursive_doubling ring rabenseifner circulant swing "
+    "pat bruck one_shot two_shot hierarchical",
+    "all_to_all": "direct pairwise bruck hierarchical",
+    "barrier": "direct dissemination",
+    "broadcast": "linear binomial knomial bine chain scatter_all_gather double_binary_tree circulant",
+    "gather": "linear binomial",
+    "reduce": "linear binomial knomial bine chain reduce_scatter_gather double_binary_tree circulant",
+    "reduce_scatter": "direct ring two_way_ring recursive_halving bruck circulant pat swing neighbour_exchange",
+    "scan": "linear hillis_steele direct",
+    "exscan": "linear hillis_steele direct",
+    "scatter": "linear binomial",
+}
+
+
+def ring(r, p):
+    for s in range(p - 1):
+        yield send(r, (r + 1) % p, (r - s) % p)
+
+
+def test_the_catalogue_is_complete() -> None:
+    names: dict[str, list[str]] = {}
+    for full, a in CATALOGUE.items():
+        assert full == a.full_name
+        names.setdefault(a.collective, []).append(a.name)
+    assert {c: sorted(n) for c, n in names.items()} == {c: sorted(n.split()) for c, n in EXPECTED.items()}
+    assert all(n[0] in ("linear", "direct", "naive") for n in names.values()), "naive first"
+
+
+def test_find_by_name() -> None:
+    a = CATALOGUE["all_reduce.ring"]
+    assert find("all_reduce", "ring") is find("all_reduce", "all_reduce.ring") is find("all_reduce", a) is a
+    assert a.schedule(5).name == "all_reduce.ring"
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "message"),
+    [
+        ("all_reduce", "rign", r"all_reduce has no algorithm 'rign'. Did you mean 'ring'\? It has: naive, "),
+        ("scan", "qqq", r"scan has no algorithm 'qqq'. It has: linear, hillis_steele, direct"),
+        ("all_reduce", "all_gather.ring", "is an algorithm for all_gather, not for all_reduce"),
+        ("all_redcue", "ring", "'all_redcue' is no collective; there are: broadcast, "),
+        ("scan", 3, "3 is no algorithm"),
+    ],
+)
+def test_find_says_what_there_is(collective: str, name: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        find(collective, name)
+
+
+def test_a_schedule_is_an_algorithm_for_its_own_ranks() -> None:
+    schedule = trace(ring, 4, 4, "all_gather")
+    found = find("all_gather", schedule)
+    assert np.array_equal(found.schedule(4).rows, schedule.rows)
+    assert schedule.rows.flags.writeable
+    with pytest.raises(ArgumentError, match="a table for 4 ranks and root 0, not for 5 ranks"):
+        found.schedule(5)
+    with pytest.raises(ArgumentError, match="for all_gather, not for all_reduce"):
+        find("all_reduce", schedule)
+
+
+def test_a_plain_generator_is_an_algorithm() -> None:
+    found = find("all_gather", ring)
+    assert (found.full_name, found.requires) == ("all_gather.ring", ())
+    assert found is find("all_gather", ring)
+    for p in (1, 2, 3, 5, 7, 8):
+        assert np.array_equal(found.schedule(p).rows, CATALOGUE["all_gather.ring"].schedule(p).rows)
+        prove(found.schedule(p))
+
+
+def test_a_plain_generator_with_a_root() -> None:
+    def star(r, p, root):
+        yield send(root, r[r != root], 0, n=p)
+
+    for root in range(3):
+        schedule = find("broadcast", star).schedule(3, root)
+        assert (schedule.root, schedule.chunks) == (root, 3)
+        prove(schedule)
+        assert is_right(schedule, 7)
+    with pytest.raises(ArgumentError, match=r"all_gather.star must be a generator star\(r, p\)"):
+        find("all_gather", star)
+    with pytest.raises(ArgumentError, match=r"broadcast.ring must be a generator ring\(r, p, root\)"):
+        find("broadcast", ring)
+
+
+def test_a_plain_all_to_all_ends_in_the_second_buffer() -> None:
+    def everyone(r, p):
+        yield [send(r, q, q, to=r, dbuf=Y) for q in range(p)]
+
+    schedule = find("all_to_all", everyone).schedule(3)
+    assert schedule.result == Y
+    assert is_right(schedule, 2)
+
+
+@pytest.mark.parametrize("result", [Y, "Y"])
+def test_the_decorator_sets_chunks_result_and_restrictions(result) -> None:
+    @algorithm("all_reduce", name="all_at_once", chunks=1, result=result, requires=("even",))
+    def mine(r, p):
+        yield [send(q, r, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
+
+    found = find("all_reduce", mine)
+    assert (found.full_name, found.requires) == ("all_reduce.all_at_once", ("even",))
+    assert found.schedule(4).chunks == 1
+    prove(found.schedule(4))
+    with pytest.raises(ArgumentError, match="is an algorithm for all_reduce, not for all_gather"):
+        find("all_gather", mine)
+
+
+def test_the_decorator_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ArgumentError, match="in buffer X or Y, not in 'Z'"):
+        algorithm("all_gather", result="Z")(ring)
+
+    @algorithm("all_gather", chunks=lambda p: 2 * p, requires=("prime",))
+    def strange(r, p):
+        yield send(r, (r + 1) % p, 2 * r, n=2)
+
+    with pytest.raises(
+        ArgumentError, match="requires 'prime'; the restrictions there are: commutative, even, power_of_two"
+    ):
+        find("all_gather", strange)
+    assert table(strange, 3).chunks == 6
+
+
+def test_a_composed_algorithm_of_the_user() -> None:
+    @composed("all_gather", name="twice")
+    def mine(p):
+        return table(ring, p, collective="all_gather")
+
+    assert find("all_gather", mine).schedule(3).name == "all_gather.twice"
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "restriction"),
+    [
+        ("all_gather.swing", 6, "power_of_two"),
+        ("all_gather.neighbour_exchange", 7, "even"),
+        ("reduce.bine", 12, "power_of_two"),
+    ],
+)
+def test_a_restriction_names_itself_and_algorithms_that_work(name: str, bad: int, restriction: str) -> None:
+    a = CATALOGUE[name]
+    assert not a.allows(bad)
+    with pytest.raises(
+        ArgumentError, match=f"requires '{restriction}': .*, not {bad}. These work: .*circulant"
+    ) as error:
+        a.schedule(bad)
+    for other in str(error.value).rpartition("These work: ")[2].split(", "):
+        prove(find(a.collective, other).schedule(bad))
+
+
+def test_ranks_and_roots_must_exist() -> None:
+    with pytest.raises(ArgumentError, match="0 ranks are no group"):
+        CATALOGUE["all_gather.ring"].schedule(0)
+    with pytest.raises(ArgumentError, match="root 4 is not one of the ranks 0 to 3"):
+        CATALOGUE["broadcast.linear"].schedule(4, 4)
+
+
+def test_tables_are_made_once_and_shared_read_only() -> None:
+    a = CATALOGUE["all_reduce.ring"]
+    assert a.schedule(6) is a.schedule(6, root=5)
+    with pytest.raises(ValueError, match="read-only"):
+        a.schedule(6).rows[0, 0] = 1
+    b = CATALOGUE["broadcast.linear"]
+    assert b.schedule(6, 1).root == 1
+
+
+def test_a_broken_algorithm_is_found_out_by_its_proof() -> None:
+    def deaf(r, p):
+        yield send(r[1:], 0, r[1:])
+
+    with pytest.raises(AlgorithmError, match="deaf is no all_gather: rank 1 ends without rank 0's part of chunk 0"):
+        prove(find("all_gather", deaf).schedule(4))
+
+
+def test_an_algorithm_is_a_value() -> None:
+    a = CATALOGUE["all_reduce.ring"]
+    assert hash(a) == hash(Algorithm(a.collective, a.name, a.build, a.requires, a.doc))
+    assert repr(a) == "Algorithm(collective='all_reduce', name='ring', requires=('commutative',))"

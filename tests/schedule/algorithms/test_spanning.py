@@ -1,0 +1,187 @@
+"""Tables over hosts: proved as one table, right on data, and nobody's result is written before all have entered."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.schedule_oracles import is_right
+from unisono.base.errors import AlgorithmError, ArgumentError
+from unisono.schedule import ROOTED, Hosts, prove
+from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts, spanning
+
+MAPS = ["2x1", "2x2", "2x2:round_robin", "4x1", "3+1", "1+3", "4+2+3", "2+3+4:round_robin", "3x3", "1x4", "1"]
+NAMES = [(collective, core) for collective, cores in CORES.items() for core in cores]
+
+
+def forms(collective: str, core: str, hosts: Hosts) -> list[HierarchicalTable]:
+    """The calls with all roots and all numbers of rails."""
+    roots = range(hosts.ranks) if collective in ROOTED else range(1)
+    rails = range(1, hosts.rails + 1)
+    return [spanning(collective, hosts, root, rails=many, core=core) for root, many in product(roots, rails)]
+
+
+def check(call: HierarchicalTable) -> None:
+    schedule, proof = call.schedule(), prove(call.schedule())
+    assert (schedule.collective, schedule.ranks, schedule.root) == (call.collective, call.hosts.ranks, call.root)
+    assert proof.same_bits is (True if call.collective == "all_reduce" else None)
+    everywhere = set(range(len(call.hosts.members)))
+    assert all(known == everywhere for known in call.heard())
+
+
+@pytest.mark.parametrize(("collective", "core"), NAMES)
+@pytest.mark.parametrize("text", MAPS)
+def test_every_form_is_proved_and_hears_of_every_host(text: str, collective: str, core: str) -> None:
+    for call in forms(collective, core, Hosts.parse(text)):
+        check(call)
+
+
+@pytest.mark.parametrize(("collective", "core"), NAMES)
+@pytest.mark.parametrize("text", ["2x2:round_robin", "3+1", "4+2+3", "4x1"])
+def test_every_form_gives_the_right_result_on_data(text: str, collective: str, core: str) -> None:
+    for call in forms(collective, core, Hosts.parse(text)):
+        for count in (0, 1, 5, 37):
+            assert is_right(call.schedule(), count), (call.root, call.across)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.sampled_from(NAMES), st.data())
+def test_any_map_will_do(names: list[int], form: tuple[str, str], data: st.DataObject) -> None:
+    hosts, (collective, core) = Hosts.of(names), form
+    root = data.draw(st.integers(0, hosts.ranks - 1)) if collective in ROOTED else 0
+    rails = data.draw(st.integers(1, hosts.rails))
+    call = spanning(collective, hosts, root, rails=rails, core=core)
+    check(call)
+    assert is_right(call.schedule(), 11)
+
+
+@pytest.mark.parametrize("collective", CORES)
+@pytest.mark.parametrize("text", ["2x2:round_robin", "4+2+3", "3+1"])
+def test_parts_are_of_whole_hosts_inside_and_of_all_hosts_between(text: str, collective: str) -> None:
+    hosts = Hosts.parse(text)
+    for call in forms(collective, CORES[collective][0], hosts):
+        assert all(part.members in hosts.members for part in (*call.before, *call.after))
+        for part in call.across:
+            assert {hosts.host_of(rank) for rank in part.members} == set(range(len(hosts.members)))
+            assert collective == "all_to_all" or len(part.members) == len(hosts.members)
+        for part in (*call.before, *call.across, *call.after):
+            assert len(part.members) > 1
+            assert len(part.blocks) in (1, len(part.members))
+            assert 0 <= part.root < len(part.members)
+
+
+@pytest.mark.parametrize("collective", sorted(ROOTED))
+def test_without_its_barrier_a_call_with_a_root_would_not_hear_of_all(collective: str) -> None:
+    """So the words that are added across are needed, and the check can fail."""
+    call = spanning(collective, Hosts.parse("3x2"), 3)
+    data = tuple(part for part in call.across if part.collective != "barrier")
+    assert len(data) < len(call.across)
+    deaf = HierarchicalTable(collective, call.hosts, 3, call.chunks, call.result, call.before, data, call.after)
+    assert any(len(known) < 3 for known in deaf.heard())
+
+
+def test_words_alone_have_no_chunks() -> None:
+    words = Part("barrier", (3, 0, 5), ((),), 0, "dissemination")
+    assert words.cells == ((),)
+    assert words.table.rounds == 2
+    assert not len(words.rows)
+
+
+def test_one_rail_needs_no_slices() -> None:
+    """The leader of the root's host is the root itself, so that nothing moves there before it leaves."""
+    call = spanning("broadcast", Hosts.parse("3x3"), 4, rails=1)
+    assert not call.before
+    assert call.across[0].members == (0, 4, 6)
+    assert call.after[1] == Part("broadcast", (3, 4, 5), (tuple(range(8)),), 1)
+
+
+def test_the_vector_is_cut_into_as_many_segments_as_one_likes() -> None:
+    for collective in ("broadcast", "reduce"):
+        call = spanning(collective, Hosts.parse("3x2"), 1, rails=2, segments=5)
+        assert call.chunks == 10
+        check(call)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("scan", {}), "'scan' has no table over hosts; there are: all_reduce, broadcast"),
+        (("all_reduce", {"core": "swing"}), "no algorithm 'swing'; there are: circulant"),
+        (("all_reduce", {"rails": 2}), "2 rails are not between 1 and 1"),
+        (("all_reduce", {"rails": 0}), "0 rails are not between 1 and 1"),
+        (("broadcast", {"segments": 0}), "0 segments are none"),
+        (("reduce", {"root": 4}), "root 4 is not one of the ranks 0 to 3"),
+    ],
+)
+def test_what_there_is_not(words: tuple[str, dict], said: str) -> None:
+    collective, options = words
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        spanning(collective, Hosts.parse("3+1"), **options)
+
+
+@pytest.mark.parametrize(("collective", "core"), NAMES)
+@pytest.mark.parametrize("text", MAPS)
+def test_parts_prove_what_the_whole_table_proves(text: str, collective: str, core: str) -> None:
+    for call in forms(collective, core, Hosts.parse(text)):
+        whole, exact = prove_by_parts(call)[0], prove(call.schedule())
+        assert (whole.ranks, whole.same_bits) == (exact.ranks, exact.same_bits)
+        assert whole.method == "parts"
+        assert whole.rounds >= exact.rounds
+
+
+def broken(call: HierarchicalTable, draw: st.DataObject) -> HierarchicalTable:
+    """The call with one of its parts left out, doubled, or changed."""
+    phase = draw.draw(st.sampled_from([name for name in ("before", "across", "after") if getattr(call, name)]))
+    parts = list(getattr(call, phase))
+    k = draw.draw(st.integers(0, len(parts) - 1))
+    part = parts.pop(k)
+    turned = (*part.blocks[1:], part.blocks[0])
+    other = (part.root + 1) % len(part.members)
+    changes = [
+        [],
+        [part, part],
+        [replace(part, blocks=turned)],
+        [replace(part, root=other)],
+        [replace(part, members=part.members[::-1])],
+    ]
+    return replace(call, **{phase: tuple(parts[:k] + draw.draw(st.sampled_from(changes)) + parts[k:])})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(MAPS[:-1]), st.sampled_from(sorted(set(CORES) - {"barrier"})), st.data())
+def test_parts_prove_nothing_that_is_wrong(text: str, collective: str, data: st.DataObject) -> None:
+    hosts = Hosts.parse(text)
+    root = data.draw(st.integers(0, hosts.ranks - 1)) if collective in ROOTED else 0
+    call = broken(spanning(collective, hosts, root, rails=data.draw(st.integers(1, hosts.rails))), data)
+    try:
+        prove_by_parts(call)
+    except AlgorithmError:
+        return
+    prove(call.schedule())
+
+
+@pytest.mark.parametrize("collective", sorted(set(CORES) - {"barrier"}))
+@pytest.mark.parametrize("phase", ["before", "across", "after"])
+def test_no_part_that_moves_something_can_be_left_out(collective: str, phase: str) -> None:
+    call = spanning(collective, Hosts.parse("4+2+3"), 3 if collective in ROOTED else 0, rails=2)
+    for part in getattr(call, phase):
+        if part.chunks:
+            rest = tuple(other for other in getattr(call, phase) if other is not part)
+            with pytest.raises(AlgorithmError, match=r"of chunk \d+: |a pair of ranks is in no part"):
+                prove_by_parts(replace(call, **{phase: rest}))
+
+
+def test_many_hosts_are_proved_by_their_parts() -> None:
+    whole, parts = prove_by_parts(spanning("all_reduce", Hosts.parse("200x4")))
+    assert whole.method == "parts"
+    assert [(proof.name, proof.ranks) for proof in parts] == [
+        ("reduce_scatter.direct", 4),
+        ("all_reduce.circulant", 200),
+        ("all_gather.direct", 4),
+    ]
+    assert prove_by_parts(spanning("all_gather", Hosts.parse("40x4")))[0].method == "sampled parts"

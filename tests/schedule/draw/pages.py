@@ -1,0 +1,23 @@
+"""What tests of the player share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.browser import Tab
+from unisono.schedule import Schedule
+from unisono.schedule.algorithms import CATALOGUE
+
+__all__ = ["STILL", "at", "table"]
+
+STILL = {"prefers_reduced_motion": "reduce"}
+
+
+def table(name: str, p: int = 5) -> Schedule:
+    """A table of the catalogue."""
+    return CATALOGUE[name].schedule(p)
+
+
+def at(tab: Tab) -> Any:
+    """Where the page is, in rounds."""
+    return tab.value("at")

@@ -1,0 +1,75 @@
+"""Take the pictures of the player that the documentation shows: `make screenshots`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.browser import Browser, browser
+from unisono.schedule import Hosts, Schedule
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.algorithms.over_hosts import spanning
+from unisono.schedule.draw import html
+
+__all__ = ["FOLDER", "SHOTS", "Shot", "take"]
+
+FOLDER = Path(__file__).parents[3] / "docs" / "player"
+
+
+class Shot(NamedTuple):
+    """tables: on the page. script: what is done before the picture is taken. scheme: light or dark.
+
+    height: of the window; 0 for that of the page.
+    """
+
+    tables: Callable[[], list[Schedule]]
+    script: str
+    width: int = 1040
+    height: int = 0
+    scheme: str = "light"
+
+
+def _named(*names: str, ranks: int = 8) -> Callable[[], list[Schedule]]:
+    return lambda: [CATALOGUE[name].schedule(ranks) for name in names]
+
+
+def _hosts() -> list[Schedule]:
+    return [spanning("all_reduce", Hosts.parse("2x4"), rails=4).schedule()]
+
+
+SHOTS = {
+    "ring": Shot(_named("all_reduce.ring"), "go(4.5)"),
+    "two": Shot(
+        _named("all_reduce.ring", "all_reduce.circulant"),
+        "view('ring'), $('pace').value = 'clock', price(), go(7.5)", 1240, scheme="dark",
+    ),
+    "tree": Shot(_named("broadcast.binomial"), "view('tree'), go(2), point(panels[0], 4)"),
+    "hosts": Shot(_hosts, "go(1.4)"),
+    "phone": Shot(_named("all_gather.ring"), "go(3.45)", 360, 700, "dark"),
+}  # fmt: skip
+"""The pictures of docs/player, by name."""
+
+
+def take(chromium: Browser, folder: Path) -> Iterator[Path]:
+    """Take all pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, shot in SHOTS.items():
+        with chromium.tab(
+            html(*shot.tables(), nbytes=1 << 20), shot.width, shot.height or 900, prefers_color_scheme=shot.scheme
+        ) as tab:
+            tab.value(f"{shot.script}, 0")
+            if not shot.height:
+                tab.size(shot.width, tab.value("document.documentElement.scrollHeight"))
+            path = folder / f"{name}.png"
+            path.write_bytes(tab.picture(beyond=False))
+            yield path
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    with browser() as found:
+        for taken in take(found, parser.parse_args().folder):
+            print(taken)  # noqa: T201

@@ -1,0 +1,168 @@
+"""The page that plays tables: its data is what the film holds, it stands alone, and it says what it leaves out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from unisono.base.errors import ArgumentError
+from unisono.schedule import ADD, Hosts, Schedule, count, levels, send, trace
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.algorithms.over_hosts import spanning
+from unisono.schedule.draw import html
+from unisono.schedule.draw.film import film
+
+NAMES = [
+    "all_reduce.ring", "all_reduce.circulant", "all_to_all.bruck", "broadcast.linear", "broadcast.chain",
+    "barrier.dissemination", "scan.direct", "reduce_scatter.ring",
+]  # fmt: skip
+
+
+class Tags(HTMLParser):
+    """The elements of a page, and its data."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.seen: list[dict[str, str]] = []
+        self.data: dict[str, Any] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append({"tag": tag, **{key: value or "" for key, value in attrs}})
+
+    def handle_data(self, data: str) -> None:
+        if self.seen and self.seen[-1].get("id") == "data" and data.startswith("{"):
+            self.data = json.loads(data)
+
+
+def table(schedule: Schedule) -> dict[str, Any]:
+    (found,) = Tags(html(schedule)).data["tables"]
+    return dict(found)
+
+
+def contents(data: dict[str, Any]) -> list[dict[tuple[int, int], tuple[tuple[int, int], ...]]]:
+    """For every state: rank and number of the slot -> the pairs (rank, chunk) in it."""
+    held = [
+        tuple(sorted((rank, chunk) for first, last, chunk in runs for rank in range(first, last + 1)))
+        for runs in data["held"]
+    ]
+    state, out, width = list(data["before"]), [], len(data["slots"])
+    for writes in [[], *(found["writes"] for found in data["rounds"])]:
+        for cell, number in writes:
+            state[cell] = number
+        out.append({(data["ranks"][k // width], k % width): held[n] for k, n in enumerate(state) if n >= 0})
+    return out
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("p", [1, 2, 3, 8])
+def test_the_page_holds_what_the_film_holds(name: str, p: int) -> None:
+    schedule = CATALOGUE[name].schedule(p)
+    story, data = film(schedule), table(schedule)
+    number = {slot: k for k, slot in enumerate(story.slots)}
+    wanted = [{(rank, number[b, c]): held for (rank, b, c), held in s.items() if held} for s in story.states()]
+    assert contents(data) == wanted
+    assert len(data["rounds"]) == schedule.rounds
+    for frame, played in zip(story.frames, data["rounds"], strict=True):
+        assert [tuple(move[2:5]) for move in played["moves"]] == [(m.source[0], m.target[0], m.op) for m in frame.moves]
+        assert played["words"]
+    assert data["wrong"] == [[]] * (schedule.rounds + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rounds_cost_what_is_counted(name: str) -> None:
+    schedule = CATALOGUE[name].schedule(8)
+    costs, counts = [played["cost"] for played in table(schedule)["rounds"]], count(schedule)
+    assert sum(starts for starts, _, _ in costs) == counts.rounds
+    if schedule.collective == "barrier":
+        assert not any(between or inside for _, between, inside in costs)
+    else:
+        assert sum(between for _, between, _ in costs) >= max(counts.most_sent, counts.most_received) - 1e-9
+    assert not any(inside for _, _, inside in costs)
+    if name in ("all_reduce.ring", "all_reduce.circulant", "reduce_scatter.ring"):
+        assert sum(between for _, between, _ in costs) == pytest.approx(counts.most_sent)
+
+
+def test_what_stays_inside_a_host_is_not_on_the_link() -> None:
+    schedule = spanning("all_reduce", Hosts.parse("2x4"), rails=4).schedule()
+    costs, counted = [played["cost"] for played in table(schedule)["rounds"]], levels(schedule)
+    assert sum(starts for starts, _, _ in costs) == counted.between
+    assert sum(between for _, between, _ in costs) == pytest.approx(counted.most)
+    assert sum(inside > 0 for _, _, inside in costs) == counted.inside
+
+
+def test_hosts_stand_together() -> None:
+    schedule = spanning("all_gather", Hosts.parse("2x3:round_robin")).schedule()
+    data = table(schedule)
+    assert data["ranks"] == [0, 2, 4, 1, 3, 5]
+    assert data["hosts"] == [[0, 2, 4], [1, 3, 5]]
+    for move in (move for played in data["rounds"] for move in played["moves"]):
+        assert move[6] == ((move[2] - move[3]) % 2)
+    assert table(CATALOGUE["all_gather.ring"].schedule(4))["hosts"] == []
+
+
+def test_two_tables_on_one_page() -> None:
+    two = [CATALOGUE[name].schedule(5) for name in ("all_reduce.ring", "all_reduce.tree")]
+    data = Tags(html(*two, nbytes=3000)).data
+    assert data["tables"] == [table(each) for each in two]
+    assert data["bytes"] == 3000
+    assert 3000 in data["sizes"]
+
+
+def test_the_page_stands_alone_and_escapes_names() -> None:
+    def mine(r, p):
+        yield send(0, 1, 0)
+
+    page = html(trace(mine, 2, 1, "broadcast", name="</script><script>{{data}}"))
+    tags = Tags(page)
+    assert tags.data["tables"][0]["name"] == "</script><script>{{data}}"
+    assert [element["tag"] for element in tags.seen].count("script") == 2
+    assert not [element for element in tags.seen if {"src", "href"} & element.keys()]
+    assert "http:" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "https:" not in page
+    assert "{{" not in page.replace("{{data}}", "")
+
+
+def test_a_wrong_table_says_so() -> None:
+    def twice(r, p):
+        yield send(0, 1, 0, op=ADD)
+        yield send(0, 1, 0, op=ADD)
+
+    data = table(trace(twice, 2, 1, "all_reduce"))
+    assert "counted twice" in data["fault"]
+    assert data["wrong"] == [[], [], [0, 1]]
+    assert contents(data)[-1][1, 0] == ((0, 0), (0, 0), (1, 0))
+
+
+def test_a_large_table_says_what_is_left_out() -> None:
+    whole = table(CATALOGUE["all_reduce.ring"].schedule(48))
+    assert (whole["left_out"], whole["partial"]) == ("", False)
+    wide = table(CATALOGUE["broadcast.binomial"].schedule(100))
+    assert (wide["left_out"], wide["partial"]) == ("Not all of it is shown: only ranks 0..63 of 100.", False)
+    hidden = [move for played in wide["rounds"] for move in played["moves"] if -1 in move[:2]]
+    assert hidden
+    assert all(min(move[2:4]) < 64 <= max(move[2:4]) for move in hidden)
+    long = table(replace(CATALOGUE["all_reduce.ring"].schedule(128), name="long"))
+    assert (
+        long["left_out"] == "Not all of it is shown: only ranks 0..63 of 128, chunks 0..63 of 128, rounds 0..34 of 254."
+    )
+    assert long["partial"]
+    assert len(long["rounds"]) == 35
+    with pytest.raises(ArgumentError, match="2000 chunks each are too many for a page: draw fewer ranks or chunks"):
+        html(CATALOGUE["all_gather.ring"].schedule(2000))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="JavaScript is checked with node, which is not here")
+@pytest.mark.parametrize("name", ["clock", "story", "layout", "stage", "player"])
+def test_scripts_are_javascript(name: str) -> None:
+    script = (files("unisono.schedule.draw") / "player" / f"{name}.js").read_text()
+    assert len(script.splitlines()) < 400
+    text = f'"use strict";\n{script}'
+    subprocess.run(["node", "--check", "-"], input=text, text=True, timeout=60, check=True)

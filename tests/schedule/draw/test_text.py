@@ -1,0 +1,130 @@
+"""The grid says all that the table does: read back, it gives the transfers and the results again."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from unisono.schedule import ADD, COPY, JOIN, Schedule, contract, expand
+from unisono.schedule.algorithms import CATALOGUE, Algorithm
+from unisono.schedule.draw import text
+
+RANKS = (1, 2, 3, 5, 7, 8)
+OPS = {"──→": COPY, "─+→": ADD, "─∪→": JOIN}
+LINE = re.compile(r" *(\S+) (──→|─\+→|─∪→) (\S+)  (?:chunks? (\S+)|([XYT]) (\S+)(?: as ([XYT]) (\S+))?)")
+SLOT = re.compile(r"(?:chunk|([XYT])) (\d+) *$")
+
+
+def numbers(spans: str, separator: str = ",") -> list[int]:
+    found = []
+    for part in spans.split(separator):
+        first, _, last = part.partition("..")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def blocks(grid: str) -> list[list[str]]:
+    """The parts of a grid, without the title: before, round 0, round 1, ..."""
+    return [block.splitlines() for block in grid.rstrip().split("\n\n")[1:]]
+
+
+def cells_of(block: list[str]) -> dict[tuple[int, int, int], str]:
+    """What the cells of a block say, by (rank, buffer, chunk)."""
+    heads = [match.start() for match in re.finditer(r"rank \d+", block[0])]
+    cells = {}
+    for line in block[1:]:
+        slot = SLOT.search(line[: heads[0] - 1])
+        if slot and len(line) >= heads[0]:
+            for rank, (start, stop) in enumerate(zip(heads, [*heads[1:], None], strict=True)):
+                buffer = "XYT".index(slot[1]) if slot[1] else 0
+                cells[rank, buffer, int(slot[2])] = line[start : stop and stop - 1].strip()
+    return cells
+
+
+def moves_of(grid: str, schedule: Schedule) -> Counter[tuple[int, ...]]:
+    found: Counter[tuple[int, ...]] = Counter()
+    for number, block in enumerate(blocks(grid)[1:]):
+        for line in block[1:]:
+            match = LINE.match(line)
+            if match is None:
+                continue
+            senders, arrow, receivers, plain, sbuf, sent, dbuf, landed = match.groups()
+            source = "XYT".index(sbuf) if sbuf else 0
+            target = "XYT".index(dbuf) if dbuf else source
+            leave = numbers(plain or sent)
+            arrive = numbers(landed) if landed else leave
+            for src in numbers(senders):
+                for dst in numbers(receivers):
+                    # The spans are sorted on both sides, so a run that wraps is matched by its shift.
+                    shift = shift_of(schedule, number, src, dst, leave, arrive)
+                    for chunk in leave:
+                        there = (chunk + shift) % schedule.chunks
+                        found[number, src, dst, source, chunk, target, there, OPS[arrow]] += 1
+    return found
+
+
+def shift_of(schedule: Schedule, number: int, src: int, dst: int, leave: list[int], arrive: list[int]) -> int:
+    shifts = [
+        shift
+        for shift in range(schedule.chunks)
+        if sorted((chunk + shift) % schedule.chunks for chunk in leave) == sorted(arrive)
+    ]
+    rows = expand(schedule)
+    here = rows[(rows[:, 0] == number) & (rows[:, 1] == src) & (rows[:, 2] == dst)]
+    real = {int(row[6] - row[4]) % schedule.chunks for row in here if row[4] in leave and row[6] in arrive}
+    return next(shift for shift in shifts if shift in real)
+
+
+@pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE)
+def test_every_transfer_is_shown_and_no_other(algorithm: Algorithm) -> None:
+    for p in RANKS:
+        if algorithm.allows(p):
+            schedule = algorithm.schedule(p, p // 2)
+            rows = expand(schedule)[:, [0, 1, 2, 3, 4, 5, 6, 8]]
+            assert moves_of(text(schedule, width=None), schedule) == Counter(map(tuple, rows.tolist()))
+
+
+@pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE)
+def test_the_last_block_holds_what_the_contract_promises(algorithm: Algorithm) -> None:
+    for p in RANKS:
+        if not algorithm.allows(p):
+            continue
+        schedule = algorithm.schedule(p, p // 2)
+        cells = cells_of(blocks(text(schedule, width=None))[-1])
+        for slot, (chunk, ranks) in contract(schedule).after.items():
+            who = [r for r in range(p) if ranks >> r & 1]
+            shown = cells[slot]
+            if "[" in shown:
+                assert shown == f"{who[0]}[{chunk}]"
+            elif shown == "all":
+                assert who == list(range(p))
+            elif " of " in shown:
+                assert shown == f"{len(who)} of {p}"
+            else:
+                assert numbers(shown, "+") == who
+
+
+@pytest.mark.parametrize("name", ["all_reduce.ring", "all_reduce.two_shot", "all_to_all.direct", "broadcast.binomial"])
+def test_grids_fit_the_page(name: str) -> None:
+    for p in (4, 8, 64):
+        grid = text(CATALOGUE[name].schedule(p), width=100, rounds=2, lines=12)
+        assert max(map(len, grid.splitlines())) <= 100
+        assert ("more ranks" in grid) == ("rank 63" not in grid and p == 64)
+
+
+def test_what_is_left_out_is_counted() -> None:
+    schedule = CATALOGUE["all_reduce.ring"].schedule(16)
+    grid = text(schedule, width=100, rounds=3, lines=6)
+    assert grid.endswith("… 27 more rounds\n")
+    assert "… 11 more lines" in grid
+    shown = int(re.findall(r"rank (\d+) +…", grid)[0]) + 1
+    assert f"… {16 - shown} more ranks" in grid
+
+
+def test_the_ring_shows_partial_sums_travelling_round() -> None:
+    schedule = CATALOGUE["all_reduce.ring"].schedule(4)
+    sums = [re.findall(r"▸(\S+)", "\n".join(block)) for block in blocks(text(schedule))[1:]]
+    assert [{len(cell.split("+")) for cell in written} for written in sums[:2]] == [{2}, {3}]
+    assert all(set(written) == {"all"} and len(written) == 4 for written in sums[2:])

@@ -1,0 +1,117 @@
+"""Networks: every route leads from the sender's host to the receiver's, and what is not known is refused."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unisono.base.errors import ArgumentError
+from unisono.schedule import Hosts
+from unisono.schedule.simulate import NETWORKS, Hardware, network
+
+SHAPES = ["4x2", "3x3", "2+4+3", "9x1", "2x3:round_robin", "12x2"]
+
+
+def walk(net, src: int, dst: int) -> list[str]:
+    """The names of the places that a message passes, found by following its links from host to host."""
+    route = net.route(np.array([src]), np.array([dst]))[:, 0].tolist()
+    links = [tuple(net.link_name(k).split("-")) for k in route[2:] if k]
+    single = net.name == "flat"
+    at, goal = (f"host{src if single else net.places[src]}", f"host{dst if single else net.places[dst]}")
+    passed = [at]
+    while links:
+        step = next(link for link in links if link[0] == at)
+        links.remove(step)
+        at = step[1]
+        passed.append(at)
+    assert at == goal
+    return passed
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@given(shape=st.sampled_from(SHAPES), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_route_leads_from_host_to_host(name: str, shape: str, data: st.DataObject) -> None:
+    hosts = Hosts.parse(shape)
+    net = network(name, hosts)
+    src, dst = (data.draw(st.integers(0, hosts.ranks - 1)) for _ in range(2))
+    route = net.route(np.array([src]), np.array([dst]))[:, 0]
+    if net.places[src] == net.places[dst]:
+        assert route[0] == 1 + hosts.ranks + dst
+        assert not route[1:].any()
+    else:
+        passed = walk(net, src, dst)
+        assert len(set(passed)) == len(passed), "no place twice"
+
+
+@pytest.mark.parametrize(("src", "dst", "links"), [(0, 1, 2), (0, 3, 4), (0, 15, 6)])
+def test_a_fat_tree_goes_up_only_as_far_as_it_must(src: int, dst: int, links: int) -> None:
+    assert len(walk(network("fat-tree:k=4", Hosts.parse("16x1")), src, dst)) == links + 1
+
+
+def test_by_the_receiver_s_number_shifts_never_collide() -> None:
+    hosts = Hosts.parse("16x1")
+    net, ranks = network("fat-tree:k=4,routing=dmodk", hosts), np.arange(16)
+    for shift in range(1, 16):
+        used = net.route(ranks, (ranks + shift) % 16)
+        assert np.unique(used[used > 0], return_counts=True)[1].max() == 1
+
+
+def test_a_torus_takes_the_shorter_way_round() -> None:
+    net = network("torus:5x4", Hosts.parse("20x1"))
+    assert walk(net, 0, 4) == ["host0", "host4"]
+    assert walk(net, 0, 7) == ["host0", "host1", "host2", "host7"]
+    assert walk(net, 0, 10)[1:] == ["host5", "host10"]
+    assert walk(net, 1, 11)[1:] == ["host16", "host11"]
+
+
+def test_a_dragonfly_crosses_at_most_one_cable_between_groups() -> None:
+    hosts = Hosts.parse("72x1")
+    net = network("dragonfly:p=2,a=4,h=2", hosts)
+    for dst in range(1, 72):
+        routers = [int(place.removeprefix("router")) for place in walk(net, 0, dst) if place.startswith("router")]
+        groups = [router // 4 for router in routers]
+        assert len(routers) <= 4
+        assert sum(a != b for a, b in pairwise(groups)) <= 1
+
+
+def test_far_messages_take_longer_with_each_switch() -> None:
+    net = network("fat-tree:k=4", Hosts.parse("8x2"), Hardware(hop_s=1e-6))
+    src, dst = np.array([0, 0, 0, 0, 0]), np.array([0, 1, 2, 4, 8])
+    latency = net.latency(src, dst, net.route(src, dst))
+    assert latency.tolist() == pytest.approx([0, 1e-6, 100e-6, 102e-6, 104e-6])
+
+
+def test_a_slow_cable_is_slow_both_ways() -> None:
+    net = network("fat-tree:k=4", Hosts.parse("4x2"))
+    slow = net.slow("1-edge0:x0.25")
+    changed = np.flatnonzero(slow.rates != net.rates)
+    assert [slow.link_name(k) for k in changed.tolist()] == ["host1-edge0", "edge0-host1"]
+    assert (slow.rates[changed] == net.rates[changed] / 4).all()
+    with pytest.raises(ArgumentError, match="has no cable 1-2; it has host1-edge0"):
+        net.slow("1-2:x0.5")
+    with pytest.raises(ArgumentError, match=r"expected such as host3-switch:x0\.1"):
+        net.slow("host1-edge0")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mesh", "'mesh' is no network; there are: flat, two-levels, rails, fat-tree, torus, dragonfly"),
+        ("flat:k=4", "'k=4' is not known here; flat takes nothing"),
+        ("fat-tree:k=x", "'x' is no value of k; fat-tree takes k, oversubscription, routing"),
+        ("fat-tree:k=2", "k=2 has room for 2 hosts, not for 8; k must be even"),
+        ("fat-tree:routing=luck", "routing=luck is neither ecmp nor dmodk"),
+        ("fat-tree:oversubscription=0", "oversubscription must be above 0"),
+        ("torus:3x3", "torus:3x3 has 9 hosts, not 8"),
+        ("dragonfly:p=1,a=1,h=1", "has room for 2 hosts, not for 8"),
+    ],
+)
+def test_what_is_not_known_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        network(text, Hosts.parse("8x2"))

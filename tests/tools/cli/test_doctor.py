@@ -1,0 +1,132 @@
+"""`unisono doctor` of a machine: what it prints, as text and as JSON, and when it ends with 1."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.waiting import until
+from unisono.base.errors import OutOfMemory
+from unisono.engine.memory.meeting_page import waiting_of
+from unisono.tools.cli import app
+from unisono.tools.cli.doctor import doctor_machine
+from unisono.tools.machine import Files, Probed, probe
+
+TOPICS = {
+    "processors", "quota", "load", "virtual", "barrier", "clock", "memfd", "pidfd", "memory", "ulimit -v", "ulimit -n",
+    "versions", "machine code", "huge pages", "/dev/shm", "ptrace", "threads", "tune", "address", "packets",  # noqa: S108
+}  # fmt: skip
+
+
+def test_it_measures_and_says_all_as_json() -> None:
+    done = CliRunner().invoke(app, ["doctor", "--ranks", "3", "--seconds", "0.2", "--json"], catch_exceptions=False)
+    found = json.loads(done.stdout)
+    levels = {one["topic"]: one["level"] for one in found["findings"]}
+    assert set(levels) == TOPICS
+    assert done.exit_code == ("problem" in levels.values())
+    assert all(one["reason"] and one["change"] for one in found["findings"] if one["level"] != "ok")
+    assert {one["ranks"] for one in found["speeds"]} == {2, 3}
+    assert {(one["call"], one["way"]) for one in found["speeds"]} >= {("barrier", "private"), ("all_reduce", "shared")}
+    assert all(one["seconds"] > 0 for one in found["speeds"])
+    assert found["copies"]["seconds"] > 0
+    order = [("problem", "advice", "ok").index(one["level"]) for one in found["findings"]]
+    assert order == sorted(order)
+
+
+def test_it_measures_and_says_all_as_text() -> None:
+    done = CliRunner().invoke(app, ["doctor", "--seconds", "0.01", "--ranks", "2"], env={"COLUMNS": "200"})
+    assert done.exit_code in (0, 1), done.output
+    assert "barrier" in done.stdout
+    assert " copies\n" in done.stdout
+    assert "for 2 ranks on this machine." in done.stdout.splitlines()[-1]
+
+
+def test_without_seconds_it_only_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "_measure", None)
+    done = CliRunner().invoke(app, ["doctor", "--seconds", "0", "--json"], catch_exceptions=False)
+    found = json.loads(done.stdout)
+    assert {one["topic"] for one in found["findings"]} == TOPICS - {"barrier"}
+    assert found["copies"] is None
+    assert found["speeds"] == []
+
+
+def test_a_problem_ends_it_with_1_and_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_memfd(files: Files) -> Probed:
+        return probe(files)._replace(no_memfd="EPERM")
+
+    monkeypatch.setattr(doctor_machine, "probe", without_memfd)
+    monkeypatch.setattr(doctor_machine, "_measure", None)
+    done = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"})
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[2].split()[:4] == ["problem", "memfd", "memfd_create", "is"]
+    assert done.stdout.splitlines()[-1].startswith("1 problem")
+
+
+def test_ranks_that_cannot_start_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OutOfMemory("5 MiB are not there")
+
+    monkeypatch.setattr(doctor_machine, "_measure", full)
+    done = CliRunner().invoke(app, ["doctor", "--json"])
+    assert done.exit_code == 1
+    first = json.loads(done.stdout)["findings"][0]
+    assert (first["level"], first["says"]) == ("problem", "ranks could not start or meet: 5 MiB are not there")
+
+
+def test_a_job_that_runs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unisono.observe.live.jobs import LiveJob
+
+    monkeypatch.setattr(doctor_machine, "find_jobs", lambda: [LiveJob(1, ((4711, 3),))])
+    done = CliRunner().invoke(app, ["doctor", "--seconds", "0"])
+    assert "A job runs here: unisono doctor 4711 says what it does." in done.stdout
+
+
+def test_ranks_without_a_group_are_told_with_whom_they_wait_for(tmp_path: Path) -> None:
+    """Rank 0 waits for two ranks that do not come, rank 1 of another job for a rank 0 that does not listen."""
+    script = tmp_path / "waits.py"
+    script.write_text("import unisono\n\nunisono.init(timeout_s=100)\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # bound but not listening
+        port = probe.getsockname()[1]
+        places = {0: ("3", "0"), 1: ("2", f"{port}")}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, script],
+                env={
+                    **os.environ,
+                    "RANK": f"{rank}",
+                    "WORLD_SIZE": size,
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": at,
+                },
+            )
+            for rank, (size, at) in places.items()
+        ]
+        try:
+            until(lambda: "to come" in _what(ranks[0].pid) and "to listen" in _what(ranks[1].pid), 100)
+            first, second = (
+                CliRunner().invoke(app, ["doctor", f"{rank.pid}"], env={"COLUMNS": "200"}) for rank in ranks
+            )
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+    assert first.exit_code == second.exit_code == 0, first.output + second.output
+    assert f"rank 0 of 3 (pid {ranks[0].pid}) has no group yet" in first.output
+    assert "it has waited for ranks 1, 2 to come at 127.0.0.1:" in first.output
+    assert f"for rank 0 to listen at 127.0.0.1:{port}" in second.output
+    for said in (first.output, second.output):
+        assert f'{script}", line 3 in <module>' in said
+
+
+def _what(pid: int) -> str:
+    """What a process waits for; of rank 0, once it knows which ranks."""
+    waiting = waiting_of(pid)
+    return "" if waiting is None or (waiting.rank == 0 and len(waiting.ranks) < 2) else waiting.what

@@ -1,0 +1,351 @@
+"""`unisono explain`, `draw` and `list`: what they say, and how they say no."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+import unisono
+from unisono.base.errors import ArgumentError
+from unisono.base.link import Link
+from unisono.base.tuning import LIMITS, HostCosts, Rates, TuningResults, save
+from unisono.base.units import format_seconds, parse_bytes
+from unisono.schedule import lower_bounds
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.choose import choose, is_oversubscribed
+from unisono.schedule.draw import html, svg, svg_contract, svg_film, text
+from unisono.tools.cli import app
+from unisono.tools.cli.explain.costs_text import reason
+from unisono.tools.cli.shared.target import COLLECTIVES, find_target
+
+MINE = '''
+from unisono import algorithm
+from unisono.schedule import ADD, send
+
+def my_ring(r, p):
+    """Partial sums travel round."""
+    for s in range(p - 1):
+        yield send(r, (r + 1) % p, (r - s) % p, op=ADD)
+    for s in range(p - 1):
+        yield send(r, (r + 1) % p, (r - s + 1) % p)
+
+@algorithm("all_reduce", chunks=1)
+def greedy(r, p):
+    for s in range(p - 1):
+        yield send(r, (r + 1) % p, 0, op=ADD)
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return path
+
+
+def say(*arguments: str, fails: int = 0) -> str:
+    """What the command prints; on failure, its one line of error."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == fails, result.output + result.stderr
+    if fails:
+        assert "Traceback" not in result.stderr
+        assert result.stderr.count("\n") == 1
+        return result.stderr
+    return result.stdout
+
+
+def test_explain_says_which_algorithm_why_what_it_costs_and_that_it_is_right() -> None:
+    printed = say("explain", "all_reduce", "--ranks", "4", "--bytes", "16MiB")
+    choice = choose("all_reduce", 16 << 20, 4, oversubscribed=is_oversubscribed(4))
+    assert printed.startswith(f"{choice.algorithm.full_name} · 4 ranks · 16 MiB, because")
+    assert " ".join(choice.why.split()) in " ".join(printed.split())
+    assert re.search(r"each rank sends +6/4 m = 24 MiB +6/4 m = 24 MiB", printed)
+    assert re.search(r"each rank adds +3/4 m = 12 MiB +3/4 m = 12 MiB", printed)
+    assert re.search(r"proved +in .*s: every rank ends with what it must", printed)
+    assert re.search(r"bits +the same on every rank", printed)
+    assert re.search(r"bytes +2 \* m \* F", printed)
+    assert text(choice.algorithm.schedule(4), width=80) in printed
+
+
+def test_explain_names_the_line_of_the_source() -> None:
+    printed = say("explain", "all_reduce.ring", "--no-rounds")
+    found = re.search(r"written in +(\S+):(\d+)", printed)
+    assert found
+    lines = Path(found[1]).read_text().splitlines()
+    assert "def ring(" in "".join(lines[int(found[2]) - 1 : int(found[2]) + 1])
+    assert "round 0" not in printed
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_algorithm_can_be_explained(name: str) -> None:
+    collective = name.partition(".")[0]
+    printed = say("explain", name, "--ranks", "8", "--bytes", "8000")
+    assert printed.startswith(f"{name} · 8 ranks")
+    assert reason(collective, 8, 8000, "8000")[:30] in printed
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_the_reason_arrives_at_the_lower_bound(collective: str, ranks: int) -> None:
+    whole = 1000 * ranks
+    said = reason(collective, ranks, whole)
+    if collective == "barrier":
+        assert f"{lower_bounds(collective, ranks).rounds} rounds" in said
+        return
+    # What has to leave a rank; a gather is told from the side of the root, which receives.
+    least = lower_bounds("scatter" if collective == "gather" else collective, ranks).sent
+    amounts = [parse_bytes(amount) for amount in re.findall(r"[\d.]+ (?:B|KiB)", said)]
+    assert any(abs(amount - least * whole) < 0.01 * whole for amount in amounts)
+
+
+def test_reduce_scatter_moves_seven_eighths_and_not_fourteen() -> None:
+    said = " ".join(say("explain", "reduce_scatter", "--ranks", "8", "--bytes", "16MiB", "--no-rounds").split())
+    assert "each rank sends 7/8 m = 14 MiB 7/8 m = 14 MiB" in said
+    assert "7 × 2 MiB = 14 MiB, or 7/8 of the vector" in said
+    assert "moves twice that: 14/8" in said
+
+
+def test_a_function_of_the_users_own_is_explained_and_drawn(mine: Path) -> None:
+    name = f"{mine}:my_ring"
+    printed = say("explain", name, "--collective", "all_reduce", "--ranks", "3")
+    assert printed.startswith("all_reduce.my_ring · 3 ranks · 16 MiB, because it is your own")
+    assert f"{mine}:5" in "".join(printed.split())
+    assert "Partial sums travel round." in printed
+    assert "round 3" in say("draw", name, "--collective", "all_reduce", "--ranks", "3")
+
+
+def test_a_wrong_function_is_shown_before_it_is_refused(mine: Path) -> None:
+    result = CliRunner().invoke(app, ["explain", f"{mine}:greedy"])
+    assert result.exit_code == 1
+    assert "0+2+3+3" in result.stdout
+    assert "counted twice" in result.stderr
+    assert "proved" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("explain all_redduce", "'all_redduce' is no collective: did you mean all_reduce"),
+        ("explain allreduce", "did you mean all_reduce"),
+        ("explain nonsense", "there are broadcast, reduce"),
+        ("draw ring", "did you mean all_gather.ring, reduce_scatter.ring, all_reduce.ring?"),
+        ("list gathr", "did you mean gather"),
+        ("compare ring tre", "Did you mean 'tree'?"),
+        ("compare ring all_gather.ring", "of one collective can be compared, not of all_reduce and all_gather"),
+        ("compare ring -o x.svg", "must end in .html"),
+        ("explain all_reduce.rng", "Did you mean 'ring'?"),
+        ("explain all_reduce --algorithm rng", "Did you mean 'ring'?"),
+        ("explain all_reduce.ring --algorithm tree", "leave out --algorithm tree"),
+        ("explain all_reduce --bytes lots", "'lots' is not a number of bytes"),
+        ("explain all_reduce --root 1", "all_reduce has no root"),
+        ("explain broadcast --root 4", "root 4"),
+        ("explain all_reduce --ranks 0", "0 ranks"),
+        ("explain all_gather.swing --ranks 6", "a power of two"),
+        ("explain nothing.py:here", "there is no file nothing.py"),
+        ("draw all_reduce.ring --output x.pdf", "must end in .svg, .html, .txt"),
+        ("draw all_reduce.ring --contract", "--output"),
+        ("draw all_reduce.ring --film", "--output"),
+        ("draw all_reduce.ring all_reduce.tree -o x.svg", "are for pages: add -o page.html"),
+        ("draw all_reduce.ring --link 1Gbit", "are for pages: add -o page.html"),
+        ("draw all_reduce.ring --output no/such/folder/x.svg", "cannot write no/such/folder/x.svg"),
+        ("draw all_reduce.ring --ranks 64 --output x.svg", "draw fewer ranks"),
+        ("list all", "'all' is no collective"),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_2(arguments: str, words: str) -> None:
+    assert words in say(*arguments.split(), fails=2)
+
+
+def test_mistakes_in_files_of_the_users_own(mine: Path) -> None:
+    assert "has no function 'ring'" in say("explain", f"{mine}:ring", "--collective", "all_reduce", fails=2)
+    assert "--collective" in say("explain", f"{mine}:my_ring", fails=2)
+    with pytest.raises(ArgumentError, match="my_ring must be a generator"):
+        find_target(f"{mine}:my_ring", 4, collective="broadcast")
+
+
+def test_draw_writes_what_the_suffix_asks_for(tmp_path: Path) -> None:
+    schedule = CATALOGUE["broadcast.binomial"].schedule(5, 3)
+    wanted = {"x.svg": svg(schedule), "x.html": html(schedule), "x.txt": text(schedule, width=None)}
+    for file, content in wanted.items():
+        say("draw", "broadcast.binomial", "--ranks", "5", "--root", "3", "-o", str(tmp_path / file))
+        assert (tmp_path / file).read_text(encoding="utf-8") == content
+    say("draw", "broadcast.binomial", "--film", "-o", str(tmp_path / "f.svg"))
+    assert (tmp_path / "f.svg").read_text(encoding="utf-8") == svg_film(CATALOGUE["broadcast.binomial"].schedule(4))
+    say("draw", "broadcast.binomial", "--contract", "-o", str(tmp_path / "c.svg"))
+    content = (tmp_path / "c.svg").read_text(encoding="utf-8")
+    assert content == svg_contract(CATALOGUE["broadcast.binomial"].schedule(4))
+    assert ElementTree.fromstring(content).tag.endswith("svg")  # noqa: S314  our own picture
+
+
+def test_draw_puts_two_on_one_page(tmp_path: Path) -> None:
+    file, two = tmp_path / "x.html", [CATALOGUE[f"all_reduce.{name}"].schedule(5) for name in ("ring", "tree")]
+    words = f"draw all_reduce.ring all_reduce.tree --ranks 5 --bytes 3KB --link 1Gbit -o {file}"
+    say(*words.split())
+    assert file.read_text(encoding="utf-8") == html(*two, nbytes=3000, link=Link.parse("1Gbit"))
+
+
+def test_draw_without_a_file_prints_text() -> None:
+    assert say("draw", "all_gather.ring", "--ranks", "3") == text(CATALOGUE["all_gather.ring"].schedule(3), width=80)
+
+
+def test_a_wrong_table_is_drawn_with_its_wrong_slot_marked(mine: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["draw", f"{mine}:greedy"])
+    assert result.exit_code == 1
+    assert re.search(r"is no all_reduce: in round 1 rank 0 would be .* \(\S*mine.py:15\)", result.stderr)
+    first = result.stdout[result.stdout.index("round 1") : result.stdout.index("round 2")]
+    assert "✗0+0+1+3" in first
+    assert "✗" not in result.stdout[result.stdout.index("before") : result.stdout.index("round 1")]
+    picture = tmp_path / "x.svg"
+    assert CliRunner().invoke(app, ["draw", f"{mine}:greedy", "-o", str(picture)]).exit_code == 1
+    assert "is no all_reduce" in picture.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "explain all_reduce.ring --ranks 16",
+        "explain all_reduce --ranks 4 --bytes 1GB",
+        "explain scan --ranks 5000",
+        "draw all_reduce.hierarchical --ranks 12",
+        "compare ring tree one_shot",
+        "list all_gather",
+    ],
+)
+@pytest.mark.parametrize("columns", [None, 60, 132])
+def test_no_line_is_wider_than_the_page(arguments: str, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    lines = say(*arguments.split()).splitlines()
+    assert 0.6 * (columns or 80) < max(map(len, lines)) <= (columns or 80)
+
+
+def test_sizes_are_shown_as_they_were_given() -> None:
+    printed = say("explain", "all_reduce.ring", "--bytes", "1GB", "--no-rounds")
+    assert "· 1 GB," in printed
+    assert "6/4 m = 1.5 GB" in printed
+    assert "iB" not in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("all_reduce", "by random fingerprints of one rank"),
+        ("all_to_all", "by random fingerprints of one rank"),
+        ("broadcast", "by random fingerprints of a sample of chunks"),
+        ("scan", "left out: the table would have about 5.1e+09 rows; ask for it with --ranks 128 or --whole"),
+    ],
+)
+def test_large_worlds_are_explained_without_the_whole_table(name: str, words: str) -> None:
+    printed = " ".join(say("explain", name, "--ranks", "100000").split())
+    assert words in printed
+    assert "The rounds are shown up to 128 ranks" in printed
+
+
+@pytest.fixture
+def costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostCosts:
+    """Costs of this machine, in a file of their own."""
+    found = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 1e-10, 2e-10, 5e-11),))
+    monkeypatch.setenv("UNISONO_MEASURED", str(tmp_path / "figures.json"))
+    save(TuningResults("2026-11-22", {name: most for name, (_, most) in LIMITS.items()}, found))
+    return found
+
+
+def test_where_costs_are_known_each_algorithm_has_a_price(costs: HostCosts) -> None:
+    printed = say("explain", "reduce", "--ranks", "3", "--bytes", "1MiB")
+    size = 1 << 20
+    least = costs.call_s + costs.step_s + size * (1e-10 + 2e-10 + 5e-11 * 2 / 3)
+    linear = costs.call_s + costs.step_s + size * (1e-10 + 2 * 2e-10 + 2 * 5e-11)
+    rows = dict(re.findall(r"^(\w[\w ]*?)  +(\S+ \S?s)", printed, re.MULTILINE))
+    assert rows["linear"] == format_seconds(linear)
+    assert {a.name for a in CATALOGUE.values() if a.collective == "reduce" and a.allows(3)} < rows.keys()
+    assert rows["the least by these costs"] == format_seconds(least)
+    assert "measured on this machine on 2026-11-22" in " ".join(printed.split())
+
+
+def test_where_nothing_is_known_nothing_is_said_of_this_machine() -> None:
+    assert "on this machine" not in say("explain", "all_reduce", "--ranks", "3")
+
+
+def test_all_algorithms_are_timed_on_request(costs: HostCosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unisono.tools.cli.explain import on_this_host
+
+    monkeypatch.setattr(on_this_host, "_SECONDS", 0.0)
+    printed = say("explain", "all_gather", "--ranks", "2", "--bytes", "4KiB", "--measure", "--no-rounds")
+    for algorithm in CATALOGUE.values():
+        if algorithm.collective == "all_gather" and algorithm.allows(2):
+            assert re.search(rf"^{algorithm.name} +\S+ \S?s +\S+ \S?s +\d+\.\d\d", printed, re.MULTILINE)
+    assert f"a call {format_seconds(costs.call_s)}" in " ".join(printed.split())
+    assert "leave out --hosts" in say("explain", "all_gather", "--hosts", "2x2", "--measure", fails=2)
+    assert "would say nothing" in say("explain", "all_gather", "--ranks", "1000", "--measure", fails=2)
+
+
+def test_every_collective_can_be_timed() -> None:
+    from unisono.tools.cli.tune.timed_here import least_times
+
+    with unisono.world(2, timeout_s=60) as world:
+        names = [next(a.full_name for a in CATALOGUE.values() if a.collective == kind) for kind in COLLECTIVES]
+        assert all(took_s > 0 for took_s in least_times(world, names, 64, 0.0))
+
+
+def test_the_whole_table_is_made_on_demand() -> None:
+    printed = " ".join(say("explain", "all_reduce", "--ranks", "130", "--whole").split())
+    assert "the same on every rank" in printed
+    assert "stands for all" not in printed
+    assert "stands for all" in " ".join(say("explain", "all_reduce", "--ranks", "130").split())
+
+
+def test_list_has_every_algorithm_with_its_formulas_and_restrictions() -> None:
+    printed = " ".join(say("list").split())
+    for algorithm in CATALOGUE.values():
+        assert f" {algorithm.name} " in f" {printed} "
+        assert not algorithm.requires or f"requires {', '.join(algorithm.requires)}" in printed
+    assert "F = (p - 1) / p" in printed
+    only = say("list", "all_to_all")
+    assert "bruck" in only
+    assert "rabenseifner" not in only
+
+
+def test_version_and_help() -> None:
+    assert say("--version") == f"unisono {unisono.__version__}\n"
+    printed = say("--help")
+    assert all(command in printed for command in ("explain", "draw", "list", "demo", "bench"))
+    assert "--ranks" in say("explain", "--help")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "explain all_reduce --ranks 4",
+        "compare ring tree",
+        "draw all_reduce.ring -o {folder}/ring.svg",
+        "list all_reduce",
+        "--version",
+    ],
+)
+def test_what_needs_no_tensors_runs_without_torch_and_numba(arguments: str, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from unisono.tools.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'numba'} & sys.modules.keys()\n"
+        "assert not heavy, heavy\n"
+    )
+    words = arguments.format(folder=tmp_path).split()
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "unisono", "explain", "all_reduce.rng"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("unisono: all_reduce has no algorithm 'rng'")
+    assert done.stderr.count("\n") == 1

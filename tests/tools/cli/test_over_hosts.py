@@ -1,0 +1,192 @@
+"""`unisono explain` and `draw` with --hosts: what goes between hosts, how long it takes, and frames around hosts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from unisono.base.config import Config
+from unisono.base.link import Link
+from unisono.schedule import Hosts
+from unisono.schedule.algorithms.over_hosts import CORES, spanning
+from unisono.schedule.choose.over_hosts import choose_spanning
+from unisono.schedule.draw import html, svg, text
+from unisono.tools.cli import app
+from unisono.tools.cli.shared.costs_over_hosts import find_call, part_rows, prove_call
+
+
+def say(*arguments: str, fails: int = 0) -> str:
+    """What the command prints; on failure, its one line of error."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == fails, result.output + result.stderr
+    return result.stderr if fails else result.stdout
+
+
+def test_explain_says_what_leaves_a_host_beside_the_bound_and_how_long_it_takes() -> None:
+    words = "explain all_reduce --hosts 4x8 --bytes 64MiB --link 1Gbit,100us --no-rounds"
+    printed = say(*words.split())
+    chosen = choose_spanning("all_reduce", 64 << 20, Hosts.parse("4x8"), Config(link=Link.parse("1Gbit,100us")))
+    assert " ".join(printed.split()).startswith(
+        f"all_reduce.spanning circulant ×8 · 32 ranks on 4 hosts (4x8) · 64 MiB, because {chosen.why}"
+    )
+    assert re.search(r"rounds +2 +4 +2 ", printed)
+    assert re.search(r"leaves each host +- +6/4 m = 96 MiB +6/4 m = 96 MiB", printed)
+    assert re.search(r"enters each host +- +6/4 m = 96 MiB +6/4 m = 96 MiB", printed)
+    assert re.search(r"predicted +26\.8 ms +809 ms", printed)
+    said = " ".join(printed.split())
+    assert "inside 128 MiB that the busiest rank combines and copies at 40 Gbit/s = 26.8 ms" in said
+    assert (
+        "between 4 rounds × (100 µs + 7 further messages × 40 µs) + 96 MiB at 1 Gbit/s + 12 MiB of a rank at 40 Gbit/s "
+        "= 1.52 ms + 805 ms + 2.52 ms = 809 ms"
+    ) in said
+    assert re.search(r"before +4 × reduce_scatter\.direct of 8 ranks", printed)
+    assert re.search(r"across +8 × all_reduce\.circulant of 4 hosts", printed)
+    assert re.search(r"after +4 × all_gather\.direct of 8 ranks", printed)
+    assert re.search(r"proved +in .*s: every rank ends with what it must have", printed)
+    assert "the same on every rank" in printed
+    assert "no result is written before all hosts are known to make this call" in printed
+
+
+@pytest.mark.parametrize("collective", CORES)
+@pytest.mark.parametrize("hosts", ["2x2:round_robin", "3+1"])
+def test_every_collective_can_be_explained_and_drawn(collective: str, hosts: str) -> None:
+    printed = say("explain", collective, "--hosts", hosts, "--bytes", "4000")
+    chosen = choose_spanning(collective, 4000, Hosts.parse(hosts))
+    assert " ".join(printed.split()).startswith(f"{chosen.name} · 4 ranks on 2 hosts")
+    call = spanning(collective, Hosts.parse(hosts), rails=chosen.rails, core=chosen.core, segments=chosen.segments)
+    grid = text(call.schedule(), width=80, rounds=16, lines=20)
+    assert grid in printed
+    assert "leaves" in printed or collective == "barrier"
+
+
+def test_a_user_may_name_rails_and_what_hosts_do() -> None:
+    words = "explain all_reduce --hosts 4x2 --rails 1 --algorithm ring --bytes 1GB --no-rounds"
+    printed = say(*words.split())
+    assert "because you named it" in " ".join(printed.split())
+    assert re.search(r"across +all_reduce\.ring of 4 hosts", printed)
+    assert "6/4 m = 1.5 GB" in printed
+    assert "4 × reduce.linear of 2 ranks" in printed
+
+
+def test_rails_that_no_call_takes_are_only_a_price() -> None:
+    words = "explain all_reduce --hosts 4x2 --bytes 64MiB --no-rounds --rails"
+    assert "priced only: a call cannot choose this over hosts, as a call takes 2 rails" in say(*words.split(), "1")
+    assert "priced only" not in say(*words.split(), "2")
+
+
+@pytest.mark.parametrize("words", ["all_reduce.bruck", "all_reduce --algorithm bruck"])
+def test_an_algorithm_that_knows_no_hosts_is_counted_on_them(words: str) -> None:
+    printed = say("explain", *words.split(), "--hosts", "2x2", "--no-rounds")
+    assert printed.startswith("all_reduce.bruck · 4 ranks on 2 hosts")
+    assert re.search(r"leaves each host +- +5/2 m = 40 MiB +1 m = 16 MiB", printed)
+    assert re.search(r"rounds +2 +4 +1", printed)
+    assert "priced only" not in printed
+
+
+def test_one_host_is_explained_as_ever() -> None:
+    timeless = [re.sub(r"in [\d.]+ .?s:", "", say("explain", "all_reduce", *more)) for more in ([], ["--hosts", "4"])]
+    assert timeless[0].split() == timeless[1].split()
+
+
+def test_the_link_is_a_setting_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_LINK", "1Gbit,1ms")
+    assert "over 1 Gbit/s, 1 ms (as set)" in " ".join(say("explain", "all_reduce", "--hosts", "2x1").split())
+
+
+@pytest.mark.parametrize(
+    ("collective", "words"),
+    [
+        ("all_reduce", "8 × all_reduce.circulant of 1024 hosts, proved by one rank that stands for all"),
+        (
+            "broadcast",
+            "broadcast.circulant of 1024 hosts, proved exactly; barrier.dissemination of 1024 hosts (words",
+        ),
+        ("reduce_scatter", "by its parts, each of which keeps its own contract, for a sample of blocks"),
+        ("all_to_all", "all_to_all.direct of 8192 ranks, proved by random fingerprints of one rank"),
+    ],
+)
+def test_thousands_of_hosts_are_explained_by_their_parts(collective: str, words: str) -> None:
+    printed = " ".join(say("explain", collective, "--hosts", "1024x8", "--bytes", "64MiB").split())
+    assert words in printed
+    assert "by its parts, each of which keeps its own contract" in printed
+    assert "no result is written before all hosts" in printed
+    assert "The rounds are shown up to 128 ranks" in printed
+
+
+def test_the_whole_table_is_proved_on_demand() -> None:
+    found = find_call("all_reduce", Hosts.parse("70x2"), rails=1)
+    assert found is not None
+    for whole, method in ((True, "exact"), (False, "parts")):
+        facts, parts = prove_call(found.call, whole)
+        assert facts.proof is not None
+        assert facts.proof.method == method
+        assert facts.proof.same_bits
+        assert bool(parts) != whole
+        assert len(dict(part_rows(found.call, parts))) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("explain all_reduce --hosts 4y8", "expected such as 4x8"),
+        ("explain all_reduce --hosts 2x2 --ranks 5", "--hosts 2x2 are 4 ranks: leave out --ranks 5"),
+        ("explain all_reduce --hosts 2x2 --link fast", "expected such as 1Gbit,100us"),
+        ("explain all_reduce --link 1Gbit", "add --hosts"),
+        ("explain all_reduce --hosts 3+1 --rails 2", "2 rails are not between 1 and 1"),
+        ("explain all_reduce --hosts 2x2 --algorithm swnig", "has no algorithm 'swnig'. Did you mean 'swing'?"),
+        ("explain all_reduce.ring --hosts 2x2 --algorithm swing", "names an algorithm already: leave out --algorithm"),
+        ("explain scan --hosts 2x2", "'scan' has no table over hosts"),
+        ("explain allreduce --hosts 2x2", "did you mean all_reduce"),
+        ("explain broadcast --hosts 2x2 --root 4", "root 4 is not one of the ranks 0 to 3"),
+        ("draw all_reduce --rails 2", "add --hosts"),
+        ("draw all_reduce --hosts 2x2 --ranks 3", "leave out --ranks 3"),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_2(arguments: str, words: str) -> None:
+    printed = say(*arguments.split(), fails=2)
+    assert words in printed
+    assert printed.count("\n") == 1
+
+
+def test_draw_puts_hosts_into_frames(tmp_path: Path) -> None:
+    call = spanning("all_reduce", Hosts.parse("2x2:round_robin"), rails=2, core="circulant").schedule()
+    wanted = {"x.svg": svg(call), "x.html": html(call), "x.txt": text(call, width=None)}
+    words = "draw all_reduce --hosts 2x2:round_robin --rails 2 --algorithm circulant -o"
+    for file, content in wanted.items():
+        say(*words.split(), str(tmp_path / file))
+        assert (tmp_path / file).read_text(encoding="utf-8") == content
+    assert "host 1" in wanted["x.svg"]
+
+
+def test_draw_shows_where_an_algorithm_that_knows_no_hosts_crosses() -> None:
+    printed = say("draw", "all_reduce.bruck", "--hosts", "2x2")
+    assert re.search(r"0 ═\+→ 2", printed)
+    assert "host 0         │  host 1" in printed
+
+
+@pytest.mark.parametrize("columns", [None, 60, 132])
+def test_no_line_is_wider_than_the_page(columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    lines = say("explain", "all_reduce", "--hosts", "4+2+3", "--bytes", "1GB").splitlines()
+    assert max(map(len, lines)) <= (columns or 80)
+
+
+def test_it_needs_neither_torch_nor_numba() -> None:
+    code = (
+        "import sys\n"
+        "from unisono.tools.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'numba'} & sys.modules.keys()\n"
+        "assert not heavy, heavy\n"
+    )
+    words = ["explain", "all_reduce", "--hosts", "2x2"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

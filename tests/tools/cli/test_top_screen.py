@@ -1,0 +1,128 @@
+"""`unisono top` on a terminal: keys, sizes, and a job that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.observe.test_look import looping, running
+from tests.support.waiting import until
+from unisono.tools.cli.top.top_screen import RankChoice, keys_in
+
+
+def pressed(ranks: int, data: str) -> list[int | None]:
+    """Which rank is chosen after each key."""
+    choice, found = RankChoice(ranks), []
+    for key in keys_in(data):
+        choice.press(key)
+        found.append(choice.rank)
+    return found
+
+
+def test_ranks_are_chosen_by_their_numbers_digit_by_digit() -> None:
+    assert pressed(300, "125") == [1, 12, 125]
+    assert pressed(300, "1258") == [1, 12, 125, 8]  # there is no rank 1258
+    assert pressed(300, "12\r5") == [1, 12, 12, 5]
+    assert pressed(4, "139") == [1, 3, 3]
+    assert pressed(12, "11\x1b") == [1, 11, None]
+
+
+def test_ranks_are_chosen_by_arrow_keys() -> None:
+    assert pressed(3, "\x1b[B\x1b[B\x1bOB\x1b[B") == [0, 1, 2, 0]
+    assert pressed(3, "\x1b[A\x1b[Ax\x1bOA") == [2, 1, None, 2]
+    assert pressed(20, "1\x1b[B0") == [1, 2, 0]
+
+
+class Screen:
+    """A terminal in which `unisono top` runs."""
+
+    def __init__(self, pid: int) -> None:
+        self.master, slave = pty.openpty()
+        self.resize(40, 120, slave)
+        words = [sys.executable, "-m", "unisono", "top", str(pid), "--every", "0.2"]
+        environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
+        environ = {name: value for name, value in environ.items() if value or name not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            words, stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  it asks for no lock
+        )  # fmt: skip
+        os.close(slave)
+        os.set_blocking(self.master, False)
+        self.seen = ""
+
+    def resize(self, rows: int, columns: int, fd: int | None = None) -> None:
+        """Give the window another size; its program hears of that."""
+        fcntl.ioctl(self.master if fd is None else fd, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
+    def press(self, keys: str) -> None:
+        """Press keys; what was shown before counts no more."""
+        self.read()
+        self.seen = ""
+        os.write(self.master, keys.encode())
+
+    def read(self) -> str:
+        """All that has been shown."""
+        try:
+            while data := os.read(self.master, 1 << 16):
+                self.seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data.decode(errors="replace"))
+        except OSError:  # nothing more now, or the program has ended
+            pass
+        return self.seen
+
+    def shows(self, *words: str) -> None:
+        """Wait until all this is shown."""
+        until(lambda: all(word in self.read() for word in words), 60.0)
+
+    def width(self) -> int:
+        """How wide the last lines are: each fills the window."""
+        return max(map(len, self.read().replace("\r", "").split("\n")[-4:-1]), default=0)
+
+    def ends(self) -> int:
+        """Wait for the end of the program; its exit code."""
+        until(lambda: bool(self.read() or True) and self.process.poll() is not None, 60.0)
+        return int(self.process.returncode)
+
+
+@contextmanager
+def screen(pid: int) -> Iterator[Screen]:
+    made = Screen(pid)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.wait()
+        os.close(made.master)
+
+
+def test_keys_show_stacks_and_the_window_may_change(tmp_path: Path) -> None:
+    with running(looping, tmp_path) as (_, pids), screen(pids[0]) as top:
+        top.shows("calls/s", str(pids[3]), "ranks 0, 2, 3 have waited", "q: leave")
+        top.press("1")
+        top.shows("rank 1:", "in looping")
+        top.press("\x1b[B")
+        top.shows("rank 2:")
+        until(lambda: top.width() == 120, 60.0)
+        top.resize(30, 90)
+        until(lambda: top.width() == 90, 60.0)
+        top.press("q")
+        assert top.ends() == 0
+
+
+def test_a_screen_ends_with_its_job_and_the_last_picture_stays(tmp_path: Path) -> None:
+    with running(looping, tmp_path) as (_, pids), screen(pids[0]) as top:
+        top.shows("calls/s")
+        os.kill(pids[3], signal.SIGKILL)
+        (tmp_path / "go").touch()  # rank 1 ends its loop, and hears of it
+        top.shows("all ranks have ended")
+        assert top.ends() == 0
+        assert str(pids[3]) in top.read()

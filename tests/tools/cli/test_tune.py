@@ -1,0 +1,145 @@
+"""`unisono tune`: which figure it takes of given times, and a run of it. No test looks at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import unisono
+from unisono.base.config import Config
+from unisono.base.errors import ArgumentError
+from unisono.base.tuning import LIMITS, HostCosts, Moment, Rates, TuningResults, measured, save
+from unisono.base.units import format_seconds
+from unisono.schedule.simulate import known_costs
+from unisono.tools.cli import app
+from unisono.tools.cli.tune import tune
+from unisono.tools.cli.tune.tune import cut, pick
+from unisono.tools.cli.tune.tune_calls import Trial, measure
+from unisono.tools.machine import TimeShares
+from unisono.tools.machine.software import check_tuned
+
+SIZES = (1, 2, 4, 8)
+RATES = Rates(1 << 20, 2.5e-11, 3.5e-11, 1.5e-11)
+COSTS = HostCosts(2e-6, 5e-7, (RATES,), 0.07)
+QUIET, BUSY = TimeShares(0.04, 0.0, ""), TimeShares(2.0, 0.0, "python, 17")
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file for figures, on a machine of two processors."""
+    monkeypatch.setenv("UNISONO_MEASURED", str(tmp_path / "cache" / "figures.json"))
+    monkeypatch.setattr(tune, "processors", lambda: 2)
+    return tmp_path / "cache" / "figures.json"
+
+
+@pytest.fixture
+def run(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """run(load, costs, arguments ...): `unisono tune`, as if other programs used that, and calls cost that."""
+
+    def run(load: TimeShares, costs: HostCosts, *arguments: str) -> Any:
+        monkeypatch.setattr(tune, "look_at_load", lambda _files: load)
+        monkeypatch.setattr(tune, "host_costs", lambda *_: costs)
+        return CliRunner().invoke(app, ["tune", "--seconds", "0", *arguments], env={"COLUMNS": "120"})
+
+    return run
+
+
+def test_the_limit_is_where_the_other_alternative_becomes_faster() -> None:
+    assert cut(SIZES, [(1, 2), (1, 2), (2, 1), (2, 1)], 4) == 2
+    assert cut(SIZES, [(1, 2), (1, 2), (1, 2), (1, 2)], 4) == 8
+    assert cut(SIZES, [(2, 1), (2, 1), (2, 1), (2, 1)], 4) == 0
+
+
+def test_one_odd_time_does_not_move_the_limit() -> None:
+    assert cut(SIZES, [(1, 2), (1.5, 1), (1, 2), (2, 1)], 1) == 4
+
+
+def test_little_is_no_reason_to_leave_a_default() -> None:
+    assert cut(SIZES, [(1, 1.02), (1, 1.02), (1, 1.02), (1, 1.02)], 2) == 2
+    assert cut(SIZES, [(1, 1.5), (1, 1.5), (1, 1.5), (1, 1.5)], 2) == 8
+    assert pick((10, 20, 30), [(1.00, 0.97, 1.1), (1.0, 0.99, 1.0)], 10) == 10
+    assert pick((10, 20, 30), [(1.00, 0.90, 1.1), (1.0, 0.80, 1.0)], 10) == 20
+
+
+def test_it_keeps_what_it_finds(path: Path, run: Callable[..., Any]) -> None:
+    done = run(QUIET, COSTS)
+    assert done.exit_code == 0, done.output
+    assert f"Kept in {path}" in done.stdout
+    for name in LIMITS:
+        assert name in done.stdout
+        assert Config.from_env().origin(name).startswith("measured on this machine on 20")
+    found = measured()
+    assert found is not None
+    assert found.moment == Moment(found.on, 0.04, 2)
+    assert known_costs() == COSTS._replace(moment=found.moment)
+    assert f"A call takes {format_seconds(COSTS.call_s)}, each further round" in done.stdout
+    assert "Calls take 7% more or less than that" in done.stdout
+    assert "Measured while" not in done.stdout
+    assert check_tuned(found).level == "ok"
+
+
+def test_beside_other_programs_nothing_is_measured(path: Path, run: Callable[..., Any]) -> None:
+    save(TuningResults("2026-11-22", {name: least for name, (least, _) in LIMITS.items()}))
+    before = path.read_text()
+    done = run(BUSY, COSTS)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "other programs use 2.0 of 2 processors (most: python, 17), and all programs that start later" in done.stderr
+    assert "--anyway" in done.stderr
+    assert path.read_text() == before
+
+
+def test_what_is_measured_beside_them_anyway_is_marked(run: Callable[..., Any]) -> None:
+    done = run(BUSY, COSTS, "--anyway")
+    assert done.exit_code == 0, done.output
+    assert "Measured while other programs use 2.0 of 2 processors (most: python, 17)." in done.stdout
+    found = check_tuned(measured())
+    assert found.level == "advice"
+    assert "while other programs use 2.0 of 2 processors" in found.says
+
+
+@pytest.mark.parametrize("earlier", [None, COSTS])
+def test_a_fit_of_noise_is_not_kept(earlier: HostCosts | None, run: Callable[..., Any]) -> None:
+    save(TuningResults("2026-11-22", {name: least for name, (least, _) in LIMITS.items()}, earlier))
+    done = run(QUIET, HostCosts(1e-6, 2e-8, (RATES, Rates(1 << 24, 1e-10, 5e-12, 3e-11)), 0.2))
+    assert done.exit_code == 0, done.output
+    assert "Not kept, as it lies on the least that is possible, which is noise: a further round: 20 ns" in done.stdout
+    assert "noise: in calls on 16 MiB, what a rank copies: 1 MiB in 5.24 µs" in done.stdout
+    assert ("those of 2026-11-22 stay" if earlier else "there are none") in done.stdout
+    assert "A call takes" not in done.stdout
+    found = measured()
+    assert found is not None
+    assert found.costs == earlier
+    assert found.moment is not None, "the settings are new"
+
+
+def test_where_calls_take_long_there_are_fewer_turns(worlds: Callable[[int], unisono.World]) -> None:
+    trials = [Trial("all_reduce", 64, False, {}, name) for name in ("one_shot", "two_shot")]
+    for ranks, turns in ((worlds(2).run(measure, trials, 7, 0.0), 1), (worlds(2).run(measure, trials, 2, 60.0), 2)):
+        assert [[len(of_trial) for of_trial in rank] for rank in ranks] == [[turns] * 2] * 2
+
+
+def test_one_processor_is_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "processors", lambda: 1)
+    with pytest.raises(ArgumentError, match="two processors"):
+        tune.tune(seconds=0)
+
+
+def test_figures_that_could_not_be_kept_are_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_MEASURED", "")
+    done = CliRunner().invoke(app, ["tune"])
+    assert done.exit_code == 2
+    assert "UNISONO_MEASURED is empty" in done.stderr
+
+
+def test_figures_that_were_not_kept_are_shown(path: Path, run: Callable[..., Any]) -> None:
+    path.parent.touch()  # a file in place of the folder
+    done = run(QUIET, COSTS)
+    assert done.exit_code == 2
+    assert "segment_bytes" in done.stdout
+    assert "the figures are not kept" in done.stderr
+    assert "name another file with UNISONO_MEASURED" in done.stderr
