@@ -8,7 +8,6 @@ from importlib import import_module
 from types import ModuleType
 
 import unisono
-from unisono import autograd, draw, schedule, simulate, testing
 from unisono.base import errors
 
 __all__ = ["GROUPS", "missing", "page"]
@@ -35,16 +34,16 @@ GROUPS: Mapping[str, str] = {
 }
 """Title -> the names of `unisono`, in the order in which they are shown."""
 
-_MODULES: Mapping[str, ModuleType] = {
-    "Gradients": autograd,
-    "Tables": schedule,
-    "Drawings": draw,
-    "Networks": simulate,
-    "Tests": testing,
+_MODULES: Mapping[str, str] = {
+    "Gradients": "autograd",
+    "Tables": "schedule",
+    "Drawings": "draw",
+    "Networks": "simulate",
+    "Tests": "testing",
 }
-"""Title -> a module whose own functions are shown after the groups."""
+"""Title -> a module, as users name it, whose own functions are shown after the groups."""
 
-_ELSEWHERE = frozenset({*errors.__all__, "Config", "autograd", "p2p"})
+_ELSEWHERE = frozenset({*errors.__all__, *_MODULES.values(), "Config", "algorithms", "p2p"})
 """Names with a page of their own, and modules."""
 
 _PAGE = """# API reference
@@ -65,26 +64,27 @@ def page() -> str:
     """The page in MyST's Markdown. Raises ValueError if a public name is in no group."""
     if missing():
         raise ValueError(f"docs/_ext/api.py: put into a group: {', '.join(sorted(missing()))}")
-    parts = [f"## {title}\n\n{_directives('unisono', names.split())}" for title, names in GROUPS.items()]
-    for title, module in _MODULES.items():
+    parts = [f"## {title}\n\n{_directives(unisono, 'unisono', names.split())}" for title, names in GROUPS.items()]
+    for title, face in _MODULES.items():
+        module = getattr(unisono, face) if face in unisono.__all__ else import_module(f"unisono.{face}")
         names = [name for name in module.__all__ if _is_shown(getattr(module, name))]
         parts.append(
-            f"## {title}: {module.__name__}\n\n```{{eval-rst}}\n.. automodule:: {module.__name__}\n```\n\n"
-            f"{_directives(module.__name__, names)}"
+            f"## {title}: unisono.{face}\n\n```{{eval-rst}}\n.. automodule:: {module.__name__}\n```\n\n"
+            f"{_directives(module, f'unisono.{face}', names)}"
         )
     return _PAGE.format(groups="\n\n".join(parts))
 
 
-def _directives(module: str, names: list[str]) -> str:
+def _directives(module: ModuleType, said: str, names: list[str]) -> str:
     rows = []
     for name in names:
-        value = getattr(import_module(module), name)
+        value = getattr(module, name)
         if isinstance(value, type):
-            rows += [f".. autoclass:: {module}.{name}", "   :members:", ""]
+            rows += [f".. autoclass:: {said}.{name}", "   :members:", ""]
         elif callable(value):
-            rows += [f".. autofunction:: {module}.{name}", ""]
+            rows += [f".. autofunction:: {said}.{name}", ""]
         else:
-            rows += [f".. py:data:: {module}.{name}", f"   :type: {type(value).__name__}", ""]
+            rows += [f".. py:data:: {said}.{name}", f"   :type: {type(value).__name__}", ""]
     return "```{eval-rst}\n" + "\n".join(rows) + "```"
 
 

@@ -143,7 +143,7 @@ def imports(path: Path) -> set[str]:
 
 def test_only_these_files_import_numba() -> None:
     found = {path for path in PACKAGE.rglob("*.py") if "numba" in imports(path)}
-    late = PACKAGE / "simulate" / "clocks.py"
+    late = PACKAGE / "schedule" / "simulate" / "clocks.py"
     assert found <= {*(ENGINE / "kernels").glob("*.py"), *CUSTOM, late}
 
 
@@ -151,9 +151,9 @@ def test_only_these_files_import_numba() -> None:
 def test_compiled_functions_depend_on_nothing_but_what_renews_them(path: Path) -> None:
     """The constants that they take from other files are part of their code."""
     siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
-    others = {"..program", "..call_log", "..row_log", "..mailbox.ring"}
+    others = {"..compile.program", "..logs.call_log", "..logs.row_log", "..mailbox.ring_buffer"}
     if path.stem in ("__init__", "compiled"):  # their own code is not compiled
-        others = {"..machine_code", "..once", "...errors"}
+        others = {"..machine_code", "..once", "...base.errors"}
     assert {name for name in imports(path) if name.startswith(".")} <= siblings | others
-    shared = {"program.py", "call_log.py", "row_log.py", "mailbox/ring.py"}
+    shared = {"compile/program.py", "logs/call_log.py", "logs/row_log.py", "mailbox/ring_buffer.py"}
     assert {ENGINE / file for file in shared} <= set(kernels.SOURCES)

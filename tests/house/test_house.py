@@ -18,89 +18,110 @@ FILES = sorted(path for path in ROOT.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS = [
-    {"garbage", "processor", "records"},
-    {"errors", "wait_chain"},
-    {"control_groups", "measured", "units"},
-    {"link"},
-    {"config", "channel"},
+    {"base"},
     {"schedule"},
-    {"algorithms", "carriers", "draw"},
     {"engine"},
-    {"across", "observe"},
-    {"sentinel"},
-    {"membership"},
-    {"local_world", "machine"},
-    {"choose", "watch"},
-    {"codec", "ops", "overlap", "simulate", "sub_groups", "work"},
-    {"arguments"},
-    {"dispatch"},
-    {"collectives", "p2p"},
-    {"coalesced", "groups", "objects", "traced"},
-    {"autograd", "compression", "growth", "modules", "recovery"},
-    {"cli", "ray", "testing", "torch_backend"},
-    {"__main__"},
+    {"observe"},
+    {"hosts"},
+    {"ranks"},
+    {"calls"},
+    {"integrations", "tools"},
 ]
-"""From the ground up; a room imports from the floors below it only. The package itself only names what it exports."""
+"""The rooms, from the ground up. A room imports from the floors below it only. The package only names what it has."""
 
-TORCH_FREE = {
-    "garbage", "processor", "records", "errors", "control_groups", "measured", "units", "link", "config", "schedule",
-    "algorithms", "draw", "choose", "simulate",
-}  # fmt: skip
+ENTRANCES = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
+
+TORCH_FREE = {"base", "schedule"}
+
+MIRRORED = ("schedule/algorithms/", "calls/collectives/")
+"""Both have a file per collective, of the same name. Every other file name is there once."""
 
 CONSTRUCTORS = {f"torch.{name}" for name in ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros")}
 
 
 def room(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+    return path.relative_to(ROOT).parts[0]
+
+
+def module(path: Path) -> str:
+    return ".".join(["unisono", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
+
+
+MODULES = {module(path): path for path in FILES}
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def floor(name: str) -> int:
     return next(k for k, rooms in enumerate(FLOORS) if name in rooms)
 
 
-def imported_rooms(path: Path) -> set[str]:
-    """The rooms of this package that a module imports, at its top or inside functions, but not for types only."""
-    package = ["unisono", *path.relative_to(ROOT).parts[:-1]]
+def exported(name: str) -> set[str]:
+    """The names that a module defines or imports at its top."""
+    return {
+        alias.asname or alias.name
+        for node in TREES[name].body
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for alias in node.names
+    } | {node.name for node in TREES[name].body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def imported(name: str) -> set[str]:
+    """The modules that a module imports anywhere: at its top, inside functions, for types, by `import_module`."""
+    package = name.split(".") if MODULES[name].name == "__init__.py" else name.split(".")[:-1]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(TREES[name]):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
-            full = [*base, *(node.module or "").split(".")] if node.module else base
-            targets = [[*full, alias.name] for alias in node.names] if len(full) == 1 else [full]
-            found |= {target[1] for target in targets if target[0] == "unisono" and len(target) > 1}
-        elif isinstance(node, ast.Import):
+            above = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
-                parts = alias.name.split(".")
-                if parts[0] == "unisono" and len(parts) > 1:
-                    found.add(parts[1])
-    return {name for name in found if (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists()}
+                inside = f"{above}.{alias.name}"
+                is_module = inside in MODULES and alias.name not in exported(above)
+                found.add(inside if is_module else above)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+    return {other for other in found if other in MODULES} - {name, "unisono"}
 
 
-def test_the_floors_are_of_rooms_that_exist() -> None:
-    assert {name for rooms in FLOORS for name in rooms} | {"__init__"} == set(map(room, FILES))
-    assert {name for rooms in FLOORS for name in rooms} > TORCH_FREE
+IMPORTED = {name: imported(name) for name in MODULES}
 
 
-def imported_files(path: Path) -> set[Path]:
-    """The files of this package that a module imports at its top, and not for types only."""
-    package = ["unisono", *path.relative_to(ROOT).parts[:-1]]
-    found = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - node.level + 1] + (node.module or "").split(".") * bool(node.module)
-            for target in [base, *([*base, alias.name] for alias in node.names)]:
-                place = ROOT.joinpath(*target[1:])
-                found |= {file for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()}
-    return found - {path, ROOT / "__init__.py"}
+def test_there_are_nine_rooms() -> None:
+    rooms = {name for names in FLOORS for name in names}
+    assert len(rooms) == 9
+    assert {path.name for path in ROOT.iterdir() if path.name != "__pycache__"} == rooms | ENTRANCES
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """A package's `__init__` stands for nothing here: it collects what its files have."""
-    graph = {path: {other for other in imported_files(path) if other.name != "__init__.py"} for path in FILES}
+    """No import is left out: a tool that reads the code finds no circle either."""
+    try:
+        tuple(TopologicalSorter(IMPORTED).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_packages_load_each_other_in_a_circle() -> None:
+    """Python imports a package before a module in it. Whichever module a program imports first, it can be imported."""
+    graph = {
+        name: others | {above for other in others for above in packages(other) - packages(f"{name}.")}
+        for name, others in IMPORTED.items()
+    }
     try:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        pytest.fail(" -> ".join(str(path.relative_to(ROOT)) for path in error.args[1]))
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def packages(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[:k]) for k in range(2, len(parts))}
+
+
+def test_one_name_is_one_file() -> None:
+    names = [path.name for path in FILES if path.name != "__init__.py"]
+    twice = {path for path in FILES if names.count(path.name) > 1}
+    assert all(str(path.relative_to(ROOT)).startswith(MIRRORED) for path in twice), sorted(map(str, twice))
 
 
 def test_one_word_is_one_idea() -> None:
@@ -116,16 +137,16 @@ def test_one_word_is_one_idea() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_imports_point_down(path: Path) -> None:
-    mine = room(path)
-    if mine == "__init__":
+    if path.parent == ROOT:
         return
-    for other in imported_rooms(path) - {mine}:
+    mine = room(path)
+    for other in sorted({room(MODULES[name]) for name in IMPORTED[module(path)]} - {mine}):
         assert floor(other) < floor(mine), f"{mine} (floor {floor(mine)}) imports {other} (floor {floor(other)})"
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_new_tensors_are_the_cpu_s_whatever_a_program_s_default_is(path: Path) -> None:
-    if room(path) in ("cli", "testing"):
+    if room(path) == "tools":
         return
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in CONSTRUCTORS:
@@ -175,11 +196,7 @@ def test_every_public_name_is_there_and_documented(name: str) -> None:
 
 
 def test_what_needs_no_tensors_imports_neither_torch_nor_numba() -> None:
-    modules = [
-        ".".join(["unisono", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
-        for path in FILES
-        if room(path) in TORCH_FREE
-    ]
+    modules = [module(path) for path in FILES if room(path) in TORCH_FREE]
     code = (
         f"import importlib, sys\nfor m in {modules}: importlib.import_module(m)\n"
         "print([m for m in ('torch', 'numba') if m in sys.modules])"

@@ -94,12 +94,12 @@ class CompiledFirst(Exception):
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("bench", ["bench", "--ranks", "2"]),
-        ("bench_hosts", ["bench", "--hosts", "2x1"]),
-        ("demo", ["demo", "--ranks", "2"]),
-        ("doctor_machine", ["doctor", "--ranks", "2"]),
+        ("bench.bench", ["bench", "--ranks", "2"]),
+        ("bench.bench_hosts", ["bench", "--hosts", "2x1"]),
+        ("demo.demo", ["demo", "--ranks", "2"]),
+        ("doctor.doctor_machine", ["doctor", "--ranks", "2"]),
         ("run", ["run", "script.py"]),
-        ("tune", ["tune", "--anyway"]),
+        ("tune.tune", ["tune", "--anyway"]),
     ],
 )
 def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], mon
 
     monkeypatch.setattr(unisono, "world", None)
     monkeypatch.setattr(f"unisono.tools.cli.{module}.compile_first", compiling_begins)
-    if module == "tune":
+    if module == "tune.tune":
         monkeypatch.setattr("unisono.tools.cli.tune.tune.processors", lambda: 2)
         monkeypatch.setenv("UNISONO_MEASURED", "figures.json")
     assert isinstance(CliRunner().invoke(app, arguments).exception, CompiledFirst)
@@ -123,10 +123,10 @@ def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], mon
             ["draw", "all_reduce.ring", "--film", "-o", "film.svg"],
             ["making the table", "drawing all_reduce.ring", "proving all_reduce.ring"],
         ),
-        ("explain", ["explain", "all_reduce.ring"], ["proving all_reduce.ring for 4 ranks"]),
-        ("explain", ["explain", "all_reduce", "--hosts", "2x2"], ["explaining 4 ranks on 2 hosts (2x2)"]),
+        ("explain.explain", ["explain", "all_reduce.ring"], ["proving all_reduce.ring for 4 ranks"]),
+        ("explain.explain", ["explain", "all_reduce", "--hosts", "2x2"], ["explaining 4 ranks on 2 hosts (2x2)"]),
         ("simulate", ["simulate", "broadcast", "--hosts", "2x1"], ["simulate, 2 ranks"]),
-        ("doctor_machine", ["doctor", "--seconds", "0"], ["doctor: looking at the machine"]),
+        ("doctor.doctor_machine", ["doctor", "--seconds", "0"], ["doctor: looking at the machine"]),
     ],
 )
 def test_work_that_may_take_long_has_a_title(
