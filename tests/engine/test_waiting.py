@@ -46,7 +46,7 @@ def test_yields_that_take_no_slice_go_on() -> None:
 
 def test_after_two_yields_of_a_slice_each_a_rank_naps_in_this_wait_and_the_next() -> None:
     waiter = Waiter()
-    assert waiter.wait(ALWAYS_A_SLICE, limit_ns=500_000) > 0
+    assert waiter.wait(ALWAYS_A_SLICE, limit_ns=50_000_000) > 0  # the yields may take slices indeed
     _, slices, nap_until = waiter.learned.tolist()
     assert slices == 2
     assert nap_until > 0

@@ -84,7 +84,7 @@ def _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns):
         turns += 1
     prctl(np.int32(_SET_TIMER_SLACK), slack, 0, 0, 0)
     if most_spins > 0:
-        enough = min(most_spins, 2 * spins) if turns == 1 else spins >> 1
+        enough = min(most_spins, 2 * spins) if changed and turns == 1 else spins >> 1
         store(learned, max(enough, min(most_spins, _FEWEST_SPINS)))
     return 1 if changed else 0
 
