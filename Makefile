@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test quick docs notebooks test-integrations check matrix bench bench-torch bench-busy leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
+.PHONY: help demo test quick nightly nightly-tests mutants docs notebooks test-integrations check matrix bench bench-torch bench-busy leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
-	@echo "make quick   some tests of every room: three to four minutes on 2 processors"
-	@echo "make test    all tests, the quick ones first: half an hour on 2 processors"
+	@echo "make quick   proofs, decisions, and the most common calls: a minute on 2 processors"
+	@echo "make test    all tests but the long ones, the quick ones first: ten minutes on 2 processors"
+	@echo "make nightly all tests, then mutants, matrix, chaos, fuzz, fuzz-faults and leaks: some hours"
+	@echo "make mutants make mended mistakes again, and see which ring of tests finds each"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
 	@echo "make notebooks   execute the notebooks of the documentation"
 	@echo "make test-integrations   programs of accelerate, Lightning, Ray, transformers and torchmetrics (adds these)"
@@ -54,13 +56,25 @@ $(VENV)/ready-integrations: $(VENV)/ready
 demo: $(VENV)/ready
 	$(BIN)/unisono demo
 
+# Two processes run the tests, each with ranks of its own: tests wait more than they compute.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest --instafail --numprocesses $(JOBS) --dist loadfile
+
 test: $(VENV)/ready
-	@echo "All tests: half an hour on 2 processors. The quick ones come first; failures are shown as they happen."
-	$(BIN)/python -m pytest --instafail --durations=10 --reruns 1 -rR
+	@echo "All tests but the long ones: ten minutes on 2 processors. Failures are shown as they happen."
+	$(PYTEST) --reruns 1 --durations=10 -m "not long"
 
 quick: $(VENV)/ready
-	@echo "Some tests of every room: three to four minutes on 2 processors."
-	$(BIN)/python -m pytest --instafail -m quick
+	@echo "Proofs, decisions, and the most common calls: a minute on 2 processors."
+	$(PYTEST) --maxfail 10 -m "quick and not long"
+
+nightly: nightly-tests mutants matrix chaos fuzz fuzz-faults leaks
+
+nightly-tests: $(VENV)/ready
+	NIGHTLY=1 $(PYTEST) --reruns 1 --durations=30
+
+mutants: $(VENV)/ready
+	$(BIN)/python -m tests.mutants
 
 docs: $(VENV)/ready-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/_build/html

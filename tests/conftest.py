@@ -1,17 +1,20 @@
-"""Ranks that tests share: a world per size, and per shape of hosts, for a session. And which tests are quick."""
+"""Ranks that tests share: a world per size, and per shape of hosts, for a session. Samples of cases, and reruns."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import unisono
+from tests.support.scripts import Scripts
 from tests.support.torch_ranks import TorchRanks
 from unisono.schedule import Hosts
 
@@ -21,31 +24,90 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whatever `unisono tune` has found here
 
-WHOLE = frozenset({"draw", "ops", "schedule", "testing"})
-"""Folders of which all tests are quick: they take seconds together."""
+# Some sixty ranks live as long as the session. Once a large tensor has been freed, glibc takes such ones from its heap,
+# and keeps what is freed between others: more than a gigabyte for each rank. So large tensors get pages of their own.
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(128 << 10))
 
-LONG = frozenset({
-    "cluster", "fuzz", "ray", "test_algorithms.py", "test_bench_torch.py", "test_demo.py", "test_leaks.py",
-    "test_random.py", "test_sample.py",
-})  # fmt: skip
-"""Folders and files of which no test is quick."""
+NIGHTLY = bool(os.environ.get("NIGHTLY"))
+"""Is this `make nightly`? Tests that draw their cases draw more of them then."""
 
-FEW = 2
-"""Of every other file the first two functions are quick, with their first two cases: files begin with what is basic."""
+MOST_RERUNS = 3
+"""How many tests of a run may pass only when they are run again. With more of them the run fails."""
+
+first_failures: dict[str, str] = {}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files without quick tests where only these run: to import all files takes ten seconds."""
+    if not config.option.markexpr.startswith("quick") or not collection_path.name.startswith("test_"):
+        return None
+    return None if "mark.quick" in collection_path.read_text() else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests, and run them before all others."""
-    cases: Counter[tuple[Path, str]] = Counter()
-    functions: Counter[Path] = Counter()
+    """Mark as long what is not drawn of tests that are marked as sampled, and run the quick tests first."""
+    cases: dict[str, list[pytest.Function]] = {}
     for item in items:
-        key = item.path, getattr(item, "originalname", item.name)
-        functions[item.path] += key not in cases
-        cases[key] += 1
-        basic = functions[item.path] <= FEW and cases[key] <= FEW and LONG.isdisjoint(item.path.parts[-2:])
-        if basic or item.path.parent.name in WHOLE:
-            item.add_marker(pytest.mark.quick)
+        if item.get_closest_marker("sampled"):
+            assert isinstance(item, pytest.Function)
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, all_cases in cases.items():
+        drawn = sample(all_cases, f"{commit()} {name}")
+        for case in all_cases:
+            if case not in drawn:
+                case.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.get_closest_marker("quick") is None)
+
+
+def sample(cases: Sequence[pytest.Function], seed: str) -> list[pytest.Function]:
+    """Draw cases of a test, so that each value of each parameter is in one of them. The same seed draws the same."""
+    values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
+    missing = set[tuple[str, int]]().union(*values.values())
+    left, drawn = [*cases], list[pytest.Function]()
+    random.Random(seed).shuffle(left)
+    while missing:
+        best = max(left, key=lambda case: len(values[case] & missing))
+        left.remove(best)
+        drawn.append(best)
+        missing -= values[best]
+    return drawn
+
+
+@cache
+def commit() -> str:
+    """The commit that is tested: each one has samples of its own. Empty where git does not know it."""
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+    )
+    return done.stdout.strip()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep the failure of a test that is run again."""
+    if report.outcome == "rerun":  # type: ignore[comparison-overlap]
+        first_failures[report.nodeid] = report.longreprtext
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run in which too many tests have passed only when they were run again."""
+    if len(first_failures) > MOST_RERUNS and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the first failure of each test that was run again, and count these tests."""
+    for test, failure in first_failures.items():
+        terminalreporter.section(f"{test} was run again because of this")
+        terminalreporter.write_line(failure)
+    if first_failures:
+        few = len(first_failures) <= MOST_RERUNS
+        verdict = "" if few else f", more than {MOST_RERUNS}: the run has failed"
+        terminalreporter.section(f"{len(first_failures)} tests were run again{verdict}", red=not few, yellow=few)
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +141,13 @@ def on_hosts() -> Iterator[Callable[[str], unisono.World]]:
             return made[shape]
 
         yield of
+
+
+@pytest.fixture(scope="session")
+def scripts() -> Iterator[Scripts]:
+    """Scripts that share one process."""
+    with closing(Scripts()) as shared:
+        yield shared
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 import typer
 from benchmarks.busy import STEPS, bench_busy, busy_markdown, hogs
 from benchmarks.names import GLOO, OURS
@@ -34,6 +35,7 @@ def test_a_table_of_medians_and_one_of_least_times() -> None:
     assert "1.0 / 5.0 (5.0×)" in least
 
 
+@pytest.mark.long
 def test_a_run(tmp_path: Path) -> None:
     output, app = tmp_path / "BUSY.md", typer.Typer()
     app.command()(bench_busy)

@@ -12,6 +12,7 @@ from unisono.schedule.algorithms import CATALOGUE
 from unisono.tools.testing.chaos import FAULTS
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # forty seconds on a machine that does nothing else
 def test_a_rehearsal_of_all_algorithms() -> None:
     done = [*rehearsals(2, 0, 2), *rehearsals(2, 1, 2)]

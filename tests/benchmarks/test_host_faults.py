@@ -23,6 +23,7 @@ def test_a_report() -> None:
     assert "| gone 1 s | gate | 1 | no error |  | 200 ms, 200 ms | same group | 0 | 1 of 1 | 1 |" in lines
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.parametrize("fault", ["kill rank 0", "Ctrl-C"])
 def test_a_trial(fault: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from benchmarks.kills import Step, Training, _read, kills_markdown, replay, train_with_kills
 
 
+@pytest.mark.long
 def test_a_training_with_kills_ends_with_the_bits_of_one_without() -> None:
     done = train_with_kills(0.15, (0.5, 1.5))
     state, losses = replay(done.worlds)

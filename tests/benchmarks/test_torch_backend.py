@@ -15,6 +15,7 @@ from benchmarks.torch_backend.steps import ALONE, KINDS
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
 
+@pytest.mark.long
 def test_every_call_and_both_kinds_of_training(tmp_path: Path) -> None:
     output = tmp_path / "there" / "TORCH.md"
     command.bench_torch(sizes="8,4KiB", turns=1, steps=1, output=output)

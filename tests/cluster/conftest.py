@@ -16,6 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name == "cluster":
             item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.markdown import ROOT, Block, blocks, run
+from tests.support.scripts import Scripts
 from unisono.base.config import Config
 from unisono.base.tuning import LIMITS, HostCosts, Rates, TuningResults, save
 
@@ -33,8 +34,8 @@ def test_every_page_has_examples_and_every_block_is_known() -> None:
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
-def test_python(block: Block, tmp_path: Path) -> None:
-    printed = run(block, tmp_path)
+def test_python(block: Block, tmp_path: Path, scripts: Scripts) -> None:
+    printed = run(block, tmp_path, scripts)
     if block.output is not None:
         assert printed == block.output
 
@@ -59,6 +60,7 @@ def unisono(*words: str, folder: Path, figures: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_lines(command: str, figures: Path, tmp_path: Path) -> None:
     program, *words = shlex.split(command)

@@ -32,6 +32,7 @@ def test_outputs_are_not_kept(path: Path) -> None:
             assert cell.execution_count is None
 
 
+@pytest.mark.long
 @each
 def test_it_runs_and_shows_pictures(path: Path) -> None:
     notebook = read(path)

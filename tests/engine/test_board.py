@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal, W
 from unisono.engine.compile.program import LineWord
 from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
 from unisono.hosts.sentinel import regions
+
+pytestmark = pytest.mark.quick
 
 RANKS = st.frozensets(st.integers(0, 1023), max_size=5)
 WRITES = st.one_of(

@@ -83,11 +83,12 @@ def program(hosts: str, code: Path | None = None) -> str:
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110, check=True).stdout
 
 
-@pytest.mark.parametrize("hosts", ["", "2x1"])
+@pytest.mark.parametrize("hosts", ["", pytest.param("2x1", marks=pytest.mark.long)])
 def test_threads_that_need_many_kernels_at_once(hosts: str) -> None:
     assert program(hosts) == "[[], []]\n"
 
 
+@pytest.mark.long
 def test_two_worlds_of_such_threads_when_no_code_is_on_disk(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         assert list(pool.map(lambda hosts: program(hosts, tmp_path), ["", "2x1"])) == ["[[], []]\n"] * 2

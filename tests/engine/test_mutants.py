@@ -16,8 +16,10 @@ from unisono.engine.compile.program_proof import CompiledCall, prove_calls
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.tools.testing.check import lowerings
 
+pytestmark = pytest.mark.quick
+
 MANY_ROWS = 200
-SIZES = (2, 3, 4)
+SIZES = (2, 3, pytest.param(4, marks=pytest.mark.long))
 
 
 @cache
@@ -56,7 +58,7 @@ def say(call: CompiledCall, rank: int, row: int) -> str:
     return f"{call.schedule.name} ({call.lowering}), rank {rank}, row {row}"
 
 
-@pytest.mark.parametrize("ranks", [*SIZES, 5])
+@pytest.mark.parametrize("ranks", [*SIZES, pytest.param(5, marks=pytest.mark.long)])
 def test_no_wait_is_superfluous(ranks: int) -> None:
     tried = 0
     for call, rank, program in each_program(ranks):

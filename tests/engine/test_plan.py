@@ -15,6 +15,8 @@ from unisono.engine.compile.plan import Blocks, Plan, bind
 from unisono.engine.compile.program import Lowering, PlanWord
 from unisono.schedule.choose import choose
 
+pytestmark = pytest.mark.quick
+
 Worlds = Callable[[int], unisono.World]
 KI, MI = 1 << 10, 1 << 20
 

@@ -16,6 +16,8 @@ from unisono.schedule.algorithms import CATALOGUE
 from unisono.tools.testing import check_algorithm
 from unisono.tools.testing.check import lowerings
 
+pytestmark = pytest.mark.quick
+
 
 @cache
 def calls(ranks: int) -> list[CompiledCall]:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import NIGHTLY
 from tests.fuzz import fault_oracle
 from tests.fuzz.deaths import Call, Fault, Scene, check, smaller
 from tests.fuzz.fault_growth import grows
 from tests.fuzz.fault_scene import draw
 from tests.support.waiting import until
 
-DRAWN_S = 20.0
+DRAWN_S = 60.0 if NIGHTLY else 6.0
 
 TRAIN = """
 import os, pathlib, signal, torch, unisono
@@ -65,6 +66,7 @@ HARD = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scene", HARD.values(), ids=HARD)
 def test_scenes_that_are_hard(scene: Scene) -> None:
     check(scene)
@@ -93,7 +95,7 @@ def test_a_rank_under_torchrun_dies_and_nothing_is_left(tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.glob("heard*")] == ["[1] 2.0"] * 2
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_processes_die_while_a_group_grows(seed: int, tmp_path: Path) -> None:
     assert grows(random.Random(seed), tmp_path) == []
 

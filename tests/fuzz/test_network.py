@@ -8,6 +8,8 @@ import pytest
 
 from tests.fuzz.network import NetworkScene, Weather, check, draw
 
+pytestmark = pytest.mark.long
+
 STORM = Weather(loss=0.1, twice=0.3, slow_s=0.1, replay=0.3, forge=0.3)
 
 

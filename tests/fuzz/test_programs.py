@@ -46,6 +46,7 @@ def live() -> Iterator[Worlds]:
         yield worlds
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("hosts", ["1", "2", "3", "2x1", "2+1"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_programs(live: Worlds, hosts: str, seed: int) -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import pytest
 
 import unisono
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(unisono.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py"))
-NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS = [
     {"base"},
@@ -128,71 +130,83 @@ def test_one_word_is_one_idea() -> None:
     """No two classes of the package have one name."""
     names = [
         node.name
-        for path in FILES
-        for node in ast.parse(path.read_text()).body
+        for tree in TREES.values()
+        for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert not {name for name in names if names.count(name) > 1}
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_imports_point_down(path: Path) -> None:
+def imports(path: Path, tree: ast.Module) -> Iterator[str]:
+    """A room imports from the floors below its own only."""
     if path.parent == ROOT:
         return
     mine = room(path)
     for other in sorted({room(MODULES[name]) for name in IMPORTED[module(path)]} - {mine}):
-        assert floor(other) < floor(mine), f"{mine} (floor {floor(mine)}) imports {other} (floor {floor(other)})"
+        if floor(other) >= floor(mine):
+            yield f"{mine} (floor {floor(mine)}) imports {other} (floor {floor(other)})"
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_new_tensors_are_the_cpu_s_whatever_a_program_s_default_is(path: Path) -> None:
+def devices(path: Path, tree: ast.Module) -> Iterator[str]:
+    """New tensors are the CPU's, whatever a program's default is."""
     if room(path) == "tools":
         return
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in CONSTRUCTORS:
-            assert any(keyword.arg == "device" for keyword in node.keywords), f"line {node.lineno}: device=?"
+    for node in ast.walk(tree):
+        new = isinstance(node, ast.Call) and ast.unparse(node.func) in CONSTRUCTORS
+        if new and not any(keyword.arg == "device" for keyword in node.keywords):
+            yield f"line {node.lineno}: device=?"
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_a_module_is_short_and_says_what_it_is(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= 400, "which concept has no name yet?"
-    assert ast.get_docstring(ast.parse(text)), "no docstring"
+def length(path: Path, tree: ast.Module) -> Iterator[str]:
+    """A module is short and says what it is."""
+    lines = len(path.read_text().splitlines())
+    if lines > 400:
+        yield f"{lines} lines: which concept has no name yet?"
+    if not ast.get_docstring(tree):
+        yield "no docstring"
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_surfaces_are_explicit(path: Path) -> None:
-    if path in (ROOT / "__main__.py", ROOT / "__init__.py"):  # the package's surface is its table of names
+def surface(path: Path, tree: ast.Module) -> Iterator[str]:
+    """`__all__` has all that is public. Its order is ruff's affair (RUF022)."""
+    if path.parent == ROOT:  # the package's surface is its table of names
         return
-    tree = ast.parse(path.read_text())
-    public = [
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
-    ]
+    public = {node.name for node in definitions(tree)}
     lists = [
-        [ast.literal_eval(item) for item in node.value.elts]
+        {ast.literal_eval(item) for item in node.value.elts}
         for node in tree.body
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.List)
         and ast.unparse(node.targets[0]) == "__all__"
     ]
-    assert lists, "no __all__"  # its order is ruff's affair (RUF022)
-    assert set(public) <= set(lists[0]), f"public but not in __all__: {sorted(set(public) - set(lists[0]))}"
+    if not lists:
+        yield "no __all__"
+    elif public - lists[0]:
+        yield f"public but not in __all__: {sorted(public - lists[0])}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_public_functions_have_docstrings(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            assert ast.get_docstring(node), f"{node.name} has no docstring"
+def docstrings(path: Path, tree: ast.Module) -> Iterator[str]:
+    """Public functions and classes have docstrings."""
+    for node in definitions(tree):
+        if not ast.get_docstring(node):
+            yield f"{node.name} has no docstring"
 
 
-@pytest.mark.parametrize("name", sorted(unisono.__all__))
-def test_every_public_name_is_there_and_documented(name: str) -> None:
-    value = getattr(unisono, name)
-    assert value.__doc__
+def definitions(tree: ast.Module) -> list[ast.FunctionDef | ast.ClassDef]:
+    """The public functions and classes of a module."""
+    return [
+        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+@pytest.mark.parametrize("rule", [imports, devices, length, surface, docstrings])
+def test_every_module_keeps_the_rule(rule: Callable[[Path, ast.Module], Iterator[str]]) -> None:
+    assert not [
+        f"{path.relative_to(ROOT)}: {what}" for name, path in MODULES.items() for what in rule(path, TREES[name])
+    ]
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    assert not [name for name in unisono.__all__ if not getattr(unisono, name).__doc__]
 
 
 def test_what_needs_no_tensors_imports_neither_torch_nor_numba() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.markdown import ROOT, Block, blocks, run
+from tests.support.scripts import Scripts
 
 README = (ROOT / "README.md").read_text()
 PROGRAMS = [block for block in blocks(ROOT / "README.md") if block.language == "python"]
@@ -56,21 +57,21 @@ def test_there_are_programs() -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in PROGRAMS if 'op="max"' not in block.text], ids=str)
-def test_programs_run(block: Block, tmp_path: Path) -> None:
-    run(block, tmp_path)
+def test_programs_run(block: Block, tmp_path: Path, scripts: Scripts) -> None:
+    run(block, tmp_path, scripts)
 
 
-def test_the_average_is_right(tmp_path: Path) -> None:
-    assert run(program('op="avg"'), tmp_path).strip() == str([[15.0] * 4] * 4)
+def test_the_average_is_right(tmp_path: Path, scripts: Scripts) -> None:
+    assert run(program('op="avg"'), tmp_path, scripts).strip() == str([[15.0] * 4] * 4)
 
 
-def test_what_a_call_takes_is_right(tmp_path: Path) -> None:
-    printed = run(program("all_gather_object"), tmp_path)
+def test_what_a_call_takes_is_right(tmp_path: Path, scripts: Scripts) -> None:
+    printed = run(program("all_gather_object"), tmp_path, scripts)
     assert printed.strip() == str(([1, 2, 2, 3, 3, 3], -7, 1, [5, 1, 1, 5]))
 
 
-def test_the_own_algorithm_is_right(tmp_path: Path) -> None:
-    assert run(program("doubling"), tmp_path).strip() == str([6.0, 10.0, 14.0])
+def test_the_own_algorithm_is_right(tmp_path: Path, scripts: Scripts) -> None:
+    assert run(program("doubling"), tmp_path, scripts).strip() == str([6.0, 10.0, 14.0])
 
 
 def test_explain_prints_what_is_shown() -> None:

@@ -83,12 +83,14 @@ def mypy(*files: str, cwd: Path) -> list[str]:
     return [line for line in ours if not line.startswith((SOURCE, os.path.relpath(SOURCE, cwd)))]
 
 
+@pytest.mark.long
 def test_mypy_accepts_the_examples_and_knows_what_calls_return(program: Path) -> None:
     examples = sorted(str(path) for path in (ROOT / "examples").glob("*.py"))
     assert len(examples) >= 9
     assert not mypy(*examples, "program.py", cwd=program)
 
 
+@pytest.mark.long
 def test_mypy_finds_mistakes(program: Path) -> None:
     found = mypy("mistakes.py", cwd=program)
     assert {int(line.split(":")[1]) for line in found} == {5, 6, 7}

@@ -48,7 +48,7 @@ def large_calls() -> None:
     check(tensor, 206, [120 + 2 * k for k in range(len(MARKS))])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.environ.get("MATRIX") != "full", reason="MATRIX=full runs it")
 @pytest.mark.skipif(available() < NEEDED, reason="needs 8 GiB of free memory")

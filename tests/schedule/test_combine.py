@@ -33,6 +33,8 @@ from unisono.schedule import (
 )
 from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce, broadcast, scatter, table
 
+pytestmark = pytest.mark.quick
+
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 DUALS = ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"]
 

@@ -8,6 +8,8 @@ from unisono.base.errors import ArgumentError
 from unisono.schedule import Bounds, Counts, count, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
 
+pytestmark = pytest.mark.quick
+
 
 def test_ring_all_reduce_of_four() -> None:
     counts = count(CATALOGUE["all_reduce.ring"].schedule(4))

@@ -9,6 +9,8 @@ from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, T, X, Y, even_bounds, execute, send, trace
 from unisono.schedule.algorithms import CATALOGUE
 
+pytestmark = pytest.mark.quick
+
 
 def test_even_bounds() -> None:
     assert even_bounds(10, 4).tolist() == [0, 2, 5, 7, 10]

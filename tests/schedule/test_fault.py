@@ -12,6 +12,8 @@ import pytest
 from unisono.base.errors import AlgorithmError
 from unisono.schedule import ADD, Fault, Schedule, X, find_fault, prove, send, seq, trace, transpose
 
+pytestmark = pytest.mark.quick
+
 HERE = Path(__file__)
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from unisono.base.errors import ArgumentError
 from unisono.schedule import Hosts
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("text", "members"),

@@ -14,6 +14,8 @@ from unisono.schedule import ROOTED, HostBounds, Hosts, Levels, host_bounds, lev
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, spanning
 
+pytestmark = pytest.mark.quick
+
 MAPS = ["2x1", "2x2", "2x2:round_robin", "4x1", "3+1", "1+3", "4+2+3", "2+3+4:round_robin", "3x3", "5x2", "4"]
 
 

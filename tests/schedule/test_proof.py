@@ -32,6 +32,8 @@ from unisono.schedule import (
 )
 from unisono.schedule.algorithms import CATALOGUE
 
+pytestmark = pytest.mark.quick
+
 
 def made(collective: str, p: int, chunks: int, *rounds, **more) -> Schedule:
     """A table of these rounds."""

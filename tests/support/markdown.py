@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from .scripts import Scripts
+
 __all__ = ["ROOT", "Block", "blocks", "run"]
 
 ROOT = Path(__file__).parents[2]
@@ -46,12 +48,14 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def run(block: Block, folder: Path) -> str:
+def run(block: Block, folder: Path, scripts: Scripts) -> str:
     """What a block of Python prints, run as a script in this folder; it must end well."""
     script = folder / "script.py"
     script.write_text(block.text)
+    if not block.ranks:
+        return scripts.run(script)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(block.ranks)]
-    words = [sys.executable, *(launcher if block.ranks else []), str(script)]
+    words = [sys.executable, *launcher, str(script)]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{block}\n{done.stderr}"
     return done.stdout

@@ -9,6 +9,8 @@ import pytest
 
 from unisono.base.fd_channel import Channel, Descriptor
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def ends():

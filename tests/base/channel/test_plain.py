@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from unisono.base.fd_channel import PlainChannel
 
+pytestmark = pytest.mark.quick
+
 HEADER = struct.Struct("<IQB")
 
 

@@ -9,6 +9,8 @@ import pytest
 from unisono import ArgumentError
 from unisono.base.config import Config
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:

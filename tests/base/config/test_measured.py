@@ -14,6 +14,8 @@ from unisono.base.tuning import LIMITS, HostCosts, Moment, Rates, TuningResults,
 from unisono.engine.memory.arena import Arena
 from unisono.schedule.choose import choose
 
+pytestmark = pytest.mark.quick
+
 FIGURES = {
     "segment_bytes": 256 << 10,
     "one_way_segment_bytes": 64 << 10,

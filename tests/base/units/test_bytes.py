@@ -7,6 +7,8 @@ import pytest
 from unisono.base.errors import ArgumentError
 from unisono.base.units import format_bytes, parse_bytes
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("text", "count"),

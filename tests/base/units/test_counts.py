@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from unisono.base.units import plural, ranks_text
+
+pytestmark = pytest.mark.quick
 
 
 def test_plural() -> None:

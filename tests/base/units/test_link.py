@@ -6,6 +6,8 @@ from unisono.base.config import Config
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("text", "link"),

@@ -9,6 +9,8 @@ import pytest
 
 import unisono
 
+pytestmark = pytest.mark.quick
+
 CALLS: dict[str, Callable[..., Any]] = {
     "init": unisono.init,
     "join": unisono.join,

@@ -24,6 +24,8 @@ from unisono import ArgumentError, UnisonoError
 from unisono.calls.codec import decode, encode
 from unisono.calls.codec.kinds import ARRAY, CONTAINERS, LEAVES, NUMBER, RECORD, TENSOR
 
+pytestmark = pytest.mark.quick
+
 LIST, SET, DICT = map(CONTAINERS.index, (list, set, dict))
 ran: list[str] = []
 

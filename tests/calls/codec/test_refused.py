@@ -15,6 +15,8 @@ import torch
 from unisono import ArgumentError, DTypeError
 from unisono.calls.codec import decode, encode
 
+pytestmark = pytest.mark.quick
+
 
 class Thing:
     pass

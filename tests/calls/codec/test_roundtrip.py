@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from unisono.calls.codec import decode, encode, to_tensor
 from unisono.calls.codec.kinds import DTYPES
 
-pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+pytestmark = [pytest.mark.quick, pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")]
 
 TENSOR_DTYPES = [dtype for name, dtype in DTYPES.items() if not name.startswith("q")]
 T = TypeVar("T")

@@ -43,6 +43,7 @@ def every_algorithm(collective: str, counts: list[int]) -> int:
     return calls
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("ranks", SIZES)
 def test_every_algorithm_and_form(worlds: Worlds, ranks: int, collective: str) -> None:
@@ -50,6 +51,7 @@ def test_every_algorithm_and_form(worlds: Worlds, ranks: int, collective: str) -
     assert min(calls) == max(calls) >= 8
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("ranks", [2, 3, 7])
 def test_every_algorithm_on_large_tensors(worlds: Worlds, ranks: int, collective: str) -> None:
@@ -82,6 +84,7 @@ def test_several_mebibytes(worlds: Worlds, collective: str) -> None:
     worlds(2).run(huge)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("collective", REDUCING)
 @pytest.mark.parametrize("ranks", SIZES)
 def test_every_dtype_and_op(worlds: Worlds, ranks: int, collective: str) -> None:

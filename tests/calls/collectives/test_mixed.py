@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
+from tests.support.waiting import until
 
 Worlds = Callable[[int], Any]
 Make = Callable[..., torch.Tensor]
@@ -94,6 +97,7 @@ def test_once_all_ranks_share_again_nothing_is_staged(worlds: Worlds) -> None:
     def work() -> list[list[str]]:
         group, seen = unisono.init(), []
         group.mixed.clear()
+        group.shortcuts.clear()  # those of other tests, on the world that all share
         for _ in range(2):
             often(all_reduce, 0, 16)
             for _ in range(3):
@@ -137,29 +141,36 @@ def test_a_list_on_one_rank_and_one_tensor_on_another(worlds: Worlds) -> None:
     worlds(2).run(work)
 
 
-def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds) -> None:
+def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds, tmp_path: Path) -> None:
+    """Ranks 0 and 1 disagree. They wait for rank 2 longer than for calls that nothing can cure, and then until rank 2
+    has told its call.
+    """
+
     def work() -> bool:
         attend = import_module("unisono.ranks.failures.attend")
-        usual, attend._COLLECT_S, look = attend._COLLECT_S, 0.3, attend.Watch.look
+        look, knew_at = attend.Watch.look, math.inf
+        group = unisono.new_group(range(3))
 
-        def slow_look(watch: Any, *more: Any) -> None:
-            if not watch.told:
-                time.sleep(0.1)  # the others see that it has come before it has told of its call
+        def early(watch: Any, *more: Any) -> None:
+            nonlocal knew_at
+            look(watch, *more)
+            knew_at = min(knew_at, time.monotonic() if len(watch.known_calls()) == 2 else math.inf)
+            if time.monotonic() > knew_at + attend._COLLECT_S:
+                (tmp_path / f"{group.rank} waits").touch()
+            if watch.host.entered(2) >= watch.number:
+                (tmp_path / f"{group.rank} sees rank 2").touch()
+
+        def late(watch: Any, *more: Any) -> None:
+            until(lambda: len(list(tmp_path.glob("* sees rank 2"))) == 2)
             look(watch, *more)
 
+        attend.Watch.look = late if group.rank == 2 else early
         try:
-            group = unisono.new_group(range(3))
             if group.rank == 2:
-                attend.Watch.look = slow_look
-                boards, number = [group.host.arena.board(rank) for rank in (0, 1)], group.host.call_number
-                while not all(board.call(number) for board in boards):  # they know that they disagree
-                    time.sleep(0)
-                told = time.monotonic()
-                while time.monotonic() < told + 0.5:  # longer than they wait for calls that cannot be cured
-                    time.sleep(0)
+                until(lambda: len(list(tmp_path.glob("* waits"))) == 2)
             _, right = all_reduce(unisono.empty if group.rank == 0 else torch.empty, group=group)
             return bool(right())
         finally:
-            attend._COLLECT_S, attend.Watch.look = usual, look
+            attend.Watch.look = look
 
     assert all(worlds(3).run(work))

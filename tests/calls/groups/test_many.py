@@ -44,6 +44,12 @@ def census() -> tuple[int, int, int]:
     return descriptors, threading.active_count(), mappings
 
 
+def more_than(before: tuple[int, int, int]) -> list[str]:
+    """What there is more of than before. There may be less: threads of earlier tests end in their own time."""
+    names = "descriptors", "threads", "mappings"
+    return [f"{now - then} {name}" for name, then, now in zip(names, before, census(), strict=True) if now > then]
+
+
 def resident() -> int:
     """Bytes of private memory of this process."""
     return next(
@@ -60,7 +66,7 @@ def test_two_hundred_at_once(worlds: Worlds, ranks: int) -> None:
         groups = [new_group() for _ in range(200)]
         assert len({group.host.arena.start for group in groups}) == 200
         assert len({id(group.host._programs) for group in groups}) == 1, "each would compile for itself"
-        assert census() == open_before
+        assert not more_than(open_before)
         for k, group in enumerate(groups):
             tensor = torch.full((50,), float(k + group.rank))
             unisono.all_reduce(tensor, "max", group)
@@ -75,7 +81,7 @@ def test_two_hundred_at_once(worlds: Worlds, ranks: int) -> None:
     worlds(ranks).run(many)
 
 
-@pytest.mark.parametrize("way", ["closed", "dropped", "in a cycle"])
+@pytest.mark.parametrize("way", ["closed", "dropped", pytest.param("in a cycle", marks=pytest.mark.long)])
 def test_a_thousand_one_after_the_other(worlds: Worlds, way: str) -> None:
     def loop(count: int) -> None:
         for k in range(count):
@@ -97,7 +103,7 @@ def test_a_thousand_one_after_the_other(worlds: Worlds, way: str) -> None:
         loop(50)
         before, open_before, private = memory(), census(), resident()
         loop(1000 if way == "closed" else 200)
-        assert census() == open_before
+        assert not more_than(open_before)
         assert memory() - before <= 64 * 4096
         assert resident() - private < 4 << 20
 
@@ -126,7 +132,7 @@ def test_groups_with_calls_in_the_background_end_with_their_thread(worlds: World
             threads[0].join(20)
             assert not threads[0].is_alive()
             assert tensor.unique().tolist() == [2.0]
-        assert census() == before
+        assert not more_than(before)
 
     worlds(2).run(background)
 

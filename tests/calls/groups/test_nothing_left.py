@@ -122,6 +122,7 @@ def test_on_one_host(closes: bool, worlds: Worlds) -> None:
     assert worlds(2).run(make_and_leave, closes) == [[], []]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
 @pytest.mark.parametrize("hosts", ["2x1", "2+1"])
 def test_over_hosts(hosts: str, closes: bool, on_hosts: Callable[[str], unisono.World]) -> None:

@@ -171,6 +171,7 @@ print(group.rank, group.newcomers, mine.item())
 """
 
 
+@pytest.mark.long
 def test_a_job_of_a_launcher_whose_rank_0_has_died(tmp_path: Path) -> None:
     """Its store has gone with it; the door's name is in the environment."""
     script = tmp_path / "train.py"

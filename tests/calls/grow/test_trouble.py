@@ -125,6 +125,7 @@ def test_a_newcomer_that_dies_when_it_is_one_is_a_rank_that_has_died(tmp_path: P
     assert told(tmp_path) == {"lives": {"sum": 21.0, "newcomers": [2]}}
 
 
+@pytest.mark.long
 def test_a_newcomer_that_is_stopped_when_it_is_one_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     def work() -> float:
         group = without(2)

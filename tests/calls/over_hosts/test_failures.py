@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,8 +95,7 @@ def test_who_hears_what_others_have_decided_waits_for_nobody(tmp_path: Path) -> 
         error = until_it_fails()
         assert isinstance(error, unisono.PeerGone)
         (tmp_path / str(group.rank)).touch()
-        while len(list(tmp_path.iterdir())) < 2:  # rank 0 does not leave before
-            time.sleep(0.01)
+        until(lambda: len(list(tmp_path.iterdir())) == 2)  # rank 0 does not leave before
         return error.failed
 
     results = unisono.run(work, 3, hosts="3x1", timeout_s=25, return_exceptions=True)
@@ -182,8 +180,7 @@ def test_who_gives_up_ends_the_waits_of_its_own_host(where: str, tmp_path: Path)
         else:
             said = str(until_it_fails())
         (tmp_path / str(group.rank)).touch()
-        while len(list(tmp_path.iterdir())) < 4:  # nobody ends before all have noticed
-            time.sleep(0.01)
+        until(lambda: len(list(tmp_path.iterdir())) == 4)  # nobody ends before all have noticed
         return said
 
     results = unisono.run(work, 4, hosts="2x2", timeout_s=30)
@@ -215,8 +212,7 @@ def test_a_late_rank_of_another_host_is_named(tmp_path: Path) -> None:
         me = unisono.get_rank()
         unisono.all_reduce(torch.ones(3))
         if me == 2:
-            while len(list(tmp_path.iterdir())) < 3:  # this rank makes no call until all others have given up
-                time.sleep(0.01)
+            until(lambda: len(list(tmp_path.iterdir())) == 3)  # this rank makes no call until all others have given up
             return ()
         with pytest.raises(unisono.WaitTimeout) as raised:
             unisono.all_reduce(torch.ones(3), timeout_s=1.0)
@@ -252,6 +248,7 @@ def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts
     assert "for rank 3" in said
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("waits_in", ["all_reduce", "recv"])
 def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
@@ -270,8 +267,8 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
                     unisono.recv(torch.ones(1), 2)
                 error: unisono.PeerError = raised.value
             else:
-                if group.rank == 3:
-                    time.sleep(3.0)  # who need not wait for anybody does not look
+                if group.rank == 3:  # it makes no call before its host has missed the other one
+                    until(lambda: group.liveness.gone(0) is not None)
                 error = until_it_fails()
             assert isinstance(error, unisono.PeerGone), error
             if group.rank < 2:
@@ -285,8 +282,8 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
             return str(error), error.failed, tensor[5].item()
         finally:
             (tmp_path / str(group.rank)).touch()
-            while group.rank == 0 and len(list(tmp_path.iterdir())) < 4:
-                time.sleep(0.01)
+            if group.rank == 0:
+                until(lambda: len(list(tmp_path.iterdir())) == 4)
             if group.rank == 0 and by is signal.SIGSTOP:
                 os.kill(sentinel, signal.SIGCONT)
 

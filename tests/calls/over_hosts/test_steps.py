@@ -33,6 +33,7 @@ def total(size: int, n: int, turn: int) -> torch.Tensor:
     return torch.stack([given(rank, n, turn) for rank in range(size)]).sum(0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("n", [SHORT, LONG])
 def test_the_same_tensors_and_others(world: unisono.World, n: int) -> None:
     def work() -> None:

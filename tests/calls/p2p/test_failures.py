@@ -143,6 +143,7 @@ def test_who_is_left_out_while_it_waits(tmp_path: Path, new_world: NewWorld) -> 
         assert world.run(work) == [True] * 3
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
 def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str, new_world: NewWorld) -> None:
     """Rank 1 runs out of time in a collective, and lives on. What it has sent is received; ranks 0 and 2 go on."""

@@ -70,13 +70,13 @@ sys.stdout.write(f"{group.hosts.text} by {group.span.carrier.name}\\n")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("wheel", LAUNCHERS)
 def test_calls_over_hosts(wheel: str, tmp_path: Path) -> None:
     assert _run(wheel, tmp_path, CALLS) == ["2x1 by mpi"] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("wheel", LAUNCHERS)
 def test_ranks_of_mpirun(wheel: str, tmp_path: Path) -> None:
     said = "this rank has aborted its messages"

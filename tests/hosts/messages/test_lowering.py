@@ -10,6 +10,8 @@ from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, MOVE, POS
 from unisono.schedule import COPY, X, Y, send, trace
 from unisono.schedule.algorithms import CATALOGUE
 
+pytestmark = pytest.mark.quick
+
 WAYS = sorted(CATALOGUE)
 SYMMETRIC = {"all_gather", "all_reduce", "all_to_all", "barrier", "reduce_scatter"}
 

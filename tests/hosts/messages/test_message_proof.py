@@ -15,6 +15,8 @@ from unisono.hosts.messages.message_program import FINAL, KEPT, MOVE, POST, SEND
 from unisono.schedule import ADD, COPY, Schedule, T, X, Y, send, trace
 from unisono.schedule.algorithms import CATALOGUE
 
+pytestmark = pytest.mark.quick
+
 TABLES = [
     ("all_reduce.circulant", 2),
     ("all_reduce.circulant", 3),

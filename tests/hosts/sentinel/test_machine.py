@@ -11,6 +11,8 @@ from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Asked, Closed, Ended, Forgot, Registered, Woke
 from unisono.hosts.sentinel.wire import Ack, Datagram, Fact, FactKind, Heartbeat, MemberPage, News, Pages, Query
 
+pytestmark = pytest.mark.quick
+
 BAD_NETWORKS = {
     "seed": st.integers(0, 1 << 30),
     "loss": st.sampled_from([0.0, 0.1, 0.25]),

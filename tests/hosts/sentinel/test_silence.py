@@ -10,6 +10,8 @@ from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Asked, SentinelState, Tick
 from unisono.hosts.sentinel.wire import Datagram, Heartbeat, Query
 
+pytestmark = pytest.mark.quick
+
 BAD_NETWORKS = {
     "seed": st.integers(0, 1 << 30),
     "loss": st.sampled_from([0.0, 0.1, 0.25]),
@@ -58,6 +60,7 @@ def test_of_a_cut_network_the_smaller_side_knows(sides: list[tuple[int, ...]], c
     assert not net.cut_off() & stays or len(sides) > 2 or len(sides[0]) == len(sides[1])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("silent_s", [0.5, 1.5, 6.0])
 @pytest.mark.parametrize("hosts", [2, 5, 40])

@@ -28,6 +28,8 @@ from unisono.hosts.sentinel.wire import (
     batches,
 )
 
+pytestmark = pytest.mark.quick
+
 SECRET = bytes(range(32))
 IMAGE = random.Random(1).randbytes(IMAGE_BYTES)
 BODIES: list[Body] = [

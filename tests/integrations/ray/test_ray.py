@@ -21,7 +21,7 @@ LIMIT_S = 400
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'unisono[integrations]'"),
     pytest.mark.timeout(LIMIT_S + 20),
-    pytest.mark.slow,
+    pytest.mark.long,
 ]
 
 

@@ -100,7 +100,7 @@ def test_what_meets_at_the_store_is_torch_s_error_on_every_survivor(tmp_path: Pa
         assert (told["gloo"], told["barrier"]) == ("DistNetworkError", "DistNetworkError"), told
 
 
-@pytest.mark.parametrize("how", ["world", "local"])
+@pytest.mark.parametrize("how", ["world", pytest.param("local", marks=pytest.mark.long)])
 def test_the_survivors_of_rank_0_make_new_groups_without_its_store(tmp_path: Path, how: str) -> None:
     for told in survivors(tmp_path, how):
         assert told.get("seen") in ("PeerGone", "PeerFailed"), told

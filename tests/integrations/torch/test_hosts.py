@@ -146,6 +146,7 @@ for turn in range(2):
 """
 
 
+@pytest.mark.long
 def test_torchrun_on_two_nodes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

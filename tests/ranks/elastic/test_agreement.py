@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from unisono.base.records import Proposal
 from unisono.ranks.elastic.agreement import next_proposal
 
+pytestmark = pytest.mark.quick
+
 
 class Rank(NamedTuple):
     """told: what others read. seen: what it has read of them in this look, as far as it is. gone: whom it saw gone."""
@@ -62,7 +64,14 @@ def decided(world: World) -> set[frozenset[int]]:
 
 @pytest.mark.parametrize(
     ("ranks", "deaths", "of_all", "at_once"),
-    [(2, 1, False, 1), (3, 2, False, 1), (4, 2, False, 1), (2, 1, True, 1), (3, 2, True, 1), (4, 1, True, 3)],
+    [
+        (2, 1, False, 1),
+        (3, 2, False, 1),
+        (4, 2, False, 1),
+        (2, 1, True, 1),
+        (3, 2, True, 1),
+        pytest.param(4, 1, True, 3, marks=pytest.mark.long),
+    ],
 )
 def test_all_interleavings(ranks: int, deaths: int, of_all: bool, at_once: int) -> None:
     """Where all ranks take part from the beginning, four of them look at all others in one step, to end today."""

@@ -107,6 +107,7 @@ def test_a_rank_that_is_killed_is_named_by_all(start: Start, port: int, victim: 
         assert "start all ranks again" in words
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_before_it_has_come_is_missing(start: Start, port: int) -> None:
     ranks = [start(rank, port, 15.0, **({"PHASE": "before _come"} if rank == 2 else {})) for rank in range(3)]
     go(*ranks)
@@ -128,6 +129,7 @@ def test_a_rank_that_is_killed_before_it_uses_its_memory_is_named(
         assert took_s < 60
 
 
+@pytest.mark.long
 def test_a_rank_0_that_is_stopped_is_named_in_time(start: Start, port: int) -> None:
     """Its process runs the store, which then says neither yes nor no."""
     stopped = {"PHASE": "after _place", "SIGNAL": "SIGSTOP"}

@@ -340,6 +340,7 @@ else:
 """
 
 
+@pytest.mark.long
 def test_under_torchrun_as_well(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.lstrip())

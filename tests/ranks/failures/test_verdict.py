@@ -21,6 +21,8 @@ from tests.support.waiting import until
 from unisono.base.records import Departure, DepartureKind, GivenUp
 from unisono.ranks.failures.verdict import Disagree, Failed, Gone, Late, Patience, PeerView, Situation, Verdict, judge
 
+pytestmark = pytest.mark.quick
+
 N, MINE, OTHER = 7, 111, 222
 """The call that this rank (0) is in, its signature, and that of another call."""
 

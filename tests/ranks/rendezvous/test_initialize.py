@@ -74,7 +74,7 @@ def test_who_does_not_come_is_waited_for_no_longer_than_asked(alone, monkeypatch
     assert get_default() is None
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_torchrun(tmp_path, size):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

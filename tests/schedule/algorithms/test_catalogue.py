@@ -10,6 +10,8 @@ from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import ADD, COPY, Y, prove, send, trace
 from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm, composed, find, table
 
+pytestmark = pytest.mark.quick
+
 EXPECTED = {
     "all_gather": "direct ring two_way_ring recursive_doubling bruck circulant pat swing neighbour_exchange",
     "all_reduce": "naive tree linear_pipeline double_binary_tree recursive_doubling ring rabenseifner circulant swing "

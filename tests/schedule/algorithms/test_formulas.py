@@ -8,6 +8,8 @@ from unisono.base.errors import ArgumentError
 from unisono.schedule import count, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE, Algorithm, evaluate, lines
 
+pytestmark = pytest.mark.quick
+
 ALL = pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE.keys())
 RANKS = [*range(2, 34), 64, 100, 128]
 

@@ -10,6 +10,8 @@ from unisono.base.errors import AlgorithmError
 from unisono.schedule import DST, SRC, Schedule, X, execute, moves, prove
 from unisono.schedule.algorithms import CATALOGUE, Algorithm, hierarchical
 
+pytestmark = pytest.mark.quick
+
 ALL = pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE.keys())
 SIZES = (0, 1, 5, 37, 101)
 

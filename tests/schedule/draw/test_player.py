@@ -16,7 +16,7 @@ from unisono.schedule.draw import html
 from unisono.schedule.draw.film import Film, Held, film
 from unisono.schedule.draw.words import spans
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 NAMES = [
     "all_reduce.ring",

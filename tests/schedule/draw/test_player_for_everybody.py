@@ -8,7 +8,7 @@ from tests.schedule.draw.pages import STILL, at, table
 from tests.support.browser import Browser, missing
 from unisono.schedule.draw import html
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 
 def test_without_motion_nothing_travels(chromium: Browser) -> None:

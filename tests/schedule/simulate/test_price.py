@@ -127,6 +127,7 @@ def test_the_referee_s_own_sums() -> None:
         play_exactly(linear, network("flat", Hosts.parse("65x1")), 8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", ["4x2", "3x3"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_prices_agree_with_the_referee(name: str, shape: str) -> None:

@@ -134,6 +134,7 @@ def test_a_barrier_that_takes_long_is_told() -> None:
     assert (found.level, found.says) == ("advice", "1 µs on 2 ranks, 1 ms on 4 ranks")
 
 
+@pytest.mark.long
 def test_what_reading_each_other_brings() -> None:
     direct, staged = Speed("all_reduce", 8, "private", 2, 3.0), Speed("all_reduce", 8, "staged", 2, 4.0)
     assert crossing_gain([direct, staged]) == "long calls on private tensors take 25% less time"

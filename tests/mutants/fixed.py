@@ -1,0 +1,173 @@
+"""Mistakes that have been mended, each as a change of a file that makes it again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["MUTANTS", "Mutant"]
+
+
+class Mutant(NamedTuple):
+    """A mistake. file: below src/unisono. tests: at least one of these, of the ring, must fail with it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    ring: str = "test"
+
+
+MUTANTS = [
+    Mutant(
+        "who blames a rank that has neither gone nor given up ends the call before the rank's end is seen",
+        "ranks/failures/verdict.py",
+        "unseen=not seen)",
+        "unseen=False)",
+        ("ranks/failures/test_verdict.py",),
+        "quick",
+    ),
+    Mutant(
+        "a rank that has gone is told as late by a peer that timed out",
+        "ranks/failures/verdict.py",
+        "            for blamed in (by_rank[rank] for rank in blames):\n",
+        "            for blamed in ():\n",
+        ("ranks/failures/test_verdict.py",),
+        "quick",
+    ),
+    Mutant(
+        "limits of years overflow",
+        "base/fd_channel.py",
+        "max(1e-3, min(LONGEST_S, deadline - time.monotonic()))",
+        "max(1e-3, deadline - time.monotonic())",
+        ("base/channel", "ranks/rendezvous/test_rendezvous.py::test_ranks_may_wait_for_years"),
+    ),
+    Mutant(
+        "new_group(timeout=) is not told to be timeout_s=",
+        "calls/groups.py",
+        "@hints_timeout_s\ndef split(",
+        "def split(",
+        ("base/units/test_timeout_name.py",),
+        "quick",
+    ),
+    Mutant(
+        "averages of 64-bit integers divide a sum that has wrapped",
+        "engine/reducers/kernels.py",
+        "return _divide_wide(element, b, v, n, ranks)",
+        "v = b.trunc(v, vector(_I64, n)); return b.sext(b.sdiv(v, _spread(b, ranks, _I64, n)), vector(_I128, n))",
+        ("engine/test_reducers.py",),
+    ),
+    Mutant(
+        "a function is compiled for a literal, and later taken for that of all integers",
+        "engine/kernels/compiled.py",
+        "    if _LITERAL in code:\n",
+        "    if not code:\n",
+        ("engine/test_machine_code.py",),
+    ),
+    Mutant(
+        "a thread posts the receive of the next call before the message of this one is taken",
+        "hosts/messages/persistent_receives.py",
+        "            is_of_call = self._word[0] == number\n            self.handle = None\n        return is_of_call\n",
+        "            self.handle = None\n        return self._word[0] == number\n",
+        ("hosts/messages/test_landing.py",),
+    ),
+    Mutant(
+        "two threads post a receive twice",
+        "hosts/messages/persistent_receives.py",
+        "        with self._lock:\n            if self.handle is None:\n",
+        "        if True:\n            if self.handle is None:\n",
+        ("hosts/messages/test_landing.py",),
+    ),
+    Mutant(
+        "a rank that is lost is told of in calls of others",
+        "hosts/messages/persistent_receives.py",
+        "            with suppress(Lost):\n                landing.post(carrier)\n",
+        "            landing.post(carrier)\n",
+        ("hosts/messages/test_landing.py",),
+    ),
+    Mutant(
+        "a message to oneself is given up when all others have returned",
+        "calls/p2p/progress.py",
+        "len(went) == len(ranks) and (awaited or request.peer != ANY_SOURCE)",
+        "len(went) == len(ranks)",
+        ("calls/p2p/test_oneself.py",),
+    ),
+    Mutant(
+        "a rank without memory fails a run with TypeError",
+        "ranks/launch/outcome.py",
+        "layout.__new__(kind, str(plain))",
+        "kind.__new__(kind, str(plain))",
+        ("ranks/launch/test_outcome.py",),
+    ),
+    Mutant(
+        "the stack of a late rank is told to itself, too",
+        "ranks/failures/attend.py",
+        'said = str(error).partition("\\n")[0] if late else str(error)',
+        "said = str(error)",
+        ("ranks/failures/test_stall.py",),
+    ),
+    Mutant(
+        "a call that can be made in another way ends before the last rank has come",
+        "ranks/failures/attend.py",
+        "            self.silent_since = None  # who comes at last has its time, too\n            return True\n",
+        "            pass\n",
+        ("calls/collectives/test_mixed.py",),
+    ),
+    Mutant(
+        "who comes at last has no time to tell of its call",
+        "ranks/failures/attend.py",
+        "            self.silent_since = None  # who comes at last has its time, too\n",
+        "            self.silent_since = self.silent_since or time.monotonic()\n",
+        ("calls/collectives/test_mixed.py",),
+    ),
+    Mutant(
+        "a call of which one rank has died ends before the others have told",
+        "ranks/failures/attend.py",
+        "if all(peer.gone for peer in silent):",
+        "if not silent or any(peer.gone for peer in silent):",
+        ("calls/groups/test_failures.py", "ranks/failures/test_mismatch.py"),
+    ),
+    Mutant(
+        "a rank waits in a group for one that shrinks the group above",
+        "ranks/failures/abort.py",
+        "if shrinking and group.rank not in shrinking:",
+        "if False:",
+        ("calls/groups/test_failures.py",),
+    ),
+    Mutant(
+        "a call that fails in a backward pass raises a plain RuntimeError there",
+        "integrations/torch/works.py",
+        "if torch._C._current_graph_task_id() >= 0:",
+        "if False:",
+        ("calls/retry/test_retry.py",),
+    ),
+    Mutant(
+        "a rank that dies before it uses its memory is not seen",
+        "ranks/rendezvous/rendezvous.py",
+        "            arena.board(rank).set_process(self._identities[rank].pid, self._identities[rank].ticks)\n",
+        "            pass\n",
+        ("ranks/failures/test_deaths.py",),
+    ),
+    Mutant(
+        "a nested tensor in a list ends the process",
+        "calls/coalesced/list_layout.py",
+        "if layouts is None or not have_strides(tensors):",
+        "if layouts is None:",
+        ("calls/coalesced/test_errors.py",),
+    ),
+    Mutant(
+        "what a rank keeps of its own output is lost where outputs are copied",
+        "calls/dispatch/plain_tensors.py",
+        "return cls(inp, out, copied, results",
+        "return cls(inp, out, copied if request.in_place else copied[len(results) :], results",
+        ("matrix/test_sample.py", "calls/collectives/test_exact.py", "matrix/test_moved.py"),
+    ),
+    Mutant(
+        "groups of two parents, made by two threads, share a name on a host",
+        "ranks/group/sub_groups.py",
+        "parent.span.gid if parent.span is not None else 0)",
+        "0)",
+        ("calls/over_hosts/test_threads.py",),
+    ),
+]
+"""`make mutants` runs them, and says which ring has caught each."""
