@@ -54,7 +54,7 @@ $(VENV)/ready-integrations: $(VENV)/ready
 	touch $@
 
 demo: $(VENV)/ready
-	$(BIN)/unisono demo
+	$(BIN)/python -m examples.demo
 
 # Two processes run the tests, each with ranks of its own: tests wait more than they compute.
 JOBS ?= 2

@@ -24,10 +24,10 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
+from examples.demo.model import LENGTH, CharacterModel, read_text
 
 import unisono
 from unisono.base.units import format_seconds
-from unisono.tools.cli.demo.demo_model import LENGTH, CharacterModel, read_text
 
 from .machine import LOAD, describe, load, vendor_path
 

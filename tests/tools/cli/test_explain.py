@@ -315,7 +315,7 @@ def test_list_has_every_algorithm_with_its_formulas_and_restrictions() -> None:
 def test_version_and_help() -> None:
     assert say("--version") == f"unisono {unisono.__version__}\n"
     printed = say("--help")
-    assert all(command in printed for command in ("explain", "draw", "list", "demo", "bench"))
+    assert all(command in printed for command in ("explain", "draw", "list", "run", "bench"))
     assert "--ranks" in say("explain", "--help")
 
 

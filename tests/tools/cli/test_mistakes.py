@@ -19,7 +19,6 @@ MISTAKES = {
         ["simulate", "all_reduce", "--hosts", "2x1", "--map", "/proc/no/such.svg"], "cannot write /proc/no/such.svg",
     ),
     "a page where no file can be": (["compare", "ring", "tree", "-o", "/proc/no.html"], "cannot write /proc/no.html"),
-    "pictures where no folder can be": (["demo", "--pictures", "/proc/no"], "cannot make the folder /proc/no"),
     "a trace where no folder can be": (["trace", "-o", "/proc/no", "--", "true"], "cannot make the folder /proc/no"),
     "a trace where no folder is meant": (["trace", "-o", "t.json", "--", "true"], "-o names a folder"),
     "a script that is no command": (["trace", "train.py", "--fast"], "unisono trace -- python train.py --fast"),

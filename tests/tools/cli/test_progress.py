@@ -96,7 +96,6 @@ class CompiledFirst(Exception):
     [
         ("bench.bench", ["bench", "--ranks", "2"]),
         ("bench.bench_hosts", ["bench", "--hosts", "2x1"]),
-        ("demo.demo", ["demo", "--ranks", "2"]),
         ("doctor.doctor_machine", ["doctor", "--ranks", "2"]),
         ("run", ["run", "script.py"]),
         ("tune.tune", ["tune", "--anyway"]),

@@ -15,9 +15,9 @@ from ...base.errors import RankFailed, UnisonoError, UsageError
 __all__ = ["app", "main"]
 
 _COMMANDS = {
-    "explain": "explain.explain", "draw": "draw", "compare": "compare", "list": "listing", "demo": "demo.demo",
-    "bench": "bench.bench", "run": "run", "simulate": "simulate", "tune": "tune.tune", "top": "top.top",
-    "trace": "trace", "doctor": "doctor.doctor",
+    "explain": "explain.explain", "draw": "draw", "compare": "compare", "list": "listing", "bench": "bench.bench",
+    "run": "run", "simulate": "simulate", "tune": "tune.tune", "top": "top.top", "trace": "trace",
+    "doctor": "doctor.doctor",
 }  # fmt: skip
 """Command -> the module of this package that has it, as a function of the module's name."""
 

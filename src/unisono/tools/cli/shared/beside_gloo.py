@@ -13,7 +13,7 @@ import unisono
 __all__ = ["ENGINES", "start_gloo"]
 
 ENGINES = ("unisono", "Gloo")
-"""What `bench` and `demo` compare, by the names that they print."""
+"""What `bench` and `make demo` compare, by the names that they print."""
 
 
 @functools.cache

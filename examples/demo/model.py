@@ -1,14 +1,10 @@
 """A small language model of characters, and its training text, the sources of Python's standard library."""
 
-from __future__ import annotations
-
 import sysconfig
 from pathlib import Path
 
 import torch
 from torch import nn
-
-__all__ = ["LENGTH", "CharacterModel", "read_text"]
 
 LENGTH = 64
 """Characters that the model sees at a time."""

@@ -9,8 +9,6 @@ import torch
 
 import unisono
 
-__all__ = ["COLLECTIVES", "SMALL_BYTES", "Numbers", "perform"]
-
 SMALL_BYTES = 16
 """The size of the tensors that are summed here: two numbers."""
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from ....base.units import format_seconds
-from .demo_collectives import COLLECTIVES, Numbers
-from .demo_model import LENGTH
-from .demo_train import BATCH, Step
+from unisono.base.units import format_seconds
 
-__all__ = ["Totals", "collectives", "difference", "mean_loss", "summary", "totals"]
+from .collectives import COLLECTIVES, Numbers
+from .model import LENGTH
+from .training import BATCH, Step
 
 Steps = Sequence[Sequence[Step]]
 """For each step, what each rank saw."""

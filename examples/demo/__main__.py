@@ -1,10 +1,12 @@
-"""`unisono demo`: six collectives on real ranks, then a model trained on all ranks, with unisono and with Gloo."""
+"""Six collectives on real ranks, then a model trained on all ranks, with unisono and with Gloo.
+
+python -m examples.demo [--ranks 4] [--steps 150]
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,21 +15,18 @@ from rich.panel import Panel
 from rich.text import Text
 
 import unisono
+from unisono.base.errors import ArgumentError
+from unisono.schedule.choose import choose
+from unisono.schedule.draw import text
+from unisono.tools.cli.shared.beside_gloo import ENGINES
+from unisono.tools.cli.shared.compiling import compile_first
+from unisono.tools.cli.shared.paint import console
+from unisono.tools.cli.shared.progress_bar import progress
 
-from ....base.errors import ArgumentError
-from ....schedule.choose import choose
-from ....schedule.draw import svg, text
-from ..shared.beside_gloo import ENGINES
-from ..shared.compiling import compile_first
-from ..shared.named_files import make_folder, write
-from ..shared.paint import console
-from ..shared.progress_bar import progress
-from .demo_collectives import COLLECTIVES, SMALL_BYTES, perform
-from .demo_model import LENGTH
-from .demo_report import collectives, difference, mean_loss, summary
-from .demo_train import BATCH, Step, advance, fingerprint, sample
-
-__all__ = ["demo"]
+from .collectives import SMALL_BYTES, perform
+from .model import LENGTH
+from .report import collectives, difference, mean_loss, summary
+from .training import BATCH, Step, advance, fingerprint, sample
 
 _TURN = 10
 """Steps of one engine before the other continues, so that a change of the machine's speed affects both."""
@@ -36,13 +35,10 @@ _TURN = 10
 def demo(
     ranks: Annotated[int, typer.Option(help="Processes that take part.")] = 4,
     steps: Annotated[int, typer.Option(help="Steps of training, with each engine.")] = 150,
-    pictures: Annotated[Path | None, typer.Option(help="Write pictures of the collectives into this folder.")] = None,
 ) -> None:
     """Show the six collectives at work, then train a small language model on all ranks."""
     if ranks < 2 or steps < 1:
         raise ArgumentError(f"{ranks} ranks, {steps} steps: the demo needs at least 2 ranks and 1 step")
-    if pictures:
-        make_folder(pictures)
     out = console()
     begin = time.monotonic()
     out.print(f"Starting {ranks} processes.")
@@ -52,7 +48,7 @@ def demo(
             shown = collectives(world.run(perform))
         out.rule(f"Six collectives on {ranks} ranks")
         out.print(shown)
-        _show_algorithm(out, ranks, pictures)
+        _show_algorithm(out, ranks)
         out.rule("Data-parallel training")
         out.print(
             "A GRU learns to write Python from the sources of the standard library. Each of the "
@@ -67,15 +63,11 @@ def demo(
     out.print(f"All of this took {time.monotonic() - begin:.0f} s.")
 
 
-def _show_algorithm(out: Console, ranks: int, pictures: Path | None) -> None:
-    """Print the table of the all_reduce that ran; draw all six collectives into the folder `pictures`, if given."""
-    schedules = {name: choose(name, SMALL_BYTES, ranks).algorithm.schedule(ranks) for name in COLLECTIVES}
-    out.print(f"This all_reduce was [bold]{schedules['all_reduce'].name}[/], a table of transfers:")
-    out.print(text(schedules["all_reduce"], width=out.width), markup=False)
-    if pictures:
-        for name, schedule in schedules.items():
-            write(pictures / f"{name}.svg", svg(schedule))
-        out.print(f"Pictures of all six: {pictures}")
+def _show_algorithm(out: Console, ranks: int) -> None:
+    """Print the table of the all_reduce that ran."""
+    schedule = choose("all_reduce", SMALL_BYTES, ranks).algorithm.schedule(ranks)
+    out.print(f"This all_reduce was [bold]{schedule.name}[/], a table of transfers:")
+    out.print(text(schedule, width=out.width), markup=False)
 
 
 def _train(world: Any, folder: str, steps: int) -> dict[str, list[list[Step]]]:
@@ -99,3 +91,7 @@ def _compare(out: Console, trained: dict[str, list[list[Step]]], models: dict[st
         f"The losses of both trainings are at most {difference(*trained.values()):.2g} apart: unisono adds in the "
         "order of the ranks, Gloo in that of its ring, and a sum of floats is rounded at every step of its way.",
     )
+
+
+if __name__ == "__main__":
+    typer.run(demo)

@@ -4,8 +4,6 @@ Model and loop are the same for both engines. They differ in the call that avera
 gradients lie in shared memory, which saves copies.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import time
@@ -16,11 +14,9 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from unisono.tools.cli.shared.beside_gloo import start_gloo
 
-from ..shared.beside_gloo import start_gloo
-from .demo_model import LENGTH, CharacterModel, read_text
-
-__all__ = ["BATCH", "Step", "advance", "fingerprint", "sample"]
+from .model import LENGTH, CharacterModel, read_text
 
 BATCH = 16
 """Windows of text per rank and step."""

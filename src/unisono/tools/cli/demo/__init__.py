@@ -1,5 +1,0 @@
-"""`unisono demo`."""
-
-from __future__ import annotations
-
-__all__ = []
