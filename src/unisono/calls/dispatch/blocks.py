@@ -4,6 +4,8 @@ A rank whose blocks have one size makes the plain call. If the ranks then disagr
 or if a rank knows that sizes differ or are missing, an all_gather tells all ranks all sizes. Then every rank raises the
 same error, or the call runs with a size for each block. The next calls of this collective exchange sizes at once, until
 their blocks have had one size for a while.
+
+The table is the same for all sizes: a row of a program names the block that it moves, and the plan has a size for each.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class PlanWord(IntEnum):
     OUT_LIST = 18
     EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
     FETCH = 20  # 1: the output is short enough to lie in the cache
-    NOTE = 21  # the number of the note that says what this plan is: see notebook
+    NOTE = 21  # the number of the note that says what this plan is: see plan_registry
     WORDS = 22
 
 

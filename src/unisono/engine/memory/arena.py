@@ -1,11 +1,12 @@
 """The shared memory of a world: one memfd, which every rank maps. It has no name in a file system.
 
-    header | region tables | whereabouts | notebooks | messages | what `layout` says | heap of rank 0, 1, ...
+    header | region tables | wait statuses | plan registries | messages | what `layout` says | heap of rank 0, 1, ...
 
-A region table says where a rank has lent memory to sub-groups, a notebook what the numbers in its logs mean. The heaps
-hold the tensors of `unisono.empty` and the memory of sub-groups (`sub_arena`). A page takes memory when it is reserved;
-that raises OutOfMemory if there is too little. The memory is free again when the last process has ended. Its size is
-sealed, and whoever attaches it checks the header: so no process can take pages from under another.
+A region table says where a rank has lent memory to sub-groups, a wait status in which call it waits, a plan registry
+what the numbers in its logs mean. The heaps hold the tensors of `unisono.empty` and the memory of sub-groups
+(`sub_arena`). A page takes memory when it is reserved; that raises OutOfMemory if there is too little. The memory is
+free again when the last process has ended. Its size is sealed, and whoever attaches it checks the header: so no process
+can take pages from under another.
 """
 
 from __future__ import annotations

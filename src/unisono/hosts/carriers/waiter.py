@@ -1,4 +1,9 @@
-"""Threads that wait for messages, for callers that must not wait for what may never come."""
+"""Threads that wait for messages, for callers that must not wait for what may never come.
+
+A rank itself looks at memory, where the last word of each message tells that the message is there. For long messages,
+and for all messages where ranks and their carriers' threads outnumber processors, a thread of this file waits in the
+carrier and wakes the rank.
+"""
 
 from __future__ import annotations
 

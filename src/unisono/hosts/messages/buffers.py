@@ -1,4 +1,4 @@
-"""Memory for messages: landing places, copies that leave, scratch. What is given back is used again."""
+"""Memory for messages: receive buffers, copies that leave, scratch. What is given back is used again."""
 
 from __future__ import annotations
 

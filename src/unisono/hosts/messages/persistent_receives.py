@@ -71,8 +71,8 @@ class ReceiveBuffer:
 
 
 class ReceiveBuffers:
-    """All landings of a rank that a carrier brings messages to. They outlive the calls and groups that they are for:
-    a receive cannot be taken back.
+    """All receive buffers of a rank that a carrier brings messages to. They outlive the calls and groups that they are
+    for: a receive cannot be taken back.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class ReceiveBuffers:
         return _OF.setdefault(carrier, cls())
 
     def at(self, peer: int, tag: int, nbytes: int) -> ReceiveBuffer:
-        """The landing of messages from this rank of the world that have this tag and size, until it is given back."""
+        """The buffer for messages from this rank of the world that have this tag and size, until it is given back."""
         key = peer, tag, nbytes
         landing = self._all.get(key) or self._all.setdefault(key, ReceiveBuffer(*key))
         landing.users += 1

@@ -2,6 +2,11 @@
 
 No import is needed: once the package is installed, `import torch` calls `register` through an entry point. The other
 modules are loaded when the first process group is made.
+
+`create` makes a group, `join_group` joins and leaves it. `process_group` has the classes that torch sees, and
+`group_methods` their methods. `entry` decorates each method: with the forms of torch's calls (`call_forms`), events for
+profilers, torch's classes and phrases of errors (`torch_errors`), and tensors of other devices (`other_devices`).
+`works` are what asynchronous calls return. `patch` is all that is changed in torch itself; `shared_buffers` is why.
 """
 
 from .register import register

@@ -1,7 +1,7 @@
 """A small process beside the ranks of a host that are traced: it makes the file for them where they cannot.
 
 Ranks that are killed, or abort, write nothing any more, but their calls are in files already (see `recording`). The
-keeper waits until all of them have ended, and starts `post_mortem` if nobody has made the file.
+collector waits until all of them have ended, and starts `post_mortem` if nobody has made the file.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _AFTERMATH = (
     f"from {__package__}.post_mortem import finish; finish(folder, job, ended)"
 )
 _LOOK_AGAIN_MS = (1000, 10_000)
-"""When to look for ranks that have begun after the keeper, at first; later, whenever one has ended."""
+"""When to look for ranks that have begun after the collector, at first; later, whenever one has ended."""
 
 KeptProcess = tuple[str, int, int]
 """The file with the notes of a process, its number, and when it has started."""
 
 
 def start_keeper(folder: Path, job: str, host: int) -> None:
-    """Start the keeper of a host's ranks, unless it is there. Raises OSError."""
+    """Start the collector of a host's ranks, unless it is there. Raises OSError."""
     with (folder / "calls" / f"{job}.keeper-{host}").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        # The lock goes with the descriptor: it is held as long as the keeper lives. sys.path goes by the command line,
-        # and not by a file: another user may own the folder.
+        # The lock goes with the descriptor: it is held as long as the collector lives. sys.path goes by the command
+        # line, and not by a file: another user may own the folder.
         paths = [str(Path(__file__).parents[3]), json.dumps(sys.path)]
         words = [sys.executable, "-I", "-S", "-c", _BOOT, str(folder), job, str(host), *paths, str(lock.fileno())]
         null = subprocess.DEVNULL

@@ -9,8 +9,8 @@ always on, and is there however the process ends.
     FOLDER/calls/JOB.rank-R.PID.N.messages   the log of messages
 
 When the last rank has ended its part, it makes one file of all of them, for Perfetto: FOLDER/JOB.json. Where ranks were
-killed, the keeper does that. Hosts that share no folder make one each, of their ranks; `export` makes one of all, from
-the folders of all hosts.
+killed, the collector does that. Hosts that share no folder make one each, of their ranks; `export` makes one of all,
+from the folders of all hosts.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Recording:
         self._write("note", number=number, **note._asdict())
 
     def keep_earlier(self, numbers: dict[int, PlanNote]) -> None:
-        """Keep the notes of plans that were made before: those that the notebook has, which are whole, or these."""
+        """Keep the notes of plans that were made before: those of the plan registry, which are whole, or these."""
         for number, note in numbers.items():
             self.keep(number, (self._notebook.plan(number) or note)._replace(rows=note.rows))
 

@@ -4,6 +4,7 @@ Each member has one proposal, which it alone writes and all can read; it only gr
 its proposal first and looks at the others' afterwards. So of two ranks that propose at the same time at least one sees
 the other's, and waits until both are equal; and who comes later finds what has been decided, even by a rank that has
 died since. Nothing here knows how proposals travel: all that counts is that a rank looks after its own has arrived.
+`tests/ranks/elastic/test_agreement.py` goes through all interleavings of few ranks.
 """
 
 from __future__ import annotations

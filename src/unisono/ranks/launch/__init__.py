@@ -1,4 +1,7 @@
-"""Local worlds: functions and scripts on several ranks of this host. The process that starts them needs no torch."""
+"""Local worlds: functions and scripts on several ranks of this host. The process that starts them needs no torch.
+
+`docs/processes.md` draws the processes and what they send each other, and says what follows when one of them dies.
+"""
 
 from __future__ import annotations
 

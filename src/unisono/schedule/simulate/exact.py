@@ -1,4 +1,4 @@
-"""The referee: an exact simulation, event by event, of what `clocks` plays round by round. For small systems.
+"""The exact simulator: a simulation, event by event, of what `clocks` plays round by round. For small systems.
 
 Messages are flows; at every moment they share the links by max-min fairness (Bertsekas and Gallager 1992, 6.5.2), so
 messages of different rounds meet if they do. Nothing is taken from `contention` or `clocks`: only the network and the
@@ -20,7 +20,7 @@ from .table_messages import Messages
 __all__ = ["MOST_RANKS", "fair_rates", "play_exactly"]
 
 MOST_RANKS = 64
-"""The referee is for so many ranks: it takes minutes for some tables of more."""
+"""The exact simulator is for so many ranks: it takes minutes for some tables of more."""
 
 _ZERO = 1e-12
 
@@ -30,7 +30,7 @@ def play_exactly(
 ) -> float:
     """Seconds until the last rank is ready. Raises ArgumentError for what it is too slow for, and for samples."""
     if network.ranks > MOST_RANKS or any(section.weight != 1 for section in sections):
-        raise ArgumentError(f"the referee is for at most {MOST_RANKS} ranks, and for every message of a table")
+        raise ArgumentError(f"the exact simulator is for at most {MOST_RANKS} ranks, and for every message of a table")
     return _Play(sections, network, nbytes).run(late or {})
 
 
