@@ -6,10 +6,6 @@ python -m benchmarks.supported_calls  what each library does with every call, dt
 python -m benchmarks.small_calls      what small calls cost, alone and coalesced
 python -m benchmarks.busy             two ranks beside processes that compute, beside Gloo (`make bench-busy`)
 python -m benchmarks.late             calls whose last rank comes late, and what it costs to wait
-python -m benchmarks.keep_inputs      what the setting `keep_inputs` costs
-python -m benchmarks.call_log         what the logs of calls, of messages and of rows cost
-python -m benchmarks.choices          what the rule and prices choose for all_reduce, beside the best
-python -m benchmarks.simulated        the prices of `unisono simulate` beside the times of calls
 python -m benchmarks.leaks            what a thousand worlds leave (`make leaks`)
 python -m benchmarks.chaos            every fault at every row, then faults in live ranks (`make chaos`)
 python -m benchmarks.faults           the same faults over our backend, Gloo and torchft (`make faults`)
@@ -17,7 +13,6 @@ python -m benchmarks.kills            a training with random kills, and its repl
 python -m benchmarks.hosts            collectives over hosts, beside flat Gloo and Open MPI (`make bench-hosts`)
 python -m benchmarks.host_steps       training steps over hosts, beside Gloo (`make bench-host-steps`)
 python -m benchmarks.host_faults      faults of ranks, hosts and links (`make host-faults`)
-python -m benchmarks.sentinels        how soon one host hears of what happens on another one
 
 names, machine, mpi and rendezvous serve several of them.
 """

@@ -1,4 +1,4 @@
-"""Prices: by hand where that can be done, and held against the referee over the whole catalogue."""
+"""Prices: by hand where that can be done, and held against the exact simulator over the whole catalogue."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from tests.support.exact_simulator import fair_rates, play_exactly
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.schedule import Hosts
@@ -22,13 +23,11 @@ from unisono.schedule.simulate import (
     messages,
     network,
     play,
-    play_exactly,
     price,
     prices,
     routed,
     survey,
 )
-from unisono.schedule.simulate.exact import fair_rates
 from unisono.schedule.simulate.kernel import play_rounds
 
 PLAIN = Hardware(Link(10e-6, 1e9), Link(1e-6, 4e9), hop_s=0.0, message_share=0.0, combine_bytes_per_s=2e9)
@@ -115,7 +114,7 @@ def test_fair_shares() -> None:
     assert fair_rates([[1], [1, 2], [2], [3]], rates) == [8.0, 2.0, 2.0, 100.0]
 
 
-def test_the_referee_s_own_sums() -> None:
+def test_the_exact_simulator_s_own_sums() -> None:
     hosts = Hosts.parse("4x1")
     where = network("flat", hosts, PLAIN)
     linear = messages(CATALOGUE["broadcast.linear"].schedule(4))
@@ -130,7 +129,7 @@ def test_the_referee_s_own_sums() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", ["4x2", "3x3"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_prices_agree_with_the_referee(name: str, shape: str) -> None:
+def test_prices_agree_with_the_exact_simulator(name: str, shape: str) -> None:
     """Of all algorithms and sizes, at least 19 of 20 are within a tenth; those of rounds that overtake each other on a
     cable that several rails share are farther off.
     """

@@ -2,7 +2,6 @@
 
 from .best_map import BestMap, best_map, best_map_text
 from .clocks import Played, Routed, play, routed
-from .exact import play_exactly
 from .networks.by_name import NETWORKS, network
 from .networks.network import Hardware, Network
 from .survey import Candidate, Price, Ready, candidates, price, ready, survey
@@ -32,7 +31,6 @@ __all__ = [
     "messages_of_call",
     "network",
     "play",
-    "play_exactly",
     "price",
     "price_here",
     "prices",

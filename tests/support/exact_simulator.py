@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...base.errors import ArgumentError
-from .networks.network import NO_LINK, Network, Numbers
-from .table_messages import Messages
+from unisono.base.errors import ArgumentError
+from unisono.schedule.simulate.networks.network import NO_LINK, Network, Numbers
+from unisono.schedule.simulate.table_messages import Messages
 
 __all__ = ["MOST_RANKS", "fair_rates", "play_exactly"]
 
