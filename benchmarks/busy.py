@@ -33,8 +33,6 @@ from .machine import describe, vendor_path
 from .names import GLOO, OURS
 from .torch_backend.groups import Groups
 
-__all__ = ["STEPS", "bench_busy", "busy_markdown", "hogs", "measure"]
-
 STEPS = ("DistributedDataParallel", "fully_shard")
 """The cases that are training steps. The other cases are bytes of an `all_reduce`."""
 

@@ -28,8 +28,6 @@ from unisono.tools.testing.chaos import FAULTS
 from .busy import hogs
 from .machine import describe, vendor_path
 
-__all__ = ["CALLS", "Trial", "bench_chaos", "chaos_markdown", "rehearsals", "trial"]
-
 CALLS: dict[str, tuple[str, Callable[[int], Any]]] = {
     "all_reduce, 8 B": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(2))),
     "all_reduce, 400 KB": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(100_000))),

@@ -34,8 +34,6 @@ from .rendezvous import Rendezvous
 from .torch_backend.calls import Times, slowest_rank
 from .torch_backend.steps import ALONE, KINDS, make_trainer, train_in_turns
 
-__all__ = ["HostSteps", "bench_host_steps", "host_steps_markdown", "losses_agree"]
-
 _WIRES = ("bf16", "int8")
 _SHARDED = "fully_shard"
 _CLOSE = 1e-4

@@ -30,8 +30,6 @@ from unisono.tools.namespaces import Namespaces, why_no_namespaces
 from .hosts_under_mpi import measure_under_mpi
 from .machine import LOAD, describe, load, vendor_path
 
-__all__ = ["bench_hosts"]
-
 _TURN_S = 1.5
 _SENT = 8
 """The column of /proc/net/dev."""

@@ -20,8 +20,6 @@ from unisono.tools.namespaces import Namespaces
 
 from .names import OPEN_MPI
 
-__all__ = ["main", "measure_under_mpi"]
-
 
 def measure_under_mpi(spaces: Namespaces, cells: Sequence[tuple[str, int]], seconds: float) -> list[list[HostTurns]]:
     """What each rank has measured, by `measure_over_hosts`."""

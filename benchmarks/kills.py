@@ -31,8 +31,6 @@ from unisono.base.units import format_seconds
 
 from .machine import LOAD, describe, load, vendor_path
 
-__all__ = ["Step", "Training", "bench_kills", "kills_markdown", "replay", "train_with_kills"]
-
 RANKS, BATCH = 4, 4
 """Windows of text per rank and step."""
 

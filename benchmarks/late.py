@@ -28,8 +28,6 @@ from .machine import LOAD, describe, load
 from .names import GLOO, OURS
 from .torch_backend.groups import Groups
 
-__all__ = ["bench_late"]
-
 NAPPING = f"{OURS}, napping"
 
 

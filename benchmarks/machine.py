@@ -11,9 +11,8 @@ from pathlib import Path
 
 from unisono import __version__
 from unisono.base.cpu import cpuinfo, vendor
-from unisono.tools.cli.shared.this_machine import date, processor, processors
-
-__all__ = ["LOAD", "describe", "load", "vendor_path"]
+from unisono.base.cpu import model as processor
+from unisono.tools.cli.shared.this_machine import date, processors
 
 LOAD = "load average of the minute before"
 

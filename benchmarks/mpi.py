@@ -12,8 +12,6 @@ from typing import IO
 
 from .names import MPICH, OPEN_MPI
 
-__all__ = ["Mpi", "find", "start"]
-
 _REPOSITORY = Path(__file__).parents[1]
 
 _WHEEL = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["GLOO", "MPICH", "OPEN_MPI", "OURS", "SHARED"]
-
 OURS, GLOO, OPEN_MPI, MPICH = "unisono", "Gloo", "Open MPI", "MPICH"
 
 SHARED = "unisono shared"

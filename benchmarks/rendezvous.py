@@ -12,8 +12,6 @@ from pathlib import Path
 
 from unisono.base.errors import WaitTimeout
 
-__all__ = ["Rendezvous"]
-
 _LINE = 128
 """Bytes per rank: two cache lines, because processors fetch them in pairs."""
 

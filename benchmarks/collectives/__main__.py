@@ -22,8 +22,6 @@ from .plot import plot as draw
 from .report import json_lines, markdown
 from .session import OPS, Plan, Session
 
-__all__ = ["bench"]
-
 _PARTS = (*OPS, *EXTRAS)
 
 

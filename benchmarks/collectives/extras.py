@@ -15,8 +15,6 @@ from unisono.base.errors import PeerFailed, WaitTimeout
 from unisono.schedule import prove, prove_symmetric, trace_symmetric
 from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce
 
-__all__ = ["EXTRAS", "Extras", "measure_extras"]
-
 EXTRAS = ("proof", "start")
 
 _MOST_RANKS = 16

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from .protocol import Cell, Sample
 
-__all__ = ["Figure", "Key", "Record", "algbw", "busbw", "by_contender", "figures", "percentile", "ratio", "slowest"]
-
 
 class Key(NamedTuple):
     """What was measured: the figures of two keys that differ in the contender alone may be compared."""

@@ -11,8 +11,6 @@ from ..names import GLOO, MPICH, OPEN_MPI, OURS, SHARED
 from .extras import Extras
 from .figures import Figure, Key, ratio
 
-__all__ = ["GOAL_SIZES", "Row", "table"]
-
 KI, MI = 1 << 10, 1 << 20
 
 GOAL_SIZES = {64 * KI: 15.0, MI: 4.0, 16 * MI: 3.0}

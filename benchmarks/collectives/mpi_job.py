@@ -17,8 +17,6 @@ from unisono.base.errors import PeerFailed
 from ..mpi import Mpi, start
 from .protocol import Cell, Sample
 
-__all__ = ["MpiJob"]
-
 
 class MpiJob:
     """An MPI job of `ranks` ranks. Between measurements it waits at a socket and uses no processor."""

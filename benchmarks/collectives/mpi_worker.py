@@ -18,8 +18,6 @@ import numpy as np
 from ..rendezvous import Rendezvous
 from .protocol import Cell, measure, shapes
 
-__all__ = ["main"]
-
 
 def main(folder: Path) -> None:
     """Serve until the socket is closed."""

@@ -10,8 +10,6 @@ from unisono.base.units import format_bytes
 
 from .figures import Figure, Key, by_contender
 
-__all__ = ["plot"]
-
 
 def plot(known: Mapping[Key, Figure], machine: Mapping[str, str], path: Path) -> None:
     """Write an SVG: medians of float32 all_reduce over the smallest number of ranks measured, beside a memcpy."""

@@ -21,8 +21,6 @@ import numpy.typing as npt
 
 from ..rendezvous import Rendezvous
 
-__all__ = ["Cell", "Sample", "encode", "expected", "measure", "shapes"]
-
 Array = npt.NDArray[Any]
 
 _PERIOD = 13

@@ -17,8 +17,6 @@ from ..names import GLOO, SHARED
 from ..rendezvous import Rendezvous
 from .protocol import Cell, Sample, measure, shapes
 
-__all__ = ["Ranks"]
-
 
 class Ranks:
     """A set of ranks that measures cells of OURS, SHARED, GLOO and the yardsticks. Use it in a `with` block."""

@@ -11,8 +11,6 @@ from .extras import Extras
 from .figures import Figure, Key, Record, algbw, busbw, by_contender, percentile
 from .goals import Row
 
-__all__ = ["json_lines", "markdown"]
-
 _HOW = """\
 Every rank rewrites its whole input (and output) before each timed call; all ranks meet in a barrier; each times one
 call; an iteration takes as long as its slowest rank. Contenders take turns within each round, every result is checked

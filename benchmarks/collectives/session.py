@@ -20,8 +20,6 @@ from .mpi_job import MpiJob
 from .protocol import Cell
 from .ranks import Ranks
 
-__all__ = ["OPS", "Plan", "Session"]
-
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
 _KI, _MI = 1 << 10, 1 << 20

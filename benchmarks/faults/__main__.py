@@ -14,8 +14,6 @@ from .contenders import contenders
 from .report import faults_markdown
 from .trial import CALLS, FAULTS, RANKS, possible, trial
 
-__all__ = ["bench_faults"]
-
 
 def bench_faults(
     *,

@@ -17,8 +17,6 @@ from unisono.integrations.torch import register
 
 from ..names import GLOO, OURS
 
-__all__ = ["DETAIL", "TORCHFT", "contenders", "enter"]
-
 DETAIL = "Gloo, DETAIL"
 """Gloo, where torch compares each call of all ranks before it is made."""
 

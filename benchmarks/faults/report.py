@@ -14,8 +14,6 @@ from unisono.base.units import format_seconds
 from .contenders import DETAIL, TORCHFT
 from .trial import CALLS, DEADLY, FAULTS, LIMIT_S, RANKS, Trial
 
-__all__ = ["faults_markdown"]
-
 _HOW = f"""\
 {RANKS} ranks, float32, 100 KB, the same program for all; a time-out of {LIMIT_S:.0f} s for each (Gloo's default is 30
 minutes, ours 5). Something happens to one rank, the victim, instead of its second call or in it; each is the victim in

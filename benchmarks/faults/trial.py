@@ -18,8 +18,6 @@ import unisono
 
 from .contenders import Contender, enter
 
-__all__ = ["CALLS", "DEADLY", "FAULTS", "LIMIT_S", "RANKS", "Trial", "possible", "trial"]
-
 RANKS = 3
 LIMIT_S = 5.0
 """The time-out that each contender is given. Gloo's default is 30 minutes, ours 5."""

@@ -19,8 +19,6 @@ from .rank import LATE_PLACES, PLACES
 from .report import host_faults_markdown
 from .trial import FAULTS, Ended, Trial, trial
 
-__all__ = ["bench_host_faults"]
-
 _GLOO_FAULTS, _GLOO_PLACES, _GLOO_LIMIT_S = ("kill", "stop", "cut link"), ("gate", "receive", "long call"), 20.0
 """With stops and cuts, Gloo waits for its time-out."""
 

@@ -12,16 +12,15 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as torch_dist
-from tests.support.cluster import Cluster, enter, join
+from tests.support.cluster import Cluster
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # not in torch's __all__
 
 import unisono
 from unisono.calls.p2p import irecv, isend, recv, send
 from unisono.schedule import Hosts
+from unisono.tools.namespaces import enter, join
 
 from ..names import GLOO, OURS
-
-__all__ = ["LATE_PLACES", "PLACES", "Meeting", "Role", "play"]
 
 PLACES = ("gate", "send", "receive", "long call", "messages")
 """Where ranks wait when it happens. `gate`: in an all_reduce, which one rank has not begun. `send`, `receive`: for that

@@ -13,8 +13,6 @@ from ..names import GLOO, OURS
 from .rank import PLACES
 from .trial import FAULTS, Ended, Trial
 
-__all__ = ["host_faults_markdown"]
-
 _HOW = """\
 Hosts are network namespaces of this machine, joined by a switch; links have 200 Mbit/s where long messages are under
 way. Ranks wait in one place, something happens, and each says how its call has ended. `gate`: in an all_reduce that

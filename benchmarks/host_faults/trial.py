@@ -17,8 +17,6 @@ import unisono
 
 from .rank import Meeting, Role, play
 
-__all__ = ["FAULTS", "Ended", "Trial", "trial"]
-
 FAULTS = {
     "kill": "SIGKILL to a rank", "kill rank 0": "the same, to the rank that holds the store",
     "stop": "SIGSTOP to a rank, SIGCONT when all others have ended", "Ctrl-C": "SIGINT to a rank that waits",

@@ -15,8 +15,6 @@ from .mpi_job import try_mpi
 from .table import markdown
 from .torch_like import try_torch_like
 
-__all__ = ["calls"]
-
 
 def calls(
     *,

@@ -18,20 +18,6 @@ from unisono.engine.reducers import DTYPES
 from .library import LOST, Library, NoResult
 from .situations import SITUATIONS
 
-__all__ = [
-    "ALL_DTYPES",
-    "COMBINING",
-    "FACTORS",
-    "MOVING",
-    "OPS",
-    "RANKS",
-    "TRIES",
-    "Try",
-    "is_number",
-    "outcome",
-    "worst",
-]
-
 RANKS = 3
 COMBINING = ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
 MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all")

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["LOST", "Library", "NoResult"]
-
 LOST = ("aborts", "hangs")
 """Outcomes after which the ranks cannot be used any more."""
 

@@ -18,8 +18,6 @@ from .library import LOST
 from .mpi_worker import BROKEN
 from .situations import SITUATIONS
 
-__all__ = ["try_mpi"]
-
 _START_S, _PATIENCE_S = 60.0, 5.0
 """How long a job may take to start, and a try before it counts as one that hangs."""
 

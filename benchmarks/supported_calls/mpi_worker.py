@@ -15,8 +15,6 @@ import torch
 from .attempts import COMBINING, OPS, TRIES, Try, is_number, outcome
 from .library import Library, NoResult
 
-__all__ = ["BROKEN", "main"]
-
 BROKEN = "broken"
 """Starts the line of a try that failed by a bug of its own."""
 

@@ -8,8 +8,6 @@ import torch
 
 from .library import Library
 
-__all__ = ["SITUATIONS"]
-
 _TOTAL = 3 * torch.arange(6.0) + 30
 """The sum of what three ranks pass: 0 to 5, 10 to 15, 20 to 25."""
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from .attempts import ALL_DTYPES, TRIES, Try
 from .situations import SITUATIONS
 
-__all__ = ["markdown", "outcomes_in"]
-
 _HEAD = """# What the calls take
 
 Every call with every dtype and op, tried on three ranks with small whole numbers, some of them negative.

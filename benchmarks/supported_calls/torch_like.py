@@ -17,8 +17,6 @@ from ..names import GLOO
 from .attempts import COMBINING, FACTORS, OPS, RANKS, Try, outcome, worst
 from .library import LOST, Library, NoResult
 
-__all__ = ["try_torch_like"]
-
 _DIST: Any = torch.distributed
 
 _PATIENCE_S = 2.0

@@ -17,8 +17,6 @@ from .calls import CALLS, measure_barrier, measure_calls, slowest_rank
 from .report import Called, Trained, torch_markdown
 from .steps import KINDS, measure_steps
 
-__all__ = ["bench_torch"]
-
 
 def bench_torch(
     *,

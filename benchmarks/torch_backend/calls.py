@@ -16,8 +16,6 @@ import torch.distributed as dist
 
 from .groups import Groups
 
-__all__ = ["CALLS", "Times", "measure_barrier", "measure_calls", "slowest_rank"]
-
 Times = dict[str, list[float]]
 """Contender -> seconds per call, one figure per turn."""
 

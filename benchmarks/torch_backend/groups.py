@@ -16,8 +16,6 @@ import unisono
 from ..names import GLOO, OURS
 from ..rendezvous import Rendezvous
 
-__all__ = ["Groups"]
-
 
 class Groups:
     """contenders: the groups by name. meet: a barrier that uses neither."""

@@ -12,8 +12,6 @@ from ..names import GLOO, OURS
 from .calls import Times
 from .steps import ALONE
 
-__all__ = ["Called", "Trained", "torch_markdown"]
-
 _HOW = """\
 Two processes on one host, float32. A time is that of one call out of a batch, back to back, of the slower rank; a size
 counts the larger tensor of a rank. Both backends have their process groups in the same two processes and take turns.

@@ -16,8 +16,6 @@ from ..rendezvous import Rendezvous
 from .calls import Times
 from .groups import Groups
 
-__all__ = ["ALONE", "KINDS", "LARGE", "Trainer", "make_trainer", "measure_steps", "train_in_turns"]
-
 LARGE = "DistributedDataParallel, 16 MiB of gradients"
 KINDS = ("DistributedDataParallel", "fully_shard", LARGE)
 ALONE = "without communication"

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.cluster import PORT, Cluster
+from tests.support.cluster import Cluster
+from unisono.tools.namespaces import PORT
 
 PROGRAM = """
 import json, sys, time

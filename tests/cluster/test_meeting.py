@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.cluster import PORT, Cluster
+from tests.support.cluster import Cluster
+from unisono.tools.namespaces import PORT
 
 Clusters = Callable[[str], Cluster]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import unisono
-from tests.support.cluster import PORT, Cluster, enter
+from tests.support.cluster import Cluster
+from unisono.tools.namespaces import PORT, enter
 
 Clusters = Callable[[str], Cluster]
 TIMEOUT = timedelta(seconds=100)

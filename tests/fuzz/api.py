@@ -13,8 +13,6 @@ import unisono
 from tests.support.matrix import Case
 from unisono.base.config import Config
 
-__all__ = ["Native", "Torch", "api_of"]
-
 _ROOT_AT = {"reduce": 1, "broadcast": 1, "scatter": 2, "gather": 2}
 """Where a root is among the arguments."""
 

@@ -27,10 +27,8 @@ import unisono
 from tests.fuzz.fault_growth import grows
 from tests.fuzz.fault_oracle import complaints
 from tests.fuzz.fault_rank import play
-from tests.fuzz.fault_scene import STOPPING, Call, Fault, Scene, draw
+from tests.fuzz.fault_scene import STOPPING, Fault, Scene, draw
 from unisono.base.config import Config
-
-__all__ = ["Call", "Fault", "Scene", "check", "smaller", "watch"]
 
 TIMEOUT_S = 6.0
 """Of calls, where a rank is frozen; other scenes have no time-out that could hide that a rank waits for ever."""
@@ -212,7 +210,11 @@ def main(
             what = ""
         else:
             wrong = watch(scene := draw(rng))
-            what = f'python -c "from tests.fuzz.deaths import *; check({smaller(scene)})"' if wrong else ""
+            what = (
+                f'python -c "from tests.fuzz.deaths import check; from tests.fuzz.fault_scene import *; check({smaller(scene)})"'
+                if wrong
+                else ""
+            )
         if wrong:
             failed += 1
             typer.echo(f"\nscene {played} of SEED={seed} goes wrong:\n  " + "\n  ".join(wrong) + f"\n{what}")

@@ -32,8 +32,6 @@ from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import CORES
 
-__all__ = ["HOSTS", "Session"]
-
 HOSTS = ("1", "2", "3", "4", "5", "2x1", "2x2", "3x1", "3+1", "1+2", "2x2:round_robin")
 SETTINGS: dict[str, tuple[float | str, ...]] = {
     "segment_bytes": (4096, 100_000),

@@ -11,8 +11,6 @@ import unisono
 from tests.fuzz.fault_scene import Call
 from unisono.tools.testing import oracle
 
-__all__ = ["Prepared", "given", "prepare", "wanted"]
-
 _BLOCKS = ("reduce_scatter", "all_to_all")
 """What has a block for each rank as its input."""
 _IN_PLACE = ("all_reduce", "broadcast", "reduce", "scan")

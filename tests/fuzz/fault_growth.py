@@ -14,8 +14,6 @@ import torch
 import unisono
 from tests.support.newcomers import newcomer, tell, told
 
-__all__ = ["grows"]
-
 RANKS, DEADLINE_S = 3, 60.0
 _MOST_DELAY_S = 0.06
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, Scene
 
-__all__ = ["complaints"]
-
 SOON_S = 15.0
 """How long after the last fault a survivor may hear of it and go on, where no time-out tells it."""
 TIMED_OUT_S = 28.0

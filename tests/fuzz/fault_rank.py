@@ -21,8 +21,6 @@ from tests.fuzz.fault_scene import COLLECTIVES, STOPPING, Call, Fault, Scene
 from tests.support.waiting import until
 from unisono.tools.testing import chaos
 
-__all__ = ["play"]
-
 
 class _End(BaseException):
     """Ends the rank's function well, before its program has ended."""

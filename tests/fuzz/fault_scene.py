@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from unisono.schedule import Hosts
 
-__all__ = ["COLLECTIVES", "DEADLY", "STOPPING", "Call", "Fault", "Scene", "draw"]
-
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "scan", "all_gather", "reduce_scatter", "all_to_all", "gather", "barrier",
 )  # fmt: skip

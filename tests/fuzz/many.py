@@ -13,8 +13,6 @@ from tests.support.matrix_driver import exact_data
 from tests.support.matrix_layouts import Held
 from unisono import testing as oracle
 
-__all__ = ["REDUCING", "TENSORS", "coalesced"]
-
 REDUCING = ("all_reduce_coalesced", "reduce_scatter_coalesced", "average_parameters", "average_gradients")
 TENSORS = (
     "all_reduce_coalesced", "broadcast_coalesced", "all_gather_coalesced", "reduce_scatter_coalesced",

@@ -13,8 +13,6 @@ from tests.support.matrix_layouts import Held, differs, pick, readable
 from tests.support.reducers_driver import data
 from unisono.engine.reducers import DTYPES
 
-__all__ = ["FORMS", "WAYS", "exchange_objects", "send_and_receive"]
-
 FORMS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 
 Finish = Callable[[], str]

@@ -20,8 +20,6 @@ from tests.support.fake_hosts import WORLD, FakeHosts
 from tests.support.waiting import until
 from unisono.base.records import Departure, DepartureKind, GivenUp
 
-__all__ = ["NetworkScene", "Weather", "check", "draw"]
-
 KILLED = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
 PAUSE_S, SETTLE_S = 0.7, 1.0
 """How long a sentinel stops that is not to be missed; for how long it is then looked whether it is."""

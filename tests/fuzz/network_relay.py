@@ -16,8 +16,6 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Relay", "Weather"]
-
 
 class Weather(NamedTuple):
     """loss, twice, replay, forge: how likely a datagram gets lost, comes twice, comes again much later, or comes with a

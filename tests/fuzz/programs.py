@@ -10,11 +10,6 @@ from dataclasses import dataclass, fields
 
 from tests.support.matrix import Case
 
-__all__ = [
-    "Barrier", "Call", "Case", "Coalesced", "Late", "MakeGroup", "Messages", "Objects", "Program", "Split", "Step",
-    "Threads", "Wait", "shown", "steps_of",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Call:

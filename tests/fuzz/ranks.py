@@ -31,8 +31,6 @@ from tests.fuzz.programs import (
 )
 from tests.support.matrix_driver import begin
 
-__all__ = ["play"]
-
 
 def play(program: Program, meeting: str) -> list[str]:
     """Run a program on this rank. Returns what went wrong, step by step: wrong values, and an error that ended it."""

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 from tests.fuzz.programs import Barrier, Call, Coalesced, Messages, Program, Step, Threads
 
-__all__ = ["shrink"]
-
 
 def shrink(program: Program, fails: Callable[[Program], bool], until_s: float) -> Program:
     """The smallest that is found until then (time.monotonic). fails: runs a program in a new world."""

@@ -13,9 +13,9 @@ import pytest
 
 from tests.conftest import NIGHTLY
 from tests.fuzz import fault_oracle
-from tests.fuzz.deaths import Call, Fault, Scene, check, smaller
+from tests.fuzz.deaths import check, smaller
 from tests.fuzz.fault_growth import grows
-from tests.fuzz.fault_scene import draw
+from tests.fuzz.fault_scene import Call, Fault, Scene, draw
 from tests.support.waiting import until
 
 DRAWN_S = 60.0 if NIGHTLY else 6.0

@@ -14,8 +14,6 @@ from unisono.base.config import Config
 from unisono.base.link import Link
 from unisono.schedule import Hosts
 
-__all__ = ["Worlds", "check"]
-
 
 class Worlds:
     """One world at a time. past: the programs that it has run. limit_s: how long a program may take."""

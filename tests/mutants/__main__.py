@@ -17,8 +17,6 @@ from tempfile import TemporaryDirectory
 
 from .fixed import MUTANTS, Mutant
 
-__all__ = ["apply", "caught", "main"]
-
 ROOT = Path(__file__).parents[2]
 RINGS = {"quick": "quick and not long", "test": "not long", "nightly": ""}
 

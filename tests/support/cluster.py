@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from unisono.schedule import Hosts
-from unisono.tools.namespaces import PORT, Namespaces, enter, join, why_no_namespaces
-
-__all__ = ["PORT", "Cluster", "enter", "join", "why_not"]
+from unisono.tools.namespaces import Namespaces, why_no_namespaces
 
 why_not = why_no_namespaces
 

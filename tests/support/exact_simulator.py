@@ -17,8 +17,6 @@ from unisono.base.errors import ArgumentError
 from unisono.schedule.simulate.networks.network import NO_LINK, Network, Numbers
 from unisono.schedule.simulate.table_messages import Messages
 
-__all__ = ["MOST_RANKS", "fair_rates", "play_exactly"]
-
 MOST_RANKS = 64
 """The exact simulator is for so many ranks: it takes minutes for some tables of more."""
 

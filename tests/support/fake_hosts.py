@@ -23,8 +23,6 @@ from unisono.hosts.far import Far
 from unisono.hosts.sentinel.start import Sentinel
 from unisono.schedule import Hosts
 
-__all__ = ["WORLD", "FakeHosts"]
-
 WORLD = 7
 """The number of the group of all ranks."""
 Addresses = Sequence[tuple[str, int]]

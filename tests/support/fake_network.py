@@ -11,8 +11,6 @@ from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Event, Registered, SentinelState, Tick
 from unisono.hosts.sentinel.wire import IMAGE_BYTES, Authenticator
 
-__all__ = ["START", "WORLD", "FakeMemory", "FakeNetwork"]
-
 WORLD, START = 7, 4096
 _FAST_S = 0.0005
 

@@ -13,8 +13,6 @@ from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.heap import Heap
 from unisono.schedule import Hosts
 
-__all__ = ["FarMailboxes", "PromptCarrier", "far_mailboxes"]
-
 
 class PromptCarrier(InProcessCarrier):
     """Moves all that there is whenever it is called."""

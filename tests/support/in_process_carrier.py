@@ -11,8 +11,6 @@ import torch
 from tests.support.waiting import until
 from unisono.engine.carrier import Lost
 
-__all__ = ["InProcessCarrier", "Wires"]
-
 
 @dataclass(eq=False)
 class _Transfer:

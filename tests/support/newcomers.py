@@ -11,8 +11,6 @@ from pathlib import Path
 
 import unisono
 
-__all__ = ["catch_up", "newcomer", "tell", "told"]
-
 
 def newcomer(action: Callable[[], object]) -> None:
     """Do this in a new process, which nobody waits for."""

@@ -18,8 +18,6 @@ from torch import distributed
 
 import unisono
 
-__all__ = ["serve"]
-
 
 def run(script: str) -> str:
     """Run a script; return the traceback of its error, or an empty text."""

@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryFile
 
-__all__ = ["Scripts"]
-
 
 class Scripts:
     """`scripts.run(path)`: what a script prints. Its process starts with the first, and again after one that hangs."""

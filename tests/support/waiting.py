@@ -15,8 +15,6 @@ from unisono.engine.mailbox.poller import Poller
 from unisono.hosts.messages import nap
 from unisono.ranks.failures.attend import attend
 
-__all__ = ["WAITS", "once", "once_waiting", "until"]
-
 _PLACES = attend, Poller.wait, Host.wait_for, _Latch.wait, SpanWait._until, SpanWait._sleep, nap
 WAITS = frozenset(place.__code__ for place in _PLACES)
 """Where a thread is while it waits in a call."""

@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Allowance", "allowance", "free_bytes"]
-
 _NO_LIMIT = 1 << 60
 """Version 1 writes a number of about 2^63 bytes where there is none."""
 

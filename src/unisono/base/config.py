@@ -14,8 +14,6 @@ from .link import Link
 from .tuning import measured
 from .units import parse_bytes
 
-__all__ = ["SHAPING", "Config"]
-
 SHAPING = (
     "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes",
     "cross_memory_bytes", "fetch_bytes",

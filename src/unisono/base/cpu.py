@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["KINDS", "Kind", "cpuinfo", "model", "shares_cache", "vendor"]
-
 _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 _SYSTEM = Path("/sys/devices/system/cpu")
 

@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-__all__ = ["LONGEST_S", "Channel", "Descriptor", "Packet", "PeerProcess", "PlainChannel", "remaining"]
-
 _HEADER = struct.Struct("<IQB")
 _CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 18

@@ -9,8 +9,6 @@ from math import floor, log10
 from .errors import ArgumentError
 from .units import format_seconds
 
-__all__ = ["Link", "rate_text"]
-
 _PART = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)(?:/s)?", re.IGNORECASE)
 
 _SECONDS = {"ns": 1 / 10**9, "us": 1 / 10**6, "µs": 1 / 10**6, "ms": 1 / 10**3, "s": 1.0}

@@ -11,19 +11,6 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = [
-    "CallRecord",
-    "Departure",
-    "DepartureKind",
-    "GivenUp",
-    "Proposal",
-    "Sighting",
-    "Wait",
-    "digest",
-    "only_lowerings_differ",
-    "only_sizes_differ",
-]
-
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
 

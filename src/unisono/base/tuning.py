@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 from .cpu import model
 from .version import __version__
 
-__all__ = ["LIMITS", "HostCosts", "Moment", "Rates", "TuningResults", "file", "measured", "save"]
-
 LIMITS: Mapping[str, tuple[int, int]] = {
     "segment_bytes": (64 << 10, 64 << 20),
     "one_way_segment_bytes": (4 << 10, 64 << 20),

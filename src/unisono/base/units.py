@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from .errors import ArgumentError, DTypeError
 
-__all__ = ["format_bytes", "format_seconds", "hints_timeout_s", "parse_bytes", "plural", "ranks_text", "seconds"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _BINARY = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}

@@ -6,8 +6,6 @@ import os
 from functools import lru_cache
 from importlib.util import find_spec
 
-__all__ = ["PACKAGE", "TORCH", "is_users"]
-
 
 def _origin(name: str) -> str:
     spec = find_spec(name)  # a process that looks at a job from outside needs no torch

@@ -11,16 +11,11 @@ import torch
 
 from ..base.errors import ArgumentError, DTypeError
 from ..base.records import digest
+from ..engine.reducers import CustomOp
 from ..engine.tensors.aliasing import overlaps_itself, share_memory
 from ..engine.tensors.plain import check_is_tensor, dtype_name
 from ..ranks.group.group import Group
-from .ops import CustomOp, PremulSum, check_op_dtype, resolve
-
-__all__ = [
-    "blank", "check_apart", "check_list", "check_op", "check_own", "check_root", "check_rooted", "check_splits",
-    "check_tensor", "check_tensors", "check_whole", "count_name", "dtype_name", "given_list",
-    "plain_dtype", "scale_name", "shape_name",
-]  # fmt: skip
+from .ops import PremulSum, check_op_dtype, resolve
 
 
 def shape_name(tensor: torch.Tensor) -> str:

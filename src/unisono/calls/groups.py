@@ -31,8 +31,6 @@ from ..ranks.group.non_member import NonMember
 from ..ranks.group.sub_groups import make_sub_group
 from .collectives import all_gather_single
 
-__all__ = ["destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split"]
-
 _RECORD_BYTES, _MOST_WORDS, _MOST_PATH = 1008, 560, 240
 _SAID = struct.Struct(f"<qq{_RECORD_BYTES}s")
 """What each rank of the parent sends to all: color, key, and the call as a record."""

@@ -28,8 +28,6 @@ from ..ranks.group.initialize import group_or_default
 from .collectives import barrier
 from .objects import broadcast_object_list
 
-__all__ = ["grow"]
-
 _ASK_S = 0.0002
 
 

@@ -22,8 +22,6 @@ from .coalesced import all_reduce_coalesced, broadcast_coalesced
 from .collectives import all_gather, all_reduce
 from .dispatch import checking
 
-__all__ = ["average_gradients", "average_parameters", "broadcast_module", "broadcast_state_dict"]
-
 _NO_GRADIENT, _GRADIENT, _SPARSE = 0, 1, 2
 
 

@@ -28,8 +28,6 @@ from .codec import Buffer, decode, encode, to_tensor
 from .collectives import all_gather, all_gather_single, broadcast, gather, scatter
 from .dispatch import checking
 
-__all__ = ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"]
-
 Payload = list[Buffer]
 
 

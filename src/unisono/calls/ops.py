@@ -14,8 +14,6 @@ from ..engine.reducers import OPS, CustomOp, check_combine
 if TYPE_CHECKING:
     from torch.distributed import ReduceOp as TorchReduceOp
 
-__all__ = ["CustomOp", "OpLike", "PremulSum", "ReduceOp", "check_op_dtype", "make_op", "premul_sum", "resolve"]
-
 _SCALED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 """The dtypes that have a premultiplied sum."""
 

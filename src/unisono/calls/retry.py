@@ -14,8 +14,6 @@ from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .collectives import barrier
 
-__all__ = ["SupportsState", "retry"]
-
 Result = TypeVar("Result")
 
 

@@ -17,8 +17,6 @@ from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .dispatch.over_hosts.hosts_plan import SpanPlan
 
-__all__ = ["tracing"]
-
 
 @contextmanager
 def tracing(folder: str | PathLike[str], group: Any = None, *, rounds: bool = False) -> Iterator[None]:

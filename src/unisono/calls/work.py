@@ -20,8 +20,6 @@ from ..ranks.failures.abort import give_up
 from ..ranks.failures.stall import AWAITED, missing_in_background
 from ..ranks.group.group import Group
 
-__all__ = ["FinishedWork", "Work", "Worker"]
-
 Result_co = TypeVar("Result_co", covariant=True)
 
 _LOOK_UP_S = 0.05

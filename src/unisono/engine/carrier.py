@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Carrier", "Handle", "Lost"]
-
 
 class Lost(Exception):
     """A message cannot go through any more. For the caller, who knows better why: the other side of a connection is

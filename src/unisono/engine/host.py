@@ -39,8 +39,6 @@ from .process.slow_yield import slow_yield_cycles
 from .process.stacks import answer_with_stacks
 from .reducers import CustomOp, combine_address
 
-__all__ = ["Host", "interpreter", "warm_up"]
-
 _LINE_WORDS = LINE // 8
 _PASSED = 1 << 30
 """A row behind the gate of any program."""

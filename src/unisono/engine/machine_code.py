@@ -25,8 +25,6 @@ import llvmlite.binding as llvm
 
 from .once import once
 
-__all__ = ["Unit", "entry_point", "object_code", "symbol", "writable_folder"]
-
 _DIGEST_BYTES = 16
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
 _COMPILED_S, _ASK_S = 60.0, 0.01

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-__all__ = ["once"]
-
 Made = TypeVar("Made")
 
 _lock = threading.RLock()

@@ -12,17 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-__all__ = [
-    "interfaces",
-    "is_loopback",
-    "own_address",
-    "own_addresses",
-    "reachable",
-    "store_host",
-    "store_place",
-    "try_to_reach",
-]
-
 _ELSEWHERE = "192.0.2.1"
 """An address that nobody has (RFC 5737): the way there is the default route."""
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of linux/sockios.h

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..engine.memory.arena import Arena
     from ..schedule import Hosts
 
-__all__ = ["Far"]
-
 _HEARS_S = 0.005
 """How often a rank hears what its sentinel says without having asked, while it calls."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..engine.carrier import Carrier
     from .far import Far
 
-__all__ = ["Span"]
-
 _ASK_S = 0.0005
 
 

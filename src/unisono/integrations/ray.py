@@ -36,8 +36,6 @@ from ..ranks.group.group import Group
 from ..ranks.rendezvous.rendezvous import meet
 from ..ranks.rendezvous.world_group import world_group
 
-__all__ = ["UnisonoGroup", "register"]
-
 _NAME = "UNISONO"
 _ASK_S = 0.01
 

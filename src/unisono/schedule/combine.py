@@ -37,8 +37,6 @@ from .table import (
     unwrap,
 )
 
-__all__ = ["DUALS", "as_collective", "fold", "on", "once", "par", "pipeline", "seq", "transpose"]
-
 DUALS = {
     "broadcast": ("reduce", ADD),
     "reduce": ("broadcast", COPY),

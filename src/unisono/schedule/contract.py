@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from ..base.errors import ArgumentError
 from .table import Schedule, X
 
-__all__ = ["BLOCKED", "HOLDERS", "ROOTED", "Contract", "Slot", "Value", "contract"]
-
 Slot = tuple[int, int, int]
 Value = tuple[int, int]
 

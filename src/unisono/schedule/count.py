@@ -14,8 +14,6 @@ import numpy.typing as npt
 from ..base.errors import ArgumentError
 from .table import COPY, DST, OP, ROUND, SRC, N, Schedule
 
-__all__ = ["Bounds", "Counts", "count", "lower_bounds"]
-
 
 @dataclass(frozen=True)
 class Counts:

@@ -12,8 +12,6 @@ from ..base.errors import ArgumentError
 from .moves import moves
 from .table import Schedule, X
 
-__all__ = ["even_bounds", "execute"]
-
 Array = npt.NDArray[Any]
 
 

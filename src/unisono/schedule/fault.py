@@ -10,8 +10,6 @@ from ..base.errors import AlgorithmError
 from .contract import Slot
 from .table import Schedule, X
 
-__all__ = ["Fault", "fault", "ranks_in", "slot_text"]
-
 
 @dataclass(frozen=True)
 class Fault:

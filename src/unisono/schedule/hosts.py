@@ -9,8 +9,6 @@ from functools import cached_property
 
 from ..base.errors import ArgumentError
 
-__all__ = ["Hosts"]
-
 _FORM = re.compile(r"(?:(?P<hosts>\d+)x(?P<each>\d+)|(?P<sizes>\d+(?:\+\d+)*))(?P<turns>:round_robin)?")
 
 

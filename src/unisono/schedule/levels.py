@@ -13,8 +13,6 @@ from ..base.errors import ArgumentError
 from .hosts import Hosts
 from .table import DST, ROUND, SRC, N, Rows, Schedule, spread
 
-__all__ = ["HostBounds", "Levels", "host_bounds", "levels", "levels_of"]
-
 
 @dataclass(frozen=True)
 class Levels:

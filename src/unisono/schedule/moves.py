@@ -17,8 +17,6 @@ from .contract import Slot
 from .fault import fault, slot_text
 from .table import ADD, COPY, DBUF, DCHUNK, DST, JOIN, OP, ROUND, SBUF, SCHUNK, SRC, N, Schedule, expand
 
-__all__ = ["Move", "check_rows", "moves"]
-
 _BUFFERS = 3
 
 

@@ -21,12 +21,6 @@ import numpy.typing as npt
 from ..base.errors import AlgorithmError
 from .hosts import Hosts
 
-__all__ = [
-    "ADD", "COPY", "DBUF", "DCHUNK", "DST", "JOIN", "OP", "ROUND", "SBUF", "SCHUNK", "SRC", "Line", "N", "Rounds",
-    "Rows", "Schedule", "T", "Transfer", "X", "Y", "current_line", "expand", "send", "shows", "spread", "trace",
-    "unwrap",
-]  # fmt: skip
-
 COPY, ADD, JOIN = 0, 1, 2
 """What the receiver does: replace; add (each contribution exactly once); join (idempotent, for barriers)."""
 

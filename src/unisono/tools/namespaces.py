@@ -22,8 +22,6 @@ from ..ranks.rendezvous.which_rank import Launch
 from ..ranks.rendezvous.world_group import world_group
 from ..schedule import Hosts
 
-__all__ = ["PORT", "Namespaces", "enter", "join", "why_no_namespaces"]
-
 PORT = 29500
 """Where the ranks meet, on the first host."""
 

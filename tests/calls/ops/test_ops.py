@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 import unisono
 from unisono.base.errors import ArgumentError, DTypeError
-from unisono.calls.ops import CustomOp, PremulSum, ReduceOp, check_op_dtype, make_op, premul_sum, resolve
-from unisono.engine.reducers import OPS
+from unisono.calls.ops import PremulSum, ReduceOp, check_op_dtype, make_op, premul_sum, resolve
+from unisono.engine.reducers import OPS, CustomOp
 
 FACTOR = 2
 

@@ -8,8 +8,6 @@ from tests.support.browser import Tab
 from unisono.schedule import Schedule
 from unisono.schedule.algorithms import CATALOGUE
 
-__all__ = ["STILL", "at", "table"]
-
 STILL = {"prefers_reduced_motion": "reduce"}
 
 

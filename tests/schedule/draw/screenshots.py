@@ -13,8 +13,6 @@ from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import spanning
 from unisono.schedule.draw import html
 
-__all__ = ["FOLDER", "SHOTS", "Shot", "take"]
-
 FOLDER = Path(__file__).parents[3] / "docs" / "player"
 
 

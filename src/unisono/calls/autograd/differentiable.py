@@ -17,11 +17,6 @@ from ..ops import OpLike, ReduceOp
 from .join_loss import join
 from .linear import LinearCall, apply
 
-__all__ = [
-    "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "reduce",
-    "reduce_scatter", "reduce_scatter_single", "scatter",
-]  # fmt: skip
-
 _LINEAR = ("sum", "avg")
 _OTHERS = ("product", "min", "max")
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["join"]
-
 
 def join(tensor: torch.Tensor, *results: torch.Tensor) -> torch.Tensor:
     """Return the tensor's value as a new tensor whose backward also runs through the results, with zero gradients.

@@ -19,8 +19,6 @@ from ...ranks.group.group import Group
 from .. import collectives
 from ..dispatch import Call, Request
 
-__all__ = ["LinearCall", "apply"]
-
 Tensors = Sequence[torch.Tensor]
 
 

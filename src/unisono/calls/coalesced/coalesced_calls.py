@@ -18,8 +18,6 @@ from ..work import Work
 from .list_layout import PART, WHOLE
 from .make_coalesced import ListCall, make
 
-__all__ = ["all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "reduce_scatter_coalesced"]
-
 
 def all_reduce_coalesced(
     tensors: Iterable[torch.Tensor],

@@ -16,8 +16,6 @@ from ..ops import OpLike, ReduceOp, resolve
 from ..work import Work
 from .coalesced_calls import all_gather_coalesced, all_reduce_coalesced, broadcast_coalesced, reduce_scatter_coalesced
 
-__all__ = ["Coalescing", "coalescing"]
-
 _Call = Callable[..., Work[Any] | None]
 _TWO_LISTS = (all_gather_coalesced, reduce_scatter_coalesced)
 """The calls that take outputs and inputs; the others take one list for both."""

@@ -12,8 +12,6 @@ from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_tensor
 
-__all__ = ["flatten_"]
-
 
 def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> list[torch.Tensor]:
     """Move the data of tensors into one flat tensor per dtype, in shared memory; return the flat tensors.

@@ -21,8 +21,6 @@ try:  # torch.compile's check that tensors still have the same dtypes, shapes, s
 except ImportError:  # then every call checks its tensors one by one
     guards = None  # type: ignore[assignment]
 
-__all__ = ["PART", "WHOLE", "ListLayout", "Pass", "Table", "known_layout", "make_layout"]
-
 PASS_BYTES = 1 << 20
 """The most bytes in one pass: they stay in the caches between packing, combining and unpacking."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
+from ...engine.reducers import CustomOp
 from ...engine.tensors.aliasing import first_overlap
 from ...engine.tensors.packing import mover
 from ...engine.tensors.plain import as_bits, make_plain
@@ -18,11 +19,9 @@ from ...engine.tensors.written import mark_written, needed_by_autograd, use_coun
 from ...ranks.group.group import Group
 from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Call, Request, plan_step
-from ..ops import CustomOp, PremulSum, resolve
+from ..ops import PremulSum, resolve
 from ..work import Work
 from .list_layout import PART, ListLayout, Pass, Table, known_layout, make_layout
-
-__all__ = ["ListCall", "make"]
 
 _data_ptr = torch.Tensor.data_ptr
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import cloudpickle
 
-__all__ = ["field_names", "find", "rebuild", "unfit", "unsent"]
-
 _BY_VALUE: Mapping[str, type] = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
 """Cloudpickle's own list, so that a class that comes twice by value stays one class."""
 

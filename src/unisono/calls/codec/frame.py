@@ -14,8 +14,6 @@ from ...base.errors import ArgumentError, DTypeError, UnisonoError
 from .reader import read
 from .writer import write
 
-__all__ = ["Buffer", "decode", "encode", "to_tensor"]
-
 Buffer = bytes | memoryview
 
 _SAFE, _PICKLE = 0xA1, 0xB1

@@ -14,11 +14,6 @@ import torch
 
 from ...engine.tensors.plain import ALL_DTYPES, dtype_name
 
-__all__ = [
-    "ARRAY", "ATOMS", "CONTAINERS", "DTYPES", "HASHED", "LEAVES", "MOST_LEVELS", "NUMBER", "NUMPY_DTYPES", "RECORD",
-    "SEGMENTED", "SURROGATES", "TENSOR", "Leaf",
-]  # fmt: skip
-
 ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
 """Types that msgpack knows. Integers of more than 64 bits become leaves."""
 

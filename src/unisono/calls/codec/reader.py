@@ -12,8 +12,6 @@ import torch
 from ...base.errors import ArgumentError
 from . import dataclass_records, kinds
 
-__all__ = ["read"]
-
 _MOST_DIMENSIONS = 64
 _MOST_DETAILS = 1024
 """Bytes that say dtype and shape of a tensor or an array."""

@@ -16,8 +16,6 @@ from ...base.errors import ArgumentError, DTypeError
 from ...engine.tensors.plain import dtype_name, make_plain
 from . import dataclass_records, kinds
 
-__all__ = ["write"]
-
 _TAGS = {kind: tag for tag, kind in enumerate(kinds.CONTAINERS)}
 _CODES = {leaf.type: code for code, leaf in enumerate(kinds.LEAVES)}
 _OR_PICKLE = "or send the object with pickle=True"

@@ -12,8 +12,6 @@ from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_tensor, check_tensors, check_whole
 from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again, shortcut
 
-__all__ = ["all_gather", "all_gather_single"]
-
 
 def all_gather(
     tensor_list: Sequence[Tensor] | Tensor | None,

@@ -13,8 +13,6 @@ from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_splits, check_tensor, check_tensors, shape_name
 from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again, shortcut
 
-__all__ = ["all_to_all", "all_to_all_single"]
-
 
 def all_to_all(
     output_tensor_list: Sequence[Tensor] | None,

@@ -10,8 +10,6 @@ from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..dispatch import UNKNOWN, Call, Request, shortcut
 
-__all__ = ["barrier"]
-
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 

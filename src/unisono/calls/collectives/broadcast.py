@@ -11,8 +11,6 @@ from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_root, check_tensor
 from ..dispatch import UNKNOWN, Call, CallKey, Request, makes_again, shortcut
 
-__all__ = ["broadcast"]
-
 
 def broadcast(
     tensor: Tensor,

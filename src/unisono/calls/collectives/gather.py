@@ -12,8 +12,6 @@ from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
 from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again
 
-__all__ = ["gather"]
-
 
 def gather(
     tensor: Tensor,

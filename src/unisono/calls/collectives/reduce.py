@@ -12,8 +12,6 @@ from ..arguments import check_op, check_root, check_tensor
 from ..dispatch import UNKNOWN, Call, CallKey, Request, makes_again, shortcut
 from ..ops import OpLike, ReduceOp
 
-__all__ = ["reduce"]
-
 
 def reduce(
     tensor: Tensor,

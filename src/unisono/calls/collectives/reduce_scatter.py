@@ -15,8 +15,6 @@ from ..arguments import check_apart, check_op, check_own, check_tensor, check_te
 from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again, shortcut
 from ..ops import OpLike, ReduceOp
 
-__all__ = ["reduce_scatter", "reduce_scatter_single"]
-
 
 def reduce_scatter(
     output: Tensor | None,

@@ -13,8 +13,6 @@ from ..arguments import check_op, check_tensor
 from ..dispatch import UNKNOWN, Call, CallKey, Request, makes_again, shortcut
 from ..ops import OpLike, ReduceOp
 
-__all__ = ["exscan", "scan"]
-
 
 def scan(
     tensor: Tensor,

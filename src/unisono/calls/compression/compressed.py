@@ -18,8 +18,6 @@ from .division import Cells, Division
 from .kept import Kept
 from .rounding import ROUNDINGS
 
-__all__ = ["Compression"]
-
 _OPS = ("sum", "avg")
 
 

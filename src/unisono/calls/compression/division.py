@@ -9,8 +9,6 @@ from ...ranks.group.group import Group
 from ..groups import split
 from .rounding import BLOCK
 
-__all__ = ["Cells", "Division"]
-
 
 @dataclass(frozen=True)
 class Division:

@@ -6,8 +6,6 @@ from torch.futures import Future
 
 from .compressed import Compression
 
-__all__ = ["compress_hook"]
-
 
 def compress_hook(state: Compression, bucket: GradBucket) -> Future[torch.Tensor]:
     """A hook for `register_comm_hook` that averages gradients with rounded values between hosts.

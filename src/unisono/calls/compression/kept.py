@@ -7,8 +7,6 @@ import torch
 from .division import Cells
 from .rounding import BLOCK
 
-__all__ = ["Kept"]
-
 
 class Kept:
     """The errors of one tensor: of this rank's share, by host, and of the sum that it makes."""

@@ -7,8 +7,6 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["BLOCK", "ROUNDINGS", "Rounding"]
-
 BLOCK = 256
 """Values that share a scale."""
 

@@ -28,8 +28,6 @@ from .plan_cache import CallKey, as_list
 from .request import Tensors
 from .retry_rules import learn, make_again, stage_private
 
-__all__ = ["begin", "patience_ns"]
-
 _BRIEF_NS = 30_000
 """About what a change of threads and back costs."""
 _BYTES_PER_NS = 4

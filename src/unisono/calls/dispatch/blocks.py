@@ -30,8 +30,6 @@ from .routing import plan_step
 from .sizes import Sides, sides
 from .step import Action, CallOptions
 
-__all__ = ["plan_blocks"]
-
 
 def plan_blocks(how: CallOptions, request: Request, known_as: CallKey | None) -> Action:
     """Plan a call on blocks. Its result is the output, or new tensors if the request has none."""

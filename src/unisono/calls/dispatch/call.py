@@ -17,8 +17,6 @@ from .request import Request
 from .routing import plan_step
 from .step import Action, CallOptions
 
-__all__ = ["Call"]
-
 
 class Call(checking):
     """`with Call(what, ...) as call:` is the block in which a call is checked and planned; `call.run()` makes it.

@@ -17,8 +17,6 @@ from ...ranks.group.non_member import NonMember
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["checking", "refuse"]
-
 _PATIENCE_S = 1.0
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
 """Errors that are no refusal: the other ranks raise them, too, or there is no group to tell."""

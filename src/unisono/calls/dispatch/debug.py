@@ -9,8 +9,6 @@ from ...base.records import CallRecord
 from ...base.units import format_bytes, format_seconds
 from ...ranks.group.group import Group
 
-__all__ = ["debug_line"]
-
 
 def debug_line(group: Group, record: CallRecord, nbytes: int, why: str, began: float) -> None:
     """Write it on standard error. nbytes: of a block. why: the reason for its algorithm. began: by `perf_counter`."""

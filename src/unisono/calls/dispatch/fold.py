@@ -7,15 +7,14 @@ from typing import Any
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
+from ...engine.reducers import CustomOp
 from ...engine.tensors.plain import as_bits
 from ...engine.tensors.written import mark_written, needed_by_autograd
 from ..arguments import shape_name
-from ..ops import CustomOp, PremulSum
+from ..ops import PremulSum
 from .request import Request, Tensors, is_one
 from .routing import plan_step
 from .step import Action, CallOptions
-
-__all__ = ["plan_fold", "premultiplied", "whole_tensors"]
 
 
 def whole_tensors(op: object) -> bool:

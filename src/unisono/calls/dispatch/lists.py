@@ -18,8 +18,6 @@ from .request import is_one
 from .retry_rules import learn
 from .shortcut import run_plan
 
-__all__ = ["list_shortcut"]
-
 _data_ptr = torch.Tensor.data_ptr
 
 

@@ -11,8 +11,6 @@ from ...base.records import CallRecord
 from ...engine.compile.plan import Plan
 from ...ranks.group.group import Group
 
-__all__ = ["stage_for_a_while", "takes_turn", "waits_its_turn"]
-
 _FIRST_TURNS, _MOST_TURNS = 16, 1024
 """How many calls run staged after the first disagreement; twice as many after each further one."""
 _MOST_KINDS = 1024

@@ -11,8 +11,6 @@ from ...engine.tensors.plain import as_bits, is_plain
 from ...ranks.group.group import Group
 from .request import Request, Tensors
 
-__all__ = ["PlainTensors"]
-
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
 

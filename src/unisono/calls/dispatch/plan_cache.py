@@ -19,18 +19,6 @@ try:  # torch.compile's check that tensors still have the same dtypes, shapes, s
 except ImportError:  # then every call on lists is checked and planned
     guards = None  # type: ignore[assignment]
 
-__all__ = [
-    "UNKNOWN",
-    "CallKey",
-    "ListKey",
-    "ListPlan",
-    "ShortcutKey",
-    "as_list",
-    "ask_for_sizes",
-    "in_heap",
-    "keep",
-]
-
 CallKey = tuple[str, Any, int, Any]
 """The call as the user makes it: collective, op, root and algorithm."""
 

@@ -12,17 +12,16 @@ from ...base.errors import AlgorithmError, ArgumentError
 from ...base.records import CallRecord
 from ...engine.compile.plan import Blocks, Plan
 from ...engine.compile.program import Lowering
+from ...engine.reducers import CustomOp
+from ...engine.tensors.plain import dtype_name
 from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, OP, ROUND, Schedule, prove
 from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, zero_copy_limit
-from ..arguments import dtype_name, scale_name
-from ..ops import CustomOp
+from ..arguments import scale_name
 from .background import patience_ns
 from .plan_cache import in_heap
 from .request import Request, Tensors, is_one
-
-__all__ = ["PlanKey", "check_order", "make_plan"]
 
 _MOST_PLANS = 4096
 """How many plans a group keeps, so that a program with ever new sizes does not use ever more memory."""

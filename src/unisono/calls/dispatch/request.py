@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeGuard
 import torch
 
 from ...base.records import CallRecord, digest
-from ..arguments import dtype_name, scale_name
-from ..ops import CustomOp, PremulSum
-
-__all__ = ["Request", "Tensors", "is_one"]
+from ...engine.reducers import CustomOp
+from ...engine.tensors.plain import dtype_name
+from ..arguments import scale_name
+from ..ops import PremulSum
 
 Tensors = torch.Tensor | Sequence[torch.Tensor] | None
 

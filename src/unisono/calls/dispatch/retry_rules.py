@@ -13,8 +13,6 @@ from ...schedule import BLOCKED
 from .lowering_mismatch import stage_for_a_while
 from .plan_cache import CallKey, ask_for_sizes
 
-__all__ = ["Again", "learn", "make_again", "makes_again", "stage_private"]
-
 Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
 """Makes a call: group, call, input, output, seconds."""
 

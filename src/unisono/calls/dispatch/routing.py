@@ -21,8 +21,6 @@ from .planning import check_order
 from .request import Request, Tensors
 from .step import Action, CallOptions, plan_inside
 
-__all__ = ["plan_step"]
-
 _MOST_PLANS = 4096
 
 

@@ -17,8 +17,6 @@ from .debug import debug_line
 from .plan_cache import UNKNOWN, CallKey
 from .retry_rules import learn, stage_private
 
-__all__ = ["run_plan", "shortcut"]
-
 _OWN_BLOCK = "all_gather", "reduce_scatter"
 """The collectives whose smaller tensor may be this rank's block of the larger one."""
 

@@ -10,8 +10,6 @@ from ...base.errors import ArgumentError
 from ...engine.tensors.plain import ALL_DTYPES, DTYPE_CODES, dtype_name
 from ..arguments import blank
 
-__all__ = ["Sides", "sides"]
-
 _UNKNOWN = -1
 _MOST_DIMS = 8
 _GIVES, _TAKES, _DIMS, _SHAPE, _WORDS = 0, 1, 2, 3, 3 + _MOST_DIMS

@@ -20,8 +20,6 @@ from .request import Request, Tensors, is_one
 from .retry_rules import stage_private
 from .shortcut import run_plan
 
-__all__ = ["Action", "CallOptions", "plan_inside", "plan_plain"]
-
 Action = Callable[[str | None], Any]
 """Makes a planned call. Takes the user's line, if it is known; returns the result."""
 

@@ -12,8 +12,6 @@ from ...engine.tensors.plain import make_plain
 from ...ranks.group.group import Group
 from ..arguments import check_root, check_tensor, shape_name
 
-__all__ = ["check_receive", "check_send", "receive_request", "receive_text", "send_request", "send_text"]
-
 
 def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> None:
     """Raise ArgumentError or DTypeError unless rank `dst` can be sent this tensor."""

@@ -13,8 +13,6 @@ from ...ranks.group.group import Group
 from ..work import Work
 from .progress_engine import progress_engine
 
-__all__ = ["Transfer"]
-
 
 class Transfer(Work[torch.Tensor]):
     """An `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.

@@ -17,8 +17,6 @@ from ..codec import decode, encode, to_tensor
 from .checked_requests import check_receive, check_send
 from .progress_engine import progress_engine
 
-__all__ = ["recv_object_list", "send_object_list"]
-
 
 @hints_timeout_s
 def send_object_list(

@@ -18,8 +18,6 @@ from ...ranks.failures.abort import check_abort, give_up
 from ...ranks.failures.stall import Stall
 from ...ranks.group.group import Group
 
-__all__ = ["ProgressLoop"]
-
 Result = TypeVar("Result")
 
 _LAST_NEWS_S = 0.5

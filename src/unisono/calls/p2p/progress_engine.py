@@ -19,8 +19,6 @@ from ...ranks.failures.abort import check_abort
 from ...ranks.group.group import Group
 from .progress import ProgressLoop
 
-__all__ = ["ProgressEngine", "progress_engine"]
-
 _GRACE_S = 0.001
 """The thread leaves a new request alone for so long, as its owner mostly waits for it soon."""
 _WAITED_S = 0.003

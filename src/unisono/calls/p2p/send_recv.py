@@ -16,8 +16,6 @@ from .checked_requests import check_receive, check_send, receive_request, receiv
 from .message_work import Transfer
 from .progress_engine import progress_engine
 
-__all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send", "sendrecv"]
-
 
 def send(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None

@@ -18,8 +18,6 @@ from .program import ENTER, LEAVE, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Pr
 from .versions import ProgramMove, make_versions
 from .waits import order
 
-__all__ = ["compile_schedule"]
-
 
 def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
     """The programs of all ranks. Raises AlgorithmError for a table that has no program."""

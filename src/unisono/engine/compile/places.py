@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from .program import IN, OUT, STAGE, Lowering
 from .versions import Place, ProgramMove, Version, Versions
 
-__all__ = ["Placed", "memory", "place"]
-
 _NEVER = float("inf")
 
 

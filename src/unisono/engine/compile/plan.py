@@ -18,8 +18,6 @@ from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
 from .program import CROSSED, MAPPED, PlanWord, Program, TagWord
 
-__all__ = ["Blocks", "Plan", "bind"]
-
 _LINE = 64
 _SMALLEST_SLOT = 4096
 _SEGMENTS = 8

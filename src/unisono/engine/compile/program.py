@@ -20,12 +20,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BLOCK", "CROSSED", "DISAGREE", "DONE", "ENTER", "FAILED", "IN", "LEARNED_WORDS", "LEAVE", "MAPPED", "OUT",
-    "ROOM", "ROW_WORDS", "STAGE", "STEP_BITS", "WAITING", "LineWord", "Lowering", "Op", "PlanWord", "Program",
-    "RefWord", "RowWord", "StateWord", "TagWord",
-]  # fmt: skip
-
 IN, OUT, STAGE = 0, 1, 2
 """Where a ref points: the user's input, the user's output, a staging slot."""
 

@@ -21,8 +21,6 @@ from ...schedule.contract import BLOCKED, Slot, Value, contract
 from ...schedule.table import Schedule
 from .program import OUT, STAGE, STEP_BITS, Lowering, Op, Program
 
-__all__ = ["CompiledCall", "prove_calls", "prove_programs"]
-
 _SEGMENTS = 3
 
 Word = tuple[int, ...]

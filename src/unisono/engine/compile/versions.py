@@ -17,8 +17,6 @@ from ...schedule.contract import BLOCKED, Contract, Slot, contract
 from ...schedule.table import COPY, ROUND, Schedule, expand
 from .program import IN, OUT
 
-__all__ = ["Place", "ProgramMove", "Version", "Versions", "extent_of", "make_versions"]
-
 
 class Place(NamedTuple):
     """A ref: where (IN, OUT or STAGE), the rank, the block or staging slot, the chunk of the block."""

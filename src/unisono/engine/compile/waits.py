@@ -15,8 +15,6 @@ from .places import Placed, memory
 from .program import OUT, STAGE, Lowering
 from .versions import Place, ProgramMove
 
-__all__ = ["order"]
-
 
 def order(
     placed: Placed, ranks: int, lowering: Lowering

@@ -13,12 +13,6 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = [
-    "add_half", "call_combine", "copy_line", "cycles", "errno", "futex_wait", "load", "load_acquire", "load_half",
-    "memcpy", "now_ns", "pause", "prctl", "process_vm_readv", "process_vm_writev", "sched_yield", "signal_fence",
-    "store", "store_half", "store_release", "syscall", "usleep",
-]  # fmt: skip
-
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _CLOCK_MONOTONIC = 1
 

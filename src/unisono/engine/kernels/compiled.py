@@ -12,8 +12,6 @@ from numba import njit
 from ...base.errors import InternalError
 from ..machine_code import object_code, symbol
 
-__all__ = ["compiled", "object_file"]
-
 _LITERAL = "Literal_5bint"
 """In the names that Numba gives to functions for arguments that are literals."""
 

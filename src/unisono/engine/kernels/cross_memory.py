@@ -11,8 +11,6 @@ from ..compile.program import DONE, FAILED, ROOM, STAGE, LineWord, RefWord
 from .atomics import call_combine, errno, load, memcpy, process_vm_readv, process_vm_writev, store
 from .compiled import compiled
 
-__all__ = ["is_far", "move_far", "within_reach"]
-
 _LINE, _REF = 128, 32
 _EIO = 5
 _VECTORS = 64

@@ -38,8 +38,6 @@ from .cross_memory import is_far, move_far, within_reach
 from .sleeping import publish_and_wake
 from .waiting import wait
 
-__all__ = ["get", "put", "recording_run", "run"]
-
 _RECORDS = False
 """Is it logged when each row began and ended? `run` and `recording_run` are compiled from one source, in which this is
 a constant, so there is no trace of it in the former's code.

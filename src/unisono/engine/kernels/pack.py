@@ -5,8 +5,6 @@ from __future__ import annotations
 from .atomics import load, memcpy
 from .compiled import compiled
 
-__all__ = ["move"]
-
 
 @compiled
 def move(addresses, rows, nrows, first, last, flat, stride, blocks, outward):  # type: ignore[no-untyped-def]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from .atomics import load, load_acquire, store
 from .compiled import compiled
 
-__all__ = ["poll"]
-
 
 @compiled
 def poll(pairs, count, ready):  # type: ignore[no-untyped-def]

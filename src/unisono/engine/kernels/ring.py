@@ -7,8 +7,6 @@ from .atomics import load, load_acquire, memcpy, now_ns, store, store_release
 from .compiled import compiled
 from .sleeping import publish_and_wake
 
-__all__ = ["publish", "read_header", "read_payload", "write"]
-
 # Numba takes module constants as literals, but not members of an enumeration.
 _RING, _POSITION, _SEEN, _DONE, _PEER, _HEADER = (8 * int(word) for word in CursorWord)
 _NBYTES, _SENT_NS, _KIND, _SHAPE = (

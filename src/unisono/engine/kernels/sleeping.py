@@ -17,8 +17,6 @@ import platform
 from .atomics import add_half, futex_wait, load_half, signal_fence, store_half, store_release, syscall
 from .compiled import compiled
 
-__all__ = ["announce", "doze", "publish_and_wake", "register", "wake"]
-
 _FUTEX, _MEMBARRIER = (98, 283) if platform.machine() == "aarch64" else (202, 324)
 _FUTEX_WAKE, _EVERYBODY = 1, 0x7FFFFFFF
 _COUNTER = 4

@@ -14,8 +14,6 @@ from .atomics import cycles, load, load_acquire, now_ns, pause, prctl, sched_yie
 from .compiled import compiled
 from .sleeping import announce, doze
 
-__all__ = ["read_cycles", "time_yield", "wait"]
-
 _PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
 """After so long a rank stops yielding. A nap is a microsecond for each share that it has waited."""
 _FEWEST_SPINS = 100

@@ -11,8 +11,6 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["CALLS", "CALL_LOG_BYTES", "CallLog", "LogWord", "LoggedCall", "log_bytes"]
-
 CALLS = 256
 """The length of a log in shared memory, a power of two."""
 

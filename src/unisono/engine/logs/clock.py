@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from ..kernels import kernel
 
-__all__ = ["Clock", "read_cycles"]
-
 
 class Clock(NamedTuple):
     """One moment by both clocks: the processor's cycles, and the monotonic nanoseconds of the system."""

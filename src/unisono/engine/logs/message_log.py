@@ -10,8 +10,6 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["MESSAGES", "MESSAGE_LOG_BYTES", "LoggedMessage", "MessageLog", "MessageWord", "message_log_bytes"]
-
 MESSAGES = 256
 """The length of the log in shared memory."""
 

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple, Protocol
 from ...base.records import CallRecord
 from .call_log import CallLog
 
-__all__ = ["PLAN_REGISTRY_BYTES", "GroupNote", "PlanNote", "PlanRegistry", "ProgramRow", "Recorder"]
-
 _GROUPS, _PLANS, _SLOT = 32, 224, 512
 _HEAD = struct.Struct("<QQQ")
 _ROOM = _SLOT - _HEAD.size

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..compile.program import Op, Program, RefWord, RowWord
 from .plan_registry import ProgramRow
 
-__all__ = ["program_rows"]
-
 
 def program_rows(program: Program) -> tuple[ProgramRow, ...]:
     """The rows of one rank's program."""

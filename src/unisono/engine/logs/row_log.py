@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["REUSE", "LoggedRow", "RowLog", "RowLogWord", "RowWriter", "row_log_bytes"]
-
 REUSE = -1
 """In place of a row: before the first one of a segment, the rank waits until nobody reads its staging half any more."""
 

@@ -10,8 +10,6 @@ from ..tensors.plain import ALL_DTYPES, DTYPE_CODES
 from .requests import Message, Send
 from .ring_buffer import CURSOR_WORDS, CursorWord, HeaderWord, kernels
 
-__all__ = ["ReceiveChannel", "SendChannel"]
-
 _DONE = int(CursorWord.DONE)
 _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeaderWord)
 

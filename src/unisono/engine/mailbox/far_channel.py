@@ -20,11 +20,6 @@ from enum import IntEnum
 from ..carrier import Lost
 from .frames import HEAD_BYTES, Frames
 
-__all__ = [
-    "COPIED_BYTES", "END", "HEAD_WORDS", "MOST_HEAD_BYTES", "NEVER", "WINDOW_BYTES", "AnswerWord", "FarChannel",
-    "HeadWord", "head_bytes",
-]  # fmt: skip
-
 WINDOW_BYTES = 4 << 20
 COPIED_BYTES = 1 << 20
 MOST_HEAD_BYTES = COPIED_BYTES + HEAD_BYTES

@@ -17,8 +17,6 @@ from .far_channel import END, HEAD_WORDS, NEVER, FarChannel, head_bytes
 from .frames import HEAD_BYTES, FarFrame, Frames, ZeroCopyFrame
 from .requests import Message
 
-__all__ = ["FarReceiveChannel"]
-
 
 class FarReceiveChannel(FarChannel):
     """source: the sender's rank in the group. message: the one that is arriving, or None.

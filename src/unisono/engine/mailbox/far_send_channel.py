@@ -13,8 +13,6 @@ from .far_channel import END, HEAD_WORDS, NEVER, FarChannel, head_bytes
 from .frames import HEAD_BYTES, FarFrame, Frames, ZeroCopyFrame
 from .requests import Send
 
-__all__ = ["FarSendChannel"]
-
 
 class FarSendChannel(FarChannel):
     """queue: the requests that are not done yet."""

@@ -15,8 +15,6 @@ import torch
 
 from ..carrier import Carrier, Handle
 
-__all__ = ["HEAD_BYTES", "FarFrame", "Frames", "Stream", "ZeroCopyFrame"]
-
 HEAD_BYTES = 4608
 """The usual size of a piece that begins a message; short messages are inside it."""
 _MOST_SPARE = 64

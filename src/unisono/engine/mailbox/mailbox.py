@@ -23,8 +23,6 @@ from .requests import ANY_SOURCE, Message, MessageRequest, Receive, Send
 from .ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, kernels
 from .streams import FarPeers
 
-__all__ = ["Mailbox"]
-
 _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
 """Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
 system: so a message outlives its sender's group."""

@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from .requests import ANY_SOURCE, Message, Receive
 
-__all__ = ["MatchingQueues"]
-
 Item = TypeVar("Item")
 _Queues = dict[tuple[int, int], deque[Item]]
 """First in, first out, for each (source, tag); empty queues are removed."""

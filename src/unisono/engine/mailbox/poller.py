@@ -8,8 +8,6 @@ from ..compile.program import LEARNED_WORDS
 from ..kernels import kernel
 from ..process.slow_yield import slow_yield_cycles
 
-__all__ = ["Poller"]
-
 
 class Poller:
     """`count` slots, each with two addresses. A slot is ready while the words at its addresses differ.

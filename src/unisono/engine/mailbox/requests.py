@@ -10,8 +10,6 @@ import torch
 from ..tensors.plain import as_bits, is_plain
 from ..tensors.written import mark_written, needed_by_autograd
 
-__all__ = ["ANY_SOURCE", "Message", "MessageRequest", "Receive", "Send"]
-
 ANY_SOURCE = -1
 """The peer of a Receive that takes a message from any rank."""
 

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from ..kernels import kernel
 
-__all__ = ["CAPACITY", "CURSOR_WORDS", "DATA", "READ", "WRITTEN", "CursorWord", "HeaderWord", "Kernels", "kernels"]
-
 WRITTEN, CAPACITY, READ, DATA = 0, 8, 128, 256
 """Offsets in a ring, in bytes: each count has a pair of cache lines of its own. The capacity is a power of two."""
 

@@ -14,8 +14,6 @@ from .far_receive_channel import FarReceiveChannel
 from .far_send_channel import FarSendChannel
 from .frames import Frames, Stream
 
-__all__ = ["CarrierStreams", "FarPeers"]
-
 _ASK_S = 0.0005
 
 

@@ -35,8 +35,6 @@ from .layout import LINE, PAGE, Layout, whole_pages
 from .region_table import RegionTable
 from .wait_status import WHEREABOUTS_BYTES, WaitStatus
 
-__all__ = ["Arena"]
-
 _MAGIC = 0x6F6E6F73696E75
 _VERSION = digest(3, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""

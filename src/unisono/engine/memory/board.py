@@ -16,8 +16,6 @@ from enum import IntEnum
 from ...base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
 from .wait_status import FRESH_NS
 
-__all__ = ["BOARD_BYTES", "MAX_RANKS", "Board", "Topic"]
-
 MAX_RANKS = 1024
 """The most ranks on one host. Their control lines, boards, logs and notes take 85 MiB."""
 

@@ -27,8 +27,6 @@ from ..process.nested import check_nested, holds
 from .arena import Arena
 from .layout import PAGE
 
-__all__ = ["Heap"]
-
 _ALIGN = 128
 _KEPT_FROM, _MOST_KEPT = 16 << 10, 256
 _SHARE = 8

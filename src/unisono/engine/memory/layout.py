@@ -16,8 +16,6 @@ from ...base.errors import ArgumentError
 from ..logs.call_log import CALL_LOG_BYTES, CallLog
 from .board import BOARD_BYTES, Board
 
-__all__ = ["LINE", "PAGE", "Layout", "whole_pages"]
-
 PAGE = 4096
 LINE = 128
 """Bytes of a control line: two cache lines, because processors fetch pairs."""

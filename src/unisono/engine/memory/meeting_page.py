@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from ..process.stacks import answer_with_stacks
 
-__all__ = ["Waiting", "meeting_page", "waiting_of", "waits"]
-
 _NAME = "unisono-meeting"
 _MOST_RANKS, _MOST_BYTES, _MOST_WORDS = 64, 4096, 300
 

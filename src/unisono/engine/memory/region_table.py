@@ -10,8 +10,6 @@ import struct
 
 from ...base.records import digest
 
-__all__ = ["ENTRIES", "KEY_BYTES", "NO_ROOM", "RegionTable"]
-
 KEY_BYTES = 16
 _ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")
 """The key of the group, where its region begins, and a check of both."""

@@ -26,8 +26,6 @@ from .heap import Heap
 from .layout import PAGE, Layout
 from .region_table import ENTRIES, KEY_BYTES, NO_ROOM
 
-__all__ = ["Lender", "SubArena"]
-
 
 class SubArena(Layout):
     """The region of an arena, from byte `start` on, of a sub-group.

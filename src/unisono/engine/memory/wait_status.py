@@ -11,8 +11,6 @@ import time
 
 from ...base.records import Wait
 
-__all__ = ["FRESH_NS", "WHEREABOUTS_BYTES", "WaitStatus"]
-
 WHEREABOUTS_BYTES = 4096
 _STACKS, _VERSION, _LENGTH, _SAID_NS, _WAIT = 0, 8, 16, 24, 32
 _ROOM = WHEREABOUTS_BYTES - _WAIT

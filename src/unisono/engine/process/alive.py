@@ -11,8 +11,6 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["ending_in_words", "exit_status", "has_ended", "is_ending", "parent", "start_ticks", "watch_process"]
-
 # Of linux/sched.h and linux/pidfd.h. The structure begins with a mask, and ends with the wait status.
 _EXITING = 0x4
 _GET_INFO, _INFO_EXIT = 0xC040FF0B, 1 << 3

@@ -8,8 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 
-__all__ = ["read_word"]
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from ...base.errors import NestedCall
 from ...base.user_code import PACKAGE, TORCH, is_users
 
-__all__ = ["check_nested", "holds", "user_line"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _INSIDE = (PACKAGE, *TORCH)

@@ -6,8 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ProcessStatus", "process_status"]
-
 
 class ProcessStatus(NamedTuple):
     """A process as /proc/PID/status shows it; without a state if it cannot be seen.

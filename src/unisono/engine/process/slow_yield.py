@@ -6,8 +6,6 @@ from functools import cache
 
 from ..kernels import kernel
 
-__all__ = ["slow_yield_cycles"]
-
 
 @cache
 def slow_yield_cycles() -> int:

@@ -20,8 +20,6 @@ from typing import NamedTuple
 from .alive import watch_process
 from .process_status import process_status
 
-__all__ = ["SIGNAL", "Answer", "answer_with_stacks", "ask_for_stacks"]
-
 SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # other systems than Linux import this file, too
 _NAME = "unisono-stacks"
 _FIRST_LINE_S, _WHOLE_S, _PAUSE_S = 0.5, 2.0, 0.001

@@ -11,8 +11,6 @@ from llvmlite import ir
 
 from . import float8
 
-__all__ = ["TYPES", "narrow", "splat", "vector", "widen"]
-
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _F16, _F32, _F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _HIGH = 0xFFFF0000  # the upper half of a 32-bit word

@@ -8,8 +8,6 @@ from typing import Any
 from ...base.records import digest
 from .function_identity import identify
 
-__all__ = ["CustomOp"]
-
 
 class CustomOp:
     """A user's op, made by `make_op`. Can be pickled if its function can.

@@ -19,8 +19,6 @@ from .custom import CustomOp
 from .dtypes import DTYPES
 from .elements import load, number_type, store, word
 
-__all__ = ["custom_address"]
-
 _BLOCK = 256
 """Elements per block. A block is combined with one input after the other, in loops that LLVM can vectorise."""
 

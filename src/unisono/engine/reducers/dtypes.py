@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["DTYPES", "ELEMENT_TYPES", "OPS", "OPS_OF", "ElementType"]
-
 Stored = Literal["i8", "i16", "i32", "i64", "float", "double"]
 """LLVM's name of the type of a number."""
 

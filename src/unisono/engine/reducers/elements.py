@@ -11,8 +11,6 @@ from numba.extending import intrinsic
 from .conversion import TYPES, narrow, vector, widen
 from .dtypes import DTYPES, ELEMENT_TYPES
 
-__all__ = ["load", "number_type", "store", "word"]
-
 _I1, _I8, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(64)
 
 

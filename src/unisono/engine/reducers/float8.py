@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from llvmlite import ir
 
-__all__ = ["FORMATS", "Format", "decode", "encode"]
-
 _I8, _I32, _F32 = ir.IntType(8), ir.IntType(32), ir.FloatType()
 _MANTISSA, _BIAS = 23, 127  # of float32
 _SIGN, _INFINITY, _NAN = 0x80000000, 0x7F800000, 0x7FC00000

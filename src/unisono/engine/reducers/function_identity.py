@@ -8,8 +8,6 @@ from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["Identity", "identify"]
-
 Identity = tuple[str, tuple[int, ...]]
 """A text that is the same on all ranks, and the ids of the objects that the text cannot describe."""
 

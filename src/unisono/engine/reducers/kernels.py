@@ -17,8 +17,6 @@ from ..machine_code import object_code, symbol
 from .conversion import TYPES, narrow, splat, vector, widen
 from .dtypes import ELEMENT_TYPES, ElementType
 
-__all__ = ["object_file"]
-
 _I32, _I64, _I128, _F64 = ir.IntType(32), ir.IntType(64), ir.IntType(128), ir.DoubleType()
 _NUMBERS = 64
 """Numbers in a vector: they fill the widest registers of a processor, and still fit into its registers."""

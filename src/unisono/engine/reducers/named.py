@@ -9,8 +9,6 @@ import torch
 from ..machine_code import Unit
 from ..once import once
 
-__all__ = ["named_address"]
-
 _SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("conversion", "dtypes", "float8", "kernels")]
 
 

@@ -6,8 +6,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["first_overlap", "overlaps_itself", "share_memory"]
-
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether several elements of a tensor share memory, as in an expanded tensor."""

@@ -10,8 +10,6 @@ import torch
 
 from ..reducers import CustomOp, combine_address
 
-__all__ = ["combiner"]
-
 _KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from ..kernels import kernel
 
-__all__ = ["mover"]
-
 
 def mover() -> Callable[..., int]:
     """The compiled copier: move(addresses, rows, nrows, first, last, flat, stride, blocks, outward).

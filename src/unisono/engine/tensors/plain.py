@@ -11,11 +11,6 @@ import torch
 
 from ...base.errors import DTypeError
 
-__all__ = [
-    "ALL_DTYPES", "DTYPE_CODES", "as_bits", "borrowed", "check_is_tensor", "copy_of", "dtype_name", "have_strides",
-    "is_plain", "make_plain",
-]  # fmt: skip
-
 ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
     sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 )

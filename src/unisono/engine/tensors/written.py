@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-__all__ = ["mark_written", "needed_by_autograd", "use_count"]
-
 mark_written: Callable[[Iterable[torch.Tensor]], None] = torch._C._increment_version  # noqa: SLF001
 """Raise the version counters of tensors: `torch.autograd.graph.increment_version`, in half the time."""
 

@@ -32,8 +32,6 @@ from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defin
 from ...base.errors import InternalError
 from ...engine.carrier import Lost
 
-__all__ = ["GlooCarrier"]
-
 _record: Callable[[bool], None] = torch._C._autograd._enable_record_function  # noqa: SLF001  # of this thread
 _LIMIT = timedelta(hours=1)
 _AT_ONCE = timedelta(milliseconds=1)

@@ -16,8 +16,6 @@ import torch
 
 from ...engine.carrier import Lost
 
-__all__ = ["MpiCarrier"]
-
 _NAP_S = 20e-6
 
 

@@ -16,8 +16,6 @@ from queue import SimpleQueue
 
 from ...engine.carrier import Handle, Lost
 
-__all__ = ["CarrierWaiter", "Settling", "end_threads", "settle_apart"]
-
 _END_S = 1.0
 """How long the process waits for threads at its end."""
 

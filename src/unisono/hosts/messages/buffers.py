@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["Buffers"]
-
 _LINE = 64
 _CLASSES = 8
 """Sizes between a power of two and the next one: where the sizes of calls are ever new, idle buffers are used again."""

@@ -19,8 +19,6 @@ from .message_memory import NO_WIRE, Action, Memory, Wire
 from .message_program import MOVE, POST, SEND, TAKE, MessageProgram
 from .persistent_receives import PersistentReceive, ReceiveBuffer
 
-__all__ = ["Exchange"]
-
 Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 """combine(out, a, b): out = a op b, where out may be a or b, and a is from lower ranks than b."""
 

@@ -10,8 +10,6 @@ from ...engine.logs.plan_registry import ProgramRow
 from ...engine.logs.row_log import RowWriter
 from .message_program import MOVE, POST, SEND, TAKE, MessageProgram, Piece
 
-__all__ = ["Journal", "journal_rows"]
-
 
 class Journal(NamedTuple):
     """Where an exchange writes its steps down. writer: nowhere if it returns None, which each run of it asks anew.

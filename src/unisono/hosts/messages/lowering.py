@@ -32,8 +32,6 @@ from .message_program import (
 )
 from .vector_clocks import Clock, after_round, at_start
 
-__all__ = ["lower"]
-
 
 @dataclass(eq=False)
 class _Letter:

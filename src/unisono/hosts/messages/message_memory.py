@@ -14,8 +14,6 @@ from .buffers import Buffers
 from .message_program import FINAL, GIVEN, ChunkPlace, Piece, TableMessage, Writing
 from .persistent_receives import ReceiveBuffer
 
-__all__ = ["LARGE_BYTES", "NO_WIRE", "Action", "Memory", "Wire"]
-
 LARGE_BYTES = 256 << 10
 """Messages from this size on travel without a copy where they can."""
 

@@ -20,23 +20,6 @@ from typing import NamedTuple
 from ...schedule import Schedule, X, Y
 from ...schedule.contract import Slot
 
-__all__ = [
-    "FINAL",
-    "GIVEN",
-    "KEPT",
-    "MOVE",
-    "POST",
-    "SEND",
-    "TAKE",
-    "ChunkPlace",
-    "MessageProgram",
-    "MessageRow",
-    "Piece",
-    "TableMessage",
-    "Writing",
-    "memory_of",
-]
-
 POST, SEND, TAKE, MOVE = range(4)
 
 GIVEN, KEPT, FINAL = range(3)

@@ -16,8 +16,6 @@ from ...schedule.contract import Slot
 from ...schedule.fault import slot_text
 from .message_program import FINAL, GIVEN, KEPT, MOVE, POST, TAKE, MessageProgram, Piece, TableMessage, memory_of
 
-__all__ = ["prove_messages"]
-
 _Clock = list[int]
 _Key = tuple[int, int, int]
 """A message among all: round, source, destination."""

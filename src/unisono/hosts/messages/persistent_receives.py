@@ -19,8 +19,6 @@ import torch
 
 from ...engine.carrier import Carrier, Handle, Lost
 
-__all__ = ["PersistentReceive", "ReceiveBuffer", "ReceiveBuffers"]
-
 _STANDING_BYTES, _RECEIVE_BYTES = 16 << 20, 4096
 """How much memory may have receives that nobody may ever need, as their groups may be closed; and what a receive takes
 besides its data. Others are posted by the call that needs them."""

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from ...schedule import DST, ROUND, SRC, Schedule, spread
 
-__all__ = ["Clock", "after_round", "at_start", "hears_all"]
-
 Clock = npt.NDArray[np.int32]
 
 

@@ -6,8 +6,6 @@ import ctypes
 import threading
 import time
 
-__all__ = ["nap"]
-
 _PR_SET_TIMERSLACK = 29
 _SLACK_NS = 1000
 _thread = threading.local()

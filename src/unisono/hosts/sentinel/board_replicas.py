@@ -16,8 +16,6 @@ from ...base.records import Departure
 from ...engine.memory.layout import LINE
 from .wire import Ack, Body, MemberPage, Pages, Query, batches
 
-__all__ = ["Copies", "HostMemory"]
-
 _AGAIN_S, _MOST_S = 0.02, 0.32
 _PACE_S = 0.0002
 """Per host: how long after a question the next one follows at the earliest."""

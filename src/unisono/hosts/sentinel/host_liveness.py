@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-__all__ = ["BEAT_S", "Liveness"]
-
 BEAT_S = 0.25
 """Between two beats, at most."""
 _BEATS = 6

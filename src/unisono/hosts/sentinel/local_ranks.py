@@ -17,8 +17,6 @@ from contextlib import suppress
 from ...engine.process.alive import start_ticks
 from .state_machine import Asked, Closed, Event, Forgot, Pinged, Registered, Woke
 
-__all__ = ["CREDENTIALS", "MOST_BYTES_LOCAL", "Ranks", "listen_for_ranks"]
-
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group, as the kernel knows them."""
 MOST_BYTES_LOCAL = 1 << 17

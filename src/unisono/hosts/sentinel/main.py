@@ -22,8 +22,6 @@ from .state_machine import Event, SentinelState, Tick
 from .watching import Watching
 from .wire import MOST_BYTES, Authenticator
 
-__all__ = ["main"]
-
 _AT_ONCE = 512
 _SOON_S = 0.005
 _BUFFER = 4 << 20

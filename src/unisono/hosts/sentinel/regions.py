@@ -9,8 +9,6 @@ from ...engine.memory.arena import Arena
 from ...engine.memory.board import Board
 from ...engine.memory.layout import LINE, PAGE, Layout
 
-__all__ = ["Regions"]
-
 _NUMBERS = slice(1, 3)
 """Of the words of a control line, the numbers of calls, which say what the other words are about."""
 

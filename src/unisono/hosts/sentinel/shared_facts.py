@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from ...base.records import digest
 from .wire import Fact, FactKind
 
-__all__ = ["Gossip"]
-
 _AGAIN_S, _MOST_S = 0.04, 0.32
 """When facts are sent again to a host that has not confirmed them: first, and at most; twice as late each time."""
 

@@ -16,8 +16,6 @@ from ...base.fd_channel import remaining
 if TYPE_CHECKING:
     from ...schedule import Hosts
 
-__all__ = ["Sentinel"]
-
 _BOOT = (
     "import sys; channel, arena, path = sys.argv[1:]; sys.path.append(path); "
     f"from {__package__}.main import main; main(int(channel), int(arena))"

@@ -11,8 +11,6 @@ from .host_liveness import BEAT_S, Liveness
 from .shared_facts import Gossip
 from .wire import Ack, Body, Datagram, Fact, FactKind, Heartbeat, News, Pages, Query, batches
 
-__all__ = ["Asked", "Closed", "Ended", "Event", "Forgot", "Pinged", "Registered", "SentinelState", "Tick", "Woke"]
-
 _LONGEST_S = 2 * BEAT_S
 """Between two steps. If it was longer, this process was stopped, and the others are not to blame for that."""
 _HEARSAY_S = BEAT_S

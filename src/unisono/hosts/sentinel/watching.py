@@ -10,8 +10,6 @@ from ...engine.process.alive import ending_in_words, exit_status, watch_process
 from .regions import Regions
 from .state_machine import Ended
 
-__all__ = ["Watching"]
-
 _WORDS_S = 0.1
 """How long to wait for the words of who has started a process, where the system does not tell how it has ended."""
 

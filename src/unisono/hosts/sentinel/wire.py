@@ -19,23 +19,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from ...engine.memory.board import BOARD_BYTES
 from ...engine.memory.layout import LINE
 
-__all__ = [
-    "IMAGE_BYTES",
-    "MOST_BYTES",
-    "Ack",
-    "Authenticator",
-    "Body",
-    "Datagram",
-    "Fact",
-    "FactKind",
-    "Heartbeat",
-    "MemberPage",
-    "News",
-    "Pages",
-    "Query",
-    "batches",
-]  # fmt: skip
-
 _VERSION = 1
 _TAG = 16
 _HEAD = struct.Struct("<BHHQQB")

@@ -10,8 +10,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["after_import"]
-
 
 def after_import(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call `then` with a module: now if it is loaded, otherwise as soon as it is."""

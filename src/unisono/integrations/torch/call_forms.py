@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["CallForms"]
-
 _FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 
 

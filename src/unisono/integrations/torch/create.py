@@ -11,8 +11,6 @@ from .patch import patch_torch
 from .process_group import UnisonoProcessGroup, add_backend
 from .torch_errors import for_torch
 
-__all__ = ["create"]
-
 
 def create(options: Any, pg_options: Any) -> UnisonoProcessGroup:
     """Return the process group of these members.

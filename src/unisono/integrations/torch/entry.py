@@ -16,8 +16,6 @@ from .call_forms import CallForms
 from .name import NAME
 from .torch_errors import for_torch, late_phrase, waiting_phrase
 
-__all__ = ["detail", "entry"]
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _DETAIL = c10d.DebugLevel.DETAIL

@@ -42,8 +42,6 @@ from .own_memory import one, real, reals
 from .sparse import all_reduce_sparse
 from .works import DONE, Finished, Together, TorchWork
 
-__all__ = ["Calls"]
-
 _Tensor = torch.Tensor
 _UNSET = timedelta(milliseconds=-1)
 """The timeout in options where the caller has set none."""

@@ -33,8 +33,6 @@ from ...schedule import Hosts
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-__all__ = ["go_on", "join", "leave"]
-
 _ASK_S = 0.0002
 _FOLLOW_S = 1.0
 """How long a rank that leaves waits for rank 0 to leave."""

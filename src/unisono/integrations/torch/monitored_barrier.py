@@ -13,8 +13,6 @@ from ...calls.p2p import recv, send
 from ...ranks.group.group import Group
 from .torch_errors import for_torch, late_phrase, waiting_phrase
 
-__all__ = ["monitored_barrier"]
-
 _TAGS = 1 << 62
 """Tags from here on are the barriers', one each."""
 _GRACE_S = 2.0

@@ -13,8 +13,6 @@ from torch.distributed import PrefixStore, ProcessGroup  # type: ignore[attr-def
 from ...base.errors import ArgumentError
 from .name import NAME
 
-__all__ = ["add_other_backends", "other_devices"]
-
 
 def other_devices() -> dict[str, str]:
     """Return the backends that the user has named for devices other than the CPU, by device.

@@ -9,8 +9,6 @@ import torch
 
 from ...base.errors import ArgumentError
 
-__all__ = ["one", "real", "reals"]
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 

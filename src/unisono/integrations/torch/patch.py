@@ -22,8 +22,6 @@ from .after_import import after_import
 from .group_methods import Calls
 from .shared_buffers import share_buckets, share_rebuilt, share_sharded
 
-__all__ = ["hide_from_dynamo", "patch_torch"]
-
 _MARK = "_unisono"
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 """Takes a second to import, so it is changed when somebody imports it."""

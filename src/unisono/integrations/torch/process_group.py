@@ -21,8 +21,6 @@ from .works import Finished, TorchWork
 if TYPE_CHECKING:
     from ...ranks.group.group import Group
 
-__all__ = ["BACKEND_IN_PYTHON", "UnisonoBackend", "UnisonoProcessGroup", "add_backend"]
-
 BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
 """Can a backend be written in Python? Up to torch 2.13, torch's class has no constructor of its own."""
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from .name import NAME
 
-__all__ = ["register"]
-
 
 def register() -> None:
     """Register "unisono" as a backend of torch.distributed for CPU tensors. Idempotent.

@@ -18,8 +18,6 @@ from ...ranks.group.group import Group
 from ...schedule.choose import is_oversubscribed, one_shot_limit
 from .group_methods import Calls
 
-__all__ = ["SharedBuffers", "make_buffer", "share_buckets", "share_rebuilt", "share_sharded"]
-
 _EMPTY = torch.ops.aten.empty.memory_format
 _groups: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
 """The groups of reducers of DistributedDataParallel."""

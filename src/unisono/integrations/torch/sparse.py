@@ -11,8 +11,6 @@ from ...calls.collectives import all_gather
 from ...calls.ops import resolve
 from ...ranks.group.group import Group
 
-__all__ = ["all_reduce_sparse"]
-
 
 def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: float | None) -> None:
     """Replace a sparse COO tensor, on every rank, by the sum or average of all ranks' tensors.

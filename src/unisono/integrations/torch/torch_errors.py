@@ -9,8 +9,6 @@ from torch.distributed import DistBackendError
 
 from ...base.errors import PeerGone, UnisonoError, WaitTimeout
 
-__all__ = ["for_torch", "late_phrase", "waiting_phrase"]
-
 
 def for_torch(error: BaseException, phrase: str = "") -> BaseException:
     """Make an error of unisono a torch.distributed.DistBackendError, and so a RuntimeError, too. Returns the error.

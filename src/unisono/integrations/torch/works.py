@@ -14,8 +14,6 @@ from torch.futures import Future
 from ...calls.work import FinishedWork, Work
 from .torch_errors import for_torch
 
-__all__ = ["DONE", "Finished", "Together", "TorchWork"]
-
 _NO_TIMEOUT = timedelta(0)
 
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from ...base.units import format_seconds, plural, ranks_text
 from .snapshot import Culprit, RankSnapshot, Snapshot
 
-__all__ = ["Diagnosis", "diagnose", "headlines"]
-
 _MOST = 8
 
 

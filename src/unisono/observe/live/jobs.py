@@ -13,8 +13,6 @@ from ...base.units import plural
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import parent
 
-__all__ = ["LiveJob", "attached", "find_jobs", "processes_of", "the_job"]
-
 _NAME = "/memfd:unisono (deleted)"
 
 

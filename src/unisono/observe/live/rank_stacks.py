@@ -9,8 +9,6 @@ from ...engine.memory.arena import Arena
 from ...engine.process.stacks import ask_for_stacks
 from .user_frames import shown
 
-__all__ = ["Stack", "stack_of", "stack_of_process"]
-
 
 class Stack(NamedTuple):
     """Where a rank is. line: of the user's code, as file:line; empty if it is not known.

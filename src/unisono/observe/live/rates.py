@@ -8,8 +8,6 @@ from typing import NamedTuple
 from ..traces.tracks import Track
 from .snapshot import Snapshot
 
-__all__ = ["Rate", "rates", "time_inside_ns"]
-
 
 class Rate(NamedTuple):
     """Of one rank, between two looks."""

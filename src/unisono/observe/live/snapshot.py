@@ -13,8 +13,6 @@ from ...engine.process.process_status import ProcessStatus, process_status
 from ..traces.tracks import Track, tracks
 from .wait_chain import wait_chain
 
-__all__ = ["Culprit", "InCall", "RankSnapshot", "Snapshot", "snapshot"]
-
 
 class InCall(NamedTuple):
     """A call in which a rank is. missing: the ranks of the world that have not entered it."""

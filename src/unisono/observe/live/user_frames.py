@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from ...base.user_code import PACKAGE, TORCH, is_users
 
-__all__ = ["shown"]
-
 _OF_TORCH = tuple(f'  File "{path}' for path in TORCH)
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?+) in ')
 

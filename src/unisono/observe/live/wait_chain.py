@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from ...base.records import Wait
 
-__all__ = ["WaitChain", "wait_chain"]
-
 
 class WaitChain(tuple[int, ...]):
     """Ranks of the world, each of which waits for the next.

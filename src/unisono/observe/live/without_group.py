@@ -12,8 +12,6 @@ from ...engine.process.alive import start_ticks
 from .jobs import processes_of
 from .rank_stacks import Stack, stack_of_process
 
-__all__ = ["MeetingRank", "meeting_ranks"]
-
 _MOST_NAMED = 8
 
 

@@ -20,8 +20,6 @@ from typing import Any
 
 from ...engine.process.alive import ending_in_words, exit_status, watch_process
 
-__all__ = ["KeptProcess", "keep", "start_keeper"]
-
 _BOOT = (
     "import sys; folder, job, host, root, path, lock = sys.argv[1:]; sys.path.append(root); "
     f"from {__package__}.collector import keep; keep(folder, job, int(host), path)"

@@ -15,8 +15,6 @@ from typing import NamedTuple
 from .recorded import Recorded
 from .tracks import RankCall, Track, by_number
 
-__all__ = ["HostClock", "aligned"]
-
 _DRIFT = 200e-6
 """By how much faster than another one a clock may run."""
 

@@ -9,8 +9,6 @@ from ...base.units import format_seconds, ranks_text
 from ...engine.memory.arena import Arena
 from .tracks import RankCall, Track, by_number, tracks
 
-__all__ = ["last_calls", "last_calls_text"]
-
 _CALLS, _RANKS = 5, 8
 
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from ...base.units import format_bytes
 from ...engine.logs.message_log import LoggedMessage
 
-__all__ = ["MessageFlow", "MessageGroup", "MessagePair", "RankMessage", "message_flows", "pairs_of", "rank_messages"]
-
 
 class MessageGroup(NamedTuple):
     """A group of one rank: where its memory begins, since when, its members as ranks of the world, its `Track.key`."""

@@ -20,8 +20,6 @@ from .recorded import Recorded
 from .rounds import Stretch, stretches
 from .tracks import RankCall, Track, by_number, waits_for_last
 
-__all__ = ["events", "write_trace"]
-
 _SHOWN_NS = 20_000
 """Ranks always wait a little for each other; from so long on, an arrow shows it."""
 _FIRST_MESSAGE = 1 << 40

@@ -15,8 +15,6 @@ from .recorded import Recorded, recorded
 from .recording import export
 from .tracks import Track
 
-__all__ = ["finish", "last_words"]
-
 _MOST_MESSAGES = 20
 
 

@@ -22,8 +22,6 @@ from ...engine.process.alive import start_ticks
 from .message_pairs import MessageGroup, RankMessage, rank_messages
 from .tracks import RankCall, RankRow, Track, calls_of, rows_of
 
-__all__ = ["Recorded", "jobs_in", "recorded", "this_machine"]
-
 _ENDS = ("end", "died")
 """The lines that say that a process keeps no more: its own, or another one's."""
 

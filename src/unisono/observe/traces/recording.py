@@ -42,8 +42,6 @@ from .host_clocks import aligned
 from .perfetto import write_trace
 from .recorded import recorded, this_machine
 
-__all__ = ["RecordedAt", "Recording", "export", "record"]
-
 _WRITTEN_S, _ASK_S = 60.0, 0.01
 """How long a process waits for another one that writes the trace of a job, and between two looks."""
 _numbers = count()

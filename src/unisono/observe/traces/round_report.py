@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from .tracks import Track
 
-__all__ = ["RoundKind", "WaitedIn", "round_report"]
-
 
 class WaitedIn(NamedTuple):
     """How long ranks have waited for one, together, in a round of all calls that are alike."""

@@ -10,8 +10,6 @@ from ...base.units import ranks_text
 from ...engine.compile.program import ENTER, LEAVE
 from .tracks import RankCall, RankRow, Track
 
-__all__ = ["WAITS", "Stretch", "round_name", "stretches"]
-
 WAITS = "reuse", "gate", "wait"
 """The kinds of rows in which a rank waits."""
 

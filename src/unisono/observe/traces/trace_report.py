@@ -13,8 +13,6 @@ from ...schedule.algorithms import find
 from ..live.rates import time_inside_ns
 from .tracks import RankCall, Track, by_number, waits_for_last
 
-__all__ = ["CallKind", "Latecomer", "RankTime", "Series", "TraceReport", "report"]
-
 _BACK_TO_BACK_NS, _SERIES, _SMALL = 50_000, 4, 64 << 10
 """Calls follow each other without anything between them; so many of them; each so small that it costs its start."""
 _LATE_NS = 20_000

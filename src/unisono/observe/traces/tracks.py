@@ -18,8 +18,6 @@ from ...engine.memory.arena import Arena
 from ...engine.memory.layout import PAGE, Layout
 from ...schedule import BLOCKED
 
-__all__ = ["RankCall", "RankRow", "Track", "by_number", "calls_of", "rows_of", "tracks", "waits_for_last"]
-
 
 class RankCall(NamedTuple):
     """A call of one rank. Times are monotonic nanoseconds of the host; left_ns is 0 while the rank is in the call.

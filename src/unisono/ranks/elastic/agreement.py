@@ -13,8 +13,6 @@ from collections.abc import Mapping, Set
 
 from ...base.records import Proposal
 
-__all__ = ["next_proposal"]
-
 
 def next_proposal(
     mine: Proposal | None, others: Mapping[int, Proposal | None], gone: Set[int], *, of_all: bool

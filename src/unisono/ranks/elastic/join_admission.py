@@ -19,8 +19,6 @@ from ..group.group import Group
 from .join_listener import ANY, JoinListener, JoinRequest, job_name
 from .join_request import VERDICT_S, Offer
 
-__all__ = ["Decision", "JoinAdmission"]
-
 _ROUND_S = 0.2
 """How often the other members hear that there is nobody yet."""
 _OPENING_S = 0.1

@@ -20,8 +20,6 @@ from ..group.current import get_door
 from ..rendezvous.launchers import find_job
 from ..rendezvous.local_sockets import WAITING, accept, listen
 
-__all__ = ["ANY", "JoinListener", "JoinRequest", "job_name", "socket_name"]
-
 ANY = -1
 """In place of a rank: whichever is free."""
 _MOST_SILENT = _MOST_KNOCKS = 128

@@ -24,8 +24,6 @@ from ..rendezvous.local_sockets import connect
 from .join_listener import ANY, job_name, socket_name
 from .survivors import MOST_NAMED
 
-__all__ = ["VERDICT_S", "Offer", "enter", "join", "until_all_are_in"]
-
 _RETRY_S = 0.02
 """How often to look for a door. `join_admission` waits a little longer when it has just opened one."""
 _ASK_S = 0.0002

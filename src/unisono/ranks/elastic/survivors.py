@@ -15,8 +15,6 @@ from ..group.current import get_default, set_default
 from ..group.group import Group, shrinks
 from .agreement import next_proposal
 
-__all__ = ["MOST_NAMED", "agree_on_failed", "check_left_out", "go_on", "shrink"]
-
 _ASK_S = 0.0002
 _LENDS_NONE = 1
 """In place of a region's start, which is at the beginning of a page. It stays: other ranks may have gone on by it."""

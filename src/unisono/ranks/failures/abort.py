@@ -12,9 +12,6 @@ from ...base.records import DepartureKind, GivenUp
 from ...engine.memory.board import Topic
 from ..group.group import Group
 
-__all__ = ["aborted", "check_abort", "check_given_up", "give_up"]
-
-
 _OWN_S = 0.5
 """How long a rank may take to hear in another thread, in the group that others shrink, why they do so."""
 

@@ -38,8 +38,6 @@ from .abort import check_abort
 from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
-__all__ = ["Gated", "Watch", "attend", "caller", "interrupted", "odd_ones"]
-
 _LOOKS = 20
 """A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
 _ENDING_S = 10.0

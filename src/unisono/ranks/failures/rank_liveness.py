@@ -12,8 +12,6 @@ from ...engine.memory.board import Board
 from ...engine.memory.layout import Layout
 from ...engine.process.alive import ending_in_words, exit_status, has_ended, watch_process
 
-__all__ = ["RankLiveness"]
-
 _WORDS_S = 0.1
 """How long to wait, after a process has died, for its parent to write the cause, such as a signal, on the board, where
 the system does not tell it."""

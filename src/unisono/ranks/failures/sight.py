@@ -13,8 +13,6 @@ from ...engine.process.stacks import Answer, ask_for_stacks
 from ...observe.live.user_frames import shown
 from ..group.group import Group
 
-__all__ = ["sight", "waits_of"]
-
 _MOST = 8
 """How many ranks are looked at."""
 _FRESH_S = 1.0

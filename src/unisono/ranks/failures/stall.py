@@ -24,8 +24,6 @@ from .sight import sight, waits_of
 if TYPE_CHECKING:
     from ...engine.memory.arena import Arena
 
-__all__ = ["AWAITED", "Stall", "missing_in_background", "tell"]
-
 AWAITED: list[None] = []
 """An entry for each thread that waits for a call in the background. Without one, such a call keeps nobody waiting."""
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from ...base.records import Departure, GivenUp
 
-__all__ = ["Disagree", "Failed", "Gone", "Late", "Patience", "PeerView", "Situation", "Verdict", "judge"]
-
 
 @dataclass(frozen=True)
 class PeerView:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .group import Group
 
-__all__ = ["get_default", "get_door", "is_initialized", "is_rank_of_run", "join_run", "set_default"]
-
 default: Group | None = None
 _of_run = False
 _door = ""

@@ -28,8 +28,6 @@ from ...observe.traces.recording import record
 from ...schedule import Hosts
 from ..failures.rank_liveness import RankLiveness
 
-__all__ = ["Group", "SupportsClose", "shrinks"]
-
 _AT_EXIT_S = 10.0
 """How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
 

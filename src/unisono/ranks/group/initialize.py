@@ -28,8 +28,6 @@ from .non_member import NonMember
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-__all__ = ["get_rank", "get_world_size", "group_or_default", "init", "shutdown"]
-
 _store: Store | None = None
 """Kept because rank 0 may be its server, and torch's own process groups may meet there too."""
 

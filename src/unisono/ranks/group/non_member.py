@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 from ...base.errors import ArgumentError
 
-__all__ = ["NonMember"]
-
 
 class NonMember:
     """What `new_group` and `split` return on ranks that the new group leaves out.

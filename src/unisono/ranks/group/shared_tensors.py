@@ -9,8 +9,6 @@ from ...engine.tensors.plain import as_bits, check_is_tensor
 from .group import Group
 from .initialize import group_or_default
 
-__all__ = ["empty", "share_"]
-
 
 def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group: Group | None = None) -> torch.Tensor:
     """An uninitialised CPU tensor in shared memory: collectives read and write it in place (zero copy).

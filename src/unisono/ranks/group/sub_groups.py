@@ -12,8 +12,6 @@ from ...hosts.span import Span
 from ..failures.abort import check_abort, check_given_up
 from .group import Group
 
-__all__ = ["make_sub_group"]
-
 _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
 
 

@@ -12,8 +12,6 @@ import time
 from ...base.errors import InternalError
 from ...base.fd_channel import Channel, PlainChannel
 
-__all__ = ["open_world"]
-
 _BOOT_S = 300.0
 """How long the fork server may import torch and compile kernels: seconds, and minutes on a cold network disk."""
 

@@ -36,8 +36,6 @@ import unisono
 from ...base.fd_channel import Channel, PlainChannel
 from ...base.gc_pause import no_collections
 
-__all__ = ["main"]
-
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MOST_TEXT = 8_000

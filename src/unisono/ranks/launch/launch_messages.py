@@ -10,8 +10,6 @@ from ...base.config import Config
 if TYPE_CHECKING:
     from ...schedule import Hosts
 
-__all__ = ["STARTED", "RankSetup", "Report", "SeveralHosts", "Task"]
-
 STARTED = "started"
 """Rank to parent, once per run: the user's function is loaded and begins now."""
 

@@ -11,8 +11,6 @@ from ...base.units import ranks_text
 from .launch_messages import Report
 from .pickling import unpack
 
-__all__ = ["outcomes", "rank_failed", "results"]
-
 Reports = Mapping[int, tuple[Report, bytes]]
 
 

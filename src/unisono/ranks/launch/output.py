@@ -10,8 +10,6 @@ from contextlib import suppress
 
 from ...base.fd_channel import Descriptor
 
-__all__ = ["RankOutput"]
-
 _PIPE_BYTES = 1 << 20
 """More than a pipe holds: one read takes all that is there."""
 

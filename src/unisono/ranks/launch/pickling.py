@@ -17,8 +17,6 @@ from typing import Any
 
 import cloudpickle
 
-__all__ = ["pack", "unpack"]
-
 
 def pack(value: object) -> bytes:
     """The pickled bytes of a value. Raises whatever the value's own pickling raises."""

@@ -29,8 +29,6 @@ from .report_collector import Collector, Substitutes
 if TYPE_CHECKING:
     from ...schedule import Hosts
 
-__all__ = ["GRACE_S", "START_S", "RankProcesses"]
-
 GRACE_S = 5.0
 """After the first failure the other ranks have this long to end on their own: peers notice in tenths of a second."""
 

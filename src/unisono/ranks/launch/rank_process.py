@@ -31,8 +31,6 @@ from ..rendezvous.world_group import world_group
 from .launch_messages import STARTED, RankSetup, Report, Task
 from .pickling import pack, unpack
 
-__all__ = ["serve_parent"]
-
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 

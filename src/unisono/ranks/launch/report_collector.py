@@ -14,8 +14,6 @@ from ...engine.process.alive import ending_in_words, is_ending
 from .launch_messages import STARTED, Report
 from .output import RankOutput
 
-__all__ = ["Collector", "Substitutes"]
-
 
 class Substitutes:
     """The processes that are started for the places of ranks that die.

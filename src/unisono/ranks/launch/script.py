@@ -13,8 +13,6 @@ from typing import Any
 from ...base.errors import ArgumentError, RankFailed
 from .worlds import run
 
-__all__ = ["run_script"]
-
 
 def run_script(
     script: str,

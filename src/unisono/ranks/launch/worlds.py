@@ -19,8 +19,6 @@ from .processes import RankProcesses
 if TYPE_CHECKING:
     from ...schedule import Hosts
 
-__all__ = ["World", "run", "world"]
-
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 

@@ -15,8 +15,6 @@ from .unmet import store_closed, store_silent
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-__all__ = ["AskedStore", "at_store"]
-
 _AT_LEAST_S = 1.0
 """How long a question may take whose time is up already."""
 T = TypeVar("T")

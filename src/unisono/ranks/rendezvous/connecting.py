@@ -18,8 +18,6 @@ from .meeting_result import MeetingResult
 if TYPE_CHECKING:
     from ...hosts.far import Far
 
-__all__ = ["connect"]
-
 _LOOK_S = 0.02
 _CAUSE_S = 1.0
 """How long to look for the reason why a connection has failed, beyond the time for which hosts may be silent: sentinels

@@ -20,8 +20,6 @@ from ...engine.memory.arena import Arena
 from .identity import Identity
 from .local_sockets import accept, connect
 
-__all__ = ["Handover", "fetch"]
-
 _LOOK_S = 0.05
 _SEND_S = 1.0
 """How long a descriptor may take to be sent: nothing else is on its way on this connection, so there is room."""

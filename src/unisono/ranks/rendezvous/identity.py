@@ -12,8 +12,6 @@ from ...base.fd_channel import Channel
 from ...base.version import __version__
 from ...engine.process.alive import start_ticks
 
-__all__ = ["HOST_ID", "MOST_NAME", "Identity"]
-
 HOST_ID = "UNISONO_HOST_ID"
 """The environment variable that tells hosts apart that look alike, or makes several of one."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from ...base.errors import ArgumentError
 
-__all__ = ["Job", "find_job", "integer", "job_at_store"]
-
 
 @dataclass(frozen=True)
 class Job:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-__all__ = ["Limited"]
-
 _LOOK_S = 0.05
 T = TypeVar("T")
 

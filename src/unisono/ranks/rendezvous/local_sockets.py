@@ -13,8 +13,6 @@ from contextlib import suppress
 from ...base.errors import ArgumentError
 from ...base.fd_channel import PlainChannel, remaining
 
-__all__ = ["WAITING", "accept", "connect", "listen"]
-
 _RETRY_S = 0.005
 WAITING = 1024
 """Connections that may wait to be accepted."""

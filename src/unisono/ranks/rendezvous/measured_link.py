@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ...schedule import Hosts
     from .stores import Store
 
-__all__ = ["agreed_link"]
-
 _KEY = "link"
 _TAG = 0
 _ASK_S = 0.002

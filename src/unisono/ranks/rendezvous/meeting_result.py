@@ -14,8 +14,6 @@ from .identity import Identity
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-__all__ = ["MeetingResult", "met_in_run"]
-
 _LOOPBACK = "127.0.0.1"
 
 

@@ -19,8 +19,6 @@ from .unmet import missing, other_job, sizes_differ, verdict_of, why_ended
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
-__all__ = ["END", "enter_meeting", "read_notice"]
-
 END = "end"
 """The key of a meeting under which it stands that, and how, it has ended."""
 _NOTICE = "meeting"

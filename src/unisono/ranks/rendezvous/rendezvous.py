@@ -38,8 +38,6 @@ from .stores import Store
 from .topology import common_settings, host_names, place, remark, way_between, why_refused
 from .unmet import died, missing, twice, verdict_of, why_ended
 
-__all__ = ["meet"]
-
 _ASK_S = 0.005
 _CHECK_S = 0.05
 """How often to look whether the ranks that have come are still there."""

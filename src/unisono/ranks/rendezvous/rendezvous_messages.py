@@ -22,8 +22,6 @@ from ...base.errors import ArgumentError
 from ...schedule import Hosts
 from .identity import MOST_NAME, Identity
 
-__all__ = ["MeetingNotice", "MeetingVerdict", "SentinelNotice", "read_identity", "write_identity"]
-
 _MOST_BYTES = 60 << 10
 """Of a verdict: less than a `PlainChannel` takes in."""
 _MOST_TEXT, _MOST_NUMBER, _PORTS = 500, 1 << 63, 1 << 16

@@ -24,8 +24,6 @@ from .meetings import END
 from .rendezvous_messages import MeetingVerdict, read_identity
 from .unmet import died, missing, twice, verdict_of
 
-__all__ = ["SocketStore"]
-
 _RETRY_S = 0.005
 _RANK = re.compile(r"rank (0|[1-9]\d{0,3})")
 _OF_RANK_0 = ("rank 0", "verdict", "host 0", END)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["Store", "open_store"]
-
 Store: TypeAlias = "TorchStore | SocketStore"
 
 _ASK_S = 0.001

@@ -13,8 +13,6 @@ from ...hosts.addresses import is_loopback
 from ...schedule import Hosts
 from .identity import HOST_ID, MOST_NAME, Identity
 
-__all__ = ["common_settings", "host_names", "place", "remark", "way_between", "why_refused"]
-
 _COMMON = ("link", "carrier", "host_silence_s")
 """The settings that all ranks of several hosts must have in common. What shapes calls inside a host is each host's own:
 machines differ in what is best on them.

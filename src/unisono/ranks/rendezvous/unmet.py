@@ -6,11 +6,6 @@ from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone, Wai
 from ...base.records import Departure, DepartureKind
 from .rendezvous_messages import MeetingNotice, MeetingVerdict
 
-__all__ = [
-    "died", "missing", "other_job", "sizes_differ", "store_closed", "store_silent", "twice", "unreachable",
-    "verdict_of", "why_ended",
-]  # fmt: skip
-
 _MOST_WORDS = 4_000
 _MOVE = "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, and MASTER_PORT, for every process"
 

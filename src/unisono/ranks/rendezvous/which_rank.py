@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from ...base.errors import ArgumentError
 from .launchers import Job, find_job, integer, job_at_store
 
-__all__ = ["Launch", "detect"]
-
-
 _AT = ("MASTER_ADDR", "MASTER_PORT")
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ...engine.carrier import Carrier
     from ...hosts.far import Far
 
-__all__ = ["world_group"]
-
 _ASK_S = 0.002
 
 

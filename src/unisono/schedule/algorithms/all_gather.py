@@ -12,10 +12,6 @@ from ..table import Rows, Transfer, send
 from .circulant import skips
 from .declare import algorithm
 
-__all__ = [
-    "bruck", "circulant", "direct", "neighbour_exchange", "pat", "recursive_doubling", "ring", "swing", "two_way_ring",
-]  # fmt: skip
-
 
 @algorithm("all_gather")
 def direct(r: Any, p: int) -> Iterator[list[Transfer]]:

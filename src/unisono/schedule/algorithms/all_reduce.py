@@ -11,11 +11,6 @@ from .broadcast import SEGMENTS
 from .declare import algorithm, composed, table
 from .trees import double_tree
 
-__all__ = [
-    "bruck", "circulant", "double_binary_tree", "linear_pipeline", "naive", "one_shot", "pat", "rabenseifner",
-    "recursive_doubling", "ring", "swing", "there_and_back", "tree", "two_shot",
-]  # fmt: skip
-
 
 def there_and_back(schedule: Schedule) -> Schedule:
     """An all_reduce from a broadcast or all_gather: transposed it adds everything up, forwards it copies the sums."""

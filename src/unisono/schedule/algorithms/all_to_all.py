@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from ..table import Rows, T, Transfer, X, Y, send
 from .declare import algorithm
 
-__all__ = ["bruck", "direct", "pairwise"]
-
 
 @algorithm("all_to_all")
 def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from ..table import JOIN, Rows, Transfer, send
 from .declare import algorithm
 
-__all__ = ["direct", "dissemination"]
-
 
 @algorithm("barrier", chunks=1)
 def direct(r: Rows, p: int) -> Iterator[list[Transfer]]:

@@ -13,11 +13,6 @@ from .circulant import block_rounds
 from .declare import algorithm, composed, table
 from .trees import double_tree, splits
 
-__all__ = [
-    "RADIX", "SEGMENTS", "bine", "binomial", "chain", "circulant", "double_binary_tree", "knomial", "linear",
-    "scatter_all_gather",
-]  # fmt: skip
-
 SEGMENTS = 8
 """n in the formulas: into how many segments a pipeline cuts the vector, unless told."""
 

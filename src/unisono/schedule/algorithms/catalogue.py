@@ -28,8 +28,6 @@ from . import (
 )
 from .declare import Alike, Declaration, declaration, table
 
-__all__ = ["CATALOGUE", "RESTRICTIONS", "Algorithm", "AlgorithmLike", "find"]
-
 RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
     "commutative": ("an operation that commutes", lambda ranks: ranks > 0),
     "even": ("an even number of ranks", lambda ranks: ranks == 1 or ranks % 2 == 0),

@@ -8,8 +8,6 @@ import numpy as np
 
 from ..table import Rows, Transfer, send
 
-__all__ = ["block_rounds", "skips"]
-
 
 def skips(p: int) -> list[int]:
     """The distances between neighbours, ascending, and p: p halved repeatedly, rounded up, down to 1."""

@@ -24,8 +24,6 @@ from ..contract import ROOTED
 from ..proofs.symmetric import trace_symmetric
 from ..table import Schedule, X, Y, trace
 
-__all__ = ["Alike", "Declaration", "algorithm", "composed", "declaration", "table"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

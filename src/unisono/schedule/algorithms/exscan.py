@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from ..table import ADD, Rows, Transfer, Y, send
 from .declare import algorithm
 
-__all__ = ["direct", "hillis_steele", "linear"]
-
 
 @algorithm("exscan", chunks=1, result=Y)
 def linear(r: Rows, p: int) -> Iterator[Transfer]:

@@ -23,8 +23,6 @@ from ...base.errors import ArgumentError
 from .broadcast import RADIX, SEGMENTS
 from .hierarchical import island
 
-__all__ = ["LINES", "evaluate", "lines"]
-
 LINES = ("idea", "rounds", "bytes", "wins", "source")
 """The names of the lines of an algorithm's docstring."""
 

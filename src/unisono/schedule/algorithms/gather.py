@@ -7,8 +7,6 @@ from ..table import Schedule
 from . import scatter
 from .declare import composed, table
 
-__all__ = ["binomial", "linear"]
-
 
 @composed("gather")
 def linear(p: int, root: int) -> Schedule:

@@ -14,8 +14,6 @@ from ..table import Rows, Schedule, T, Transfer, Y, send
 from .declare import algorithm, composed
 from .over_hosts import spanning
 
-__all__ = ["all_reduce", "all_to_all", "island"]
-
 
 def island(p: int) -> int:
     """The default number of ranks on an island, l in the formulas: the largest divisor of p up to its square root."""

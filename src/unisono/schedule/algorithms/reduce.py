@@ -7,8 +7,6 @@ from ..table import Schedule
 from . import broadcast
 from .declare import composed, table
 
-__all__ = ["bine", "binomial", "chain", "circulant", "double_binary_tree", "knomial", "linear", "reduce_scatter_gather"]
-
 
 @composed("reduce")
 def linear(p: int, root: int) -> Schedule:

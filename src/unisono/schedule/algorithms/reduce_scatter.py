@@ -7,10 +7,6 @@ from ..table import Schedule
 from . import all_gather
 from .declare import composed, table
 
-__all__ = [
-    "bruck", "circulant", "direct", "neighbour_exchange", "pat", "recursive_halving", "ring", "swing", "two_way_ring",
-]  # fmt: skip
-
 
 @composed("reduce_scatter")
 def direct(p: int) -> Schedule:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from ..table import ADD, Rows, Transfer, send
 from .declare import algorithm
 
-__all__ = ["direct", "hillis_steele", "linear"]
-
 
 @algorithm("scan", chunks=1)
 def linear(r: Rows, p: int) -> Iterator[Transfer]:

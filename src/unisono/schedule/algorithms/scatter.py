@@ -8,8 +8,6 @@ from ..table import Rows, Transfer, send
 from .declare import algorithm
 from .trees import splits
 
-__all__ = ["binomial", "linear"]
-
 
 @algorithm("scatter")
 def linear(r: Rows, p: int, root: int) -> Iterator[Transfer]:

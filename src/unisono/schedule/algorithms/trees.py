@@ -9,8 +9,6 @@ import numpy as np
 
 from ..table import Rows, Transfer, send
 
-__all__ = ["double_tree", "splits"]
-
 
 def splits(r: Rows, p: int, root: int, k: int) -> Iterator[tuple[Rows, Rows, Rows, Rows]]:
     """A k-nomial tree, by rounds of (sender, receiver, first rank of the receiver's block, length of that block).

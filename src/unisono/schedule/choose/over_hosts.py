@@ -20,11 +20,6 @@ from ..algorithms.over_hosts import CORES, HierarchicalTable, flat, spanning, sp
 from ..hosts import Hosts
 from ..levels import host_bounds
 
-__all__ = [
-    "SpanningChoice", "choose_spanning", "derive_between", "derive_inside", "time_between", "time_inside",
-    "why_priced_only",
-]  # fmt: skip
-
 _MESSAGE_S = 40e-6
 """What a message more in a round costs its host; Gloo takes 35 to 50 microseconds."""
 

@@ -16,8 +16,6 @@ from ..moves import check_rows
 from ..proofs.table_proof import find_fault
 from ..table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule, expand, spread
 
-__all__ = ["Film", "Frame", "Held", "Motion", "film"]
-
 Held = tuple[tuple[int, int], ...]
 """The content of a slot: sorted pairs (rank, chunk of that rank's input), each as often as it was combined."""
 

@@ -15,8 +15,6 @@ from ..table import Schedule
 from .picture import Page
 from .tape import tape
 
-__all__ = ["html", "notebook"]
-
 SCRIPTS = ("clock", "story", "layout", "stage", "player")
 """The scripts of the page, in their order."""
 

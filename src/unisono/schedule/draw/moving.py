@@ -18,8 +18,6 @@ from .picture import Svg
 from .shapes import HUES
 from .words import size
 
-__all__ = ["INKS", "svg_film"]
-
 INKS = ("#000",) * 4 + ("#fff",) * 4
 """What can be read on each of HUES."""
 

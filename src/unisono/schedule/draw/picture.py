@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-__all__ = ["Grid", "Page", "Svg"]
-
 
 class Grid(str):
     """A drawing as plain text."""

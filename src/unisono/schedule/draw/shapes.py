@@ -16,8 +16,6 @@ from ..hosts import Hosts
 from ..table import ADD, COPY, JOIN, X
 from .film import Film, Held, Motion
 
-__all__ = ["HUES", "LABELS", "Geometry", "Slots", "arrows", "boxes", "key", "lanes", "layout"]
-
 HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
 """Eight colours that colour-blind people can tell apart, on light and dark ground. Numbers repeat what colours say."""
 

@@ -15,8 +15,6 @@ from .picture import Svg
 from .shapes import HUES, LABELS, Geometry, arrows, boxes, key, lanes, layout
 from .words import between, costs, size
 
-__all__ = ["STYLE", "check_size", "headline", "looks", "svg", "svg_contract"]
-
 _MOST_BOXES = 20_000
 _LETTERS = 56  # that fit into one line of the narrowest picture
 _TOP, _LINE, _EDGE, _BETWEEN = 60, 18, 18, 34

@@ -20,8 +20,6 @@ from .film import Film, Held, film
 from .text import transfers
 from .words import between, costs, size, spans
 
-__all__ = ["tape"]
-
 _MOST_SHOWN = 64
 """Ranks, and slots of each."""
 

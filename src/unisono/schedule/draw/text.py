@@ -14,8 +14,6 @@ from .film import Film, Held, Motion, film
 from .picture import Grid
 from .words import between, costs, size, spans
 
-__all__ = ["MARK", "WRONG", "text", "transfers"]
-
 MARK = "▸"
 """The mark of what a round has written."""
 WRONG = "✗"

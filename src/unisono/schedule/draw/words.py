@@ -9,8 +9,6 @@ from ..count import count
 from ..levels import levels
 from ..table import Schedule
 
-__all__ = ["between", "costs", "share", "size", "spans"]
-
 
 def spans(numbers: Iterable[int], comma: str = ",") -> str:
     """[0, 1, 2, 5] -> `0..2,5`: three or more consecutive numbers become a span."""

@@ -20,8 +20,6 @@ from ..moves import check_rows
 from ..table import COPY, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, N, Rows, Schedule, X, spread
 from .table_proof import Proof
 
-__all__ = ["prove_by_fingerprints"]
-
 _PRIME = (1 << 61) - 1
 _LOW = (1 << 32) - 1
 

@@ -20,8 +20,6 @@ from ..moves import check_rows
 from ..table import COPY, DCHUNK, DST, ROUND, SCHUNK, SRC, Rounds, Rows, Schedule, X, current_line
 from .table_proof import Proof
 
-__all__ = ["Rank", "prove_symmetric", "trace_symmetric"]
-
 _MOST_EXACT = 4096
 """Up to so many ranks, sets of ranks are bits of an integer; above, sums of random numbers (fingerprints)."""
 

@@ -16,8 +16,6 @@ from ..fault import Fault, fault, ranks_in, slot_text
 from ..moves import moves
 from ..table import DBUF, DCHUNK, DST, ROUND, Schedule, expand
 
-__all__ = ["Proof", "find_fault", "prove"]
-
 _MOST_NAMED = 8
 
 

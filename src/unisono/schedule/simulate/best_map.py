@@ -13,8 +13,6 @@ from ..hosts import Hosts
 from .networks.network import Network
 from .survey import Ready, candidates, price, ready
 
-__all__ = ["BestMap", "best_map", "best_map_text"]
-
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

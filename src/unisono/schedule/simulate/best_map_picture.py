@@ -8,8 +8,6 @@ from ...base.errors import ArgumentError
 from ...base.units import format_bytes
 from .best_map import BestMap
 
-__all__ = ["draw_atlas"]
-
 _COLOURS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
 )  # fmt: skip

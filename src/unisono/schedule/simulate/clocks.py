@@ -17,8 +17,6 @@ from .kernel import COLUMNS, SINCE, UNTIL, play_rounds
 from .networks.network import Links, Network, Numbers
 from .table_messages import Messages
 
-__all__ = ["Played", "Routed", "play", "routed"]
-
 _EXACT, _WINDOW = 96, 24
 """Of a round that is repeated more often than this, so many are played, or fewer if all clocks go on alike before; the
 last say what each further one takes.

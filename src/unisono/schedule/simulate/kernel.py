@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["COLUMNS", "SINCE", "UNTIL", "play_rounds"]
-
 SINCE, UNTIL, WORK, LOAD, COUNT, TOTAL, FIRST, LAST = range(8)
 COLUMNS = 8
 """Of a link: begin and end of what it was last used for, the work in that time; in this round: the work, the number of

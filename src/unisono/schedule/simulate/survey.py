@@ -22,8 +22,6 @@ from .clocks import Routed, play, routed
 from .networks.network import Network
 from .table_messages import Messages, messages, messages_of_call
 
-__all__ = ["Candidate", "Price", "Ready", "candidates", "price", "ready", "survey"]
-
 _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
 """Larger tables are not made, unless all ranks do the same, so that the rows of one are enough."""
 

@@ -16,8 +16,6 @@ from ..algorithms.over_hosts import HierarchicalTable, Part
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule
 from .networks.network import Ints, Numbers
 
-__all__ = ["MOST_MESSAGES", "Messages", "messages", "messages_of_call"]
-
 MOST_MESSAGES = 1 << 20
 """Of a table in which all ranks do the same, about so many messages are looked at."""
 

@@ -25,10 +25,6 @@ from .networks.network import Hardware, Numbers
 from .survey import Price, Ready, price
 from .table_messages import Messages, messages
 
-__all__ = [
-    "Timed", "calibrate", "known_costs", "like_this_host", "price_here", "trusted", "whole_call", "without_own",
-]  # fmt: skip
-
 _UNIT = Hardware(inside=Link(1e-6, 1e10), combine_bytes_per_s=1e10)
 """Of a host like any: what a way is made of depends on the figures only where two ways are about as long."""
 

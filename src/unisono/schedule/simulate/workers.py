@@ -11,8 +11,6 @@ from multiprocessing import get_context
 from .networks.network import Network
 from .survey import Candidate, Price, price, ready
 
-__all__ = ["prices"]
-
 _MANY = 4096
 """From so many ranks on, several processes are worth their start."""
 

@@ -20,8 +20,6 @@ from .shared.paint import console, plain_table
 from .shared.progress_bar import progress
 from .shared.target import Target, find_target
 
-__all__ = ["compare"]
-
 _Row = tuple[str, list[str]]
 
 _PAGE = """<!doctype html>

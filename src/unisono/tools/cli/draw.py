@@ -21,8 +21,6 @@ from .shared.paint import console, paint
 from .shared.progress_bar import progress
 from .shared.target import find_target
 
-__all__ = ["draw"]
-
 _MOST_RANKS = 1024
 
 

@@ -13,8 +13,6 @@ from ...schedule.algorithms import CATALOGUE, formula, lines
 from .shared.paint import console
 from .shared.target import COLLECTIVES, check_collective
 
-__all__ = ["listing"]
-
 
 def listing(
     collective: Annotated[str, typer.Argument(help="Only the algorithms of this collective, such as all_reduce.")] = "",

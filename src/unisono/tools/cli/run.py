@@ -10,8 +10,6 @@ from ...base.errors import ArgumentError
 from ...ranks.launch.script import run_script
 from .shared.compiling import compile_first
 
-__all__ = ["run"]
-
 _RANKS = ("-n", "--ranks")
 
 

@@ -39,8 +39,6 @@ from .shared.paint import console, plain_table
 from .shared.progress_bar import progress
 from .shared.target import check_collective
 
-__all__ = ["simulate"]
-
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
 
 _MEASURED = "measured"

@@ -27,8 +27,6 @@ from .shared.named_files import make_folder
 from .shared.paint import console, plain_table
 from .shared.progress_bar import progress
 
-__all__ = ["trace"]
-
 _MOST_ROWS, _WIDTH = 12, 110
 
 

@@ -18,8 +18,6 @@ from .rights import check_cross_memory, check_memfd, check_watching
 from .software import check_machine_code, check_threads, check_tuned, check_versions, installed, wanted
 from .speed import Speed, check_barrier, crossing_gain
 
-__all__ = ["Measurements", "examine", "starts", "worst_first"]
-
 
 class Measurements(NamedTuple):
     """What was measured; nothing of it, by default. reaches: may ranks read each other's memory? stolen: meanwhile."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["LEVELS", "Finding", "advice", "fine", "problem"]
-
 Level = Literal["problem", "advice", "ok"]
 
 LEVELS: tuple[Level, ...] = ("problem", "advice", "ok")

@@ -6,8 +6,6 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Files"]
-
 
 class Files:
     """Reads files below a root. What is not there, or may not be read, is empty."""

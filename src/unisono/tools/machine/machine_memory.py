@@ -7,8 +7,6 @@ from ...base.units import format_bytes, plural
 from .finding import Finding, advice, fine, problem
 from .linux_files import Files
 
-__all__ = ["check_address_space", "check_files", "check_huge_pages", "check_memory", "check_shm"]
-
 _LITTLE, _MUCH = 64 << 20, 1 << 30
 """Free bytes for each rank below which staging areas may not fit, and from which on nobody needs to think of them."""
 _FEW_FILES, _MANY_FILES = 64, 1024

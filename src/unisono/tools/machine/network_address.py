@@ -9,8 +9,6 @@ from contextlib import suppress
 from .finding import Finding, advice, fine
 from .linux_files import Files
 
-__all__ = ["check_address", "check_packets"]
-
 _FAST_MBIT, _LARGE = 10_000, 8000
 
 

@@ -9,8 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["CopyTimes", "share_saved", "time_copies"]
-
 _COPY = 16 << 20
 _HUGE_PAGE = 2 << 20
 _COLLAPSE = 25  # MADV_COLLAPSE of linux/mman.h, from 6.1 on

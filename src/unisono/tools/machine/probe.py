@@ -21,8 +21,6 @@ from .linux_files import Files
 from .processor_time import TimeShares, look_at_load
 from .rights import why_no_memfd, why_no_watching
 
-__all__ = ["Probed", "probe"]
-
 _READINGS = 2000
 _SHM = "/dev/shm"  # noqa: S108  it is only looked at
 

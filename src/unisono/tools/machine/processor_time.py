@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from .linux_files import Files
 
-__all__ = ["TimeLook", "TimeShares", "look_at_load", "look_at_time", "shares_between"]
-
 _LOOK_S = 0.4
 _IDLE, _STEAL = (3, 4), 7
 _MOST_PROCESSES = 2000

@@ -8,8 +8,6 @@ from .finding import Finding, advice, fine, problem
 from .linux_files import Files
 from .processor_time import TimeShares
 
-__all__ = ["check_clock", "check_load", "check_processors", "check_quota", "check_stolen"]
-
 _TURNS = "a rank that waits for one without a processor waits for a time slice, milliseconds, not for microseconds"
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
 _SLOW_READING_S = 0.5e-6

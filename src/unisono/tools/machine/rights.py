@@ -9,8 +9,6 @@ from contextlib import suppress
 from .finding import Finding, advice, fine, problem
 from .linux_files import Files
 
-__all__ = ["check_cross_memory", "check_memfd", "check_watching", "why_no_memfd", "why_no_watching"]
-
 _CAP_SYS_PTRACE = 19
 _NOBODY = 3
 """Yama's scope in which no process may read another one's memory, whatever its rights."""

@@ -14,8 +14,6 @@ from .finding import Finding, advice, fine, problem
 from .processor_time import TimeShares
 from .processors import check_load
 
-__all__ = ["PACKAGES", "check_machine_code", "check_threads", "check_tuned", "check_versions", "installed", "wanted"]
-
 PACKAGES = ("torch", "numba", "llvmlite", "numpy")
 """Whose versions count."""
 

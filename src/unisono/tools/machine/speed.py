@@ -8,8 +8,6 @@ from typing import NamedTuple
 from ...base.units import format_seconds, plural
 from .finding import Finding, advice, fine
 
-__all__ = ["Speed", "check_barrier", "crossing_gain", "fastest"]
-
 _SLOW_BARRIER_S = 50e-6
 
 

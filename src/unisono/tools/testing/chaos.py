@@ -22,8 +22,6 @@ from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from .stop_at_row import stop_at_row
 
-__all__ = ["FAULTS", "chaos"]
-
 _BRIEF_NS = 1000
 
 FAULTS = ("kill", "exit", "stop", "hold", "delay", "refuse", "mismatch")

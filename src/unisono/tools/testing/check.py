@@ -12,8 +12,6 @@ from ...engine.compile.program_proof import prove_programs
 from ...schedule import BLOCKED, ROOTED, Proof, Schedule, prove
 from ...schedule.algorithms.catalogue import Algorithm, find
 
-__all__ = ["check_algorithm", "lowerings"]
-
 
 def check_algorithm(
     collective: str, algorithm: str | Algorithm | Callable[..., Any], ranks: Sequence[int] = (1, 2, 3, 4, 5, 7, 8)

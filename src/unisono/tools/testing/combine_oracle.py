@@ -11,9 +11,8 @@ import torch
 
 from ...base.errors import ArgumentError
 from ...calls.arguments import check_op
-from ...calls.ops import CustomOp, OpLike, PremulSum
-
-__all__ = ["combine"]
+from ...calls.ops import OpLike, PremulSum
+from ...engine.reducers import CustomOp
 
 _INTEGERS: dict[str, Any] = {
     "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,

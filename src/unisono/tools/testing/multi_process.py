@@ -10,8 +10,6 @@ import unisono
 
 from ...base.errors import ArgumentError
 
-__all__ = ["ranks"]
-
 
 def ranks(*sizes: int, timeout_s: float = 60.0) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run a test function on every rank of a new group, for each of these group sizes in turn.

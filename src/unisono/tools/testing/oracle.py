@@ -17,11 +17,6 @@ from ...base.errors import ArgumentError
 from ...calls.ops import OpLike
 from .combine_oracle import combine
 
-__all__ = [
-    "all_gather", "all_reduce", "all_to_all", "broadcast", "exscan", "gather", "reduce", "reduce_scatter", "scan",
-    "scatter",
-]  # fmt: skip
-
 
 def all_reduce(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> list[torch.Tensor]:
     """Every rank gets the combination of all tensors."""

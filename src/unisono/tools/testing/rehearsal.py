@@ -26,8 +26,6 @@ from ...schedule import Schedule
 from ...schedule.contract import contract
 from .stop_at_row import stop_at_row
 
-__all__ = ["rehearse", "rows_of"]
-
 _ELEMENTS = 16
 """Of a chunk: a cache line pair of int64, so that chunks are as long as in the table."""
 _TURNS = 3

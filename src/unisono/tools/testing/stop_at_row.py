@@ -8,8 +8,6 @@ from ...base.errors import ArgumentError
 from ...engine.compile.plan import Plan
 from ...engine.compile.program import STEP_BITS, Op, PlanWord, RowWord
 
-__all__ = ["stop_at_row"]
-
 _NEVER = (1 << STEP_BITS) - 1
 """A step that no program has."""
 

@@ -17,8 +17,6 @@ from ....schedule import BLOCKED
 from ...arguments import plain_dtype
 from ..request import Request, Tensors, is_one
 
-__all__ = ["ONE_IN", "ONE_OUT", "Cut", "Scratch", "Vector", "flat"]
-
 _LINE = 64
 
 ONE_IN = {"all_gather", "gather"}

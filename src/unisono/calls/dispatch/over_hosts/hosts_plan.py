@@ -29,9 +29,6 @@ from ....schedule.algorithms.over_hosts import HierarchicalTable, Part
 from ..request import Request
 from .chunks import Cut, Scratch
 
-__all__ = ["At", "Home", "Inside", "Leg", "SpanPlan", "Wave", "plan_span"]
-
-
 _COPIED_BYTES = 1 << 20
 """Shorter tensors are copied, to memory which calls of one plan use in turn; see `hosts_steps`."""
 

@@ -19,8 +19,6 @@ from .hosts_plan import SpanPlan
 from .hosts_steps import Steps, WaveSteps, forget_all, steps_of
 from .hosts_wait import SpanWait
 
-__all__ = ["run_span"]
-
 
 @holds("group")
 def run_span(

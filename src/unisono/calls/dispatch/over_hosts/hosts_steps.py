@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ....base.records import digest
+from ....engine.reducers import CustomOp
 from ....engine.tensors.combining import combiner
 from ....engine.tensors.plain import as_bits, borrowed, dtype_name
 from ....hosts.messages import Exchange, Journal, PersistentReceive, ReceiveBuffers
@@ -22,7 +23,6 @@ from ....ranks.group.group import Group
 from ....ranks.group.sub_groups import make_sub_group
 from ....schedule import X, Y
 from ...arguments import plain_dtype
-from ...ops import CustomOp
 from ..plan_cache import as_list
 from ..request import Request, Tensors, is_one
 from ..step import Action, CallOptions, plan_plain
@@ -32,8 +32,6 @@ from .inside_a_host import View, inside_request
 
 if TYPE_CHECKING:
     from ....hosts.span import Span
-
-__all__ = ["Copy", "Steps", "Tags", "WaveSteps", "forget_all", "steps_of"]
 
 _TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
 _SCRATCH = "made", "fetched", "given", "result"

@@ -22,8 +22,6 @@ from .hosts_plan import SpanPlan
 if TYPE_CHECKING:
     from ....hosts.span import Span
 
-__all__ = ["SpanWait"]
-
 _STALE_S = 2.0
 """Where a host does not answer for so long, a rank looks all the same: its own time may be up."""
 _LOOKS_S = 1e-3

@@ -13,8 +13,6 @@ from ..request import Request, Tensors
 from .chunks import ONE_IN, ONE_OUT
 from .hosts_plan import At, Inside
 
-__all__ = ["View", "inside_request"]
-
 View = Callable[[At], torch.Tensor]
 """Finds chunks in memory."""
 

@@ -11,14 +11,12 @@ from collections.abc import Callable
 import torch
 
 from ....base.errors import ArgumentError, InternalError
+from ....engine.reducers import CustomOp
 from ....engine.tensors.combining import combiner
 from ....engine.tensors.plain import as_bits, dtype_name, make_plain
 from ....engine.tensors.written import mark_written, needed_by_autograd
-from ...ops import CustomOp
 from ..request import Request, Tensors, is_one
 from ..step import Action, CallOptions
-
-__all__ = ["needs_rank_order", "plan_in_rank_order"]
 
 _SCANS = {"scan", "exscan"}
 

@@ -7,8 +7,6 @@ from ...table import X
 from .part import Part
 from .whole import HierarchicalTable
 
-__all__ = ["all_gather", "scatter"]
-
 Block = tuple[int, ...]
 
 

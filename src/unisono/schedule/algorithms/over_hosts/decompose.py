@@ -18,8 +18,6 @@ from . import exchange_tables, vector_tables
 from .part import Part, width
 from .whole import HierarchicalTable, transposed
 
-__all__ = ["CORES", "RAILED", "flat", "spanning", "spanning_name"]
-
 CORES: Mapping[str, tuple[str, ...]] = {
     "all_reduce": ("circulant", "recursive_doubling", "rabenseifner", "ring", "two_shot"),
     "broadcast": ("circulant", "binomial", "chain", "linear"),

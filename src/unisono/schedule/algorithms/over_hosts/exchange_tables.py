@@ -7,8 +7,6 @@ from ...table import X, Y
 from .part import Part
 from .whole import HierarchicalTable
 
-__all__ = ["all_to_all", "barrier"]
-
 
 def all_to_all(hosts: Hosts, core: str) -> HierarchicalTable:
     """Blocks for other hosts go straight to their receivers; those for the own host go inside."""

@@ -18,8 +18,6 @@ from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, unwrap
 from .. import all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
 from ..declare import Alike, table
 
-__all__ = ["Part", "alike", "width"]
-
 _HOMES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter)

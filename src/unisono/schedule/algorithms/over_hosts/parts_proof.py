@@ -21,8 +21,6 @@ from ...table import N, X
 from .part import Part, alike
 from .whole import HierarchicalTable
 
-__all__ = ["prove_by_parts"]
-
 _MOST_MOVED = 100_000
 """The table of a part is proved exactly if it moves at most so many chunks."""
 

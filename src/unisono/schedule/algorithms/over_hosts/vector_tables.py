@@ -11,8 +11,6 @@ from ...table import X
 from .part import Part
 from .whole import HierarchicalTable
 
-__all__ = ["all_reduce", "broadcast"]
-
 Block = tuple[int, ...]
 
 

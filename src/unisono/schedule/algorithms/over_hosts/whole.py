@@ -14,8 +14,6 @@ from ...levels import Levels, levels_of
 from ...table import DST, ROUND, SRC, Rows, Schedule, X
 from .part import Part
 
-__all__ = ["HierarchicalTable", "transposed"]
-
 _NONE = np.zeros((0, 9), np.int64)
 
 

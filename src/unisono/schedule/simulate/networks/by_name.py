@@ -14,8 +14,6 @@ from .network import Hardware, Network
 from .switched import flat, rails, two_levels
 from .torus import torus
 
-__all__ = ["NETWORKS", "network"]
-
 NETWORKS: Mapping[str, Callable[..., Network]] = {
     "flat": flat,
     "two-levels": two_levels,

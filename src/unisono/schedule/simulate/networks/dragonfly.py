@@ -9,8 +9,6 @@ from ...hosts import Hosts
 from .network import Bundle, Hardware, Ints, Network, mix
 from .switched import host_ports, place_of
 
-__all__ = ["dragonfly"]
-
 
 def dragonfly(hosts: Hosts, hardware: Hardware, *, p: int = 0, a: int = 0, h: int = 0) -> Network:
     """Groups of a routers, all with cables to each other; a router has p hosts and h cables to other groups.

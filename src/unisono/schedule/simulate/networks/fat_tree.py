@@ -9,8 +9,6 @@ from ...hosts import Hosts
 from .network import Bundle, Hardware, Ints, Network, mix
 from .switched import host_ports, place_of
 
-__all__ = ["fat_tree"]
-
 
 def fat_tree(
     hosts: Hosts, hardware: Hardware, *, k: int = 0, oversubscription: float = 1.0, routing: str = "ecmp"

@@ -19,8 +19,6 @@ import numpy.typing as npt
 from ....base.errors import ArgumentError
 from ....base.link import Link
 
-__all__ = ["NO_LINK", "Bundle", "Hardware", "Ints", "Links", "Network", "Numbers", "Path", "mix"]
-
 Ints = npt.NDArray[np.int64]
 Links = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.float64]

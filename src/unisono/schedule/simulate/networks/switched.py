@@ -7,8 +7,6 @@ import numpy as np
 from ...hosts import Hosts
 from .network import Bundle, Hardware, Ints, Network, mix
 
-__all__ = ["flat", "host_ports", "place_of", "rails", "two_levels"]
-
 
 def place_of(hosts: Hosts) -> Ints:
     """For each rank the number of its host."""

@@ -11,8 +11,6 @@ from ...hosts import Hosts
 from .network import Bundle, Hardware, Ints, Network
 from .switched import place_of
 
-__all__ = ["sides_of", "torus"]
-
 
 def torus(hosts: Hosts, hardware: Hardware, *, sides: tuple[int, ...] = ()) -> Network:
     """Hosts in a grid whose rows are rings, with a cable to each neighbour; hosts pass messages on.

@@ -14,6 +14,7 @@ from rich.table import Table
 
 import unisono
 
+from ....base.cpu import model as processor
 from ....base.errors import ArgumentError
 from ....base.units import format_bytes, format_seconds, parse_bytes
 from ...machine import Files, check_load, look_at_load
@@ -22,12 +23,10 @@ from ..shared.compiling import compile_first
 from ..shared.costs_over_hosts import known_hosts
 from ..shared.paint import console, plain_table
 from ..shared.progress_bar import progress
-from ..shared.this_machine import date, processor, processors
+from ..shared.this_machine import date, processors
 from .bench_calls import Turn, measure
 from .bench_hosts import bench_hosts
 from .how_much_faster import verdict
-
-__all__ = ["bench"]
 
 _TURNS = 5
 """How many turns each engine has with each size."""

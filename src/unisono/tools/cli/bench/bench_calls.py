@@ -14,8 +14,6 @@ import unisono
 
 from ..shared.beside_gloo import start_gloo
 
-__all__ = ["Turn", "measure", "timed"]
-
 _WARM_UP, _MOST = 3, 500
 """Calls of a turn that are not timed, because the other engine has used the caches before, and that are, at most."""
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 import unisono
 
+from ....base.cpu import model as processor
 from ....base.errors import ArgumentError
 from ....base.link import Link
 from ....base.units import format_seconds, plural
@@ -23,11 +24,9 @@ from ..shared.beside_gloo import ENGINES
 from ..shared.compiling import compile_first
 from ..shared.paint import console, plain_table
 from ..shared.progress_bar import progress_of_others
-from ..shared.this_machine import date, processor, processors
+from ..shared.this_machine import date, processors
 from .host_calls import HostTurns, host_cells, measure_over_hosts
 from .how_much_faster import verdict
-
-__all__ = ["CellTimes", "bench_hosts", "slowest"]
 
 _LOOPBACK = "127.0.0.1"
 _TIMEOUT_S = 600.0

@@ -16,8 +16,6 @@ import unisono
 from ..shared.beside_gloo import ENGINES
 from ..shared.progress_bar import step_done
 
-__all__ = ["BLOCKED", "HostCall", "HostTurns", "block_and_whole", "flat_gloo", "host_cells", "measure_over_hosts"]
-
 dist: Any = torch_dist
 """What torch exports of Gloo is not in its stubs."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["verdict"]
-
 
 def verdict(ours_s: float, gloo_s: float) -> str:
     """`17x faster than Gloo`, `1.5x slower than Gloo`, or, within 10 %, `about as fast as Gloo`."""

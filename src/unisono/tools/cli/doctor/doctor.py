@@ -21,8 +21,6 @@ from ....observe.live.without_group import meeting_ranks
 from ....observe.traces.last_calls import last_calls_text
 from ..shared.paint import console
 
-__all__ = ["doctor"]
-
 _APART_S = 0.3
 _MOST_STACKS, _FRAMES = 6, 8
 

@@ -10,8 +10,6 @@ from ....base.config import Config
 from ...machine import Speed
 from ..tune.tune_calls import Trial, measure
 
-__all__ = ["LONG", "SHORT", "measure_calls"]
-
 LONG, SHORT = 16 << 20, 64 << 10
 """Bytes of the tensors that are summed."""
 

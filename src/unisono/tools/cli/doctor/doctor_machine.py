@@ -12,6 +12,7 @@ from rich.text import Text
 
 import unisono
 
+from ....base.cpu import model as processor
 from ....base.errors import UnisonoError
 from ....base.units import format_bytes, format_seconds, plural
 from ....observe.live.jobs import find_jobs
@@ -32,10 +33,8 @@ from ...machine import (
 from ..shared.compiling import compile_first
 from ..shared.paint import console, plain_table
 from ..shared.progress_bar import progress
-from ..shared.this_machine import date, processor, processors
+from ..shared.this_machine import date, processors
 from .doctor_calls import LONG, SHORT, measure_calls
-
-__all__ = ["doctor_machine"]
 
 _COLOURS = {"problem": "bold red", "advice": "yellow", "ok": "green"}
 _ROWS = {

@@ -9,8 +9,6 @@ from ....base.units import format_bytes, format_seconds, parse_bytes
 from ....schedule.draw.words import share
 from ..shared.facts import Costs, Facts
 
-__all__ = ["VERBS", "amount_text", "bits_text", "proof_rows", "reason", "rounds_text"]
-
 VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Costs`."""
 

@@ -35,8 +35,6 @@ from ..shared.target import Target, find_target
 from .costs_text import VERBS, amount_text, proof_rows, reason, rounds_text
 from .on_this_host import on_this_host, time_candidates
 
-__all__ = ["explain"]
-
 _MOST_ROUNDS, _MOST_LINES = 16, 20
 
 

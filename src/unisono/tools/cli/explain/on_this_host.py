@@ -16,8 +16,6 @@ from ..shared.facts import bound_costs
 from ..shared.paint import plain_table
 from ..shared.target import Target
 
-__all__ = ["least_time", "on_this_host", "time_candidates"]
-
 _SECONDS = 3.0
 """For all calls of `--measure` together, besides the start."""
 

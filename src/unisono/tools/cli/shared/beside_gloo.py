@@ -10,8 +10,6 @@ from torch.distributed import FileStore, init_process_group  # type: ignore[attr
 
 import unisono
 
-__all__ = ["ENGINES", "start_gloo"]
-
 ENGINES = ("unisono", "Gloo")
 """What `bench` and `make demo` compare, by the names that they print."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .progress_bar import progress
 
-__all__ = ["compile_first"]
-
 
 def compile_first() -> None:
     """Compile the kernels if they are not on disk and can be kept there: it takes ten seconds and more."""

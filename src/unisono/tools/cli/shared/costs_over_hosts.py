@@ -22,10 +22,6 @@ from .facts import MOST_EXACT, Facts
 from .paint import plain_table
 from .target import check_collective
 
-__all__ = [
-    "OverHosts", "derived_rows", "find_call", "known_hosts", "level_costs", "part_rows", "prove_call", "times_of",
-]  # fmt: skip
-
 _METHODS = {
     "exact": "exactly",
     "symmetric": "by one rank that stands for all",

@@ -27,8 +27,6 @@ from ....schedule import (
 from ....schedule.algorithms import Algorithm, evaluate, lines
 from .target import Target
 
-__all__ = ["MOST_EXACT", "Costs", "Facts", "bound_costs", "facts"]
-
 MOST_EXACT = 128
 """Up to so many ranks a table is proved exactly and its rounds can be shown."""
 

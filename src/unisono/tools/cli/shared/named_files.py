@@ -6,8 +6,6 @@ from pathlib import Path
 
 from ....base.errors import ArgumentError
 
-__all__ = ["make_folder", "write"]
-
 
 def write(output: Path, content: str) -> None:
     """Write a file. Raises ArgumentError where that is not possible."""

@@ -12,8 +12,6 @@ from rich.text import Text
 
 from ....schedule.draw.text import MARK, WRONG
 
-__all__ = ["console", "paint", "plain_table"]
-
 
 def console() -> Console:
     """Standard output. As wide as COLUMNS says, else as the terminal; 80 columns where there is none."""

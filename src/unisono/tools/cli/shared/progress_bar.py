@@ -14,8 +14,6 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["progress", "progress_of_others", "step_done"]
-
 _ASK_S = 0.2
 
 

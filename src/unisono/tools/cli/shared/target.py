@@ -18,8 +18,6 @@ from ....schedule.algorithms import CATALOGUE, Algorithm, find
 from ....schedule.algorithms.declare import Declaration
 from ....schedule.choose import choose, is_oversubscribed
 
-__all__ = ["COLLECTIVES", "Target", "check_collective", "find_target"]
-
 COLLECTIVES = tuple(dict.fromkeys(entry.collective for entry in CATALOGUE.values()))
 
 

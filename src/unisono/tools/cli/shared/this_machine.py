@@ -5,10 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 
-from ....base.cpu import model as processor
-
-__all__ = ["date", "processor", "processors"]
-
 
 def processors() -> int:
     """How many processors this process may run on."""

@@ -28,8 +28,6 @@ from ....observe.live.snapshot import Culprit, Snapshot, snapshot
 from ..shared.paint import console, plain_table
 from .top_screen import watch
 
-__all__ = ["frame", "top"]
-
 _PATIENCE_NS = 200_000_000
 """How long ranks may wait before top says for whom: all calls wait a little."""
 _FIRST_S = 0.25

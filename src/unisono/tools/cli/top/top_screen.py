@@ -14,8 +14,6 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-__all__ = ["RankChoice", "keys_in", "watch"]
-
 _UP, _DOWN, _ENTER = "up", "down", "enter"
 _NAMES = {
     "\x1b[A": _UP,

@@ -16,8 +16,6 @@ from ....schedule.choose import is_oversubscribed
 from ....schedule.simulate import Timed, calibrate
 from .tune_calls import Trial, measure
 
-__all__ = ["CALIBRATION", "SIZES", "host_costs", "least_times", "time_here"]
-
 _TURNS = 5
 
 CALIBRATION = (

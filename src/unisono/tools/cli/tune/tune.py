@@ -13,6 +13,7 @@ import typer
 import unisono
 
 from ....base.config import Config
+from ....base.cpu import model as processor
 from ....base.errors import ArgumentError
 from ....base.tuning import HostCosts, Moment, TuningResults, file, measured, save
 from ....base.units import format_bytes, format_seconds
@@ -22,11 +23,9 @@ from ...machine import Files, check_load, look_at_load
 from ..shared.compiling import compile_first
 from ..shared.paint import console, plain_table
 from ..shared.progress_bar import progress
-from ..shared.this_machine import date, processor, processors
+from ..shared.this_machine import date, processors
 from .timed_here import SIZES, host_costs
 from .tune_calls import Trial, measure
-
-__all__ = ["Question", "cut", "pick", "tune"]
 
 _KI, _MI = 1 << 10, 1 << 20
 

@@ -13,8 +13,6 @@ import unisono
 
 from ....schedule import BLOCKED
 
-__all__ = ["Trial", "measure"]
-
 _WARM_UP, _MOST = 3, 100
 """Calls of a turn that are not timed, and that are, at most."""
 
