@@ -210,11 +210,8 @@ def main(
             what = ""
         else:
             wrong = watch(scene := draw(rng))
-            what = (
-                f'python -c "from tests.fuzz.deaths import check; from tests.fuzz.fault_scene import *; check({smaller(scene)})"'
-                if wrong
-                else ""
-            )
+            imports = "from tests.fuzz.deaths import check; from tests.fuzz.fault_scene import *"
+            what = f'python -c "{imports}; check({smaller(scene)})"' if wrong else ""
         if wrong:
             failed += 1
             typer.echo(f"\nscene {played} of SEED={seed} goes wrong:\n  " + "\n  ".join(wrong) + f"\n{what}")

@@ -167,7 +167,7 @@ def length(path: Path, tree: ast.Module) -> Iterator[str]:
 
 
 def surface(path: Path, tree: ast.Module) -> Iterator[str]:
-    """Packages, and the tree of errors, list what they offer. In other modules, names without an underscore are public."""
+    """Packages and the tree of errors list what they offer. Elsewhere names without an underscore are public."""
     lists = any(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" for node in tree.body)
     if lists and path.name != "__init__.py" and path != ROOT / "base" / "errors.py":
         yield "__all__ belongs to packages"

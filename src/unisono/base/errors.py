@@ -367,3 +367,7 @@ class InternalError(UnisonoError):
 
     What to do: report it, with the message and the versions of unisono, torch and Python.
     """
+
+
+for _name in __all__:
+    globals()[_name].__module__ = "unisono"  # where users find it, and what a traceback says

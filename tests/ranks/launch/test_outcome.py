@@ -102,7 +102,7 @@ def test_the_error_is_both_and_survives_pickling(cause):
         assert isinstance(twin, MemoryError) == isinstance(cause, MemoryError)
         assert (twin.rank, twin.traceback, twin.waiting) == (1, "Traceback", {0: "waited"})
         assert str(twin) == "rank 1 failed:\nTraceback\n\nrank 0 failed after it:\nwaited"
-        assert repr(type(twin)) == "<class 'unisono.base.errors.RankFailed'>"
+        assert repr(type(twin)) == "<class 'unisono.RankFailed'>"
     assert error.__cause__ is cause
     if isinstance(error, ArgumentError | WaitTimeout | PeerGone):
         assert isinstance(unpack(pack(error)).__cause__, type(cause))
