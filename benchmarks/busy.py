@@ -29,7 +29,7 @@ from torch import nn
 import unisono
 from unisono.base.units import format_bytes, parse_bytes
 
-from .machine import describe, vendor_path
+from .machine import describe, report_path
 from .names import GLOO, OURS
 from .torch_backend.groups import Groups
 
@@ -171,7 +171,7 @@ def bench_busy(
                 }
     report = busy_markdown(machine, results)
     if output:
-        vendor_path(output).write_text(report)
+        report_path(output).write_text(report)
     else:
         print(report)
 

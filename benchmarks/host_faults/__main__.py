@@ -13,7 +13,7 @@ from tests.support.cluster import Cluster, why_not
 
 from unisono.schedule import Hosts
 
-from ..machine import LOAD, describe, load, vendor_path
+from ..machine import LOAD, describe, load, report_path
 from ..names import GLOO, OURS
 from .rank import LATE_PLACES, PLACES
 from .report import host_faults_markdown
@@ -55,7 +55,7 @@ def bench_host_faults(
                     print(f"{engine}: {fault}, {place}", file=sys.stderr, flush=True)
     report = host_faults_markdown(machine, shape, done)
     if output:
-        vendor_path(output).write_text(report)
+        report_path(output).write_text(report)
     else:
         print(report)
 

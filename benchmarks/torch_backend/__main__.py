@@ -11,7 +11,7 @@ import typer
 import unisono
 from unisono.base.units import format_seconds, parse_bytes
 
-from ..machine import LOAD, describe, load, vendor_path
+from ..machine import LOAD, describe, load, report_path
 from ..names import GLOO, OURS
 from .calls import CALLS, measure_barrier, measure_calls, slowest_rank
 from .report import Called, Trained, torch_markdown
@@ -43,8 +43,7 @@ def bench_torch(
             training.append(Trained(kind, slowest_rank([times for times, _ in trained]), trained[0][1], same))
     report = torch_markdown(machine, counts, calls, training)
     if output:
-        output = vendor_path(output)
-        output.parent.mkdir(parents=True, exist_ok=True)
+        output = report_path(output)
         output.write_text(report)
     else:
         print(report)
