@@ -142,22 +142,23 @@ def test_a_list_on_one_rank_and_one_tensor_on_another(worlds: Worlds) -> None:
 
 
 def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds, tmp_path: Path) -> None:
-    """Ranks 0 and 1 disagree. They wait for rank 2 longer than for calls that nothing can cure, and then until rank 2
-    has told its call.
+    """Ranks 0 and 1 disagree. They wait for rank 2 longer than for calls that nothing can cure: until it comes, and
+    then until it has told its call, which takes as long, as if another thread of it kept the interpreter.
     """
 
     def work() -> bool:
         attend = import_module("unisono.ranks.failures.attend")
-        look, knew_at = attend.Watch.look, math.inf
+        look, knew_at, seen_at = attend.Watch.look, math.inf, math.inf
         group = unisono.new_group(range(3))
 
         def early(watch: Any, *more: Any) -> None:
-            nonlocal knew_at
+            nonlocal knew_at, seen_at
             look(watch, *more)
             knew_at = min(knew_at, time.monotonic() if len(watch.known_calls()) == 2 else math.inf)
             if time.monotonic() > knew_at + attend._COLLECT_S:
                 (tmp_path / f"{group.rank} waits").touch()
-            if watch.host.entered(2) >= watch.number:
+            seen_at = min(seen_at, time.monotonic() if watch.host.entered(2) >= watch.number else math.inf)
+            if time.monotonic() > seen_at + attend._COLLECT_S:
                 (tmp_path / f"{group.rank} sees rank 2").touch()
 
         def late(watch: Any, *more: Any) -> None:

@@ -46,7 +46,7 @@ _PAUSE_S = 0.002
 _COLLECT_S = 1.0
 """How long a rank waits for the other ranks' calls before it raises a MismatchError without them.
 
-Where the calls that are known could be made again in another way, it waits until all have come, and then so long.
+Where the calls that are known could be made again in another way, it waits for all others, until its time is up.
 """
 
 _SEE_S = 0.5
@@ -163,9 +163,12 @@ class Watch:
         if isinstance(verdict, Disagree):
             if error := self.never_to_be_cured(peers, allowed_s):
                 raise error
-            if not me.overdue and self.may_hear_more(peers):
+            silent = self.may_tell_more(peers)
+            if silent and not me.overdue:
                 time.sleep(_PAUSE_S)
                 return
+            if silent and _can_be_cured(self.known_calls()):
+                raise self.stall.late(silent, waited_s)
             raise self.mismatch()
         if isinstance(verdict, Late):
             raise self.stall.late(verdict.missing, waited_s)
@@ -211,18 +214,19 @@ class Watch:
         told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
         return {rank: call for rank, call in told.items() if call}
 
-    def may_hear_more(self, peers: Sequence[PeerView]) -> bool:
-        """Are there ranks to be waited for, before a disagreement is told?"""
+    def may_tell_more(self, peers: Sequence[PeerView]) -> tuple[int, ...]:
+        """The ranks that this rank waits for before it tells a disagreement.
+
+        A rank tells its call when it first runs Python in it. Another thread may keep it from that for long.
+        """
         calls = self.known_calls()
-        silent = [peer for peer in peers if peer.rank not in calls]
-        if all(peer.gone for peer in silent):
-            return False
-        if any(peer.number < self.number for peer in silent) and _can_be_cured(calls):
-            self.silent_since = None  # who comes at last has its time, too
-            return True
+        silent = tuple(peer.rank for peer in peers if peer.rank not in calls and not peer.gone)
+        if not silent or _can_be_cured(calls):
+            self.silent_since = None
+            return silent
         if self.silent_since is None:
             self.silent_since = time.monotonic()
-        return time.monotonic() - self.silent_since < _COLLECT_S
+        return silent if time.monotonic() - self.silent_since < _COLLECT_S else ()
 
     def never_to_be_cured(self, peers: Sequence[PeerView], allowed_s: float) -> PeerGone | None:
         """The error where the others would make the call in another way, but for one that has gone before it told."""
