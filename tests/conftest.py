@@ -24,10 +24,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whatever `unisono tune` has found here
 
-# Some sixty ranks live as long as the session. Once a large tensor has been freed, glibc takes such ones from its heap,
-# and keeps what is freed between others: more than a gigabyte for each rank. So large tensors get pages of their own.
-os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(128 << 10))
-
 NIGHTLY = bool(os.environ.get("NIGHTLY"))
 """Is this `make nightly`? Tests that draw their cases draw more of them then."""
 

@@ -90,6 +90,7 @@ def left_of(refs: list[tuple[str, weakref.ref[Any]]]) -> list[str]:
 def free_bytes() -> int:
     """Of this rank's heap, when all ranks have given back what they lent."""
     unisono.barrier()
+    unisono.init().host.lender.collect()
     heap = unisono.init().host.heap
     heap._sort()
     return sum(nbytes for _, nbytes in heap._free) + heap._idle
@@ -111,9 +112,9 @@ def make_and_leave(closes: bool) -> list[str]:
                 unisono.destroy_group(one)
         del group, sub, groups, one
         wrong += [f"round {number}: a {what} is left" for what in left_of(refs)]
-        if number and free_bytes() != free:  # the first round makes what the world itself keeps
-            wrong.append(f"round {number}: {free_bytes() - free:+} free bytes in the heap")
-        free = free_bytes()
+        before, free = free, free_bytes()
+        if number and free != before:  # the first round makes what the world itself keeps
+            wrong.append(f"round {number}: {free - before:+} free bytes in the heap")
     return wrong
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 
 import unisono
 from tests.support.newcomers import catch_up
+from tests.support.ports import free_port
 
 DEADLINE_S = 100.0
 
@@ -176,9 +176,7 @@ def test_a_job_of_a_launcher_whose_rank_0_has_died(tmp_path: Path) -> None:
     """Its store has gone with it; the door's name is in the environment."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
+    port = str(free_port())
 
     def start(rank: int, *arguments: str) -> subprocess.Popen[str]:
         place = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
 from unisono.base.tuning import TuningResults, save
 
 FIGURES = {
@@ -46,9 +46,7 @@ def test_hosts_with_figures_of_their_own(tmp_path: Path, monkeypatch: pytest.Mon
     for host in (0, 1):
         monkeypatch.setenv("UNISONO_MEASURED", f"{tmp_path / str(host)}.json")
         save(TuningResults("2026-01-01", {name: both[host] for name, both in FIGURES.items()}))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = []
     for rank in range(4):
         place = {

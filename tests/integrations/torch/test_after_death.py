@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.ports import free_port
 
 RANK = """
 import json, os, signal, sys, time
@@ -55,9 +56,7 @@ print(json.dumps(told), flush=True)
 
 
 def survivors(tmp_path: Path, how: str, text: str = RANK) -> list[dict[str, Any]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     script = tmp_path / "rank.py"
     script.write_text(text)
     there = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "4"}

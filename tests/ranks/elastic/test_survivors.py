@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.ports import free_port
 from tests.support.waiting import until
 from unisono import PeerGone, RankFailed
 
@@ -300,7 +300,7 @@ except unisono.PeerGone as error:
 
 def test_without_rank_0_and_its_store(tmp_path: Path) -> None:
     """Processes that meet at a store which rank 0 serves."""
-    script, port = tmp_path / "train.py", _free_port()
+    script, port = tmp_path / "train.py", str(free_port())
     script.write_text(SCRIPT)
     ranks = [
         subprocess.Popen(
@@ -314,9 +314,3 @@ def test_without_rank_0_and_its_store(tmp_path: Path) -> None:
     said = [rank.communicate(timeout=90)[0].strip() for rank in ranks]
     assert said == ["", "(0,) 0 6.0", "(0,) 1 6.0"]
     assert [rank.returncode for rank in ranks] == [-signal.SIGKILL, 0, 0]
-
-
-def _free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.ports import free_port
+
 PROGRAM = """
 import json, os, signal, sys, time
 import unisono
@@ -70,9 +72,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 def go(*ranks: subprocess.Popen[str]) -> None:

@@ -1,11 +1,12 @@
 """Ranks that nobody watches, as under a launcher: who dies is named with signal or exit code all the same."""
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
+
+from tests.support.ports import free_port
 
 SCRIPT = """
 import os, signal, unisono
@@ -28,9 +29,7 @@ except unisono.PeerGone as error:
     ],
 )
 def test_the_survivor_knows_how_its_peer_has_ended(end, words):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
     ranks = [
         subprocess.Popen(

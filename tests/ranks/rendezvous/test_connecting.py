@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+
+from tests.support.ports import free_port
 
 SCRIPT = """
 import os, sys, time, unisono
@@ -41,9 +42,7 @@ def ranks() -> Iterator[Ranks]:
     started: list[subprocess.Popen[str]] = []
 
     def start(size: int, *arguments: str) -> list[subprocess.Popen[str]]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         for rank in range(size):
             place = {
                 "RANK": f"{rank}", "WORLD_SIZE": f"{size}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",

@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore, TCPStore
 
+from tests.support.ports import free_port
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, PeerGone, WaitTimeout
 from unisono.base.records import DepartureKind
@@ -79,9 +80,7 @@ def test_who_does_not_come_is_named_by_everybody_else(absent):
 
 
 def test_a_second_attempt_does_not_meet_the_first():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     there = [Launch(rank, 3, "environment", "", "127.0.0.1", port) for rank in range(3)]
     server = TCPStore("127.0.0.1", port, 3, is_master=True, wait_for_workers=False, multi_tenant=True)
     first_arenas, second_arenas = (

@@ -13,7 +13,6 @@ answers have come.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from enum import IntEnum
 
@@ -26,10 +25,6 @@ MOST_HEAD_BYTES = COPIED_BYTES + HEAD_BYTES
 """Less than half a window."""
 END = -1
 """The kind of a head that ends a stream."""
-
-_zero = ctypes.c_int64(0)
-NEVER = ctypes.addressof(_zero)
-"""The address of a word that stays 0."""
 
 
 class HeadWord(IntEnum):

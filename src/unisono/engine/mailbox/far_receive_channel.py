@@ -13,7 +13,7 @@ from ...base.errors import InternalError
 from ..carrier import Lost
 from ..tensors.plain import ALL_DTYPES
 from . import far_channel as far
-from .far_channel import END, HEAD_WORDS, NEVER, FarChannel, head_bytes
+from .far_channel import END, HEAD_WORDS, FarChannel, head_bytes
 from .frames import HEAD_BYTES, FarFrame, Frames, ZeroCopyFrame
 from .requests import Message
 
@@ -43,9 +43,9 @@ class FarReceiveChannel(FarChannel):
         self._expect(HEAD_BYTES)
 
     @property
-    def awaited(self) -> int:
-        """The address of the word that changes when the next piece comes."""
-        return self._expected[0].end if self._expected else NEVER
+    def awaited(self) -> FarFrame | None:
+        """The next piece; the word behind it changes when it comes."""
+        return self._expected[0] if self._expected else None
 
     @property
     def lending(self) -> bool:

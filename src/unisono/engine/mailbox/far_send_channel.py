@@ -9,7 +9,7 @@ from ...base.errors import InternalError
 from ..carrier import Lost
 from ..tensors.plain import DTYPE_CODES
 from . import far_channel as far
-from .far_channel import END, HEAD_WORDS, NEVER, FarChannel, head_bytes
+from .far_channel import END, HEAD_WORDS, FarChannel, head_bytes
 from .frames import HEAD_BYTES, FarFrame, Frames, ZeroCopyFrame
 from .requests import Send
 
@@ -32,9 +32,9 @@ class FarSendChannel(FarChannel):
         self._ended = False
 
     @property
-    def awaited(self) -> int:
-        """The address of the word that changes when an answer comes."""
-        return NEVER if self._answer is None else self._answer.end
+    def awaited(self) -> FarFrame | None:
+        """The next answer; the word behind it changes when it comes."""
+        return self._answer
 
     @property
     def lending(self) -> bool:

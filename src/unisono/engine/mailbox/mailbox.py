@@ -17,6 +17,7 @@ from ..tensors.plain import copy_of, dtype_name
 from .channel import ReceiveChannel, SendChannel
 from .far_receive_channel import FarReceiveChannel
 from .far_send_channel import FarSendChannel
+from .frames import FarFrame
 from .matching import MatchingQueues
 from .poller import Poller
 from .requests import ANY_SOURCE, Message, MessageRequest, Receive, Send
@@ -108,7 +109,11 @@ class Mailbox:
         for rank in ranks:
             if rank in self._far_ranks and rank not in self._incoming and self._far is not None:
                 channel = self._incoming[rank] = self._far.receiver(self, rank)
-                self.poller.watch(rank, channel.awaited, self.poller.zero)
+                self._await(rank, channel.awaited)
+
+    def _await(self, slot: int, piece: FarFrame | None) -> None:
+        """Watch for a piece from another host."""
+        self.poller.watch(slot, self.poller.zero if piece is None else piece.end, self.poller.zero, piece)
 
     def listen_to_all(self) -> None:
         """Let all ranks send to this one: what they wait for may be what this one waits for, in the end."""
@@ -255,7 +260,7 @@ class Mailbox:
             self._written[receiver] = send.place = self._written[receiver] + 1
             self._finish(send)
         if isinstance(channel, FarSendChannel):
-            self.poller.watch(self._size + receiver, channel.awaited, self.poller.zero)
+            self._await(self._size + receiver, channel.awaited)
         elif queue:
             self.poller.watch(self._size + receiver, channel.ring + READ, channel.address_of(CursorWord.SEEN))
         else:
@@ -295,7 +300,7 @@ class Mailbox:
                 if message.receive is not None:
                     self._deliver(message, message.receive)
             if isinstance(channel, FarReceiveChannel):
-                self.poller.watch(channel.source, channel.awaited, self.poller.zero)
+                self._await(channel.source, channel.awaited)
 
     def _channel_from(self, source: int) -> ReceiveChannel:
         """The channel from a rank, which has published where its ring is. Raises InternalError if no ring is there."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 
 from ..compile.program import LEARNED_WORDS
@@ -31,10 +34,25 @@ class Poller:
         self._poll, self._wait = kernel("poll.poll"), kernel("waiting.wait")
         self._wake, self._asleep = kernel("sleeping.wake"), asleep if kernel("sleeping.register")() else 0
         self.wakeups = 0
+        self._memory: list[object] = [None] * count
+        self._unwatched: list[tuple[int, object]] = []
+        """Memory that threads may still read which waited when it was watched, and a moment later than that."""
+        self._moments = itertools.count()
+        self._waiting: set[int] = set()
+        """When the threads that wait have begun."""
 
-    def watch(self, slot: int, first: int, second: int) -> None:
-        """Let the slot be ready while the words at these addresses differ."""
+    def watch(self, slot: int, first: int, second: int, memory: object = None) -> None:
+        """Let the slot be ready while the words at these addresses differ.
+
+        memory: what the addresses belong to, if that can end. The poller keeps it while a thread may read there.
+        """
         self._words[2 * slot], self._words[2 * slot + 1] = first, second
+        before, self._memory[slot] = self._memory[slot], memory
+        if before is not None and before is not memory:
+            self._unwatched.append((next(self._moments), before))
+        if self._unwatched:
+            oldest = min(list(self._waiting), default=math.inf)
+            self._unwatched = [(moment, kept) for moment, kept in self._unwatched if moment > oldest]
 
     def unwatch(self, slot: int) -> None:
         """Let the slot never be ready."""
@@ -59,5 +77,9 @@ class Poller:
         waited_s: for how long the caller has waited already, which lengthens its naps.
         """
         waited_ns, limit_ns = int(waited_s * 1e9), int(limit_s * 1e9)
-        goal = self._wakeups, wakeups + 1
-        return bool(self._wait(*goal, self._pairs, self._count, *self._spinning, waited_ns, limit_ns, self._asleep))
+        goal, began = (self._wakeups, wakeups + 1), next(self._moments)
+        self._waiting.add(began)
+        try:
+            return bool(self._wait(*goal, self._pairs, self._count, *self._spinning, waited_ns, limit_ns, self._asleep))
+        finally:
+            self._waiting.discard(began)
