@@ -72,6 +72,7 @@ def test_data_parallel(play: Play) -> None:
     assert float(printed.split()[-2]) < 1e-4
 
 
+@pytest.mark.long
 def test_data_parallel_under_torchrun() -> None:
     launch = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
     printed = command(*launch, "examples/data_parallel.py")

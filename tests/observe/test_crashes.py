@@ -82,6 +82,7 @@ def test_no_file_in_the_folder_says_where_code_is_loaded_from(tmp_path: Path) ->
     assert not (tmp_path / "loaded").exists()
 
 
+@pytest.mark.long
 def test_a_launcher_that_is_asked_to_end(tmp_path: Path) -> None:
     """As by Slurm, when the time is over: the launcher ends all ranks by SIGTERM."""
     with start(tmp_path, "torchrun", "wait") as job:

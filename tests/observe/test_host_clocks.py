@@ -124,6 +124,7 @@ def test_a_job_over_hosts_leaves_one_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(set(labels)) == 2
 
 
+@pytest.mark.long
 def test_folders_of_several_hosts_become_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of hosts that share nothing: each has the files of its ranks only."""
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path / "all"))

@@ -188,6 +188,7 @@ def test_fingerprints_accept_no_mutant_that_computes_something_else() -> None:
     assert seen["accepted"] > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [

@@ -45,6 +45,7 @@ def imitate_a_teacher(wire: str | None, steps: int) -> list[float]:
     return losses
 
 
+@pytest.mark.long
 def test_the_loss_curve_is_that_of_exact_gradients(ranks: TorchRanks) -> None:
     """Over 200 steps no loss is further than 2 % from that with exact gradients, which falls to less than a tenth."""
 

@@ -72,6 +72,7 @@ def test_whoever_dies_is_replaced() -> None:
     assert [[one[0] for one in rank] for rank in seen] == [[], [3], [1, 2, 3]]
 
 
+@pytest.mark.long
 def test_nothing_is_left_after_twenty_rounds() -> None:
     victims = [1, 2] * 10
     seen = unisono.run(again_and_again, 3, [victims], timeout_s=DEADLINE_S, restarts=len(victims))[0]

@@ -298,6 +298,7 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
         assert (failed, total) == ((0, 1), 1100.0)
 
 
+@pytest.mark.long
 def test_a_host_that_is_cut_off_is_told_in_calls_in_which_nobody_waits() -> None:
     """Its messages go on for a while where only its sentinel has been killed."""
 

@@ -42,6 +42,7 @@ unisono.shutdown()
 """
 
 
+@pytest.mark.long
 def test_hosts_with_figures_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for host in (0, 1):
         monkeypatch.setenv("UNISONO_MEASURED", f"{tmp_path / str(host)}.json")

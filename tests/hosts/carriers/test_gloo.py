@@ -141,6 +141,7 @@ def test_types(worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -> None:
     worlds(3).run(run)
 
 
+@pytest.mark.long
 def test_messages_that_nobody_waits_for_are_in_nobody_s_way(worlds: Worlds, tmp_path: Path) -> None:
     def run() -> int:
         carrier, peer = carrier_of(tmp_path), 1 - unisono.get_rank()

@@ -67,6 +67,7 @@ def test_who_holds_a_group_does_not_hold_up_its_end(ranks: TorchRanks) -> None:
     ranks(3)(work)
 
 
+@pytest.mark.long
 def test_many_sub_groups_leave_nothing_behind(ranks: TorchRanks) -> None:
     def work() -> None:
         world = dist.distributed_c10d._world

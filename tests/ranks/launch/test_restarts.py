@@ -100,6 +100,7 @@ def test_when_all_die_the_run_ends() -> None:
         unisono.run(die, 2, timeout_s=DEADLINE_S, restarts=1)
 
 
+@pytest.mark.long
 def test_an_exception_is_still_the_end_of_all(tmp_path: Path) -> None:
     def raises() -> None:
         if unisono.get_rank() == 0:
