@@ -241,6 +241,34 @@ def test_a_rank_that_is_stopped_while_it_lends_the_memory_is_waited_for_with_a_l
         assert world.run(work) == [7.0] * 3
 
 
+@pytest.mark.parametrize("waits_for", ["its agreement", "its memory"])
+def test_who_waits_long_looks_seldom(waits_for: str, tmp_path: Path) -> None:
+    """About 300 times in a second; 5,000 looks would take a tenth of a processor."""
+
+    def work() -> int:
+        group, looks = unisono.init(), []
+        unisono.barrier()
+
+        def come_late() -> None:
+            until((tmp_path / "late").exists)
+
+        if group.rank == 1:
+            left = group.liveness.left
+            group.liveness.left = lambda rank: looks.append(rank) or left(rank)  # type: ignore[method-assign, func-returns-value]
+            with pytest.raises(unisono.WaitTimeout):
+                group.shrink(timeout_s=1.0)
+            (tmp_path / "late").touch()
+        elif waits_for == "its memory":
+            replace_lend(group, come_late)
+        else:
+            come_late()
+        unisono.barrier(group.shrink())
+        return len(looks)
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        assert world.run(work)[1] < 600
+
+
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError, unisono.OutOfMemory])
 def test_where_a_rank_cannot_lend_the_memory_the_next_one_does(failure: type[BaseException]) -> None:
     def work() -> tuple[float, int]:

@@ -15,7 +15,7 @@ from ..group.current import get_default, set_default
 from ..group.group import Group, shrinks
 from .agreement import next_proposal
 
-_ASK_S = 0.0002
+_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.005
 _LENDS_NONE = 1
 """In place of a region's start, which is at the beginning of a page. It stays: other ranks may have gone on by it."""
 MOST_NAMED = 6
@@ -101,6 +101,7 @@ def _agree(group: Group, topic: Topic, leave_out: Set[int], deadline: float) -> 
     """Take part in an agreement: the decision, and nobody; or this rank's view, and those who kept it from ending."""
     boards = [group.host.arena.board(rank) for rank in range(group.size)]
     mine, peers = boards[group.rank].proposal(topic), [rank for rank in range(group.size) if rank != group.rank]
+    told_at = time.monotonic()
     has_gone = group.liveness.left if topic is Topic.SHRINK else group.liveness.gone
 
     def is_decided() -> bool:
@@ -114,14 +115,19 @@ def _agree(group: Group, topic: Topic, leave_out: Set[int], deadline: float) -> 
         following = next_proposal(mine, others, gone, of_all=topic is Topic.SHRINK)
         if following != mine:
             boards[group.rank].set_proposal(topic, following)
-            mine = following
+            mine, told_at = following, time.monotonic()
             if group.span is not None:
                 group.span.tell()
         elif time.monotonic() > deadline:
             return mine.failed, frozenset(rank for rank in peers if rank not in mine.failed and others[rank] != mine)
         else:
-            time.sleep(_ASK_S)
+            _nap(told_at)
     return mine.failed, frozenset()
+
+
+def _nap(since: float) -> None:
+    """Sleep for a twentieth of the wait so far: what comes soon is seen soon, and a long wait leaves the processor."""
+    time.sleep(min(max((time.monotonic() - since) / 20, _SHORTEST_NAP_S), _LONGEST_NAP_S))
 
 
 def _region(group: Group, members: list[int], began: float, deadline: float) -> SubArena:
@@ -133,6 +139,7 @@ def _region(group: Group, members: list[int], began: float, deadline: float) -> 
     lender.collect()
     world_ranks = [group.world_ranks[rank] for rank in members]
     here = group.hosts.restrict(members).beside(mine)
+    agreed_at = time.monotonic()
     for number in here:
         candidate = members[number]
         board = group.host.arena.board(candidate)
@@ -141,7 +148,7 @@ def _region(group: Group, members: list[int], began: float, deadline: float) -> 
         while (start := board.region) is None and not group.liveness.left(candidate):
             if time.monotonic() > deadline:
                 raise _late(group, began, [candidate], " It is to lend the memory: let it go on, or end it.")
-            time.sleep(_ASK_S)
+            _nap(agreed_at)
         start = start or board.region  # it may have lent it before it went
         if start not in (None, _LENDS_NONE):
             return lender.borrow(start, world_ranks, mine, number, here)
