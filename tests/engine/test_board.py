@@ -27,6 +27,7 @@ WRITES = st.one_of(
     st.tuples(st.just("set_gave_up"), st.builds(GivenUp, st.integers(1, 99), st.booleans(), RANKS, st.text())),
     st.tuples(st.just("set_proposal"), st.sampled_from(Topic), st.builds(Proposal, RANKS, st.booleans())),
     st.tuples(st.just("set_region"), st.integers(0, 1 << 60)),
+    st.tuples(st.just("set_interrupted"), st.text(max_size=1500)),
     st.tuples(
         st.just("set_wait"), st.none() | st.builds(Wait, st.text(max_size=9), st.text(max_size=1500), st.just((2,)))
     ),
@@ -40,7 +41,8 @@ def board() -> Board:
 def said(of: Board, numbers: set[int]) -> list[object]:
     """All that a board says."""
     calls = [of.call(number) for number in sorted(numbers)]
-    return [of.pid, of.ticks, of.let_go, of.gone, *calls, of.gave_up, *map(of.proposal, Topic), of.region, of.wait]
+    told = [of.gave_up, of.interrupted, *map(of.proposal, Topic), of.region, of.wait]
+    return [of.pid, of.ticks, of.let_go, of.gone, *calls, *told]
 
 
 @given(st.lists(st.tuples(st.booleans(), WRITES), max_size=20))

@@ -8,8 +8,9 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from ..base.errors import DTypeError, LeftOut, PeerError, PeerGone
+from ..base.errors import DTypeError, LeftOut, PeerError, PeerFailed, PeerGone
 from ..engine.tensors.plain import as_bits, copy_of
+from ..ranks.elastic.survivors import SHRINK
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .collectives import barrier
@@ -77,14 +78,16 @@ def _shrink(group: Group, shrink: Callable[[PeerError], object] | None, error: P
     """Make the smaller group; the survivors, as ranks of the group."""
     while True:
         try:
-            if shrink is None:
-                group.shrink()
-            else:
+            if shrink is not None:
                 shrink(error)
+            smaller = group.shrink()
             break
         except PeerGone as more:  # who was to be left out were not all who have failed
             error = more
-    smaller = group.shrink()
+        except PeerFailed as interrupted:
+            if interrupted.call != SHRINK:
+                raise
+            # Ctrl-C, say, has ended that rank's call: the next one waits until it comes back, or has ended.
     return [rank for rank, there in enumerate(group.world_ranks) if there in smaller.world_ranks]
 
 

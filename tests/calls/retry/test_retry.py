@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import unisono
 from tests.support.torch_ranks import TorchRanks
+from tests.support.waiting import once as once_true
+from tests.support.waiting import until
 
 STEPS, DEADLINE_S = 6, 30.0
 
@@ -87,6 +89,38 @@ def test_what_draws_random_numbers_draws_the_same_again(tmp_path: Path) -> None:
     with unisono.World(2, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed):
         world.run(work)
     assert (tmp_path / "0").read_text() == "(2, 1, True)"
+
+
+def test_a_rank_that_is_interrupted_while_the_group_shrinks_comes_back_or_ends(tmp_path: Path) -> None:
+    def work() -> None:
+        group = unisono.init()
+        me, lender = group.rank, group.host.lender
+        mine, heard = torch.zeros(1), group.heard_of
+
+        def fail(*_: object) -> None:
+            del lender.lend
+            raise KeyboardInterrupt
+
+        def once() -> None:
+            unisono.barrier()
+            if me == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            mine.fill_(2.0**me)
+            unisono.all_reduce(mine)
+
+        if me == 0:
+            lender.lend = fail  # type: ignore[assignment, method-assign]
+            with pytest.raises(KeyboardInterrupt):
+                unisono.retry(once)
+            until((tmp_path / "heard").exists)
+        elif me == 1:
+            once_true(lambda: bool(heard), (tmp_path / "heard").touch)
+        unisono.retry(once)
+        (tmp_path / f"{me}").write_text(str(mine.item()))
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed):
+        world.run(work)
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["3.0", "3.0"]
 
 
 def test_modules_and_optimizers_are_put_back(ranks: TorchRanks, tmp_path: Path) -> None:

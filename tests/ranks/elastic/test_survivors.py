@@ -269,25 +269,55 @@ def test_who_waits_long_looks_seldom(waits_for: str, tmp_path: Path) -> None:
         assert world.run(work)[1] < 600
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError, unisono.OutOfMemory])
-def test_where_a_rank_cannot_lend_the_memory_the_next_one_does(failure: type[BaseException]) -> None:
+def test_where_there_is_no_room_for_the_memory_the_next_rank_lends_it() -> None:
     def work() -> tuple[float, int]:
         group = unisono.init()
         if group.rank == 0:
 
             def fail() -> None:
-                raise failure("not here")
+                raise unisono.OutOfMemory("not here")
 
             replace_lend(group, fail)
-            if failure is not unisono.OutOfMemory:
-                with pytest.raises(failure, match="not here"):
-                    group.shrink()
         smaller, mine = group.shrink(), torch.tensor([2.0**group.rank])
         unisono.all_reduce(mine, group=smaller)
         return mine.item(), smaller.host.arena.owner  # type: ignore[union-attr]  # of a smaller group
 
     with unisono.World(3, timeout_s=DEADLINE_S) as world:
         assert world.run(work) == [(7.0, 1)] * 3
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
+def test_an_exception_that_ends_shrink_on_one_rank_is_told_to_the_others(
+    failure: type[BaseException], tmp_path: Path
+) -> None:
+    """They wait for that rank when they call it again, with a limit, and go on with it once it does so, too."""
+
+    def work() -> float:
+        group = unisono.init()
+        unisono.barrier()
+        if group.rank == 0:
+
+            def fail() -> None:
+                raise failure("not here")
+
+            replace_lend(group, fail)
+            with pytest.raises(failure, match="not here"):
+                group.shrink()
+            until(lambda: all((tmp_path / name).exists() for name in "12"))
+        else:
+            with pytest.raises(unisono.PeerFailed, match=f"{failure.__name__}: not here; call shrink") as caught:
+                group.shrink()
+            assert (caught.value.rank, caught.value.whole) == (0, False)
+            with pytest.raises(unisono.WaitTimeout, match=f"In rank 0, {failure.__name__}: not here") as late:
+                group.shrink(timeout_s=0.1)
+            assert late.value.missing == (0,)
+            (tmp_path / str(group.rank)).touch()
+        mine = torch.tensor([2.0**group.rank])
+        unisono.all_reduce(mine, group=group.shrink())
+        return mine.item()
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [7.0] * 3
 
 
 def test_where_no_rank_can_lend_the_memory_all_say_so() -> None:

@@ -1,4 +1,4 @@
-"""Two pages per rank, which its peers read: process id, departure, latest calls, the call it gave up, proposals.
+"""Two pages per rank, which its peers read: process id, departure, latest calls, what it gave up, proposals.
 
 Only slow paths use boards. A field is a number, a length, and a record as bytes. The number is written last, so a
 reader that sees the number sees the bytes. A proposal changes: it has two places, which take turns, and a number that
@@ -30,7 +30,9 @@ _TOPIC_BYTES = 512
 _PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
 _GROWTH = 8
 """Words behind that of the region, in another cache line."""
-_SAID, _WAIT = _PAGE + 3 * _TOPIC_BYTES, _PAGE + 3 * _TOPIC_BYTES + 64
+_INTERRUPTED = _PAGE + 3 * _TOPIC_BYTES
+_SAID, _WAIT = _INTERRUPTED + 1024, _INTERRUPTED + 1024 + 64
+_COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
 _SET_WORDS = MAX_RANKS // 64
 _WORD = (1 << 64) - 1
 _FENCE = threading.Lock()
@@ -160,6 +162,19 @@ class Board:
         """Say where the memory begins that this rank lends to the smaller group."""
         self._words(_REGION)[0] = start
 
+    def set_interrupted(self, words: str) -> None:
+        """Say which exception has ended this rank's `shrink()`; no words: it makes that call again."""
+        if words or self.interrupted[1]:
+            self._write(_INTERRUPTED, self._latest(_INTERRUPTED)[0] + 1, words.encode())
+
+    @property
+    def interrupted(self) -> tuple[int, str]:
+        """Which exception has ended this rank's `shrink()`, in words, after a number that each one has for itself; no
+        words: none, or the rank has made that call again.
+        """
+        number, data = self._latest(_INTERRUPTED)
+        return number, data.decode(errors="replace")
+
     def set_wait(self, wait: Wait | None) -> None:
         """Let other hosts know in which call this rank of the world waits; None: in none. To be said again."""
         data = b"" if wait is None else wait.pack(_ROOM)
@@ -195,7 +210,7 @@ class Board:
         for at in (_TICKS, _PID, _LET_GO, _REGION):
             if image[at : at + 8] != self._page[at : at + 8]:
                 self._page[at : at + 8].cast("Q")[0] = int.from_bytes(image[at : at + 8], sys.byteorder)
-        for at in (_WAIT, _GAVE_UP, *_CALLS) if keep_gone else (_WAIT, _GAVE_UP, *_CALLS, _GONE):
+        for at in _COPIED if keep_gone else (*_COPIED, _GONE):
             number, length = _HEAD.unpack_from(image, at)
             data = image[at + _HEAD.size :][:length] if length <= _ROOM else b""
             if (number, data) != (_HEAD.unpack_from(self._page, at)[0], self._data(at)):

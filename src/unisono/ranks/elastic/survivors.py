@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence, Set
 
-from ...base.errors import ArgumentError, LeftOut, OutOfMemory, PeerFailed, WaitTimeout
+from ...base.errors import ArgumentError, LeftOut, OutOfMemory, PeerError, PeerFailed, WaitTimeout
 from ...base.records import GivenUp, digest
 from ...base.units import ranks_text, seconds
 from ...engine.memory.board import Topic
@@ -18,6 +18,8 @@ from .agreement import next_proposal
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.005
 _LENDS_NONE = 1
 """In place of a region's start, which is at the beginning of a page. It stays: other ranks may have gone on by it."""
+SHRINK = "shrink()"
+"""The call, as errors name it."""
 MOST_NAMED = 6
 """How many members the name of such a group lists."""
 
@@ -40,8 +42,20 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
         raise ArgumentError(f"without: there is no rank {min(strangers)} among the {group.size} of {group.name!r}")
     if group.span is not None and group.span.far.cut_off:  # others may go on, and there must not be two such groups
         raise LeftOut(group.rank, group.span.here, group.name, _named(group))
-    began = time.monotonic()
     allowed_s = group.timeout_s if timeout_s is None else seconds(timeout_s)
+    group.host.arena.board(group.rank).set_interrupted("")
+    try:
+        return _make_smaller(group, leave_out, allowed_s)
+    except (OutOfMemory, PeerError, WaitTimeout):
+        raise  # the others find that out, or this rank can make the call again while they wait
+    except BaseException as error:
+        _tell_interrupted(group, error)
+        raise
+
+
+def _make_smaller(group: Group, leave_out: Set[int], allowed_s: float) -> Group:
+    """Go on in a smaller group. Raises WaitTimeout if that takes longer than allowed_s."""
+    began = time.monotonic()
     _end_calls(group, leave_out)
     failed, missing = _agree(group, Topic.SHRINK, leave_out, began + allowed_s)
     if missing:
@@ -51,8 +65,32 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     return go_on(group, _region(group, members, began, began + allowed_s), members)
 
 
+def _tell_interrupted(group: Group, error: BaseException) -> None:
+    """Let the others hear which exception has ended this rank's `shrink()`, in which they wait for it."""
+    board, kind, said = group.host.arena.board(group.rank), type(error).__name__, str(error)
+    if not board.interrupted[1]:
+        board.set_interrupted(f"{kind}: {said}" if said else kind)
+    if group.span is not None:
+        group.span.tell()
+
+
+def _check_interrupted(group: Group, ranks: Iterable[int]) -> None:
+    """Raise PeerFailed, once for each exception, if one has ended the `shrink()` of one of these ranks."""
+    for rank in ranks:
+        number, words = group.host.arena.board(rank).interrupted
+        if words and group.heard_of.get(rank) != number:
+            group.heard_of[rank] = number
+            move = "call shrink() again: it waits until that rank does so, too, or has ended"
+            raise PeerFailed(rank, f"{words}; {move}", group.rank, SHRINK, _named(group))
+
+
 def _late(group: Group, began: float, missing: Iterable[int], details: str = "") -> WaitTimeout:
-    return WaitTimeout("shrink()", time.monotonic() - began, sorted(missing), group.rank, details, _named(group))
+    """The error that names these ranks, and what has ended the `shrink()` of those who had called it."""
+    missing = sorted(missing)
+    for rank in missing:
+        if words := group.host.arena.board(rank).interrupted[1]:
+            details += f" In rank {rank}, {words} has ended it: let that rank call it again, or end it."
+    return WaitTimeout(SHRINK, time.monotonic() - began, missing, group.rank, details, _named(group))
 
 
 def _end_calls(group: Group, leave_out: Set[int]) -> None:
@@ -118,10 +156,13 @@ def _agree(group: Group, topic: Topic, leave_out: Set[int], deadline: float) -> 
             mine, told_at = following, time.monotonic()
             if group.span is not None:
                 group.span.tell()
-        elif time.monotonic() > deadline:
-            return mine.failed, frozenset(rank for rank in peers if rank not in mine.failed and others[rank] != mine)
-        else:
-            _nap(told_at)
+            continue
+        missing = frozenset(rank for rank in peers if rank not in mine.failed and others[rank] != mine)
+        if topic is Topic.SHRINK:
+            _check_interrupted(group, missing)
+        if time.monotonic() > deadline:
+            return mine.failed, missing
+        _nap(told_at)
     return mine.failed, frozenset()
 
 
@@ -133,7 +174,8 @@ def _nap(since: float) -> None:
 def _region(group: Group, members: list[int], began: float, deadline: float) -> SubArena:
     """The memory of the smaller group: of the first member here that lends it.
 
-    A member that ends before it has lent memory, or cannot lend any, is passed over, for good. Raises WaitTimeout.
+    A member that ends before it has lent memory, or cannot lend any, is passed over, for good. One in which an
+    exception has ended the call is waited for: it is a member. Raises WaitTimeout, and PeerFailed because of it.
     """
     lender, mine = group.host.lender, members.index(group.rank)
     lender.collect()
@@ -145,9 +187,11 @@ def _region(group: Group, members: list[int], began: float, deadline: float) -> 
         board = group.host.arena.board(candidate)
         if number == mine and board.region is None and (arena := _lend(group, world_ranks, mine, here)):
             return arena
-        while (start := board.region) is None and not group.liveness.left(candidate):
+        while ((start := board.region) is None or board.interrupted[1]) and not group.liveness.left(candidate):
+            _check_interrupted(group, [candidate])
             if time.monotonic() > deadline:
-                raise _late(group, began, [candidate], " It is to lend the memory: let it go on, or end it.")
+                details = " It is to lend the memory: let it go on, or end it." if start is None else ""
+                raise _late(group, began, [candidate], details)
             _nap(agreed_at)
         start = start or board.region  # it may have lent it before it went
         if start not in (None, _LENDS_NONE):
@@ -165,6 +209,8 @@ def _lend(group: Group, world_ranks: Sequence[int], mine: int, here: Sequence[in
         arena = group.host.lender.lend(world_ranks, mine, here)
         board.set_region(arena.start)
     except BaseException as error:
+        if not isinstance(error, OutOfMemory):
+            _tell_interrupted(group, error)  # before the others pass this rank over
         if board.region is None:
             board.set_region(_LENDS_NONE)
         if isinstance(error, OutOfMemory):

@@ -97,6 +97,8 @@ class Group:
         the next disagreement; see `calls.dispatch.lowering_mismatch`."""
         self.forsaken_since: float | None = None
         """Since when a rank that waits here has seen a peer shrink a group of which this one was made."""
+        self.heard_of: dict[int, int] = {}
+        """Of peers, the exceptions that ended their `shrink()`, as far as told here; see `Board.interrupted`."""
         self._shrunk: Group | None = None
         self._forsaken: UnisonoError | None = None
         self.door: SupportsClose | None = None
@@ -214,8 +216,9 @@ class Group:
 
         A rank that has aborted the group counts as a survivor as long as it is there.
 
-        Raises WaitTimeout, naming who is there but does not shrink the group; the call may then be made again. Raises
-        LeftOut on a rank that the others have left out; ArgumentError for ranks that there are not; OutOfMemory.
+        Raises WaitTimeout, naming who is there but does not shrink the group, and PeerFailed at once where an exception
+        such as Ctrl-C has ended this call on a peer; it may then be made again, also by that peer. Raises LeftOut on a
+        rank that the others have left out; ArgumentError for ranks that there are not; OutOfMemory.
         """
         if self._forsaken is not None:
             raise self._forsaken.again()
