@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
 from unisono.engine.compile.program import LineWord
 from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
+from unisono.engine.memory.wait_status import FRESH_NS
 from unisono.hosts.sentinel import regions
 
 pytestmark = pytest.mark.quick
@@ -20,7 +22,7 @@ RANKS = st.frozensets(st.integers(0, 1023), max_size=5)
 WRITES = st.one_of(
     st.tuples(st.just("set_process"), st.integers(1, 1 << 30), st.integers(0, 1 << 60)),
     st.tuples(st.just("set_gone"), st.sampled_from(DepartureKind), st.text(max_size=2000)),
-    st.tuples(st.just("set_back")),
+    st.tuples(st.just("begin_run"), st.integers(0, 3)),
     st.tuples(st.just("set_let_go")),
     st.tuples(st.just("set_herald")),
     st.tuples(st.just("set_call"), st.integers(1, 1 << 63), st.builds(CallRecord, st.text(max_size=1500))),
@@ -51,6 +53,8 @@ def test_a_copy_says_the_same(steps: list[tuple[bool, tuple[object, ...]]]) -> N
     numbers: set[int] = set()
     for copies, (name, *arguments) in steps:
         getattr(original, str(name))(*arguments)
+        if name == "begin_run":  # which each host is told by who begins it
+            getattr(copy, str(name))(*arguments)
         numbers |= {int(number) for number in arguments[:1] if name == "set_call"}  # type: ignore[call-overload]
         if copies:
             copy.copy(original.image())
@@ -65,6 +69,37 @@ def test_what_is_known_of_a_dead_rank_stays() -> None:
     assert copy.gone == (DepartureKind.DIED, "died")
     copy.copy(original.image())
     assert copy.gone is None
+
+
+def test_a_copied_word_of_another_run_says_nothing() -> None:
+    original, copy = board(), board()
+    original.begin_run(1)
+    original.set_gone(DepartureKind.RETURNED, "returned")
+    late = original.image()
+    for each in (original, copy):
+        each.begin_run(2)
+    copy.copy(late)
+    assert (original.gone, copy.gone, copy.run) == (None, None, 2)
+    copy.set_gone(DepartureKind.DIED, "died")
+    assert copy.gone == (DepartureKind.DIED, "died")
+
+
+def test_who_takes_the_place_of_a_dead_rank_takes_part_in_the_same_run() -> None:
+    taken = board()
+    taken.begin_run(3)
+    taken.set_gone(DepartureKind.DIED, "died")
+    taken.hand_over(5, 6)
+    assert (taken.gone, taken.run) == (None, 3)
+
+
+def test_a_copied_wait_is_forgotten_when_nobody_has_said_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, copy, wait = board(), board(), Wait("world", "barrier()", (1,))
+    original.set_wait(wait)
+    copy.copy(original.image())
+    assert copy.wait == wait
+    now_ns = time.monotonic_ns() + FRESH_NS + 1
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)
+    assert copy.wait is None
 
 
 def test_a_damaged_image_is_no_error() -> None:

@@ -62,7 +62,7 @@ class FakeNetwork:
     silent_s: how long a host may be silent.
 
     loss, twice: how likely a datagram gets lost, or comes twice. slow_s: how long it takes at most. reaches: whether
-    one host's datagrams get to another one. stopped: hosts that do nothing.
+    one host's datagrams get to another one. stopped: hosts that do nothing. memory: makes that of a host.
     """
 
     def __init__(
@@ -73,12 +73,13 @@ class FakeNetwork:
         twice: float = 0.0,
         slow_s: float = 0.002,
         silent_s: float = 1.5,
+        memory: Callable[[], FakeMemory] = FakeMemory,
     ) -> None:
         self.hosts, self.now, self._random = hosts, 100.0, random.Random(seed)
         self.loss, self.twice, self.slow_s = loss, twice, slow_s
         self.reaches: Callable[[int, int], bool] = lambda _a, _b: True
         self.stopped: set[int] = set()
-        self.memories = [FakeMemory() for _ in hosts]
+        self.memories = [memory() for _ in hosts]
         names = [f"h{k}" for k in range(len(hosts))]
         self.machines = [
             SentinelState(hosts, k, names, self.memories[k], self.now, silent_s) for k in range(len(hosts))

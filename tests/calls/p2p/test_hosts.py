@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -16,7 +18,9 @@ import torch
 import unisono
 from tests.support.waiting import until
 from unisono import PeerGone, RankFailed, p2p
+from unisono.base.records import Departure, DepartureKind
 from unisono.calls.groups import new_group
+from unisono.calls.p2p import progress
 
 LONG = 3_000_000
 
@@ -163,6 +167,29 @@ def test_a_peer_is_killed_in_the_midst_of_long_messages(way: str) -> None:
         world.run(cut_off)
     for me in (0, 2):
         assert f"rank {me} is well" in str(caught.value)
+
+
+def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
+    """Ranks on other hosts may hear that a rank has returned before they have its last message."""
+    returned = Departure(DepartureKind.RETURNED, "returned from the function")
+
+    def receives(hours: int) -> list[bool]:
+        if unisono.get_rank() == 1:
+            p2p.send(values(5, 0), 0)
+            p2p.send(values(5, 1), 0)
+            return []
+        work, last = p2p.irecv(None, 1), p2p.irecv(None, 1)
+        work.wait()  # so there is a stream
+        may_come = []
+        for hour in (hours, hours + 1):
+            with patch.object(progress, "time", Mock(monotonic=lambda at=3600.0 * hour: time.monotonic() + at)):
+                may_come.append(last._engine._may_come(last._request, 1, returned))
+        last.wait()
+        return may_come
+
+    with unisono.World(2, hosts="1+1", timeout_s=30) as world:
+        for hours in (1, 3):
+            assert world.run(receives, hours)[0] == [True, False]
 
 
 def test_a_world_that_ends_gives_its_last_messages_away(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import sys
 import tempfile
 
 import pytest
+import torch
 
 import unisono
+from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, RankFailed
 from unisono.schedule import Hosts
 
@@ -70,6 +72,30 @@ def test_after_a_failure_the_ranks_are_new_ones():
         with pytest.raises(RankFailed, match="on purpose"):
             world.run(fail_once, fail=True)
         assert world.run(fail_once, fail=False) == ["2x1", "2x1"]
+
+
+def test_a_word_of_the_last_run_that_comes_late_says_nothing_in_this_one():
+    """Rank 0 keeps what its copy of rank 2's board says once that has returned, and gets the same in the next run."""
+
+    def leave():
+        world = unisono.init()
+        if world.rank == 0:
+            board = world.host.arena.board(2)
+            until(lambda: board.gone is not None)
+            world.late = board.image()
+
+    def stay():
+        world = unisono.init()
+        pair = unisono.new_group([0, 2])
+        if world.rank == 0:
+            world.host.arena.board(2).copy(world.late)
+            assert world.liveness.gone(2) is pair.liveness.gone(1) is None
+        if pair:
+            unisono.all_reduce(torch.ones(3), group=pair)
+
+    with unisono.world(hosts="2x2") as world:
+        world.run(leave)
+        world.run(stay)
 
 
 def test_a_script(tmp_path):

@@ -48,8 +48,8 @@ class ProgressLoop:
         self._poller = self._mailbox.poller
         calls_carrier = group.span is not None and not group.span.carrier.own_thread
         self._most_nap_s = _CARRIER_S if calls_carrier else self._look_up_s
-        self._noticed_at: dict[int, float] = {}
-        """When this rank found first that one on another host has gone or failed."""
+        self._noticed_at: dict[tuple[int, int], float] = {}
+        """In which run, and when, this rank found first that one on another host has gone or failed."""
         self._mailbox_lock = threading.Lock()
 
     @property
@@ -206,8 +206,9 @@ class ProgressLoop:
             return False
         if isinstance(how, Departure) and how.how in (DepartureKind.DIED, DepartureKind.ABANDONED):
             return False
-        now = time.monotonic()
-        return now - max(stream.news_at, self._noticed_at.setdefault(rank, now)) < _LAST_NEWS_S
+        now, world = time.monotonic(), self.group.world
+        run = world.host.arena.board(world.rank).run  # who has returned in an earlier one has sent messages since then
+        return now - max(stream.news_at, self._noticed_at.setdefault((run, rank), now)) < _LAST_NEWS_S
 
     def _said(self, request: MessageRequest, ranks: Sequence[int]) -> str:
         """What these ranks have sent that a receive does not take, in words. No ranks: only this one can send it."""

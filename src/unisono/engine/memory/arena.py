@@ -36,7 +36,7 @@ from .region_table import RegionTable
 from .wait_status import WHEREABOUTS_BYTES, WaitStatus
 
 _MAGIC = 0x6F6E6F73696E75
-_VERSION = digest(3, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
+_VERSION = digest(4, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
 _MOST = 1 << 62

@@ -3,6 +3,9 @@
 Only slow paths use boards. A field is a number, a length, and a record as bytes. The number is written last, so a
 reader that sees the number sees the bytes. A proposal changes: it has two places, which take turns, and a number that
 says which one counts. What is no record counts as not written.
+
+A departure has the number of its run: processes stay from one run to the next, and a copy that another host has of
+the word of the last run may come when the next one has begun. Each host knows itself which run it is.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ MAX_RANKS = 1024
 
 _PAGE = 4096
 BOARD_BYTES = 2 * _PAGE
-_PID, _LET_GO, _TICKS, _HERALD, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 64, (1088, 2112), 3136
+_PID, _LET_GO, _TICKS, _RUN, _HERALD, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 32, 64, (1088, 2112), 3136
 _HEAD = struct.Struct("<QI")
 _ROOM = _PAGE - _GAVE_UP - _HEAD.size
 _RANKS = MAX_RANKS // 8
@@ -85,19 +88,30 @@ class Board:
         """Say that this rank has dropped everything that its peers could reach."""
         struct.pack_into("<Q", self._page, _LET_GO, 1)
 
-    def set_gone(self, how: DepartureKind, words: str) -> None:
-        """Say that the rank makes no more calls. words: how it went, such as `was killed by ...`; the first stays."""
-        if self.gone is None:
-            self._write(_GONE, 1, bytes([how]) + words.encode())
+    @property
+    def run(self) -> int:
+        """The number of the run in which the rank takes part; 0 without runs."""
+        return int(struct.unpack_from("<Q", self._page, _RUN)[0])
 
-    def set_back(self) -> None:
-        """Take `set_gone` back: the rank takes part again."""
-        self._write(_GONE, 0, b"")
+    def begin_run(self, number: int) -> None:
+        """From now on the rank takes part in the run of this number: what was said in another one says nothing here.
+
+        Who begins a run does so on all hosts, also on the copies that they have of this board, before a rank hears of
+        it.
+        """
+        struct.pack_into("<Q", self._page, _RUN, number)
+
+    def set_gone(self, how: DepartureKind, words: str) -> None:
+        """Say that the rank makes no more calls. words: how it went, such as `was killed by ...`; of a run, the first
+        stay.
+        """
+        if self.gone is None:
+            self._write(_GONE, self.run + 1, bytes([how]) + words.encode())
 
     @property
     def gone(self) -> Departure | None:
-        """How the rank has gone; None if it has not."""
-        data = self._read(_GONE, 1)
+        """How the rank has gone from this run; None if it has not."""
+        data = self._read(_GONE, self.run + 1)
         if not data or data[0] not in DepartureKind.__members__.values():
             return None
         return Departure(DepartureKind(data[0]), data[1:].decode(errors="replace"))
@@ -184,8 +198,12 @@ class Board:
 
     @property
     def wait(self) -> Wait | None:
-        """The call in which a rank on another host waited when this copy of its board was made; None: in none."""
+        """The call in which a rank on another host waited when this copy of its board was made; None: in none, or that
+        is not so lately that the rank may wait there still.
+        """
         data = self._latest(_WAIT)[1]
+        if time.monotonic_ns() - int(struct.unpack_from("<Q", self._page, _SAID)[0]) > FRESH_NS:
+            return None
         try:
             return Wait.unpack(data) if data else None
         except ValueError:
@@ -204,7 +222,7 @@ class Board:
         """Make this board, which nobody else writes, equal to another one. image: of that board, from `image`.
 
         Only what differs is written, numbers last. keep_gone: how the rank has gone is known here, and stays. The
-        herald is not copied: that promise is about the host where it was made.
+        herald is not copied: that promise is about the host where it was made. Nor is the run: the image may be older.
         """
         other = Board(memoryview(image))
         for at in (_TICKS, _PID, _LET_GO, _REGION):
@@ -219,6 +237,7 @@ class Board:
             proposal = other.proposal(topic)
             if proposal is not None and proposal != self.proposal(topic):
                 self.set_proposal(topic, proposal)
+        struct.pack_into("<Q", self._page, _SAID, time.monotonic_ns())  # the other host has a clock of its own
 
     def set_growth(self, number: int, start: int) -> None:
         """Say how this rank's attempt of this number to enlarge a group has ended: where the memory of the larger group

@@ -159,7 +159,9 @@ class SentinelState:
     def _gone(self, rank: int, how: DepartureKind, words: str) -> None:
         """A rank of this host has gone, in its own words, if it has told them."""
         said = self._memory.departure(rank)
-        if said is not None and said.how is not DepartureKind.ABANDONED:
+        # Processes outlive the functions from which they return, so that is no word about the end of one.
+        over = DepartureKind.RETURNED if how is DepartureKind.DIED else None
+        if said is not None and said.how not in (DepartureKind.ABANDONED, over):
             how, words = said
         self._learn([Fact.gone(rank, how, words)])
 

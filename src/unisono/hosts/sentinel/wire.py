@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from ...engine.memory.board import BOARD_BYTES
 from ...engine.memory.layout import LINE
 
-_VERSION = 1
+_VERSION = 2
 _TAG = 16
 _HEAD = struct.Struct("<BHHQQB")
 _FACT, _PAGE, _PAGES, _QUERY, _ACK = map(struct.Struct, ("<BIBH", "<IQH", "<QQB", "<QQ", "<QIQ"))

@@ -60,6 +60,7 @@ class RankProcesses:
         self._size, self._idle = size, set(range(size))
         """The ranks that leave when they are told to."""
         self._channels: list[Channel] = []
+        self._runs = 0
         self._config, self._door = config, f"run {secrets.token_hex(16)}"
         self._span: SeveralHosts | None = None
         self._given = [Descriptor(os.open(".", os.O_PATH))]
@@ -118,9 +119,10 @@ class RankProcesses:
         failure, as `stuck`; both with their stacks. survive: a failure ends nothing for the others. restarts: how many
         processes may be forked for the places of those that die; one that the others never let in reports nothing.
         """
+        self._runs += 1
         for rank in range(len(self.pids)):
             for arena in {id(arena): arena for arena in self._arenas}.values():
-                arena.board(rank).set_back()  # it has returned from the last run's function
+                arena.board(rank).begin_run(self._runs)  # that it has returned from the last one's function is over
         path = [os.path.abspath(entry) for entry in sys.path]
         # Lines with no time of change belong to no file.
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
