@@ -16,7 +16,7 @@ from unisono.base.link import Link
 from unisono.base.records import DepartureKind
 from unisono.engine.memory.arena import Arena
 from unisono.hosts.addresses import is_loopback, own_address, store_host
-from unisono.ranks.rendezvous import rendezvous
+from unisono.ranks.rendezvous import meeting_member, rendezvous
 from unisono.ranks.rendezvous.identity import MOST_NAME, Identity
 from unisono.ranks.rendezvous.rendezvous import meet
 from unisono.ranks.rendezvous.topology import common_settings, host_names, place, remark, way_between, why_refused
@@ -160,7 +160,7 @@ def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
 
     give_up = rendezvous._Meeting._give_up
     monkeypatch.setattr(rendezvous, "fetch", die)
-    monkeypatch.setattr(rendezvous, "start_ticks", some_ticks)
+    monkeypatch.setattr(meeting_member, "start_ticks", some_ticks)
     monkeypatch.setattr(  # a process that is killed tells nothing
         rendezvous._Meeting, "_give_up", lambda self, error: None if self._rank == 3 else give_up(self, error)
     )
@@ -304,10 +304,15 @@ def test_an_address_on_the_way_between_hosts():
     assert "set MASTER_ADDR" in reason
 
 
+def tell_addresses(monkeypatch, own_address):
+    for module in (meeting_member, rendezvous):
+        monkeypatch.setattr(module, "own_address", own_address)
+
+
 def test_hosts_with_no_way_between_them_are_refused_everywhere(rank, monkeypatch):
     mine, own = Identity.mine, rank[0]
     monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: replace(mine(), boot=f"boot-{own.number}")))
-    monkeypatch.setattr(rendezvous, "own_address", lambda _toward: LOOP)
+    tell_addresses(monkeypatch, lambda _toward: LOOP)
     for error in together(rank, "012"):
         assert isinstance(error, ArgumentError)
         assert "set MASTER_ADDR to an address of rank 0's host" in str(error)
@@ -323,7 +328,7 @@ def test_a_master_address_that_means_itself_on_its_own_host(rank, monkeypatch):
             return "10.0.0.2"
         return "10.0.0.1" if toward == "10.0.0.2" else "127.0.1.1"
 
-    monkeypatch.setattr(rendezvous, "own_address", address)
+    tell_addresses(monkeypatch, address)
     outcomes = together(rank, "01")
     assert [met.address for met in outcomes] == ["10.0.0.1", "10.0.0.2"]
     for met in outcomes:

@@ -12,51 +12,26 @@ from __future__ import annotations
 
 import secrets
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import replace
+from contextlib import ExitStack
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
+from ...base.errors import ArgumentError
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page, waits
-from ...engine.process.alive import start_ticks
-from ...hosts.addresses import is_loopback, own_address, store_host
+from ...hosts.addresses import is_loopback, own_address
 from ...schedule import Hosts
-from .asked_store import AskedStore, at_store
 from .handover import Handover, fetch
-from .identity import Identity
 from .local_sockets import listen
+from .meeting_member import MeetingMember
 from .meeting_result import MeetingResult
 from .meetings import END
-from .rendezvous_messages import MeetingVerdict, read_identity, write_identity
+from .rendezvous_messages import MeetingVerdict
 from .socket_store import SocketStore
 from .stores import Store
-from .topology import common_settings, host_names, place, remark, way_between, why_refused
-from .unmet import died, missing, twice, verdict_of, why_ended
-
-_ASK_S = 0.005
-_CHECK_S = 0.05
-"""How often to look whether the ranks that have come are still there."""
-_SAY_S = 1.0
-"""How often rank 0 looks which ranks have not come, to say so on its page."""
-_TO_DO = {
-    "rank": "to come",
-    "verdict": "to say which ranks share a host",
-    "host": "to hand out the memory of their host",
-    "proven": "to say which ranks have the memory of their host",
-    END: "to say how the meeting has ended",
-}
-"""What the rank has to do that is waited for, by the first word of the key."""
-_REASON_S = 1.0
-"""How much longer to wait for the reason why there is no group: rank 0's time may be up a little later. And how long
-rank 0, whose process may run the store, waits until the others have heard the reason.
-"""
-_LATE_S = 3.0
-"""The same, for ranks that come later and would fail likewise."""
+from .topology import host_names, place, remark, way_between, why_refused
 
 
 def meet(rank: int, size: int, store: Store, timeout_s: float, config: Config | None = None) -> MeetingResult:
@@ -76,35 +51,13 @@ def meet(rank: int, size: int, store: Store, timeout_s: float, config: Config | 
             meeting.close()
 
 
-class _Meeting:
-    """One rank's part. What is at the store: `rank 3`, who each rank is; `verdict`, by rank 0, which ranks may share a
-    host; `host 4`, by the first rank of a host, where it hands out its memory; `apart 5`, by a rank that did not get
-    it; `proven 4`, by the first rank of a host, who did; `end`, by rank 0, how it has turned out, or, by the first rank
-    that gives up, why there is no group; `told 5`, by a rank that has heard that.
-
-    A rank tells why it gives up before its process ends, and a rank that sees another's end looks first what has been
-    told: so all name the rank that has failed first.
-    """
+class _Meeting(MeetingMember):
+    """One rank's part."""
 
     def __init__(self, rank: int, size: int, store: Store, timeout_s: float, config: Config) -> None:
-        self._rank, self._size, self._met_at, self._config = rank, size, store, config
-        self._start = time.monotonic()
-        self._deadline = self._start + timeout_s
-        self._check_at = 0.0
+        super().__init__(rank, size, store, timeout_s, config)
+        self._config = config
         self._apart: set[int] = set()
-        self._leads = rank == 0
-        address = "" if isinstance(store, SocketStore) else own_address(store_host(store))
-        own = replace(Identity.mine(), common=common_settings(config), address=address)
-        self._identities = {rank: own}
-        self._store = (
-            store if isinstance(store, SocketStore) else AskedStore(store, self._deadline, self._look_at_peers)
-        )
-        self._where = self._store.where
-
-    def close(self) -> None:
-        """End the thread that asks the store. The store itself stays."""
-        if isinstance(self._store, AskedStore):
-            self._store.close()
 
     def hold(self) -> MeetingResult:
         """Take part until all is known."""
@@ -114,15 +67,6 @@ class _Meeting:
         except BaseException as error:
             self._give_up(error)
             raise
-
-    def _come(self) -> None:
-        """Say who this rank is. Raises ArgumentError if another process has come as this rank."""
-        own = self._identities[self._rank]
-        with self._at_store():
-            said = self._store.set_first(f"rank {self._rank}", write_identity(own))
-        there = read_identity(self._rank, said)
-        if (there.place, there.pid, there.ticks) != (own.place, own.pid, own.ticks):
-            raise twice(self._where, self._rank, f"process {there.pid} on {there.where}")
 
     def _take_part(self) -> MeetingResult:
         self._identities[0] = self._identity(0)
@@ -252,145 +196,3 @@ class _Meeting:
         toward, reason = way_between(self._identities)
         self._refuse(reason)
         return toward
-
-    def _tell(self, key: str, verdict: MeetingVerdict) -> None:
-        with self._at_store():
-            self._store.set(key, verdict.text())
-
-    def _end(self, verdict: MeetingVerdict) -> MeetingVerdict:
-        """Rank 0's last word. Raises if another rank has ended the meeting."""
-        with self._at_store():
-            said = self._store.set_first(END, verdict.text())
-        return self._heed(MeetingVerdict.read(said, self._size))
-
-    def _give_up(self, error: BaseException) -> None:
-        """Tell the others why there is no group, and, where this rank's process may run the store, wait until they have
-        heard it.
-        """
-        self._tell_why(error)
-        if isinstance(self._store, SocketStore):
-            return  # what has been told arrives, also when the store has gone
-        with suppress(UnisonoError, RuntimeError, TimeoutError):
-            if self._rank:
-                self._store.set(f"told {self._rank}", "")
-            else:
-                self._until_told(late=not isinstance(error, WaitTimeout))
-
-    def _tell_why(self, error: BaseException) -> None:
-        """Tell the others why there is no group, if that is not known. A rank that waits for its first rank no longer
-        just leaves: it may come again, as long as the meeting has not ended.
-        """
-        if not isinstance(error, WaitTimeout) or self._leads:
-            with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
-                self._store.set_first(END, verdict_of(error, self._rank).text())
-
-    def _until_told(self, *, late: bool) -> None:
-        """Wait until all ranks that have come know why there is no group, or have gone. late: also for the others."""
-        until = time.monotonic() + (_LATE_S if late else _REASON_S)
-        left = set(range(1, self._size))
-        while left and time.monotonic() < until:
-            left = {rank for rank in left if self._waits_still(rank, late=late)}
-            time.sleep(_ASK_S)
-
-    def _waits_still(self, rank: int, *, late: bool) -> bool:
-        if self._store.check([f"told {rank}"]):
-            return False
-        if not self._store.check([f"rank {rank}"]):
-            return late
-        there = self._identities.get(rank) or read_identity(rank, self._store.get(f"rank {rank}"))
-        return there.place != self._home.place or start_ticks(there.pid) == there.ticks
-
-    def _hear(self, key: str, teller: int = 0) -> MeetingVerdict:
-        """What a rank has told. Raises if that is why there is no group."""
-        return self._heed(MeetingVerdict.read(self._get(key, teller), self._size, teller))
-
-    def _heed(self, verdict: MeetingVerdict) -> MeetingVerdict:
-        pids = {rank: self._identity(rank).pid for rank in verdict.dead[:1]}
-        if error := why_ended(verdict, self._rank, time.monotonic() - self._start, pids):
-            raise error
-        return verdict
-
-    def _heed_the_end(self) -> None:
-        """Raise what a rank has told everybody, if that is why there is no group."""
-        if self._store.check([END]):
-            self._heed(MeetingVerdict.read(self._store.get(END), self._size))
-
-    def _await_reason(self) -> None:
-        """Raise the reason why there is no group, if it is told soon."""
-        until = time.monotonic() + _REASON_S
-        with self._at_store():
-            while time.monotonic() < until:
-                self._heed_the_end()
-                time.sleep(_ASK_S)
-
-    def _identity(self, rank: int) -> Identity:
-        return self._identities.get(rank) or read_identity(rank, self._get(f"rank {rank}", rank))
-
-    def _get(self, key: str, teller: int) -> bytes:
-        """What the store has under a key, once it is there. Polls: the `wait` of torch's stores ignores Ctrl-C."""
-        say_at = time.monotonic() + _SAY_S
-        waits([teller], _TO_DO[key.partition(" ")[0]], self._where)
-        with self._at_store():
-            while not self._store.check([key]):
-                now = time.monotonic()
-                if now >= self._deadline:
-                    absent = self._absent()
-                    if not absent and self._rank:
-                        self._await_reason()
-                    raise self._timeout(absent or [teller])
-                if now >= self._check_at:
-                    self._check_at = now + _CHECK_S
-                    self._check_peers(self._identities)
-                    self._heed_the_end()
-                if self._rank == 0 and key == f"rank {teller}" and now >= say_at:
-                    say_at = now + _SAY_S
-                    waits(self._absent(), _TO_DO["rank"], self._where)
-                time.sleep(_ASK_S)
-            return self._store.get(key)
-
-    def _at_store(self) -> AbstractContextManager[None]:
-        """Where the store has gone, say which rank has died, or that no rank waits for it any longer."""
-        return at_store(self._where, self._rank, self._start, self._look_why)
-
-    def _look_why(self) -> None:
-        """Raise why the store has gone, if that is known: what has been told last arrives at sockets, or a death."""
-        if isinstance(self._store, SocketStore):
-            with suppress(RuntimeError):  # it has told nothing
-                self._heed_the_end()
-        self._look_at_peers()
-
-    def _look_at_peers(self) -> None:
-        """Raise PeerGone for a rank that has died, as far as this can be seen without the store."""
-        for rank in self._identities:
-            if self._has_died(rank):
-                raise died(rank, self._identities[rank].pid, self._rank)
-
-    def _check_peers(self, ranks: Iterable[int]) -> None:
-        """Raise PeerGone if the process of another of these ranks has ended, unless it has told why."""
-        for rank in ranks:
-            if self._has_died(rank):
-                try:
-                    self._heed_the_end()
-                except (RuntimeError, TimeoutError) as error:
-                    if isinstance(error, WaitTimeout):
-                        raise
-                    # else the store has gone with it
-                raise died(rank, self._identities[rank].pid, self._rank)
-
-    def _has_died(self, rank: int) -> bool:
-        """Has the process of another rank ended, as far as it has come, and can be seen from here?"""
-        there = self._identities.get(rank)
-        if rank == self._rank or there is None or there.place != self._home.place:
-            return False
-        return start_ticks(there.pid) != there.ticks
-
-    @property
-    def _home(self) -> Identity:
-        return self._identities[self._rank]
-
-    def _absent(self) -> list[int]:
-        """Who has not come yet."""
-        return [rank for rank in range(self._size) if not self._store.check([f"rank {rank}"])]
-
-    def _timeout(self, ranks: Sequence[int]) -> WaitTimeout:
-        return missing(tuple(ranks), self._rank, time.monotonic() - self._start)
