@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -17,8 +17,10 @@ from torch.distributed import HashStore, TCPStore
 
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
+from unisono.base.fd_channel import PlainChannel
 from unisono.base.records import DepartureKind
 from unisono.ranks.rendezvous import meetings, rendezvous, stores
+from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingNotice
 from unisono.ranks.rendezvous.socket_store import SocketStore
@@ -155,6 +157,60 @@ def test_a_rank_whose_time_was_up_comes_again_into_the_same_meeting(place: Place
         assert not first.done()
         again = impatient.submit(attend, place(1), 60.0)  # of the same process
         expect_one_arena([attend(place(2), 60.0), again.result(), first.result()])
+
+
+def test_who_has_the_memory_is_in_the_group_though_its_time_is_up(
+    place: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 has ended the meeting, and rank 1 no longer waits until rank 0 tells it so."""
+    over, tell = threading.Event(), Handover.tell
+    with ThreadPoolExecutor(3) as pool:
+        impatient = pool.submit(attend_until_it_has_the_memory, place(1), monkeypatch, over.wait)
+        monkeypatch.setattr(Handover, "tell", lambda self, word: (over.set(), impatient.exception(), tell(self, word)))
+        others = [pool.submit(attend, place(rank), 60.0) for rank in (0, 2)]
+        expect_one_arena([others[0].result(), impatient.result(), others[1].result()])
+
+
+def test_who_has_the_memory_and_leaves_ends_the_meeting(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 no longer waits until rank 0 has ended it."""
+    judge = rendezvous._Meeting._judge
+    with ThreadPoolExecutor(3) as pool:
+        impatient = pool.submit(attend_until_it_has_the_memory, place(1), monkeypatch, lambda: None)
+        monkeypatch.setattr(
+            rendezvous._Meeting,
+            "_judge",
+            lambda self, hosts: (until(lambda: ended(self, impatient)), judge(self, hosts))[1],
+        )
+        others = [pool.submit(attend, place(rank), 60.0) for rank in (0, 2)]
+        for done, culprit in ((impatient, 0), (others[0], 1), (others[1], 1)):
+            error = done.result()
+            assert isinstance(error, WaitTimeout), error
+            assert error.missing == (culprit,)
+
+
+def attend_until_it_has_the_memory(launch: Launch, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> Any:
+    """The same as `attend`, but that the time of this rank is up when it has the memory, and this has returned."""
+    this, receive = threading.get_ident(), PlainChannel.receive
+    has_it = threading.Event()
+
+    def receive_once(channel: PlainChannel, deadline: float | None = None) -> Any:
+        if threading.get_ident() != this:
+            return receive(channel, deadline)
+        if has_it.is_set():
+            then()
+            raise TimeoutError
+        message = receive(channel, deadline)
+        has_it.set()
+        return message
+
+    monkeypatch.setattr(PlainChannel, "receive", receive_once)
+    return attend(launch, 60.0)
+
+
+def ended(meeting: Any, impatient: Future[Any]) -> bool:
+    """Has that rank left this meeting? Rank 0 takes in what its store is told."""
+    meeting._store.check([meetings.END])
+    return impatient.done()
 
 
 def test_a_store_that_does_not_answer_ends_the_wait_in_time() -> None:

@@ -124,7 +124,7 @@ def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
     def act(launch):
         if launch.rank == 1:
             threading.current_thread().name = "victim"
-        return meet(launch.rank, launch.size, store, 1.0)
+        return meet(launch.rank, launch.size, store, 0.5)  # the victim then waits for a second to hear why
 
     for error in together(act, launches(3)):
         assert isinstance(error, WaitTimeout)

@@ -92,10 +92,10 @@ def refuse(monkeypatch, *numbers, error=ConnectionRefusedError):
     """Let these ranks not reach the socket of their host's first rank."""
     fetch = rendezvous.fetch
 
-    def some_fetch(name, first, home, number, deadline):
+    def some_fetch(name, first, home, number, *rest):
         if number in numbers:
             raise error
-        return fetch(name, first, home, number, deadline)
+        return fetch(name, first, home, number, *rest)
 
     monkeypatch.setattr(rendezvous, "fetch", some_fetch)
 
@@ -147,13 +147,13 @@ def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
     """Rank 3 ends when it should fetch its memory: the first rank of its host sees that, and all hear of it."""
     ended, fetch = threading.Event(), rendezvous.fetch
 
-    def die(name, first, home, number, deadline):
+    def die(name, first, home, number, *rest):
         if number == 3:
             ended.pid = threading.get_ident()
             ended.set()
             time.sleep(0)
             raise SystemExit
-        return fetch(name, first, home, number, deadline)
+        return fetch(name, first, home, number, *rest)
 
     def some_ticks(pid):
         return 1 if ended.is_set() and pid == ended.pid else 0

@@ -106,11 +106,18 @@ def _hear(channel: PlainChannel, missing: dict[int, Identity]) -> bool:
     return False
 
 
-def fetch(name: str, first: int, home: Identity, rank: int, deadline: float) -> tuple[Arena, str]:
+def _raise(error: Exception) -> str:
+    raise error
+
+
+def fetch(
+    name: str, first: int, home: Identity, rank: int, deadline: float, instead: Callable[[Exception], str] = _raise
+) -> tuple[Arena, str]:
     """The arena that the first rank of this host, which is that process, hands out at this name; and its last word.
 
-    Raises ArgumentError if another process does, OutOfMemory if there is no room for it, and EOFError or OSError where
-    that rank has gone, has no last word, or the time is up.
+    instead: where the last word does not come, returns it, or raises. Raises ArgumentError if another process hands the
+    memory out, OutOfMemory if there is no room for it, and EOFError or OSError where that rank has gone, or the time is
+    up, before this rank has the memory.
     """
     channel = connect(name, deadline)
     try:
@@ -130,8 +137,11 @@ def fetch(name: str, first: int, home: Identity, rank: int, deadline: float) -> 
                 channel.send([rank, str(error)[:_REFUSAL]], deadline=deadline)
             raise
         try:
-            channel.send([rank, ""], deadline=deadline)
-            return arena, str(channel.receive(deadline).value)
+            try:
+                channel.send([rank, ""], deadline=deadline)
+                return arena, str(channel.receive(deadline).value)
+            except (EOFError, OSError) as error:
+                return arena, instead(error)
         except BaseException:
             arena.close()
             raise

@@ -99,14 +99,14 @@ class MeetingMember:
         if isinstance(self._store, SocketStore):
             return  # what has been told arrives, also when the store has gone
         with suppress(UnisonoError, RuntimeError, TimeoutError):
-            if self._rank:
+            if self._rank and self._store.check([END]):
                 self._store.set(f"told {self._rank}", "")
-            else:
+            elif not self._rank:
                 self._until_told(late=not isinstance(error, WaitTimeout))
 
     def _tell_why(self, error: BaseException) -> None:
         """Tell the others why there is no group, if that is not known. A rank that waits for its first rank no longer
-        just leaves: it may come again, as long as the meeting has not ended.
+        just leaves: it may come again, as long as the meeting has not ended. On which others count calls `_leave`.
         """
         if not isinstance(error, WaitTimeout) or self._leads:
             with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
@@ -138,18 +138,31 @@ class MeetingMember:
             raise error
         return verdict
 
-    def _heed_the_end(self) -> None:
-        """Raise what a rank has told everybody, if that is why there is no group."""
+    def _heed_the_end(self) -> bool:
+        """Is there a group? Raises what a rank has told everybody, if that is why there is none."""
         if self._store.check([END]):
             self._heed(MeetingVerdict.read(self._store.get(END), self._size))
+            return True
+        return False
 
     def _await_reason(self) -> None:
         """Raise the reason why there is no group, if it is told soon."""
         until = time.monotonic() + _REASON_S
         with self._at_store():
-            while time.monotonic() < until:
-                self._heed_the_end()
+            while time.monotonic() < until and not self._heed_the_end():
                 time.sleep(_ASK_S)
+
+    def _leave(self, error: WaitTimeout) -> bytes:
+        """How the meeting has ended, where this rank's time is up, and the others count on this rank. Ends it, and
+        raises the error, if it has not ended: else the others could form a group without this rank.
+        """
+        own = MeetingVerdict(missing=(self._rank,)).text().encode()
+        with self._at_store():
+            said = self._store.set_first(END, own.decode())
+        if said == own:
+            raise error
+        self._heed(MeetingVerdict.read(said, self._size))
+        return said
 
     def _identity(self, rank: int) -> Identity:
         return self._identities.get(rank) or read_identity(rank, self._get(f"rank {rank}", rank))
@@ -165,7 +178,10 @@ class MeetingMember:
                     absent = self._absent()
                     if not absent and self._rank:
                         self._await_reason()
-                    raise self._timeout(absent or [teller])
+                    error = self._timeout(absent or [teller])
+                    if key == END:  # who waits for it has said all that the others need of it
+                        return self._leave(error)
+                    raise error
                 if now >= self._check_at:
                     self._check_at = now + _CHECK_S
                     self._check_peers(self._identities)

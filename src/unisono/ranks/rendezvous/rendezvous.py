@@ -15,9 +15,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from ...base.config import Config
-from ...base.errors import ArgumentError
+from ...base.errors import ArgumentError, UnisonoError
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page, waits
@@ -164,8 +165,11 @@ class _Meeting(MeetingMember):
         name = self._hear(f"host {first}", first).name
         waits([first], "to hand out the memory of their host", self._where)
         try:
-            arena, word = fetch(name, first, self._identities[first], self._rank, self._deadline)
+            home = self._identities[first]
+            arena, word = fetch(name, first, home, self._rank, self._deadline, partial(self._last_word, first))
             return arena, MeetingVerdict.read(word.encode(), self._size, first)
+        except UnisonoError:
+            raise
         except (ConnectionRefusedError, PermissionError):
             self._check_peers([first])
         except (EOFError, OSError) as error:
@@ -178,6 +182,12 @@ class _Meeting(MeetingMember):
         if Hosts(verdict.hosts).beside(self._rank)[0] != self._rank:
             raise self._timeout([self._rank])  # it has come again, and was counted as it came first
         return arena, verdict
+
+    def _last_word(self, first: int, _error: Exception) -> str:
+        """How the meeting has ended, as the first rank of this host does not say it. That rank counts on this one."""
+        self._await_reason()
+        self._check_peers([first])
+        return self._leave(self._timeout([first])).decode()
 
     def _refuse(self, reason: str) -> None:
         if reason:

@@ -25,6 +25,8 @@ from .rendezvous_messages import MeetingVerdict, read_identity
 from .unmet import died, missing, twice, verdict_of
 
 _RETRY_S = 0.005
+_ANSWER_S = 1.0
+"""How long a rank that ends the meeting waits for rank 0's answer."""
 _RANK = re.compile(r"rank (0|[1-9]\d{0,3})")
 _OF_RANK_0 = ("rank 0", "verdict", "host 0", END)
 _MOST_SILENT = 128
@@ -85,10 +87,26 @@ class SocketStore:
         meeting; which word of several counts, rank 0 decides.
         """
         self._take_in()
+        if key == END and self._rank:
+            return self._propose_end(value)
         if key not in self._values:
             self.set(key, value)
             self._own = self._own or (key, value)
         return self.get(key)
+
+    def _propose_end(self, value: str) -> bytes:
+        """What counts as the end of the meeting: rank 0 answers with the first word that it has heard, or has said.
+        Where it does not answer, it has not said how the meeting ends, and will hear this before it does.
+        """
+        if END not in self._values:
+            for peer in self._peers:
+                self._send(peer, END, value)
+            until = time.monotonic() + _ANSWER_S
+            while END not in self._values and self._peers and time.monotonic() < until:
+                self._take_in()
+                time.sleep(_RETRY_S)
+        self._values.setdefault(END, value)
+        return self.get(END)
 
     def check(self, keys: list[str]) -> bool:
         """Are these keys set? Raises RuntimeError, as torch's stores do, where rank 0 has gone."""
@@ -159,12 +177,12 @@ class SocketStore:
         except EOFError:
             message = None
         pair = _pair(message.value) if message is not None else None
-        peer.close()
         if pair is not None and pair[0] == END and END not in self._values:
             with suppress(ArgumentError):
                 said = MeetingVerdict.read(pair[1].encode(), MAX_RANKS)
                 if not (said.hosts or said.name or said.proven):
-                    self.set(*pair)
+                    self.set(*pair)  # it hears its own word, too, before its connection ends
+        peer.close()
         return False
 
     def _read(self, peer: PlainChannel) -> bool:
