@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import random
 import secrets
 import socket
 import threading
@@ -22,9 +24,9 @@ from unisono.base.records import DepartureKind
 from unisono.ranks.rendezvous import meetings, rendezvous, stores
 from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.meeting_rounds import meet_in_rounds
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingNotice
-from unisono.ranks.rendezvous.socket_store import SocketStore
-from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.stores import MeetingPlace, open_store
 from unisono.ranks.rendezvous.which_rank import Launch
 
 SOON_S = 30.0
@@ -51,13 +53,15 @@ def launch(port: int, rank: int, size: int, name: str = "") -> Launch:
 
 def attend(launch: Launch, timeout_s: float) -> Any:
     """The arena of this rank, or the exception."""
+    met = meet(launch, timeout_s)
+    return met if isinstance(met, Exception) else met.arena
+
+
+def meet(launch: Launch, timeout_s: float) -> Any:
+    """What this rank has when all have met, or the exception."""
     try:
-        store = open_store(launch, timeout_s)
-        try:
-            return rendezvous.meet(launch.rank, launch.size, store, timeout_s).arena
-        finally:
-            if isinstance(store, SocketStore):
-                store.close()
+        with closing(MeetingPlace(launch, timeout_s)) as place:
+            return meet_in_rounds(place)
     except (ArgumentError, PeerError, WaitTimeout, OutOfMemory) as error:
         return error
 
@@ -157,6 +161,50 @@ def test_a_rank_whose_time_was_up_comes_again_into_the_same_meeting(place: Place
         assert not first.done()
         again = impatient.submit(attend, place(1), 60.0)  # of the same process
         expect_one_arena([attend(place(2), 60.0), again.result(), first.result()])
+
+
+def test_a_second_call_is_not_ended_by_the_time_out_of_a_first(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 comes again into the meeting of rank 0's first call, whose time is then up. Rank 2 comes late."""
+    come, came = rendezvous._Meeting._come, list[Any]()
+    monkeypatch.setattr(rendezvous._Meeting, "_come", lambda self: (come(self), came.append(self)))
+    with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one:
+        first = zero.submit(attend, place(0), 60.0)
+        assert isinstance(one.submit(attend, place(1), 1.0).result(), WaitTimeout)
+        calls = len(of_rank(1, came)) + 1
+        again = one.submit(attend, place(1), 60.0)
+        until(lambda: len(of_rank(1, came)) == calls and bool(of_rank(0, came)))
+        of_rank(0, came)[0]._deadline = 0.0
+        error = first.result()
+        assert isinstance(error, WaitTimeout)
+        assert 2 in error.missing
+        last = zero.submit(attend, place(0), 60.0)
+        expect_one_arena([attend(place(2), 60.0), again.result(), last.result()])
+
+
+def of_rank(rank: int, meetings: Sequence[Any]) -> list[Any]:
+    return [meeting for meeting in meetings if meeting._rank == rank]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24))
+def test_second_calls_after_random_time_outs_meet(place: Places, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank begins its first call at a random time, and waits for a random time; what it makes then is long."""
+    choose = random.Random(seed)
+    mine, host, hosts = Identity.mine, threading.local(), seed % 3 if not place(0).job else 0
+    monkeypatch.setattr(Identity, "mine", lambda: dataclasses.replace(mine(), host_id=f"{host.number}"))
+    plans = [(choose.uniform(0.0, 1.5), choose.choice([0.05, 0.4, 1.0]) * choose.uniform(1.0, 2.0)) for _ in range(3)]
+
+    def one(rank: int) -> Any:
+        host.number = (0, rank % 2, rank)[hosts]
+        time.sleep(plans[rank][0])
+        met = meet(place(rank), plans[rank][1])
+        return meet(place(rank), 40.0) if isinstance(met, WaitTimeout) else met
+
+    with ThreadPoolExecutor(3) as pool:
+        outcomes = list(pool.map(one, range(3)))
+    assert len({met.secret or os.fstat(met.arena.fd).st_ino for met in outcomes}) == 1, (plans, outcomes)
+    for met in outcomes:
+        met.arena.close()
 
 
 def test_who_has_the_memory_is_in_the_group_though_its_time_is_up(

@@ -16,9 +16,8 @@ from ...engine.memory.meeting_page import meeting_page
 from ...hosts.carriers.waiter import end_threads
 from ...schedule import Hosts
 from ..rendezvous.meeting_result import MeetingResult
-from ..rendezvous.rendezvous import meet
-from ..rendezvous.socket_store import SocketStore
-from ..rendezvous.stores import open_store
+from ..rendezvous.meeting_rounds import meet_in_rounds
+from ..rendezvous.stores import MeetingPlace
 from ..rendezvous.which_rank import detect
 from ..rendezvous.world_group import world_group
 from .current import get_default, is_rank_of_run, set_default
@@ -46,7 +45,7 @@ def init(
     come, PeerGone for one that died meanwhile, and ArgumentError where arguments and environment contradict each
     other, or those of other ranks, where ranks are threads of one process or hosts have no way to each other, where
     another job uses the port, and where a launcher has started processes that cannot meet. After a time-out, all ranks
-    may call it again.
+    may call it again, at any time: they meet as soon as all have, if the time of none of these calls is up before.
     """
     global _store  # noqa: PLW0603  the default group is one per process, and so is how it came to be
     group = get_default()
@@ -67,14 +66,12 @@ def init(
         if launch.size == 1:
             met = MeetingResult(Arena.create(1, config), Hosts.one(1))
         else:
-            store = open_store(launch, end - time.monotonic())
+            place = MeetingPlace(launch, end - time.monotonic())
             try:
-                met = meet(launch.rank, launch.size, store, end - time.monotonic(), config)
+                met = meet_in_rounds(place, config)
             finally:
-                if isinstance(store, SocketStore):
-                    store.close()
-                else:
-                    _store = store
+                place.close()
+                _store = place.kept or _store
         group = world_group(met, launch.rank, config=config, timeout_s=max(0.0, end - time.monotonic()))
     set_default(group)
     return group

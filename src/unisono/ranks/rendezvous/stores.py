@@ -40,21 +40,45 @@ _ANSWER_S = 3.0
 _OWN = "unisono store"
 
 
+class MeetingPlace:
+    """Where the ranks of a launch meet: the stores of one meeting after the other, until the deadline."""
+
+    def __init__(self, launch: Launch, timeout_s: float) -> None:
+        self.launch, self.deadline = launch, time.monotonic() + timeout_s
+        self.kept: TorchStore | None = None
+        """To be kept as long as the ranks may need it: rank 0 may be its server."""
+        self._at_socket: SocketStore | None = None
+
+    def enter(self) -> Store:
+        """The store of the meeting that rank 0 holds now, or of the next one.
+
+        Raises WaitTimeout where rank 0 does not come, PeerGone where its store goes meanwhile, and ArgumentError where
+        its host has no address, or cannot be reached; where its port, or the job's name, is another job's; and where
+        the ranks would have to ask an MPI that is not there.
+        """
+        launch, deadline = self.launch, self.deadline
+        if launch.job:
+            self.close()
+            self._at_socket = SocketStore(launch.job, launch.rank, deadline - time.monotonic())
+            return self._at_socket
+        # Imported late: torch.distributed takes a second, which only launched ranks pay.
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+        if self.kept is None:
+            store: TorchStore = _by_mpi(launch, deadline) if launch.by_mpi else _at_address(launch, deadline)
+            self.kept = PrefixStore(launch.prefix, store)
+        return enter_meeting(self.kept, launch.rank, launch.size, launch.name, deadline)[1]
+
+    def close(self) -> None:
+        """End the connections to the socket of the job. A store of torch stays."""
+        if self._at_socket is not None:
+            self._at_socket.close()
+            self._at_socket = None
+
+
 def open_store(launch: Launch, timeout_s: float) -> Store:
-    """The store where this launch's ranks meet, to be kept as long as they may need it: rank 0 may be its server.
-
-    Raises WaitTimeout where rank 0 does not come, PeerGone where its store goes meanwhile, and ArgumentError where its
-    host has no address, or cannot be reached; where its port, or the job's name, is another job's; and where the ranks
-    would have to ask an MPI that is not there.
-    """
-    if launch.job:
-        return SocketStore(launch.job, launch.rank, timeout_s)
-    # Imported late: torch.distributed takes a second, which only launched ranks pay.
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
-    deadline = time.monotonic() + timeout_s
-    store: TorchStore = _by_mpi(launch, deadline) if launch.by_mpi else _at_address(launch, deadline)
-    return enter_meeting(PrefixStore(launch.prefix, store), launch.rank, launch.size, launch.name, deadline)[1]
+    """The store of one meeting of this launch's ranks. Raises as `MeetingPlace.enter` does."""
+    return MeetingPlace(launch, timeout_s).enter()
 
 
 def _at_address(launch: Launch, deadline: float) -> TorchStore:
