@@ -43,12 +43,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long what is not drawn of tests that are marked as sampled, and run the quick tests first."""
     cases: dict[str, list[pytest.Function]] = {}
+    most: dict[str, int | None] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if mark := item.get_closest_marker("sampled"):
             assert isinstance(item, pytest.Function)
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            name = item.nodeid.partition("[")[0]
+            cases.setdefault(name, []).append(item)
+            most[name] = mark.kwargs.get("most")
     for name, all_cases in cases.items():
-        drawn = sample(all_cases, f"{commit()} {name}")
+        drawn = sample(all_cases, f"{commit()} {name}")[: most[name]]
         for case in all_cases:
             if case not in drawn:
                 case.add_marker(pytest.mark.long)

@@ -33,6 +33,7 @@ def test_every_page_has_examples_and_every_block_is_known() -> None:
     assert len(COMMANDS) >= 3
 
 
+@pytest.mark.sampled(most=12)
 @pytest.mark.parametrize("block", PYTHON, ids=str)
 def test_python(block: Block, tmp_path: Path, scripts: Scripts) -> None:
     printed = run(block, tmp_path, scripts)

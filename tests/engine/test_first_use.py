@@ -83,6 +83,7 @@ def program(hosts: str, code: Path | None = None) -> str:
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110, check=True).stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hosts", ["", pytest.param("2x1", marks=pytest.mark.long)])
 def test_threads_that_need_many_kernels_at_once(hosts: str) -> None:
     assert program(hosts) == "[[], []]\n"

@@ -32,6 +32,7 @@ def gcd(x: Any, y: Any) -> Any:
     return abs(x)
 
 
+@pytest.mark.sampled(most=6)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_sum_of_ones_own_is_the_sum(dtype: str) -> None:
     """Every dtype, from memory to a function and back, with the bits of the kernel that is built in."""

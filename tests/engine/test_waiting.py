@@ -123,6 +123,7 @@ def hurried(seed: int, calls: int, spins: int) -> list[float]:
     return results
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("spins", [0, 1, 2000])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:

@@ -26,6 +26,7 @@ def run_sample(seed: int, count: int) -> tuple[int, int, list[str]]:
     return run_cases(sample(seed, count))
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_a_sample_of_the_matrix(worlds: Worlds, ranks: int) -> None:
     count = CASES // len(RANKS)

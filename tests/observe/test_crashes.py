@@ -60,6 +60,7 @@ def text_in(folder: Path) -> str:
     return path.read_text()
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize(("how", "words"), [("kill", "SIGKILL"), ("abort", "SIGABRT"), ("segv", "SIGSEGV")])
 def test_ranks_that_end_at_once(tmp_path: Path, how: str, words: str) -> None:
     with start(tmp_path, "unisono", how) as job:

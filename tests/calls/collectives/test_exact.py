@@ -121,6 +121,7 @@ def test_data_of_any_dtype_can_be_moved(worlds: Worlds, ranks: int) -> None:
     worlds(ranks).run(each)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["offset", "strided", "transposed"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_views_of_larger_tensors(worlds: Worlds, ranks: int, layout: str) -> None:

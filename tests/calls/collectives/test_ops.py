@@ -32,6 +32,7 @@ def fold(function: Callable[[Any, Any], Any], ranks: int, count: int = 7) -> tor
     return reduce(function, [values(q, count) for q in range(ranks)])
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_an_op_of_ones_own_is_folded_from_the_left_everywhere(worlds: Worlds, ranks: int) -> None:
     def work() -> None:

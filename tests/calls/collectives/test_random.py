@@ -70,11 +70,13 @@ def sequence(seed: int, calls: int, background: bool = False) -> None:
         one.finish()
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("ranks", "calls"), [(1, 200), (2, 600), (3, 500), (4, 400), (5, 300), (7, 200)])
 def test_random_sequences(worlds: Worlds, ranks: int, calls: int) -> None:
     worlds(ranks).run(sequence, 100 + ranks, calls)
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_random_sequences_in_the_background(worlds: Worlds, ranks: int) -> None:
     worlds(ranks).run(sequence, 200 + ranks, 300, background=True)

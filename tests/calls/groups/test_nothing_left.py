@@ -118,6 +118,7 @@ def make_and_leave(closes: bool) -> list[str]:
     return wrong
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
 def test_on_one_host(closes: bool, worlds: Worlds) -> None:
     assert worlds(2).run(make_and_leave, closes) == [[], []]

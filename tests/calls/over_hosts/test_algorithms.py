@@ -150,6 +150,7 @@ def seed(*case: str) -> str:
     return "" if NIGHTLY else f"{commit()} {case}"
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_algorithm(on_hosts: OnHosts, shape: str) -> None:
     on_hosts(shape).run(everything, (*COUNTS, LONG), seed(shape))

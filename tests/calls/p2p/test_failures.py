@@ -49,6 +49,7 @@ def notes(folder: Path) -> dict[int, dict[str, Any]]:
     return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
+@pytest.mark.sampled(most=8)
 @pytest.mark.parametrize(
     ("name", "when"), [*((name, "while it waits") for name in CALLS), ("recv", "before"), ("isend", "before")]
 )

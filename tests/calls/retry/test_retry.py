@@ -241,6 +241,7 @@ def killed_inside(name: str, shared: bool, crossed: bool, folder: Path) -> None:
         (folder / f"{group.rank}").write_text("done")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(("shared", "crossed"), [(False, False), (True, False), (False, True)])
 def test_inputs_are_kept(tmp_path: Path, name: str, shared: bool, crossed: bool) -> None:

@@ -175,6 +175,7 @@ def test_lists_that_are_too_short(ranks: TorchRanks) -> None:
     ranks(2)(work)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize(
     ("ending", "printed", "heard"),
     [

@@ -45,6 +45,7 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize(
     ("backend", "environment"), [('"unisono"', {}), ('"UNISONO"', {}), ("None", {"UNISONO_DEFAULT": "1"})]
 )

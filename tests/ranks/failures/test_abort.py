@@ -74,6 +74,7 @@ def kill(signum: int) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), signum)
 
 
+@pytest.mark.sampled(most=8)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_wait_ends_on_all_ranks(tmp_path: Path, name: str) -> None:
     """Rank 1 aborts the group, in which both it and rank 0 wait for rank 2, which comes too late."""

@@ -93,6 +93,7 @@ def said(process: subprocess.Popen[str]) -> tuple[str, list[int], str, float]:
     return kind, culprits, words, took_s
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(
     ("victim", "phase"), [(2, "after _come"), (1, "before _follow"), (0, "after _place"), (0, "after _hand_out")]
 )
@@ -116,6 +117,7 @@ def test_a_rank_that_is_killed_before_it_has_come_is_missing(start: Start, port:
         assert (kind, culprits) == ("WaitTimeout", [2]), words
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize(("victim", "phase"), [(1, "after _follow"), (0, "after hold")])
 def test_a_rank_that_is_killed_before_it_uses_its_memory_is_named(
     start: Start, port: int, victim: int, phase: str

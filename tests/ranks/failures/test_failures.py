@@ -111,6 +111,7 @@ def test_time_in_which_a_rank_itself_was_stopped_does_not_count(tmp_path: Path) 
         assert world.run(stopped) == [6.0, 6.0]
 
 
+@pytest.mark.sampled(most=8)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(
     ("ranks", "victim", "how", "words"),

@@ -99,6 +99,7 @@ def test_a_killed_server_takes_its_ranks_along():
         assert "was killed together with the process that ranks are forked from" in said
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("stay", STAYS)
 def test_ctrl_c_reaches_the_caller_and_nobody_is_left_when_it_ends(stay):
     """On a terminal, which sends SIGINT to all processes of its foreground."""

@@ -158,6 +158,7 @@ def test_two_worlds_at_once():
         assert one.run(where) == [(r, 2, (), {}) for r in range(2)]
 
 
+@pytest.mark.long
 def test_a_rank_may_run_ranks_of_its_own():
     def outer():
         mine = init()

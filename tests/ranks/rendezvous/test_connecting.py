@@ -58,6 +58,7 @@ def ranks() -> Iterator[Ranks]:
         process.communicate()
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("doomed", [1, 2])
 def test_who_is_killed_before_it_has_connected_is_named_by_all(ranks: Ranks, doomed: int) -> None:
     """Nobody waits out the limit of a minute."""

@@ -185,7 +185,7 @@ def of_rank(rank: int, meetings: Sequence[Any]) -> list[Any]:
     return [meeting for meeting in meetings if meeting._rank == rank]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(24))
 def test_second_calls_after_random_time_outs_meet(place: Places, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank begins its first call at a random time, and waits for a random time; what it makes then is long."""

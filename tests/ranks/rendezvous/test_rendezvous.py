@@ -67,6 +67,7 @@ def test_all_share_one_arena(size):
         arena.close()
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("absent", [0, 2])
 def test_who_does_not_come_is_named_by_everybody_else(absent):
     store, start = HashStore(), time.monotonic()

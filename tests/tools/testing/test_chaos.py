@@ -37,6 +37,7 @@ def told(folder: Path) -> dict[int, str]:
     return {int(path.name): path.read_text() for path in folder.iterdir()}
 
 
+@pytest.mark.sampled(most=6)
 @pytest.mark.parametrize("row", [None, 0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("fault", ["kill", "exit"])
 def test_a_rank_dies_at_a_row(tmp_path: Path, fault: str, row: int | None) -> None:

@@ -17,6 +17,7 @@ from unisono.tools.testing.rehearsal import _Rehearsal
 FAMILIES = sorted({name.partition(".")[0] for name in CATALOGUE})
 
 
+@pytest.mark.sampled(most=5)
 @pytest.mark.parametrize("collective", FAMILIES)
 def test_a_rank_that_dies_or_is_late_at_any_row(collective: str) -> None:
     """The first algorithm of a collective on three ranks, the others on two; `make chaos` tries all on up to eight."""
