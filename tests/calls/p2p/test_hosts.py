@@ -177,6 +177,7 @@ def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
         if unisono.get_rank() == 1:
             p2p.send(values(5, 0), 0)
             p2p.send(values(5, 1), 0)
+            p2p.recv(None, 0)  # it does not return before the other one has looked
             return []
         work, last = p2p.irecv(None, 1), p2p.irecv(None, 1)
         work.wait()  # so there is a stream
@@ -185,6 +186,7 @@ def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
             with patch.object(progress, "time", Mock(monotonic=lambda at=3600.0 * hour: time.monotonic() + at)):
                 may_come.append(last._engine._may_come(last._request, 1, returned))
         last.wait()
+        p2p.send(values(5, 0), 1)
         return may_come
 
     with unisono.World(2, hosts="1+1", timeout_s=30) as world:

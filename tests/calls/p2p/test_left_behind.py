@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -100,6 +101,16 @@ def test_a_forked_child_leaves_the_messages_to_its_parent(worlds: Worlds) -> Non
         other = 1 - unisono.get_rank()
         work = p2p.irecv(None, other, tag=1)
         unisono.barrier()
+        engine, held, forked = progress_engine(unisono.init()), threading.Event(), threading.Event()
+
+        def move() -> None:
+            with engine._mailbox_lock, engine._pending_lock:
+                held.set()
+                forked.wait(DEADLINE_S)
+
+        thread = threading.Thread(target=move)
+        thread.start()
+        held.wait(DEADLINE_S)
         child = os.fork()
         if child == 0:
             refused = 0
@@ -109,6 +120,8 @@ def test_a_forked_child_leaves_the_messages_to_its_parent(worlds: Worlds) -> Non
                 except unisono.NotInitialized:
                     refused += 1
             os._exit(refused)
+        forked.set()
+        thread.join()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
         p2p.send(torch.full((2,), float(other)), other, tag=1)
         assert work.result().tolist() == [1.0 - other] * 2

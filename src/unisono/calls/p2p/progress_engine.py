@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -120,6 +121,10 @@ class ProgressEngine(ProgressLoop):
 
             span.resources[CarrierStreams].close(0.0 if failed else _LAST_MESSAGES_S, gone)
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: a lock that a thread of the parent held then is never released here. New ones."""
+        self._mailbox_lock, self._pending_lock, self._thread = threading.Lock(), threading.RLock(), None
+
     def _wake(self) -> None:
         with suppress(RuntimeError):  # it has been released already
             self._no_news.release()
@@ -203,6 +208,16 @@ def progress_engine(group: Group) -> ProgressEngine:
 
 _making = threading.RLock()
 _engines: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    global _making  # noqa: PLW0603  see `leave_to_parent`
+    _making = threading.RLock()
+    for engine in list(_engines):
+        engine.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _stop_all() -> None:
