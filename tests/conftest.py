@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import unisono
+from tests.support import warm_python
 from tests.support.scripts import Scripts
 from tests.support.torch_ranks import TorchRanks
 from unisono.schedule import Hosts
@@ -31,6 +32,9 @@ MOST_RERUNS = 3
 """How many tests of a run may pass only when they are run again. With more of them the run fails."""
 
 first_failures: dict[str, str] = {}
+
+if not NIGHTLY:
+    warm_python.install()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -84,6 +88,11 @@ def commit() -> str:
         check=False,
     )
     return done.stdout.strip()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the processes of a test anew that is about how processes start."""
+    warm_python.cold = item.get_closest_marker("cold") is not None
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

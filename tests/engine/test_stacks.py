@@ -80,6 +80,7 @@ def start(started: list[Other], away: str) -> Other:
     return started[-1]
 
 
+@pytest.mark.cold
 def test_it_tells_where_it_is_and_goes_on(started: list[Other]) -> None:
     other = start(started, "sys.stdin.read()")
     for _ in range(3):
@@ -90,6 +91,7 @@ def test_it_tells_where_it_is_and_goes_on(started: list[Other]) -> None:
     assert other.end() == 0
 
 
+@pytest.mark.cold
 def test_all_threads_are_told(started: list[Other]) -> None:
     wait = "lambda: print('two', flush=True) or threading.Event().wait()"
     other = start(started, f"threading.Thread(target={wait}, daemon=True).start(); sys.stdin.read()")

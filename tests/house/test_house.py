@@ -198,6 +198,7 @@ def test_every_public_name_is_there_and_documented() -> None:
     assert not [name for name in unisono.__all__ if not getattr(unisono, name).__doc__]
 
 
+@pytest.mark.cold
 def test_what_needs_no_tensors_imports_neither_torch_nor_numba() -> None:
     modules = [module(path) for path in FILES if room(path) in TORCH_FREE]
     code = (

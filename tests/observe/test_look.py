@@ -212,6 +212,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize(
     ("words", "said"),
     [

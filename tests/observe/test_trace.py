@@ -150,6 +150,7 @@ def test_what_a_killed_rank_has_called_is_there(tmp_path: Path, monkeypatch: pyt
     assert len(read(tmp_path)[1]) == 43
 
 
+@pytest.mark.cold
 def test_the_command_runs_a_job_and_reports(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

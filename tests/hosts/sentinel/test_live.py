@@ -302,6 +302,7 @@ def test_words_of_who_has_started_a_rank_are_waited_for_where_the_system_has_non
     arena.close()
 
 
+@pytest.mark.cold
 def test_it_loads_neither_torch_nor_numpy() -> None:
     code = (
         "import sys, unisono.hosts.sentinel.main; print([m for m in ('torch', 'numpy', 'numba') if m in sys.modules])"

@@ -150,6 +150,7 @@ w.run(int)
 """
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_parent_that_ends_while_the_server_imports_leaves_nothing(tmp_path, number):
     (tmp_path / "torch.py").write_text(TORCH_THAT_IMPORTS_FOR_EVER)

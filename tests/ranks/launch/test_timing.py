@@ -87,6 +87,7 @@ def test_a_slow_start_leaves_the_whole_time_to_the_function(tmp_path):
     timer.join()
 
 
+@pytest.mark.cold
 def test_the_process_that_runs_needs_neither_torch_nor_numba():
     code = "import sys, unisono\nunisono.run(int, 2)\nprint([m for m in ('torch', 'numba') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110, check=True)

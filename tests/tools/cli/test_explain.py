@@ -319,6 +319,7 @@ def test_version_and_help() -> None:
     assert "--ranks" in say("explain", "--help")
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize(
     "arguments",
     [

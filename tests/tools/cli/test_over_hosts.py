@@ -178,6 +178,7 @@ def test_no_line_is_wider_than_the_page(columns: int | None, monkeypatch: pytest
     assert max(map(len, lines)) <= (columns or 80)
 
 
+@pytest.mark.cold
 def test_it_needs_neither_torch_nor_numba() -> None:
     code = (
         "import sys\n"

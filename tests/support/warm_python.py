@@ -1,0 +1,228 @@
+"""Python processes that start with torch loaded: they are forked from one that has imported it, the warm process.
+
+To import torch takes 1.6 s of a processor, and tests start hundreds of processes. `install` replaces `subprocess.Popen`
+in this process. A command that is not this Python, or asks for what the warm process cannot give (options of the
+interpreter, another PYTHONPATH), is started as always. The process is a child of this one, with its own pid,
+environment, folder and files, and ends as Python ends; only its command line in /proc, and the first frames of its
+stacks, are those of the warm process.
+
+A request is a message of JSON with the descriptors -> the pid. The new process is forked twice, while this one takes in
+orphans: so this one becomes its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+_SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
+_LIBC = ctypes.CDLL(None)
+_FIRST = 1000
+"""Where descriptors wait until those of the warm process are closed."""
+_LOADED = ("LD_", "MALLOC_", "NUMBA_", "OMP_", "PYTHON")
+"""How names of variables begin that are read when a process starts."""
+_Popen = subprocess.Popen
+_lock = threading.Lock()
+_link: socket.socket
+_owner = 0
+_environ = dict(os.environ)
+
+cold = False
+"""Processes start as always: while a test runs that says so."""
+
+
+class Popen(_Popen):  # type: ignore[type-arg]
+    """`subprocess.Popen`, by the warm process where that is possible."""
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
+        close_fds, pass_fds, cwd, env, _, _, shell, *pipes = rest[:13]
+        environ = dict(os.environ if env is None else env)
+        words = [] if isinstance(args, str | bytes | os.PathLike) else [os.fspath(word) for word in args]
+        can = (
+            (executable, preexec_fn, shell, close_fds) == (None, None, False, True)
+            and not cold
+            and os.getpid() == _owner
+        )
+        if not can or words[:1] != [sys.executable] or not _known(words[1:]) or _counts(environ) != _counts(_environ):
+            super()._execute_child(args, executable, preexec_fn, *rest)  # type: ignore[misc]
+            return
+        read, _, _, write, _, error = pipes
+        fds = [mine if given == -1 else given for mine, given in ((0, read), (1, write), (2, error))]
+        group = {"session": True} if rest[18] else {"group": os.getpgrp()}
+        request = {
+            "words": words[1:],
+            "environ": environ,
+            "folder": os.path.abspath(cwd or "."),
+            "keep": list(pass_fds),
+            "processors": list(os.sched_getaffinity(0)),
+            **group,
+        }
+        try:
+            self.pid = _ask(request, [*fds, *pass_fds])
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        self._child_created = True
+
+
+def _known(words: list[str]) -> bool:
+    """Are these a program with -c or -m, or a file? The warm process knows no other words."""
+    return bool(words) and (words[0] in ("-c", "-m") or not words[0].startswith("-"))
+
+
+def _counts(environ: dict[str, str]) -> dict[str, str]:
+    """What Python and the libraries it loads read of an environment when they start."""
+    return {name: value for name, value in environ.items() if name.startswith(_LOADED)}
+
+
+def _ask(request: dict[str, Any], fds: list[int]) -> int:
+    """Have a process started that is a child of this one; its pid."""
+    data = json.dumps(request).encode()
+    with _lock, TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        _LIBC.prctl(_SET_SUBREAPER, 1)
+        try:
+            socket.send_fds(_link, [b"start"], [file.fileno(), *fds])
+            pid = int(_link.recv(32))
+            _link.recv(32)  # the process between has ended
+        finally:
+            _LIBC.prctl(_SET_SUBREAPER, 0)
+    return pid
+
+
+def install() -> None:
+    """Start the warm process, and let it start all later ones."""
+    mine, theirs = _pair()
+    command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())]
+    with theirs:
+        _Popen(command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL)
+    _use(mine)
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _use(link: socket.socket) -> None:
+    """Let the process at the other end start processes for this one."""
+    global _link, _owner
+    _link, _owner = link, os.getpid()
+    subprocess.Popen = Popen  # type: ignore[misc]
+
+
+def main(fd: int, parent: int) -> list[str]:
+    """Be the warm process. Returns in each new one, with its words."""
+    _LIBC.prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    import torch  # noqa: F401
+
+    import unisono
+    from unisono.engine.host import interpreter, warm_up
+
+    for name in unisono.__all__:
+        getattr(unisono, name)
+    interpreter()
+    warm_up()
+    gc.collect()
+    gc.freeze()
+    return _serve(socket.socket(fileno=fd), parent)
+
+
+def _serve(link: socket.socket, parent: int) -> list[str]:
+    """Start processes until the parent ends. Returns in each of them, with its words."""
+    while True:
+        _, fds, _, _ = socket.recv_fds(link, 32, 64)
+        if not fds:
+            os._exit(0)
+        between = os.fork()
+        if between == 0:
+            pid = os.fork()
+            if pid:
+                link.send(str(pid).encode())
+                os._exit(0)
+            while os.getppid() != parent:
+                time.sleep(0.0005)
+            link.detach()
+            words = _become(*fds)
+            return _next_serves() or words
+        os.waitpid(between, 0)
+        link.send(b"over")
+        for one in fds:
+            os.close(one)
+
+
+def _next_serves() -> list[str]:
+    """Leave behind a process that starts those of this one. Returns in each of these, with its words."""
+    parent, (mine, theirs) = os.getpid(), _pair()
+    if os.fork():
+        theirs.close()
+        _use(mine)
+        return []
+    _LIBC.prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    link = socket.socket(fileno=fcntl.fcntl(theirs.detach(), fcntl.F_DUPFD, _FIRST))
+    os.closerange(0, _FIRST)  # nobody waits for this process to close them
+    for _ in range(3):
+        os.open(os.devnull, os.O_RDWR)
+    return _serve(link, parent)
+
+
+def _become(file: int, *fds: int) -> list[str]:
+    """Take over what belongs to a process. Returns its words."""
+    with open(file, "rb") as request_file:
+        request = json.load(request_file)
+    waiting = [fcntl.fcntl(fd, fcntl.F_DUPFD, _FIRST) for fd in fds]
+    os.closerange(0, _FIRST)
+    for fd, number in zip(waiting, [0, 1, 2, *request["keep"]], strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    if request.get("session"):
+        os.setsid()
+    else:
+        with suppress(PermissionError):  # it is of another session
+            os.setpgid(0, request["group"])
+    os.sched_setaffinity(0, request["processors"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    os.chdir(request["folder"])
+    random.seed()
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    words: list[str] = request["words"]
+    return words
+
+
+def run(words: list[str]) -> None:
+    """Do what Python does with these words."""
+    what, *rest = words
+    sys.argv = [what, *rest] if what not in ("-c", "-m") else [what, *rest[1:]]
+    sys.path[0] = {"-c": "", "-m": os.getcwd()}.get(what, str(Path(what).resolve().parent))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if what == "-m":
+        runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
+    elif what == "-c":
+        exec(compile(rest[0], "<string>", "exec"), main.__dict__)  # noqa: S102
+    else:
+        main.__file__ = what
+        exec(compile(Path(what).read_bytes(), what, "exec"), main.__dict__)  # noqa: S102
+
+
+if __name__ == "__main__":
+    run(main(int(sys.argv[1]), int(sys.argv[2])))
