@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import DEADLINE_S
 from tests.support.waiting import once_waiting, until
 from unisono import NestedCall, p2p
 from unisono.calls.dispatch import checking
@@ -21,7 +22,6 @@ from unisono.calls.p2p.progress_engine import progress_engine
 
 Worlds = Callable[[int], unisono.World]
 Call = Callable[[], Any]
-DEADLINE_S = 20.0
 
 CALLS: dict[str, Call] = {
     "all_reduce": lambda: unisono.all_reduce(torch.ones(4)),
