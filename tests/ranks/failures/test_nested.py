@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.each import each
 from tests.support.faults import DEADLINE_S
 from tests.support.waiting import once_waiting, until
 from unisono import NestedCall, p2p
@@ -85,7 +86,7 @@ def line(function: Any) -> str:
     return f"{__file__}:{function.__code__.co_firstlineno}"
 
 
-@pytest.mark.parametrize("inner", CALLS)
+@each("inner", CALLS)
 @pytest.mark.parametrize("outer", [name for name in CALLS if name != "a new work"])
 def test_a_collective_within_a_collective(worlds: Worlds, outer: str, inner: str) -> None:
     """Where the outer call holds the group, which it does on this thread."""
