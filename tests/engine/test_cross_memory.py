@@ -6,7 +6,6 @@ import ctypes
 import errno
 import mmap
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,8 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import die
+from tests.support.waiting import until
 from unisono import PeerFailed, PeerGone, PeerUnreachable, RankFailed
 from unisono.base.config import Config
 from unisono.base.records import GivenUp
@@ -244,12 +245,6 @@ def enter_only(tensor: torch.Tensor, output: torch.Tensor) -> None:
     line[LineWord.NUMBER + odd] = number
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen, if the test does not fail."""
-    while not condition():
-        os.sched_yield()
-
-
 def dies(folder: Path, anew: bool) -> None:
     """Rank 1 dies behind the gate."""
     rank = unisono.get_rank()
@@ -258,7 +253,7 @@ def dies(folder: Path, anew: bool) -> None:
     unisono.all_reduce(tensor)
     if rank == 1:
         enter_only(tensor, tensor)
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
     pid = unisono.init().host.arena.board(1).pid
     until(lambda: start_ticks(pid) == 0)
     if anew:  # as if this were the first call in which tensors cross

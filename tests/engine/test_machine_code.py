@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import unisono
+from unisono.base.errors import InternalError
 from unisono.engine import kernels, machine_code
 from unisono.engine.kernels import kernel
+from unisono.engine.kernels.compiled import compiled, object_file
 
 PACKAGE = Path(unisono.__file__).parent
 ENGINE = PACKAGE / "engine"
@@ -127,6 +129,20 @@ words[2] = 1
 print(kernel("waiting.wait")(first + 32, 1, first, 1, 0, 1 << 40, first + 40, 0, 1_000_000, 0))
 """
     assert run(program, tmp_path) == "1\n"
+
+
+@pytest.mark.quick
+def test_a_function_that_calls_another_with_a_literal_is_refused() -> None:
+    @compiled
+    def digits(number):  # type: ignore[no-untyped-def]
+        return 1 if number < 10 else 1 + digits(number // 10)
+
+    @compiled
+    def of_seven(number):  # type: ignore[no-untyped-def]
+        return number + digits(7)
+
+    with pytest.raises(InternalError, match="some: a compiled function is called with a literal"):
+        object_file("some", of_seven)
 
 
 def imports(path: Path) -> set[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from tests.support.each import each
 from tests.support.far_mailboxes import FarMailboxes
 from unisono.base.errors import ArgumentError, InternalError, MessageMismatch
 from unisono.engine.mailbox import ANY_SOURCE, Mailbox, Receive, Send, far_channel, requests
@@ -66,7 +67,7 @@ DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, to
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if "q" not in str(dtype)], ids=str)
+@each("dtype", [dtype for dtype in DTYPES if "q" not in str(dtype)])
 def test_every_dtype_is_moved_by_its_bytes(boxes: Callable[[int], Boxes], dtype: torch.dtype) -> None:
     a, b = boxes(2)
     size = torch.empty(0, dtype=dtype).element_size()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.support.each import each
 from tests.support.reducers_driver import (
     BITWISE,
     BOOL,
@@ -33,7 +34,7 @@ SHAPES = [
 GUARD = 3
 
 
-@pytest.mark.parametrize(("dtype", "op"), PAIRS)
+@each("dtype, op", PAIRS)
 def test_every_kernel_equals_torch(dtype: str, op: str) -> None:
     for last in (False, True) if op == "avg" else (True,):
         for nin, count in SHAPES:
@@ -56,7 +57,7 @@ def test_every_dtype_and_op_is_tested_here() -> None:
     assert {op for _, op in PAIRS} == set(OPS)
 
 
-@pytest.mark.parametrize(("dtype", "op"), PAIRS)
+@each("dtype, op", PAIRS)
 def test_any_input_may_be_the_output(dtype: str, op: str) -> None:
     for own in range(3):
         inputs = data(dtype, 3, 131, seed=own)
@@ -65,7 +66,7 @@ def test_any_input_may_be_the_output(dtype: str, op: str) -> None:
         assert same_bits(inputs[own], want)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("dtype", DTYPES)
 def test_inputs_need_no_alignment_beyond_that_of_an_element(dtype: str) -> None:
     for shift in range(1, 5):
         inputs = [tensor[shift:] for tensor in data(dtype, 3, 200 + shift, seed=shift)]
@@ -76,7 +77,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.5, float("inf"), -float("inf"), float("nan")]
 
 
 @pytest.mark.parametrize("op", NUMERIC)
-@pytest.mark.parametrize("dtype", FLOATS)
+@each("dtype", FLOATS)
 def test_special_values(dtype: str, op: str) -> None:
     """Zeros of both signs, infinities, NaN, the largest, the smallest and subnormal numbers, each with each."""
     info = torch.finfo(getattr(torch, dtype))
@@ -94,7 +95,7 @@ def test_special_values(dtype: str, op: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["min", "max"])
-@pytest.mark.parametrize("dtype", FLOATS)
+@each("dtype", FLOATS)
 def test_min_and_max_let_nan_through_from_every_place(dtype: str, op: str) -> None:
     kind = getattr(torch, dtype)
     for place in range(4):
@@ -120,7 +121,7 @@ def test_short_floats_are_rounded_once(dtype: str) -> None:
         assert result("sum", False, inputs).float().tolist() == [most] * 70
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@each("dtype", INTEGERS)
 def test_averages_of_integers_are_exact_and_cut_towards_zero(dtype: str) -> None:
     info = torch.iinfo(getattr(torch, dtype))
     for values in ([7, 8], [1, 1, 0], [5, 5, 6]) + (([-7, 0], [-1, -1, 0]) if info.min < 0 else ()):
@@ -132,7 +133,7 @@ def test_averages_of_integers_are_exact_and_cut_towards_zero(dtype: str) -> None
             assert torch.equal(result("avg", True, inputs), inputs[0])
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@each("dtype", INTEGERS)
 def test_sums_of_integers_wrap_around(dtype: str) -> None:
     info = torch.iinfo(getattr(torch, dtype))
     one, two, most = (torch.full((65,), x, dtype=getattr(torch, dtype)) for x in (1, 2, info.max))

@@ -61,6 +61,7 @@ MUTANTS = [
         "    if _LITERAL in code:\n",
         "    if not code:\n",
         ("engine/test_machine_code.py",),
+        "quick",
     ),
     Mutant(
         "a thread posts the receive of the next call before the message of this one is taken",
@@ -116,7 +117,8 @@ MUTANTS = [
         "ranks/failures/attend.py",
         "if peer.rank not in calls and not peer.gone)",
         "if peer.rank not in calls and not any(one.gone for one in peers))",
-        ("calls/groups/test_failures.py", "ranks/failures/test_mismatch.py"),
+        ("ranks/failures/test_verdict.py",),
+        "quick",
     ),
     Mutant(
         "a rank waits in a group for one that shrinks the group above",
@@ -151,7 +153,8 @@ MUTANTS = [
         "calls/dispatch/plain_tensors.py",
         "return cls(inp, out, copied, results",
         "return cls(inp, out, copied if request.in_place else copied[len(results) :], results",
-        ("matrix/test_sample.py", "calls/collectives/test_exact.py", "matrix/test_moved.py"),
+        ("quick/test_calls.py",),
+        "quick",
     ),
     Mutant(
         "groups of two parents, made by two threads, share a name on a host",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.each import each
 from unisono.base.errors import ArgumentError
 from unisono.schedule import ROOTED, HostBounds, Hosts, Levels, host_bounds, levels
 from unisono.schedule.algorithms import CATALOGUE
@@ -75,7 +76,7 @@ def test_nor_is_any_other(names: list[int], name: str) -> None:
 
 
 @pytest.mark.parametrize("text", MAPS)
-@pytest.mark.parametrize("collective", CORES)
+@each("collective", CORES)
 def test_parts_count_as_the_whole_table(collective: str, text: str) -> None:
     hosts = Hosts.parse(text)
     for rails in range(1, hosts.rails + 1):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.test_proof import mutants
+from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import (
@@ -43,7 +44,7 @@ SYMMETRIC.append(all_gather.pat)
 LARGE = 65536
 
 
-@pytest.mark.parametrize("algorithm", SYMMETRIC, ids=lambda f: f.__name__)
+@each("algorithm", SYMMETRIC)
 def test_one_rank_speaks_for_all(algorithm) -> None:
     for p in (1, 2, 3, 5, 7, 8, 16, 17):
         one = trace_symmetric(algorithm, p, "all_gather")
@@ -95,7 +96,7 @@ def test_algorithms_that_name_ranks_are_no_symmetric_ones() -> None:
         )
 
 
-@pytest.mark.parametrize("algorithm", SYMMETRIC, ids=lambda f: f.__name__)
+@each("algorithm", SYMMETRIC)
 def test_one_rank_counts_for_all(algorithm) -> None:
     for p in (1, 2, 3, 8, 17):
         one = trace_symmetric(algorithm, p, "all_gather")
@@ -138,7 +139,7 @@ def test_fingerprints_of_one_rank_find_a_rank_that_is_counted_twice() -> None:
         prove_symmetric(replace(one, rows=np.insert(one.rows, 3, one.rows[3], 0)))
 
 
-@pytest.mark.parametrize("algorithm", SYMMETRIC, ids=lambda f: f.__name__)
+@each("algorithm", SYMMETRIC)
 def test_symmetric_all_reduce_at_65536_ranks(algorithm) -> None:
     one = trace_symmetric(algorithm, LARGE, "all_gather")
     proof = prove_symmetric(all_reduce.there_and_back(one))
@@ -165,7 +166,7 @@ def verdict(check, schedule) -> str:
 FINGERPRINTED = [a for a in CATALOGUE.values() if a.collective in HOLDERS]
 
 
-@pytest.mark.parametrize("algorithm", FINGERPRINTED, ids=lambda a: a.full_name)
+@each("algorithm", FINGERPRINTED)
 def test_fingerprints_agree_with_the_exact_proof(algorithm) -> None:
     for p in filter(algorithm.allows, (1, 2, 3, 5, 7, 8, 16)):
         schedule = algorithm.schedule(p, p // 3)

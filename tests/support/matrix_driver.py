@@ -19,6 +19,8 @@ from tests.support.matrix_layouts import Held, bits, differs, pick, readable
 from tests.support.reducers_driver import FLOAT8, INTEGERS, data
 from unisono import testing as oracle
 from unisono.engine.reducers import DTYPES
+from unisono.schedule import ROOTED
+from unisono.schedule.algorithms import CATALOGUE
 
 IN_PLACE = ("all_reduce", "reduce", "scan", "exscan", "broadcast")
 ONE_IN = ("gather", "all_gather", "all_gather_single")
@@ -215,13 +217,40 @@ def _alias(case: Case, me: int, inputs: Any, outputs: Any) -> list[tuple[Held, t
     return list(zip(longs, many, strict=True))
 
 
-def wrong(case: Case) -> str:
-    """Make the call. What is wrong with what this rank ends with, or nothing."""
+def start(case: Case, algorithm: Any = None) -> Callable[[], str]:
+    """Make the call. Returns what waits for its end and says what is wrong with what this rank ends with, or nothing.
+
+    algorithm: its name in the catalogue, or a function; None for what the call chooses.
+    """
 
     def make(given: list[Any]) -> Any:
-        return getattr(unisono, case.form)(*given, async_op=case.async_op)
+        return getattr(unisono, case.form)(*given, async_op=case.async_op, algorithm=algorithm)
 
-    return begin(case, unisono.get_rank(), unisono.get_world_size(), make)()
+    return begin(case, unisono.get_rank(), unisono.get_world_size(), make)
+
+
+def check(case: Case, algorithm: Any = None) -> None:
+    """Make the call, and fail if anything is wrong with what this rank ends with."""
+    found = start(case, algorithm)()
+    assert not found, f"{case}, algorithm={algorithm}: {found}"
+
+
+def algorithms(form: str) -> list[str]:
+    """The names in the catalogue that allow the world."""
+    collective, size = form.removesuffix("_single"), unisono.get_world_size()
+    return [a.name for a in CATALOGUE.values() if a.collective == collective and a.allows(size)]
+
+
+def roots(form: str) -> list[int]:
+    """The first, a middle and the last rank, where there is a root."""
+    size = unisono.get_world_size()
+    return sorted({0, size // 2, size - 1}) if form in ROOTED else [0]
+
+
+def forget() -> None:
+    """Give up the memory of what was passed and wanted, as that of large calls."""
+    inputs.cache_clear()
+    wanted.cache_clear()
 
 
 def run_cases(cases: Iterable[Case], most: int = 5) -> tuple[int, int, list[str]]:
@@ -229,7 +258,7 @@ def run_cases(cases: Iterable[Case], most: int = 5) -> tuple[int, int, list[str]
     made, bad, failures = 0, 0, []
     for case in cases:
         try:
-            found = wrong(case)
+            found = start(case)()
         except Exception as error:  # noqa: BLE001  whatever it is, the next case can be tried
             found = f"{type(error).__name__}: {error}"
         made += 1

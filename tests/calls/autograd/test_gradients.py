@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.each import each
 from unisono import autograd as ag
 
 Worlds = Callable[[int], unisono.World]
@@ -159,7 +160,7 @@ def gradients(function: Function, inputs: Tensors, create_graph: bool = False) -
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+@each("name, dtype", CASES)
 def test_gradients(worlds: Worlds, ranks: int, name: str, dtype: torch.dtype) -> None:
     def work() -> None:
         make, function = {**CALLS, **ORDERED}[name]
@@ -208,7 +209,7 @@ def test_gradients_of_gradients(worlds: Worlds, name: str, ranks: int) -> None:
     worlds(ranks).run(work)
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+@each("name, dtype", CASES)
 def test_torch_agrees_where_one_rank_is_all(worlds: Worlds, name: str, dtype: torch.dtype) -> None:
     def work() -> None:
         make, function = {**CALLS, **ORDERED}[name]

@@ -3,97 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
 
 import unisono
-from tests.support.collectives_driver import (
-    COLLECTIVES,
-    DTYPES,
-    OPS,
-    OTHER_DTYPES,
-    REDUCING,
-    Case,
-    algorithms,
-    call,
-    forms,
-    roots,
-)
+from tests.support.matrix import ALIASED, FORMS, MOVED, REDUCING, Case, ops
+from tests.support.matrix_driver import algorithms, check, forget, roots
+from tests.support.reducers_driver import NUMERIC
 from unisono.base.config import Config
+from unisono.engine.reducers import DTYPES
 from unisono.schedule import ADD, COPY, Y, send
 
 Worlds = Callable[[int], unisono.World]
 SIZES = (1, 2, 3, 4, 5, 7)
+WHOLE = [form for form in FORMS if f"{form}_single" not in FORMS]
+"""The calls, without the forms for lists of those that have another one."""
+
+COMMON = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
+BOTH = (False, True)
 
 
-def every_algorithm(collective: str, counts: list[int]) -> int:
+def usual(form: str, n: int, **more: Any) -> Case:
+    """A call with float32 and sums, of numbers that any algorithm gives the same results of."""
+    return Case(form, "float32", ops(form, "float32")[0], n, exact=True, **more)
+
+
+def every_algorithm(form: str) -> int:
     calls = 0
-    for name in [None, *algorithms(collective)]:
-        for shared in (False, True):
-            for k, form in enumerate(forms(collective)):
-                for root in roots(collective):
-                    for count in counts:
-                        call(
-                            Case(
-                                collective, count, algorithm=name, shared=shared, root=root, seed=calls % 7 + k, **form
-                            )
-                        )
-                        calls += 1
+    for root, n, name in product(roots(form), (0, 1, 7, 1000), [None, *algorithms(form)]):
+        for shared, alias in product(BOTH, BOTH if form in ALIASED else [False]):
+            check(usual(form, n, shared=shared, root=root, seed=calls % 3, alias=alias), name)
+            calls += 1
     return calls
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ranks", SIZES)
-def test_every_algorithm_and_form(worlds: Worlds, ranks: int, collective: str) -> None:
-    calls = worlds(ranks).run(every_algorithm, collective, [0, 1, 7, 1000])
+def test_every_algorithm_and_form(worlds: Worlds, ranks: int, form: str) -> None:
+    calls = worlds(ranks).run(every_algorithm, form)
     assert min(calls) == max(calls) >= 8
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("form", WHOLE)
 @pytest.mark.parametrize("ranks", [2, 3, 7])
-def test_every_algorithm_on_large_tensors(worlds: Worlds, ranks: int, collective: str) -> None:
+def test_every_algorithm_on_large_tensors(worlds: Worlds, ranks: int, form: str) -> None:
     def large() -> None:
-        for name in [None, *algorithms(collective)]:
-            for shared in (False, True):
-                call(Case(collective, 100_003, algorithm=name, shared=shared, root=ranks - 1))
+        for name, shared in product([None, *algorithms(form)], BOTH):
+            check(usual(form, 100_003, shared=shared, root=ranks - 1, seed=int(shared)), name)
+        forget()
 
     worlds(ranks).run(large)
 
 
 def test_every_algorithm_in_many_small_segments() -> None:
     def segmented() -> None:
-        for collective in COLLECTIVES:
-            for name in [None, *algorithms(collective)]:
-                for count, seed in ((30_011, 1), (9_001, 2), (30_011, 3)):
-                    call(Case(collective, count, algorithm=name, root=1, seed=seed))
+        for form in WHOLE:
+            for name in [None, *algorithms(form)]:
+                for n, seed in ((30_011, 1), (9_001, 2), (30_011, 3)):
+                    check(usual(form, n, root=1, seed=seed), name)
 
     with unisono.World(3, timeout_s=60, config=Config(segment_bytes=16 << 10)) as world:
         world.run(segmented)
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_several_mebibytes(worlds: Worlds, collective: str) -> None:
+@pytest.mark.parametrize("form", WHOLE)
+def test_several_mebibytes(worlds: Worlds, form: str) -> None:
     def huge() -> None:
-        for shared in (False, True):
-            call(Case(collective, 1_000_003, torch.float32, shared=shared, root=1))
-            call(Case(collective, 500_003, torch.float64, shared=shared, root=0, seed=1))
+        for shared in BOTH:
+            check(usual(form, 1_000_003, shared=shared, root=1))
+            check(replace(usual(form, 500_003, shared=shared, seed=1), dtype="float64"))
+        forget()
 
     worlds(2).run(huge)
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("collective", REDUCING)
+@pytest.mark.parametrize("form", REDUCING)
 @pytest.mark.parametrize("ranks", SIZES)
-def test_every_dtype_and_op(worlds: Worlds, ranks: int, collective: str) -> None:
+def test_every_dtype_and_op(worlds: Worlds, ranks: int, form: str) -> None:
     def each() -> None:
-        for dtype in DTYPES:
-            for op in OPS:
-                for count in (1, 7, 1000, 5003):
-                    for shared in (False, True):
-                        call(Case(collective, count, dtype, op, root=ranks - 1, shared=shared, seed=count % 5))
+        for dtype, op, n in product(COMMON, NUMERIC, (1, 7, 2003)):
+            for shared in BOTH if op in ops(form, dtype) else ():
+                check(Case(form, dtype, op, n, root=ranks - 1, shared=shared, seed=n % 5))
 
     worlds(ranks).run(each)
 
@@ -101,10 +98,10 @@ def test_every_dtype_and_op(worlds: Worlds, ranks: int, collective: str) -> None
 @pytest.mark.parametrize("op", ["avg", "product", "min", "max"])
 def test_every_op_with_every_algorithm(worlds: Worlds, op: str) -> None:
     def each() -> None:
-        for collective in REDUCING:
-            for name in algorithms(collective):
-                for dtype in (torch.float32, torch.bfloat16) if op == "avg" else (torch.float16, torch.int64):
-                    call(Case(collective, 501, dtype, op, root=1, algorithm=name))
+        for form in REDUCING:
+            for name in algorithms(form) if op in ops(form, "float32") else ():
+                for dtype in ("float32", "bfloat16") if op == "avg" else ("float16", "int64"):
+                    check(Case(form, dtype, op, 501, root=1, exact=True), name)
 
     worlds(4).run(each)
 
@@ -112,11 +109,9 @@ def test_every_op_with_every_algorithm(worlds: Worlds, op: str) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_data_of_any_dtype_can_be_moved(worlds: Worlds, ranks: int) -> None:
     def each() -> None:
-        for collective in set(COLLECTIVES) - set(REDUCING):
-            for dtype in (*DTYPES, *OTHER_DTYPES):
-                for count in (1, 7, 1000):
-                    for shared in (False, True):
-                        call(Case(collective, count, dtype, root=1, shared=shared))
+        for form in FORMS.keys() - {*REDUCING}:
+            for dtype, n, shared in product((*DTYPES, *MOVED), (1, 7, 1000), BOTH):
+                check(Case(form, dtype, "-", n, root=1, shared=shared))
 
     worlds(ranks).run(each)
 
@@ -126,16 +121,9 @@ def test_data_of_any_dtype_can_be_moved(worlds: Worlds, ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_views_of_larger_tensors(worlds: Worlds, ranks: int, layout: str) -> None:
     def each() -> None:
-        for collective in COLLECTIVES:
-            for lists in (False, True):
-                for shared in (False, True):
-                    for dtype in (torch.float32, torch.uint8, torch.bfloat16):
-                        for count in (0, 1, 8, 10, 1002, 20_006):
-                            call(
-                                Case(
-                                    collective, count, dtype, lists=lists, shared=shared, layout=layout, root=ranks - 1
-                                )
-                            )
+        for form, dtype in product(FORMS, ("float32", "uint8", "bfloat16")):
+            for n, shared in product((0, 1, 8, 10, 1002, 20_006), BOTH):
+                check(Case(form, dtype, ops(form, dtype)[0], n, layout, shared=shared, root=ranks - 1))
 
     worlds(ranks).run(each)
 
@@ -144,15 +132,13 @@ def test_repeated_calls_take_other_tensors_of_the_same_size(worlds: Worlds) -> N
     """The plan of a call is kept for the next one; the tensors' addresses, contents and layouts must not be."""
 
     def each() -> None:
-        for collective in COLLECTIVES:
-            for seed in range(12):
-                for layout in ("plain", "offset", "strided"):
-                    call(Case(collective, 3000, seed=seed, layout=layout, shared=seed % 3 == 0, root=seed % 3))
+        for form, seed, layout in product(WHOLE, range(12), ("contiguous", "offset", "strided")):
+            check(usual(form, 3000, seed=seed, layout=layout, shared=seed % 3 == 0, root=seed % 3))
 
     worlds(3).run(each)
 
 
-def from_function(collective: str) -> None:
+def from_function(form: str) -> None:
     def everybody_to_everybody(r, p):  # type: ignore[no-untyped-def]
         yield [send(q, r, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
 
@@ -166,18 +152,16 @@ def from_function(collective: str) -> None:
 
     functions = {
         "all_reduce": unisono.algorithm("all_reduce", chunks=1, result=Y)(everybody_to_everybody),
-        "all_gather": round_and_round,
+        "all_gather_single": round_and_round,
         "broadcast": one_after_the_other,
     }
-    for count in (0, 7, 5003):
-        for shared in (False, True):
-            for seed in (1, 2):
-                call(Case(collective, count, algorithm=functions[collective], shared=shared, seed=seed))
+    for n, shared, seed in product((0, 7, 5003), BOTH, (1, 2)):
+        check(usual(form, n, shared=shared, seed=seed), functions[form])
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast"])
-def test_an_algorithm_of_ones_own(worlds: Worlds, collective: str) -> None:
-    worlds(3).run(from_function, collective)
+@pytest.mark.parametrize("form", ["all_reduce", "all_gather_single", "broadcast"])
+def test_an_algorithm_of_ones_own(worlds: Worlds, form: str) -> None:
+    worlds(3).run(from_function, form)
 
 
 def test_barrier_holds_everybody_until_the_last_has_come(worlds: Worlds) -> None:

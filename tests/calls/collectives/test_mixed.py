@@ -165,13 +165,12 @@ def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds, tmp_path: Path) ->
             until(lambda: len(list(tmp_path.glob("* sees rank 2"))) == 2)
             look(watch, *more)
 
-        attend.Watch.look = late if group.rank == 2 else early
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attend, "_COLLECT_S", 0.05)
+            patch.setattr(attend.Watch, "look", late if group.rank == 2 else early)
             if group.rank == 2:
                 until(lambda: len(list(tmp_path.glob("* waits"))) == 2)
             _, right = all_reduce(unisono.empty if group.rank == 0 else torch.empty, group=group)
             return bool(right())
-        finally:
-            attend.Watch.look = look
 
     assert all(worlds(3).run(work))

@@ -10,64 +10,48 @@ import pytest
 import torch
 
 import unisono
-from tests.support.collectives_driver import (
-    COLLECTIVES,
-    DTYPES,
-    OPS,
-    REDUCING,
-    Case,
-    Pending,
-    algorithms,
-    call,
-    forms,
-    roots,
-    start,
-)
+from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
+from tests.support.matrix_driver import algorithms, check, roots, start
+from tests.support.reducers_driver import INTEGERS, NUMERIC
 from unisono.base.config import Config
 
 Worlds = Callable[[int], unisono.World]
-COUNTS = (0, 1, 2, 3, 7, 64, 130, 1000, 2049, 5003, 40_001)
+COUNTS = (0, 1, 2, 3, 7, 64, 130, 1000, 2049, 5003, 20_011)
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 
 
-def draw_case(draw: random.Random, background: bool) -> Case:
-    collective = draw.choice(COLLECTIVES)
-    name = draw.choice([None, None, *algorithms(collective)])
-    dtype = draw.choice(DTYPES)
-    op = draw.choice(OPS) if collective in REDUCING else "sum"
-    if op == "avg" and not dtype.is_floating_point:
+def draw_call(draw: random.Random, background: bool) -> tuple[Case, str | None]:
+    """A case, and the algorithm that it names."""
+    form, dtype = draw.choice(list(FORMS)), draw.choice(DTYPES)
+    op = draw.choice([op for op in ops(form, dtype) if op in NUMERIC]) if form in REDUCING else "-"
+    name = draw.choice([None, None, *algorithms(form)])
+    if op == "avg" and dtype in INTEGERS:
         name = None  # the others round partial sums
-    form = draw.choice(list(forms(collective)))
-    return Case(
-        collective,
-        draw.choice(COUNTS),
-        dtype,
-        op,
-        draw.choice(roots(collective)),
-        name,
-        shared=draw.random() < 0.5,
-        layout=draw.choice(["plain", "plain", "offset", "plain" if form.get("alias") else "strided"]),
-        async_op=background and draw.random() < 0.5,
-        seed=draw.randrange(5),
-        **form,
-    )
+    layout = draw.choice(["contiguous", "contiguous", "offset", "strided"])
+    alias = form in ALIASED and layout != "strided" and draw.random() < 0.5
+    case = Case(
+        form, dtype, op, draw.choice(COUNTS), layout, "even", draw.random() < 0.5, background and draw.random() < 0.5,
+        draw.choice(roots(form)), draw.randrange(5), name is not None, alias,
+    )  # fmt: skip
+    return case, name
 
 
 def sequence(seed: int, calls: int, background: bool = False) -> None:
     """The same calls on all ranks; now and then one of them is a little late."""
-    draw, late = random.Random(seed), random.Random(f"{seed} {unisono.init().rank}")
-    pending: list[Pending] = []
-    for _ in range(calls):
-        pending.append(start(draw_case(draw, background)))
+    draw, late = random.Random(seed), random.Random(f"{seed} {unisono.get_rank()}")
+    pending: dict[Callable[[], str], Case] = {}
+    for k in range(calls):
+        case, name = draw_call(draw, background)
+        pending[start(case, name)] = case
         if late.random() < 0.05:
             time.sleep(late.random() * 1e-3)
-        if not background or draw.random() < 0.3:
-            for one in pending:
-                one.finish()
+        if not background or draw.random() < 0.3 or k == calls - 1:
+            for finish, made in pending.items():
+                found = finish()
+                assert not found, f"{made}: {found}"
             pending.clear()
         if draw.random() < 0.02:
             unisono.barrier(algorithm=draw.choice(algorithms("barrier")))
-    for one in pending:
-        one.finish()
 
 
 @pytest.mark.sampled(most=2)
@@ -97,7 +81,7 @@ def test_no_call_is_taken_for_another_while_peers_come_late() -> None:
     def many() -> None:
         late = random.Random(unisono.init().rank)
         for seed in range(600):
-            call(Case("all_reduce", 1, seed=seed % 31))
+            check(Case("all_reduce", "float32", "sum", 1, seed=seed % 31))
             if late.random() < 0.5:
                 time.sleep(late.random() * 1e-3)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
-from unisono.schedule.algorithms import CATALOGUE
+from tests.support.matrix import FORMS, Case, ops
+from tests.support.matrix_driver import algorithms, check, forget
 
 Worlds = Callable[[int], Any]
 SIZES = (1, 2, 3, 5)
@@ -19,11 +20,6 @@ SIZES = (1, 2, 3, 5)
 def block(source: int, dest: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """What one rank gives another: different for every pair, and in every place."""
     return ((torch.arange(count) * 3 + source * 17 + dest * 5) % 101).to(dtype)
-
-
-def counts(ranks: int, seed: int, most: int = 9) -> list[int]:
-    draw = random.Random(seed)
-    return [draw.randrange(most) for _ in range(ranks)]
 
 
 def equal(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> None:
@@ -37,46 +33,23 @@ def empties(sizes: Sequence[int]) -> list[torch.Tensor]:
     return [torch.full((n,), -1.0) for n in sizes]
 
 
-def one_of_each(seed: int, given: bool, most: int = 9, algorithm: dict[str, str] | None = None, **options: Any) -> None:
-    """Every collective with blocks of random sizes, against what is obvious."""
-    me, p, named = unisono.get_rank(), unisono.get_world_size(), algorithm or {}
+UNEVEN = [form for form, kinds in FORMS.items() if "uneven" in kinds]
 
-    def do(name: str, *arguments: Any) -> Any:
-        made = getattr(unisono, name)(*arguments, algorithm=named.get(name), **options)
-        return made.result() if options.get("async_op") else made
 
-    sizes, root = counts(p, seed, most), seed % p
-    out = empties(sizes)
-    made = do("all_gather", out if given else None, block(me, 0, sizes[me]))
-    equal(out if given else made, [block(q, 0, sizes[q]) for q in range(p)])
-
-    out = empties(sizes)
-    made = do("gather", block(me, 1, sizes[me]), out if given and me == root else None, root)
-    if me == root:
-        equal(out if given else made, [block(q, 1, sizes[q]) for q in range(p)])
-
-    mine = torch.full((sizes[me],), -1.0)
-    blocks = [block(root, q, sizes[q]) for q in range(p)] if me == root else None
-    made = do("scatter", mine if given else None, blocks, root)
-    equal([mine if given else made], [block(root, me, sizes[me])])
-
-    mine = torch.full((sizes[me],), -1.0)
-    made = do("reduce_scatter", mine if given else None, [block(me, q, sizes[q]) for q in range(p)])
-    equal([mine if given else made], [sum((block(q, me, sizes[me]) for q in range(p)), torch.zeros(sizes[me]))])
-
-    table = [counts(p, seed + 10 + r, most) for r in range(p)]
-    out = empties([table[q][me] for q in range(p)])
-    made = do("all_to_all", out if given else None, [block(me, q, table[me][q]) for q in range(p)])
-    equal(out if given else made, [block(q, me, table[q][me]) for q in range(p)])
+def of_any_size(form: str, blocks: str, n: int, seed: int, **more: Any) -> Case:
+    """A call with blocks of random sizes, which the taker knows or not."""
+    return Case(
+        form, "float32", ops(form, "float32")[0], n, "contiguous", blocks, seed=seed, root=seed, exact=True, **more
+    )
 
 
 @pytest.mark.parametrize("ranks", SIZES)
-@pytest.mark.parametrize("given", [True, False])
-def test_blocks_of_any_sizes(worlds: Worlds, ranks: int, given: bool) -> None:
+@pytest.mark.parametrize("blocks", ["uneven", "unknown"])
+def test_blocks_of_any_sizes(worlds: Worlds, ranks: int, blocks: str) -> None:
     def work() -> None:
-        for seed in range(12):
-            one_of_each(seed, given)
-            one_of_each(seed, given, async_op=True)
+        for seed, async_op, form in product(range(12), (False, True), UNEVEN):
+            if blocks in FORMS[form]:
+                check(of_any_size(form, blocks, 9 - seed % 4, seed, async_op=async_op))
 
     worlds(ranks).run(work)
 
@@ -84,8 +57,9 @@ def test_blocks_of_any_sizes(worlds: Worlds, ranks: int, given: bool) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_blocks_longer_than_a_segment(worlds: Worlds, ranks: int) -> None:
     def work() -> None:
-        for seed in range(3):
-            one_of_each(seed, True, most=700_000)
+        for seed, form in product(range(2), UNEVEN):
+            check(of_any_size(form, "uneven", 300_000, seed))
+        forget()
 
     worlds(ranks).run(work)
 
@@ -93,11 +67,9 @@ def test_blocks_longer_than_a_segment(worlds: Worlds, ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_every_algorithm_takes_blocks_of_any_sizes(worlds: Worlds, ranks: int) -> None:
     def work() -> None:
-        for collective in ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"):
-            for algorithm in CATALOGUE.values():
-                if algorithm.collective == collective and algorithm.allows(ranks):
-                    for seed in (1, 2):
-                        one_of_each(seed, True, algorithm={collective: algorithm.name})
+        for form in UNEVEN:
+            for name, seed in product(algorithms(form), (1, 2)):
+                check(of_any_size(form, "uneven", 9, seed), name)
 
     worlds(ranks).run(work)
 
@@ -138,20 +110,13 @@ def test_whole_tensors_on_one_rank_and_lists_on_another(worlds: Worlds) -> None:
         worlds(ranks).run(work)
 
 
-def test_all_to_all_with_split_sizes(worlds: Worlds) -> None:
+def test_split_sizes_that_do_not_add_up_are_refused(worlds: Worlds) -> None:
     def work() -> None:
-        me, p = unisono.get_rank(), unisono.get_world_size()
-        table = [[(r + 2 * q) % 4 for q in range(p)] for r in range(p)]
-        rows = [block(me, q, 2 * table[me][q]).view(-1, 2) for q in range(p)]
-        inputs, outputs = torch.cat(rows), torch.zeros(sum(table[q][me] for q in range(p)), 2)
-        unisono.all_to_all_single(outputs, inputs, [table[q][me] for q in range(p)], table[me])
-        want = torch.cat([block(q, me, 2 * table[q][me]).view(-1, 2) for q in range(p)])
-        assert torch.equal(outputs, want)
+        p = unisono.get_world_size()
         with pytest.raises(unisono.ArgumentError, match=r"output_split_sizes: .* sum up to"):
-            unisono.all_to_all_single(outputs, inputs, [1] * p, table[me])
+            unisono.all_to_all_single(torch.zeros(p + 1, 2), torch.zeros(p, 2), [1] * p, [1] * p)
 
-    for ranks in (2, 4):
-        worlds(ranks).run(work)
+    worlds(2).run(work)
 
 
 def test_shapes_and_dtypes_come_with_tensors_of_unknown_size(worlds: Worlds) -> None:

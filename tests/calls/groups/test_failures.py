@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +11,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.errors import (
@@ -30,20 +28,6 @@ from unisono.base.records import CallRecord, Departure
 from unisono.calls.groups import destroy_group, new_group, split
 
 Worlds = Callable[[int], unisono.World]
-DEADLINE_S = 20.0
-SOON_S = 8.0
-
-
-def note(folder: Path, **facts: object) -> None:
-    """Keep what this rank has seen: results of survivors do not reach the parent where a rank dies."""
-    rank = unisono.get_rank()
-    (folder / f"{rank}.part").write_text(json.dumps({"rank": rank, "at": time.monotonic(), **facts}))
-    (folder / f"{rank}.part").rename(folder / f"{rank}.json")
-
-
-def notes(folder: Path) -> dict[int, dict[str, Any]]:
-    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    return {one["rank"]: one for one in found}
 
 
 def test_different_ranks_are_a_mismatch_that_names_them(worlds: Worlds) -> None:
@@ -143,7 +127,7 @@ def survive(folder: Path, victim: int) -> None:
     rest = [r for r in range(4) if r != victim]
     pair, without = new_group([victim, rest[-1]], name="pair"), new_group(rest)
     if rank == victim:
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
     assert isinstance(without, unisono.Group)
     facts: dict[str, Any] = {}
     if isinstance(pair, unisono.Group):
@@ -314,7 +298,7 @@ def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(waits: 
         world, group = unisono.init(), new_group([0, 2])
         unisono.barrier()
         if world.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         if world.rank == 0:
             assert isinstance(group, unisono.Group)
             with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'world'"):

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
 
 import unisono
+from tests.support.matrix import FORMS, REDUCING, Case, ops
+from tests.support.matrix_driver import check
+from unisono.schedule import ROOTED
 
 OnHosts = Callable[[str], unisono.World]
 
 SHAPES = ["2x2", "3+1", "2x1", "2x2:round_robin"]
-MANY = 40_001
+MANY = 20_011
 
 
 def data(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -27,49 +31,12 @@ def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sums_and_their_parts(on_hosts: OnHosts, shape: str) -> None:
+def test_every_call(on_hosts: OnHosts, shape: str) -> None:
     def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        for count in (1, 7, MANY):
-            for dtype in (torch.float32, torch.int64, torch.bfloat16):
-                whole = everybody(count, dtype)
-                tensor = whole[me].clone()
-                unisono.all_reduce(tensor)
-                assert torch.equal(tensor.double(), whole.double().sum(0))
-                unisono.all_reduce(tensor.copy_(whole[me]), "max")
-                assert torch.equal(tensor, whole.max(0).values)
-                for root in range(size):
-                    unisono.reduce(tensor.copy_(whole[me]), root)
-                    expected = whole.double().sum(0) if me == root else whole[me].double()
-                    assert torch.equal(tensor.double(), expected)
-                blocks, mine = everybody(count * size, dtype), torch.empty(count, dtype=dtype)
-                unisono.reduce_scatter_single(mine, blocks[me].clone())
-                assert torch.equal(mine.double(), blocks.double().sum(0).view(size, count)[me])
-
-    on_hosts(shape).run(work)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_copied(on_hosts: OnHosts, shape: str) -> None:
-    def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        for count in (1, 5, MANY):
-            whole, blocks = everybody(count), everybody(count * size)
-            taken = torch.empty(size, count)
-            unisono.all_gather_single(taken, whole[me].clone())
-            assert torch.equal(taken, whole)
-            unisono.all_to_all_single(taken, blocks[me].clone())
-            assert torch.equal(taken, blocks.view(size, size, count)[:, me])
-            for root in range(size):
-                tensor = whole[me].clone()
-                unisono.broadcast(tensor, root)
-                assert torch.equal(tensor, whole[root])
-                outputs = list(torch.empty(size, count)) if me == root else None
-                unisono.gather(whole[me].clone(), outputs, root)
-                assert outputs is None or torch.equal(torch.stack(outputs), whole)
-                inputs = list(blocks[root].view(size, count)) if me == root else None
-                unisono.scatter(tensor, inputs, root)
-                assert torch.equal(tensor, blocks[root].view(size, count)[me])
+        for form, dtype in product(FORMS, ("float32", "int64", "bfloat16")):
+            for op, n in product(("sum", "max") if form in REDUCING else ("-",), (1, 7, MANY)):
+                for root in range(unisono.get_world_size() if form in ROOTED and n < MANY else 1):
+                    check(Case(form, dtype, op, n, root=root, seed=root, exact=True))
 
     on_hosts(shape).run(work)
 
@@ -80,15 +47,11 @@ def test_in_rank_order(on_hosts: OnHosts, shape: str) -> None:
         me, size = unisono.get_rank(), unisono.get_world_size()
         whole = everybody(100, torch.int64)
         tensor = whole[me].clone()
-        unisono.scan(tensor)
-        assert torch.equal(tensor, whole[: me + 1].sum(0))
-        unisono.exscan(tensor.copy_(whole[me]))
-        assert me == 0 or torch.equal(tensor, whole[:me].sum(0))
         big = torch.full((3,), 2**62, dtype=torch.int64) + me * size
         unisono.all_reduce(big, "avg")  # no partial sum fits into 64 bits
         assert big.tolist() == [2**62 + size * (size - 1) // 2] * 3
         first = unisono.make_op(lambda x, _: x, commutative=False)
-        unisono.all_reduce(tensor.copy_(whole[me]), first)
+        unisono.all_reduce(tensor, first)
         assert torch.equal(tensor, whole[0])
 
     on_hosts(shape).run(work)
@@ -97,22 +60,11 @@ def test_in_rank_order(on_hosts: OnHosts, shape: str) -> None:
 @pytest.mark.parametrize("shape", ["2x2", "3+1"])
 def test_blocks_of_several_sizes_and_of_unknown_ones(on_hosts: OnHosts, shape: str) -> None:
     def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        sizes = [5 * rank + (rank != 1) for rank in range(size)]
-        whole = [data(rank, sizes[rank]) for rank in range(size)]
-        for _ in range(2):
-            outputs = [torch.empty(count) for count in sizes]
-            unisono.all_gather(outputs, whole[me])
-            assert all(map(torch.equal, outputs, whole))
-            assert all(map(torch.equal, unisono.all_gather(None, whole[me]), whole))
-        inputs = [torch.full((2 * me + peer,), float(10 * me + peer)) for peer in range(size)]
-        outputs = [torch.empty(2 * peer + me) for peer in range(size)]
-        unisono.all_to_all(outputs, inputs)
-        assert [set(output.tolist()) <= {10.0 * peer + me} for peer, output in enumerate(outputs)] == [True] * size
-        vectors = [data(rank, sum(sizes)) for rank in range(size)]
-        mine = torch.empty(sizes[me])
-        unisono.reduce_scatter(mine, list(vectors[me].split(sizes)))
-        assert torch.equal(mine, torch.stack(vectors).sum(0).split(sizes)[me])
+        for form, seed in product(FORMS, range(2)):
+            for blocks in FORMS[form][1:]:
+                check(
+                    Case(form, "float32", ops(form, "float32")[0], 7, blocks=blocks, seed=seed, root=seed, exact=True)
+                )
 
     on_hosts(shape).run(work)
 

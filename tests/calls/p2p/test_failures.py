@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
 from tests.support.waiting import once_waiting, until
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
 from unisono.calls.p2p.progress_engine import progress_engine
@@ -22,8 +22,6 @@ from unisono.engine.mailbox.poller import Poller
 Worlds = Callable[[int], unisono.World]
 NewWorld = Callable[..., unisono.World]
 
-SOON_S = 8.0
-DEADLINE_S = 20.0
 LONG = 2_000_000
 
 POLLS = {Poller.wait.__code__}
@@ -38,17 +36,6 @@ CALLS: dict[str, Callable[[int], Any]] = {
 }
 
 
-def note(folder: Path, **facts: object) -> None:
-    """Keep what this rank has seen: results of survivors do not reach the parent where a rank dies."""
-    rank = unisono.get_rank()
-    (folder / f"{rank}.part").write_text(json.dumps({"at": time.monotonic(), **facts}))
-    (folder / f"{rank}.part").rename(folder / f"{rank}.json")
-
-
-def notes(folder: Path) -> dict[int, dict[str, Any]]:
-    return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
-
-
 @pytest.mark.sampled(most=8)
 @pytest.mark.parametrize(
     ("name", "when"), [*((name, "while it waits") for name in CALLS), ("recv", "before"), ("isend", "before")]
@@ -61,7 +48,7 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str, new_world: NewWorld
             if when != "before":
                 until((tmp_path / "waits").exists)
             note(tmp_path)
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         if when == "before":
             until((tmp_path / "1.json").exists)
             until(lambda: bool(unisono.init().host.arena.board(1).gone))
@@ -69,12 +56,12 @@ def test_a_killed_peer(tmp_path: Path, name: str, when: str, new_world: NewWorld
             once_waiting((tmp_path / "waits").touch, POLLS)
         with pytest.raises(PeerGone) as caught:
             CALLS[name](1)
-        note(tmp_path, rank=caught.value.rank, how=str(caught.value.how), text=str(caught.value))
+        note(tmp_path, blames=caught.value.rank, how=str(caught.value.how), text=str(caught.value))
 
     with new_world(2, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match="rank 1 failed"):
         world.run(outlive)
     seen = notes(tmp_path)
-    assert seen[0]["rank"] == 1
+    assert seen[0]["blames"] == 1
     assert "killed by signal 9" in seen[0]["how"] or seen[0]["how"] == "died"
     assert seen[0]["at"] - seen[1]["at"] < SOON_S
     assert f"{name.split(maxsplit=1)[0]}(" in seen[0]["text"]
@@ -85,7 +72,7 @@ def test_others_go_on_after_a_death(tmp_path: Path, new_world: NewWorld) -> None
     def go_on() -> None:
         me = unisono.get_rank()
         if me == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         for call in (lambda: p2p.recv(None, 2), lambda: p2p.recv(None)):
             with pytest.raises(PeerGone, match="rank 2"):
                 call()
@@ -106,7 +93,7 @@ def test_who_waits_for_a_peer_that_goes_on_without_the_dead(tmp_path: Path, name
         me, group = unisono.get_rank(), unisono.init()
         unisono.barrier()
         if me == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         elif me == 1:
             with pytest.raises(PeerGone):
                 p2p.recv(None, 2)
@@ -195,7 +182,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
             if how == "killed":
                 if hosts > 1:
                     until(heard.exists)
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             return
         if hosts > 1 and how == "killed":
             early, matching = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init())._mailbox._matching

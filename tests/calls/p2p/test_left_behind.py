@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import DEADLINE_S
 from tests.support.waiting import until
 from unisono import WaitTimeout, p2p
 from unisono.calls.p2p.progress_engine import progress_engine
@@ -19,7 +20,6 @@ from unisono.calls.p2p.progress_engine import progress_engine
 Worlds = Callable[[int], unisono.World]
 NewWorld = Callable[..., unisono.World]
 
-DEADLINE_S = 20.0
 LONG = 2_000_000
 
 

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 import torch
 
+from tests.support.each import each
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.message_runs import Layout, cut, finish, run_messages, tag
 from tests.support.waiting import until
@@ -25,7 +26,7 @@ SIZES = (0, 1, 13, 64)
 
 
 @pytest.mark.parametrize("large", [16, 256 << 10], ids=["straight", "packed"])
-@pytest.mark.parametrize("name", sorted(CATALOGUE))
+@each("name", sorted(CATALOGUE))
 def test_all_tables_at_random_timings(name: str, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_memory, "LARGE_BYTES", large)
     for p in (2, 3, 5) if CATALOGUE[name].allows(3) else (2, 4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.each import each
 from unisono.base.errors import ProgramError
 from unisono.hosts.messages import hears_all, lower, prove_messages
 from unisono.hosts.messages.message_program import FINAL, GIVEN, KEPT, MOVE, POST, SEND, TAKE, MessageProgram
@@ -20,7 +21,7 @@ def deeds(program: MessageProgram, kind: int) -> list[int]:
     return [number for this, number in program.rows if this == kind]
 
 
-@pytest.mark.parametrize("name", WAYS)
+@each("name", WAYS)
 def test_all_tables_are_proved(name: str) -> None:
     for p in range(2, 10):
         if CATALOGUE[name].allows(p):
@@ -32,7 +33,7 @@ def test_all_tables_are_proved(name: str) -> None:
             assert sent == sum(len(deeds(program, POST)) for program in programs)
 
 
-@pytest.mark.parametrize("name", WAYS)
+@each("name", WAYS)
 def test_who_hears_of_all(name: str) -> None:
     assert hears_all(CATALOGUE[name].schedule(8)) == (CATALOGUE[name].collective in SYMMETRIC)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.each import each
 from tests.support.message_runs import Layout, run_messages
 from unisono.base.errors import ProgramError
 from unisono.hosts.messages import MessageProgram, lower, message_memory, prove_messages
@@ -57,7 +58,7 @@ def swapped(programs: tuple[MessageProgram, ...]) -> Iterator[tuple[MessageProgr
             yield changed(programs, rank, rows=(*rows[:k], rows[k + 1], rows[k], *rows[k + 2 :]))
 
 
-@pytest.mark.parametrize(("name", "p"), TABLES)
+@each("name, p", TABLES)
 def test_no_row_can_be_left_out(name: str, p: int) -> None:
     schedule = CATALOGUE[name].schedule(p)
     programs = lower(schedule)
@@ -67,7 +68,7 @@ def test_no_row_can_be_left_out(name: str, p: int) -> None:
             assert refused(schedule, changed(programs, rank, rows=less)), (rank, program.rows[k])
 
 
-@pytest.mark.parametrize(("name", "p"), TABLES)
+@each("name, p", TABLES)
 def test_no_row_can_be_done_twice(name: str, p: int) -> None:
     schedule = CATALOGUE[name].schedule(p)
     programs = lower(schedule)
@@ -79,7 +80,7 @@ def test_no_row_can_be_done_twice(name: str, p: int) -> None:
                 assert refused(schedule, changed(programs, rank, rows=more)) or schedule.collective == "barrier"
 
 
-@pytest.mark.parametrize(("name", "p"), TABLES)
+@each("name, p", TABLES)
 def test_what_is_taken_sent_or_moved_at_another_time(name: str, p: int) -> None:
     """A TAKE behind the MOVE that needs it; a SEND before the MOVE that made its value."""
     schedule = CATALOGUE[name].schedule(p)
@@ -109,7 +110,7 @@ def test_what_is_taken_sent_or_moved_at_another_time(name: str, p: int) -> None:
     assert tried
 
 
-@pytest.mark.parametrize(("name", "p"), TABLES)
+@each("name, p", TABLES)
 def test_what_the_proof_accepts_is_right_at_any_timing(name: str, p: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that change places with the next: refused, or harmless."""
     monkeypatch.setattr(message_memory, "LARGE_BYTES", 16)  # so that all that may do without a copy does

@@ -14,11 +14,10 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.faults import DEADLINE_S
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import WAITS, once_waiting, until
 from unisono.ranks.group.sub_groups import _Making
-
-DEADLINE_S = 20.0
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "all_reduce": lambda group: dist.all_reduce(torch.ones(3), group=group),

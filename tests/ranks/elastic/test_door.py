@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.faults import DEADLINE_S
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError
 from unisono.base.fd_channel import PlainChannel
@@ -24,8 +25,6 @@ from unisono.ranks.elastic.join_listener import ANY, JoinListener, JoinRequest, 
 from unisono.ranks.elastic.join_request import Offer
 from unisono.ranks.rendezvous import local_sockets
 from unisono.ranks.rendezvous.local_sockets import connect
-
-DEADLINE_S = 20.0
 
 
 @pytest.fixture

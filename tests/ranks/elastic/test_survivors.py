@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,11 +14,10 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import DEADLINE_S, die, note, notes
 from tests.support.ports import free_port
 from tests.support.waiting import until
 from unisono import PeerGone, RankFailed
-
-DEADLINE_S = 20.0
 
 
 def kill(folder: Path, *victims: int) -> None:
@@ -27,19 +25,8 @@ def kill(folder: Path, *victims: int) -> None:
     group = unisono.init()
     unisono.barrier()
     if group.rank in victims:
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
     (folder / "killed").touch()
-
-
-def tell(folder: Path, **facts: object) -> None:
-    """Keep what this rank has seen, under its rank in the world."""
-    rank = unisono.init().world.rank
-    (folder / f"{rank}.json").write_text(json.dumps(facts))
-
-
-def told(folder: Path) -> dict[int, dict[str, object]]:
-    """What the ranks have seen."""
-    return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
 def go_on(folder: Path, victims: tuple[int, ...]) -> None:
@@ -59,7 +46,7 @@ def go_on(folder: Path, victims: tuple[int, ...]) -> None:
     row = unisono.new_group([smaller.size - 1])
     assert bool(row) == (smaller.rank == smaller.size - 1)
     blamed = caught.value.rank, list(caught.value.failed)
-    tell(folder, sum=mine[-1].item(), ranks=torch.cat(parts).tolist(), blamed=blamed, rank=smaller.rank)
+    note(folder, sum=mine[-1].item(), ranks=torch.cat(parts).tolist(), blamed=blamed, rank=smaller.rank)
 
 
 @pytest.mark.parametrize(("ranks", "victims"), [(2, (1,)), (4, (0,)), (5, (0, 3)), (6, (1, 2, 5))])
@@ -67,7 +54,7 @@ def test_survivors_name_the_same_and_go_on(tmp_path: Path, ranks: int, victims: 
     with unisono.World(ranks, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed):
         world.run(go_on, tmp_path, victims)
     left = [rank for rank in range(ranks) if rank not in victims]
-    seen = told(tmp_path)
+    seen = notes(tmp_path)
     assert sorted(seen) == left
     assert len({str(one["blamed"]) for one in seen.values()}) == 1
     for new, old in enumerate(left):
@@ -87,15 +74,16 @@ def test_a_group_shrinks_again_and_again(tmp_path: Path) -> None:
             unisono.all_reduce(mine)
             sums.append(mine.item())
             if group.world_ranks[group.rank] == victim:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             with pytest.raises(PeerGone):
                 unisono.barrier()
             group = group.shrink()
-        tell(tmp_path, sums=sums, size=group.size)
+        note(tmp_path, sums=sums, size=group.size)
 
     with unisono.World(4, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed):
         world.run(one_by_one)
-    assert told(tmp_path) == {2: {"sums": [15.0, 14.0, 6.0], "size": 1}}
+    (alone,) = notes(tmp_path).items()
+    assert (alone[0], alone[1]["sums"], alone[1]["size"]) == (2, [15.0, 14.0, 6.0], 1)
 
 
 def test_sub_groups_of_the_living_go_on_and_others_shrink(tmp_path: Path) -> None:
@@ -118,11 +106,11 @@ def test_sub_groups_of_the_living_go_on_and_others_shrink(tmp_path: Path) -> Non
             assert unisono.init() is world
         if world.rank % 3 != 1:
             unisono.barrier(group=column)
-        tell(tmp_path, sum=mine.item())
+        note(tmp_path, sum=mine.item())
 
     with unisono.World(6, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed):
         world.run(rows)
-    assert {rank: one["sum"] for rank, one in told(tmp_path).items()} == {0: 9.0, 1: 9.0, 2: 9.0, 3: 8.0, 5: 8.0}
+    assert {rank: one["sum"] for rank, one in notes(tmp_path).items()} == {0: 9.0, 1: 9.0, 2: 9.0, 3: 8.0, 5: 8.0}
 
 
 def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) -> None:

@@ -15,14 +15,13 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import DEADLINE_S, SOON_S
 from tests.support.waiting import once, until
 from unisono import PeerFailed, p2p
 from unisono.calls.work import _Latch
 from unisono.engine.mailbox.poller import Poller
 from unisono.ranks.failures.attend import attend
 
-DEADLINE_S = 20.0
-SOON_S = 8.0
 LONG = 2_000_000
 
 Call = Callable[[], Any]

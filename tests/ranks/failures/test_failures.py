@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -16,12 +15,10 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import DEADLINE_S, SOON_S, all_pids, die, note, notes
 from tests.support.waiting import until
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout
 from unisono.base.config import Config
-
-SOON_S = 8.0
-DEADLINE_S = 20.0
 
 Call = Callable[[torch.Tensor], Any]
 
@@ -34,18 +31,6 @@ CALLS: dict[str, Call] = {
     "in the background": lambda t: unisono.all_reduce(t, async_op=True).wait(),  # type: ignore[union-attr]
     "broadcast": lambda t: unisono.broadcast(t, 0),
 }
-
-
-def note(folder: Path, **facts: object) -> None:
-    """Keep what this rank has seen: results of survivors do not reach the parent where a rank dies."""
-    rank = unisono.init().rank
-    (folder / f"{rank}.part").write_text(json.dumps({"rank": rank, "at": time.monotonic(), **facts}))
-    (folder / f"{rank}.part").rename(folder / f"{rank}.json")
-
-
-def notes(folder: Path) -> dict[int, dict[str, Any]]:
-    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    return {one["rank"]: one for one in found}
 
 
 def warm(name: str) -> torch.Tensor:
@@ -65,12 +50,6 @@ def assert_over(kind: type[Exception]) -> None:
         unisono.init().empty(3)
     assert time.monotonic() - start < SOON_S
     assert unisono.init().broken is not None
-
-
-def die(how: str) -> None:
-    if how == "SIGKILL":
-        os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(3)
 
 
 def outlive(name: str, victim: int, how: str, folder: Path) -> None:
@@ -126,22 +105,21 @@ def test_survivors_hear_who_died(tmp_path: Path, ranks: int, victim: int, how: s
     seen = notes(tmp_path)
     death = seen.pop(victim)
     assert sorted(seen) == [rank for rank in range(ranks) if rank != victim]
-    for one in seen.values():
+    for rank, one in seen.items():
         assert (one["blames"], one["pid"]) == (victim, death["pid"])
         assert one["at"] - death["at"] < SOON_S
         assert words in one["how"] or one["how"] == "died"  # the cause may come too late for whoever waits
-        assert f"while rank {one['rank']} waited for it in" in one["text"]
+        assert f"while rank {rank} waited for it in" in one["text"]
         assert __file__ in one["text"]
 
 
 def killed_inside(folder: Path) -> None:
     """Rank 1 dies in the call; rank 2, for which it waits, makes sure of that, and then comes."""
     group = unisono.init()
-    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
-    unisono.all_gather(pids, torch.tensor([os.getpid()]))
+    pids = all_pids()
     if group.rank == 2:
         until(lambda: group.host.entered(1) == group.host.call_number)
-        os.kill(int(pids[1]), signal.SIGKILL)
+        os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(PeerGone) as caught:
         unisono.all_reduce(torch.ones(100_000), algorithm="ring")
     note(folder, blames=caught.value.rank)
@@ -238,12 +216,11 @@ def test_an_interrupt_ends_the_call(name: str, look_up_s: float) -> None:
 
     def interrupted() -> str:
         group = unisono.init()
-        pids = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
-        unisono.all_gather(pids, torch.tensor([os.getpid()]))
+        pids = all_pids()
         tensor = warm(name)
         if group.rank == 1:
             until(lambda: group.host.entered(0) == group.host.call_number)
-            os.kill(int(pids[0]), signal.SIGINT)
+            os.kill(pids[0], signal.SIGINT)
             until(lambda: group.host.arena.board(0).gave_up[0] > 0)
             until(lambda: group.host.signature(0, group.host.call_number) == 0)
             with pytest.raises(PeerFailed, match="KeyboardInterrupt"):
@@ -269,7 +246,7 @@ def test_what_is_queued_behind_a_failure_does_not_run(tmp_path: Path) -> None:
             unisono.all_reduce(tensor, algorithm="ring")
             tensor.fill_(1.0)
         if group.rank == 1:
-            die("SIGKILL")
+            die()
         until(lambda: "signal 9" in str(group.host.arena.board(1).gone))
         works = [unisono.all_reduce(tensor, algorithm="ring", async_op=True) for tensor in tensors]
         said = set()
@@ -355,14 +332,13 @@ def test_calls_of_all_kinds_leave_nothing_open() -> None:
 def dies_untold(folder: Path) -> None:
     """Tensors lie in shared memory on some ranks only, and rank 1 dies before it has told of its call."""
     group = unisono.init()
-    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
-    unisono.all_gather(pids, torch.tensor([os.getpid()]))
+    pids = all_pids()
     tensor = torch.ones(100_000)
     if group.rank == 1:
         import_module("unisono.engine.memory.board").Board.set_call = lambda *_: None  # type: ignore[attr-defined]
     if group.rank == 2:
         until(lambda: group.host.entered(1) == group.host.call_number)
-        os.kill(int(pids[1]), signal.SIGKILL)
+        os.kill(pids[1], signal.SIGKILL)
     else:
         tensor = group.empty(100_000)
     with pytest.raises(PeerGone) as caught:

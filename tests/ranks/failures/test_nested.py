@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import unisono
+from tests.support.each import each
+from tests.support.faults import DEADLINE_S
 from tests.support.waiting import once_waiting, until
 from unisono import NestedCall, p2p
 from unisono.calls.dispatch import checking
@@ -21,7 +23,6 @@ from unisono.calls.p2p.progress_engine import progress_engine
 
 Worlds = Callable[[int], unisono.World]
 Call = Callable[[], Any]
-DEADLINE_S = 20.0
 
 CALLS: dict[str, Call] = {
     "all_reduce": lambda: unisono.all_reduce(torch.ones(4)),
@@ -85,7 +86,7 @@ def line(function: Any) -> str:
     return f"{__file__}:{function.__code__.co_firstlineno}"
 
 
-@pytest.mark.parametrize("inner", CALLS)
+@each("inner", CALLS)
 @pytest.mark.parametrize("outer", [name for name in CALLS if name != "a new work"])
 def test_a_collective_within_a_collective(worlds: Worlds, outer: str, inner: str) -> None:
     """Where the outer call holds the group, which it does on this thread."""

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.torch_ranks import TorchRanks
-from unisono import WaitTimeout, p2p
+from unisono import PeerFailed, WaitTimeout, p2p
 from unisono.base.config import Config
 from unisono.base.records import Wait
 from unisono.engine.process.process_status import process_status
@@ -281,6 +281,10 @@ def test_a_time_out_says_the_same_as_data(tmp_path: Path, name: str) -> None:
         if unisono.get_rank() == 1:
             (tmp_path / "here").touch()
             until((tmp_path / "over").exists)
+            if name == "barrier":
+                with pytest.raises(PeerFailed, match=r"WaitTimeout: rank 0 waited 0\.2") as failed:
+                    unisono.barrier()
+                assert "was here" not in str(failed.value)  # rank 1 knows that itself
             return os.getpid()
         until((tmp_path / "here").exists)  # imports take their time
         with pytest.raises(WaitTimeout) as caught:

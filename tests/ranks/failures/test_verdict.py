@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import unisono
 import unisono.ranks.failures.attend  # for sys.modules
 from tests.support.waiting import until
-from unisono.base.records import Departure, DepartureKind, GivenUp
+from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
 from unisono.ranks.failures.verdict import Disagree, Failed, Gone, Late, Patience, PeerView, Situation, Verdict, judge
 
 pytestmark = pytest.mark.quick
@@ -299,3 +299,19 @@ def test_who_owes_the_others_a_part_of_a_call(kind: DepartureKind, spans: bool, 
     watch.group = SimpleNamespace(liveness=SimpleNamespace(gone=lambda rank: gone), span=object() if spans else None)
     watch.number = N
     assert watch.view(1) == here(1, gone=gone, owes=owes)
+
+
+@pytest.mark.parametrize("odd", ["sum", "max"])
+def test_calls_that_disagree_wait_for_those_who_live_and_have_not_told_theirs(odd: str) -> None:
+    """Nothing cures these calls, and rank 1 has gone before it told its own."""
+    told = {0: CallRecord("all_reduce", op="sum"), 2: CallRecord("all_reduce", op=odd)}
+    watch = object.__new__(sys.modules["unisono.ranks.failures.attend"].Watch)
+    watch.silent_since, watch.number = None, N
+    watch.host = SimpleNamespace(
+        arena=SimpleNamespace(board=lambda rank: SimpleNamespace(call=lambda number: told.get(rank)))
+    )
+    watch.group = SimpleNamespace(size=4)
+    peers = [here(1, gone=Departure(DepartureKind.DIED, "went")), here(2), here(3)]
+    assert watch.may_tell_more(peers) == (3,)
+    told[3] = CallRecord("barrier")
+    assert watch.may_tell_more(peers) == ()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.each import each
 from unisono.base.errors import ArgumentError
 from unisono.schedule import count, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE, Algorithm, evaluate, lines
 
 pytestmark = pytest.mark.quick
 
-ALL = pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE.keys())
+ALL = each("algorithm", CATALOGUE.values())
 RANKS = [*range(2, 34), 64, 100, 128]
 
 

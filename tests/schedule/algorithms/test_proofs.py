@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.each import each
 from tests.support.schedule_oracles import all_to_all_v_is_right, is_right
 from unisono.base.errors import AlgorithmError
 from unisono.schedule import DST, SRC, Schedule, X, execute, moves, prove
@@ -12,7 +13,7 @@ from unisono.schedule.algorithms import CATALOGUE, Algorithm, hierarchical
 
 pytestmark = pytest.mark.quick
 
-ALL = pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE.keys())
+ALL = each("algorithm", CATALOGUE.values())
 SIZES = (0, 1, 5, 37, 101)
 
 
@@ -91,7 +92,7 @@ def test_hierarchical_algorithms_take_islands_of_any_size(islands: int, local: i
 ALL_REDUCE = [a for a in CATALOGUE.values() if a.collective == "all_reduce"]
 
 
-@pytest.mark.parametrize("algorithm", ALL_REDUCE, ids=lambda a: a.name)
+@each("algorithm", ALL_REDUCE)
 @pytest.mark.parametrize("p", [2, 3, 5, 7, 8])
 def test_the_proof_knows_which_sums_have_the_same_bits(algorithm: Algorithm, p: int) -> None:
     if not algorithm.allows(p):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import ROOTED, Hosts, prove
@@ -34,14 +35,14 @@ def check(call: HierarchicalTable) -> None:
     assert all(known == everywhere for known in call.heard())
 
 
-@pytest.mark.parametrize(("collective", "core"), NAMES)
+@each("collective, core", NAMES)
 @pytest.mark.parametrize("text", MAPS)
 def test_every_form_is_proved_and_hears_of_every_host(text: str, collective: str, core: str) -> None:
     for call in forms(collective, core, Hosts.parse(text)):
         check(call)
 
 
-@pytest.mark.parametrize(("collective", "core"), NAMES)
+@each("collective, core", NAMES)
 @pytest.mark.parametrize("text", ["2x2:round_robin", "3+1", "4+2+3", "4x1"])
 def test_every_form_gives_the_right_result_on_data(text: str, collective: str, core: str) -> None:
     for call in forms(collective, core, Hosts.parse(text)):
@@ -124,7 +125,7 @@ def test_what_there_is_not(words: tuple[str, dict], said: str) -> None:
         spanning(collective, Hosts.parse("3+1"), **options)
 
 
-@pytest.mark.parametrize(("collective", "core"), NAMES)
+@each("collective, core", NAMES)
 @pytest.mark.parametrize("text", MAPS)
 def test_parts_prove_what_the_whole_table_proves(text: str, collective: str, core: str) -> None:
     for call in forms(collective, core, Hosts.parse(text)):

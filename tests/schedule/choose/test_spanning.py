@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.each import each
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
@@ -45,7 +46,7 @@ def test_a_slow_link_makes_more_segments_of_more_bytes() -> None:
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("hosts", MAPS)
-@pytest.mark.parametrize("collective", CORES)
+@each("collective", CORES)
 def test_there_is_a_table_for_every_choice_and_its_time_is_that_of_the_counts(
     collective: str, hosts: str, link: str
 ) -> None:

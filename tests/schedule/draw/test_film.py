@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import ADD, Schedule, contract, send, trace
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
@@ -19,7 +20,7 @@ def tables(algorithm: Algorithm) -> list[Schedule]:
     return [algorithm.schedule(p, root) for p in RANKS if algorithm.allows(p) for root in {0, p - 1}]
 
 
-@pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE)
+@each("algorithm", CATALOGUE.values())
 def test_a_film_ends_with_what_the_contract_promises(algorithm: Algorithm) -> None:
     for schedule in tables(algorithm):
         story = film(schedule)

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.support.each import each
 from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, COPY, JOIN, contract, expand, send, trace
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
@@ -25,7 +26,7 @@ def groups(picture: str, kind: str) -> list[ElementTree.Element]:
     return [group for group in found if kind in group.get("class", "").split()]
 
 
-@pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE)
+@each("algorithm", CATALOGUE.values())
 def test_every_row_of_the_table_is_in_the_picture(algorithm: Algorithm) -> None:
     for p in (1, 2, 3, 5, 8):
         if not algorithm.allows(p):
@@ -63,7 +64,7 @@ def test_arrows_start_and_end_at_the_boxes_that_they_are_about(p: int) -> None:
         assert float(points[-1]) == pytest.approx(middles[row[2], row[6]], abs=0.01)
 
 
-@pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE)
+@each("algorithm", CATALOGUE.values())
 def test_the_contract_has_a_picture_of_before_and_after(algorithm: Algorithm) -> None:
     schedule = algorithm.schedule(4)
     promise = contract(schedule)

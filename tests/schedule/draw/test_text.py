@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from tests.support.each import each
 from unisono.schedule import ADD, COPY, JOIN, Schedule, contract, expand
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
 from unisono.schedule.draw import text
@@ -77,7 +78,7 @@ def shift_of(schedule: Schedule, number: int, src: int, dst: int, leave: list[in
     return next(shift for shift in shifts if shift in real)
 
 
-@pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE)
+@each("algorithm", CATALOGUE.values())
 def test_every_transfer_is_shown_and_no_other(algorithm: Algorithm) -> None:
     for p in RANKS:
         if algorithm.allows(p):
@@ -86,7 +87,7 @@ def test_every_transfer_is_shown_and_no_other(algorithm: Algorithm) -> None:
             assert moves_of(text(schedule, width=None), schedule) == Counter(map(tuple, rows.tolist()))
 
 
-@pytest.mark.parametrize("algorithm", CATALOGUE.values(), ids=CATALOGUE)
+@each("algorithm", CATALOGUE.values())
 def test_the_last_block_holds_what_the_contract_promises(algorithm: Algorithm) -> None:
     for p in RANKS:
         if not algorithm.allows(p):

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tests.support.each import each
 from unisono.schedule import COPY, Hosts, Schedule, count, spread
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
@@ -35,7 +36,7 @@ def close(a: Counter[tuple[int, int]], b: Counter[tuple[int, int]]) -> bool:
     return set(a) == set(b) and all(abs(a[key] - b[key]) < 100 for key in a)
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@each("name", CATALOGUE)
 def test_of_one_rank_or_of_all_they_are_the_same(name: str) -> None:
     for p in (5, 8):
         if not CATALOGUE[name].allows(p):
@@ -52,7 +53,7 @@ def test_of_one_rank_or_of_all_they_are_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", ["3x2", "2+3+1"])
-@pytest.mark.parametrize("collective", CORES)
+@each("collective", CORES)
 def test_of_parts_or_of_the_whole_they_are_the_same(collective: str, shape: str) -> None:
     call = spanning(collective, Hosts.parse(shape))
     assert close(moved(messages_of_call(call)), of_rows(call.schedule()))

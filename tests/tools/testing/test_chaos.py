@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import DEADLINE_S
 from unisono.tools.testing import chaos
-
-DEADLINE_S = 20.0
 
 
 def sums(folder: Path, count: int, algorithm: str, **fault: Any) -> None:
