@@ -41,6 +41,7 @@ def test_calls_are_aligned_by_number() -> None:
         "  #2 all_reduce(float32[5], sum) (first at a.py:5): rank 1 in it, for 990 µs at most; not entered by rank 2",
     ]
     assert last_calls_text([], 0) == ""
+    assert last_calls_text(tracks).splitlines()[2].endswith("(first at a.py:2): rank 0 in it")
 
 
 def notes_of(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from unisono.tools.cli.bench import bench as command
 from unisono.tools.cli.bench.bench_calls import Turn, measure, timed
 from unisono.tools.cli.bench.how_much_faster import verdict
 from unisono.tools.cli.shared.beside_gloo import ENGINES
-from unisono.tools.machine import TimeShares
+from unisono.tools.machine.load import Load
 
 
 def run(*arguments: str, columns: int = 80) -> Any:
@@ -67,7 +67,7 @@ def test_a_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_load_of_other_programs_stands_beside_the_verdict(busy: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "measure", _lies)
     monkeypatch.setattr(command, "processors", lambda: 2)
-    monkeypatch.setattr(command, "look_at_load", lambda _files: TimeShares(busy, 0.0, "python, 17"))
+    monkeypatch.setattr(command, "look_at_load", lambda: Load(busy, 0.0, "python, 17"))
     done = run("--ranks", "2", "--sizes", "8", "--seconds", "0", columns=200)
     lines = done.stdout.splitlines()
     after = lines[next(k for k, line in enumerate(lines) if line.startswith("Best: ")) + 1]

@@ -14,7 +14,7 @@ import unisono
 from unisono.base.errors import ArgumentError
 from unisono.tools.cli.bench import bench, bench_hosts
 from unisono.tools.cli.bench.host_calls import HostTurns, host_cells, measure_over_hosts
-from unisono.tools.machine import TimeShares
+from unisono.tools.machine.load import Load
 from unisono.tools.namespaces import why_no_namespaces
 
 ROW = r"^(all_reduce|broadcast|all_gather|reduce_scatter|all_to_all) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +\S.* Gloo *$"
@@ -53,7 +53,7 @@ def test_another_result_than_gloo_s_fails_the_bench(monkeypatch: pytest.MonkeyPa
     turns = [[HostTurns({"unisono": [2e-6], "Gloo": [1e-6]}, 3)] * 5] * 2
     monkeypatch.setattr(bench_hosts, "_measure", lambda *_, **__: turns)
     monkeypatch.setattr(bench, "processors", lambda: 2)
-    monkeypatch.setattr(bench, "look_at_load", lambda _files: TimeShares(2.0, 0.0, "python, 17"))
+    monkeypatch.setattr(bench, "look_at_load", lambda: Load(2.0, 0.0, "python, 17"))
     done = run("--hosts", "2x1", "--sizes", "8")
     assert done.exit_code == 1
     assert "30 elements of the results differ from Gloo's" in done.stdout

@@ -19,13 +19,13 @@ from unisono.tools.cli import app
 from unisono.tools.cli.tune import tune
 from unisono.tools.cli.tune.tune import cut, pick
 from unisono.tools.cli.tune.tune_calls import Trial, measure
-from unisono.tools.machine import TimeShares
-from unisono.tools.machine.software import check_tuned
+from unisono.tools.machine.checks import check_tuned
+from unisono.tools.machine.load import Load
 
 SIZES = (1, 2, 4, 8)
 RATES = Rates(1 << 20, 2.5e-11, 3.5e-11, 1.5e-11)
 COSTS = HostCosts(2e-6, 5e-7, (RATES,), 0.07)
-QUIET, BUSY = TimeShares(0.04, 0.0, ""), TimeShares(2.0, 0.0, "python, 17")
+QUIET, BUSY = Load(0.04, 0.0, ""), Load(2.0, 0.0, "python, 17")
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """run(load, costs, arguments ...): `unisono tune`, as if other programs used that, and calls cost that."""
 
-    def run(load: TimeShares, costs: HostCosts, *arguments: str) -> Any:
-        monkeypatch.setattr(tune, "look_at_load", lambda _files: load)
+    def run(load: Load, costs: HostCosts, *arguments: str) -> Any:
+        monkeypatch.setattr(tune, "look_at_load", lambda: load)
         monkeypatch.setattr(tune, "host_costs", lambda *_: costs)
         return CliRunner().invoke(app, ["tune", "--seconds", "0", *arguments], env={"COLUMNS": "120"})
 

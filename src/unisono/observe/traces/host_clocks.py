@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .recorded import Recorded
 from .tracks import RankCall, Track, by_number
 
 _DRIFT = 200e-6
 """By how much faster than another one a clock may run."""
+_TIMES = {"entered_ns", "left_ns", "began_ns", "ended_ns"}
+"""Of calls, rows and messages. 0: it has not come to that."""
 
 
 class HostClock(NamedTuple):
@@ -124,37 +126,15 @@ def _is_one(calls: Mapping[int, RankCall]) -> bool:
 
 
 def _shifted(part: Recorded, shift: _Shift) -> Recorded:
+    def moved(one: Any) -> Any:
+        times = {name: getattr(one, name) for name in _TIMES & {*one._fields}}
+        return one._replace(**{name: time and time + shift.at(time) for name, time in times.items()})
+
     tracks = [
         track._replace(
-            calls=[
-                call._replace(
-                    entered_ns=call.entered_ns + shift.at(call.entered_ns),
-                    left_ns=call.left_ns and call.left_ns + shift.at(call.left_ns),
-                )
-                for call in track.calls
-            ],
-            rows={
-                number: [
-                    row._replace(
-                        began_ns=row.began_ns + shift.at(row.began_ns),
-                        ended_ns=row.ended_ns and row.ended_ns + shift.at(row.ended_ns),
-                    )
-                    for row in rows
-                ]
-                for number, rows in track.rows.items()
-            },
+            calls=[*map(moved, track.calls)], rows={number: [*map(moved, rows)] for number, rows in track.rows.items()}
         )
         for track in part.tracks
     ]
-    messages = [
-        message._replace(
-            said=message.said._replace(
-                entered_ns=message.said.entered_ns + shift.at(message.said.entered_ns),
-                left_ns=message.said.left_ns and message.said.left_ns + shift.at(message.said.left_ns),
-            )
-        )
-        for message in part.messages
-    ]
-    return part._replace(
-        tracks=tracks, messages=messages, ended_ns=part.ended_ns and part.ended_ns + shift.at(part.ended_ns)
-    )
+    messages = [message._replace(said=moved(message.said)) for message in part.messages]
+    return part._replace(tracks=tracks, messages=messages)

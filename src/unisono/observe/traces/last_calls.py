@@ -17,8 +17,8 @@ def last_calls(arena: Arena, start: int) -> str:
     return last_calls_text([track for track in tracks(arena) if track.start == start], time.monotonic_ns())
 
 
-def last_calls_text(some: Sequence[Track], now_ns: int) -> str:
-    """The last calls of one group's tracks; empty where there are none."""
+def last_calls_text(some: Sequence[Track], now_ns: int | None = None) -> str:
+    """The last calls of one group's tracks; empty where there are none. now_ns: None where all of that is past."""
     calls = by_number(some)
     if not calls:
         return ""
@@ -29,7 +29,7 @@ def last_calls_text(some: Sequence[Track], now_ns: int) -> str:
     return "\n".join(lines)
 
 
-def _lines(number: int, calls: Mapping[int, RankCall], reached: Mapping[int, int], now_ns: int) -> list[str]:
+def _lines(number: int, calls: Mapping[int, RankCall], reached: Mapping[int, int], now_ns: int | None) -> list[str]:
     """A line for each call that ranks have made as this number: one, if they are right."""
     alike: dict[str, list[int]] = {}
     for rank in sorted(calls):
@@ -46,7 +46,7 @@ def _text(call: RankCall) -> str:
     return f"{call.text} (first at {where})" if where else call.text
 
 
-def _said(calls: Mapping[int, RankCall], ranks: Sequence[int], now_ns: int) -> list[str]:
+def _said(calls: Mapping[int, RankCall], ranks: Sequence[int], now_ns: int | None) -> list[str]:
     inside = [rank for rank in ranks if not calls[rank].left_ns]
     done = [rank for rank in ranks if calls[rank].left_ns]
     said = []
@@ -55,7 +55,8 @@ def _said(calls: Mapping[int, RankCall], ranks: Sequence[int], now_ns: int) -> l
         said.append(f"{ranks_text(done, _RANKS)} left it, after {format_seconds(most_ns / 1e9)} at most")
     if inside:
         since_ns = min(calls[rank].entered_ns for rank in inside)
-        said.append(f"{ranks_text(inside, _RANKS)} in it, for {format_seconds((now_ns - since_ns) / 1e9)} at most")
+        how_long = "" if now_ns is None else f", for {format_seconds((now_ns - since_ns) / 1e9)} at most"
+        said.append(f"{ranks_text(inside, _RANKS)} in it{how_long}")
     if len(ranks) > 1:
         last = max(ranks, key=lambda rank: calls[rank].entered_ns)
         first_ns = min(calls[rank].entered_ns for rank in ranks)

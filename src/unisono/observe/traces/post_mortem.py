@@ -1,54 +1,30 @@
-"""What is made of the calls of ranks that have ended without a word: the trace, and their last calls as text."""
+"""What is told of ranks that have ended without a word: the last calls of all, as text."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Sequence
 
-from ...engine.logs.clock import Clock
-from .host_clocks import aligned
 from .last_calls import last_calls_text
 from .message_pairs import RankMessage
-from .recorded import Recorded, recorded
-from .recording import export
+from .recorded import Recorded
 from .tracks import Track
 
 _MOST_MESSAGES = 20
 
 
-def finish(folder: str, job: str, ended: Mapping[str, str]) -> None:
-    """All ranks of this host have ended. ended: the files with their notes, and how each has ended, in words.
-
-    Once all hosts have got here, the trace is made, and FOLDER/JOB.txt with the last calls.
-    """
-    now = Clock.now()
-    for path, words in ended.items():
-        with suppress(OSError), open(path, "r+") as file:
-            lines = file.read().splitlines(keepends=True)
-            if not any(line.startswith(('["end"', '["died"')) for line in lines):
-                begin = "" if not lines or lines[-1].endswith("\n") else "\n"
-                file.write(f"{begin}{json.dumps(['died', {'clock': now, 'words': words}])}\n")
-    place = Path(folder)
-    if export([place], job, only_if_ended=True):
-        parts = recorded([place], job)
-        if text := last_words(aligned(parts)[0]):
-            (place / f"{job}.txt").write_text(f"{text}\n")
-
-
 def last_words(parts: Sequence[Recorded]) -> str:
     """Which ranks have ended without a word, and the last calls of all groups, by number; empty if none has."""
-    died = [part for part in parts if part.died]
-    if not died:
+    silent = [part for part in parts if not part.ended and not part.goes_on]
+    if not silent:
         return ""
-    lines = [f"rank {part.rank} (pid {part.pid} on {part.host_name}) {part.died}" for part in died]
+    said = {False: "has ended without a word", None: "has not said that it ends"}
+    lines = [f"rank {part.rank} (pid {part.pid} on {part.host_name}) {said[part.goes_on]}" for part in silent]
     groups: dict[tuple[int, int, str], list[Track]] = {}
     for part in parts:
         for track in part.tracks:
             reached = (track.latest.number, not track.latest.left_ns) if track.latest else (0, False)
             groups.setdefault(track.key, []).append(track._replace(reached=reached))
-    texts = [last_calls_text(some, max(part.ended_ns for part in died)) for some in groups.values()]
+    texts = [last_calls_text(some) for some in groups.values()]
     waiting = [one for part in parts for one in part.messages if not one.said.left_ns]
     if waiting:
         texts.append("\n".join(["messages that were waited for:", *map(_waiting_text, waiting[-_MOST_MESSAGES:])]))

@@ -22,14 +22,11 @@ from ...engine.process.alive import start_ticks
 from .message_pairs import MessageGroup, RankMessage, rank_messages
 from .tracks import RankCall, RankRow, Track, calls_of, rows_of
 
-_ENDS = ("end", "died")
-"""The lines that say that a process keeps no more: its own, or another one's."""
-
 
 class Recorded(NamedTuple):
     """What one process has kept, a rank of `size`. ticks: when it has started. unix_ns: from monotonic times to
     calendar times. host: the number of its host in the job. machine: see `this_machine`. ended: it has said that it
-    keeps no more, or `died` says how it has ended without that, as the end of a sentence; ended_ns: when.
+    keeps no more.
     """
 
     job: str
@@ -44,14 +41,14 @@ class Recorded(NamedTuple):
     unix_ns: int
     ended: bool
     tracks: Sequence[Track]
-    died: str = ""
-    ended_ns: int = 0
     messages: Sequence[RankMessage] = ()
 
     @property
-    def has_ended(self) -> bool:
-        """Does the process keep no more? Of one on another machine that was killed, nobody knows."""
-        return self.ended or (self.machine == this_machine() and start_ticks(self.pid) != self.ticks)
+    def goes_on(self) -> bool | None:
+        """May the process keep more? None: nobody knows, as it is of another machine."""
+        if self.ended:
+            return False
+        return start_ticks(self.pid) == self.ticks if self.machine == this_machine() else None
 
 
 @cache
@@ -77,8 +74,8 @@ def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
     clocks: dict[str, list[Clock]] = {}
     for _, lines in said:
         moments = clocks.setdefault(lines["head"][0]["machine"], [])
-        moments += [Clock(*line["clock"]) for kind in ("head", *_ENDS) for line in lines[kind]]
-    if this_machine() in clocks and not all(lines["end"] or lines["died"] for _, lines in said):
+        moments += [Clock(*line["clock"]) for kind in ("head", "end") for line in lines[kind]]
+    if this_machine() in clocks and not all(lines["end"] for _, lines in said):
         clocks[this_machine()].append(Clock.now())
     # The longest time between two moments of a machine says best how fast its clock goes.
     rates = {machine: (min(moments), max(moments)) for machine, moments in clocks.items()}
@@ -86,7 +83,7 @@ def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
 
 
 def _said(path: Path) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ("head", "group", "note", "messages", *_ENDS)}
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ("head", "group", "note", "messages", "end")}
     for line in path.read_text().splitlines():
         with suppress(ValueError, TypeError, KeyError):  # the last line, if the process has been killed
             kind, what = json.loads(line)
@@ -109,9 +106,7 @@ def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, las
     said = {name: value for name, value in head.items() if name != "clock"}
     logged = [one for line in lines["messages"] for one in _messages(_beside(place, line["log"]))]
     messages = rank_messages(head["rank"], logged, groups)
-    died = lines["died"][0]["words"] if lines["died"] else ""
-    ended_ns = max((line["clock"][1] for kind in _ENDS for line in lines[kind]), default=0)
-    return Recorded(**said, ended=bool(ended_ns), tracks=tracks, died=died, ended_ns=ended_ns, messages=messages)
+    return Recorded(**said, ended=bool(lines["end"]), tracks=tracks, messages=messages)
 
 
 def _beside(place: Path, name: str) -> Path:

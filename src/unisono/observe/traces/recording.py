@@ -8,9 +8,9 @@ always on, and is there however the process ends.
     FOLDER/calls/JOB.rank-R.PID.N.K.rows     the log of the rows of its calls, if rounds are wanted
     FOLDER/calls/JOB.rank-R.PID.N.messages   the log of messages
 
-When the last rank has ended its part, it makes one file of all of them, for Perfetto: FOLDER/JOB.json. Where ranks were
-killed, the collector does that. Hosts that share no folder make one each, of their ranks; `export` makes one of all,
-from the folders of all hosts.
+When the last rank has ended its part, it makes one file of all of them, for Perfetto: FOLDER/JOB.json. Where all ranks
+were killed, `unisono trace FOLDER` makes it when it is asked. Hosts that share no folder make one each, of their ranks;
+`export` makes one of all, from the folders of all hosts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from ...engine.logs.plan_registry import PlanNote
 from ...engine.logs.row_log import row_log_bytes
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
-from .collector import start_keeper
 from .host_clocks import aligned
 from .perfetto import write_trace
 from .recorded import recorded, this_machine
@@ -98,8 +97,6 @@ class Recording:
         if (memory := self._map(path, message_log_bytes(self._calls), "messages")) is not None:
             self._messages.write_to(memoryview(memory))
             self._write("messages", log=path.name)
-        with suppress(OSError):
-            start_keeper(self._folder, job, at.host if at else 0)
 
     def follow(self, host: Host, name: str, gid: int) -> None:
         """Keep the calls of a group, too. gid: its number, if it is over several hosts. Not while it is in a call."""
@@ -169,7 +166,7 @@ def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) ->
     """
     with _locked(folders[0]):
         parts = recorded(folders, job)
-        if not parts or (only_if_ended and not all(part.has_ended for part in parts)):
+        if not parts or (only_if_ended and not all(part.goes_on is False for part in parts)):
             return None
         path = folders[0] / f"{job}.json"
         write_trace(path, *aligned(parts))

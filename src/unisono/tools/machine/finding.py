@@ -6,14 +6,11 @@ from typing import Literal, NamedTuple
 
 Level = Literal["problem", "advice", "ok"]
 
-LEVELS: tuple[Level, ...] = ("problem", "advice", "ok")
-"""Worst first."""
-
 
 class Finding(NamedTuple):
-    """level: ok; advice, where something can be gained; problem, where calls fail or stop each other for long.
+    """level: ok; advice, where calls could be faster; problem, where they fail or stop each other for long.
 
-    topic: what was looked at. says: what is there. reason: why that matters. change: what to do. gain: what it brings.
+    topic: what was looked at. says: what is there. reason: why that matters. change: what to do.
     """
 
     level: Level
@@ -21,19 +18,10 @@ class Finding(NamedTuple):
     says: str
     reason: str = ""
     change: str = ""
-    gain: str = ""
 
 
-def fine(topic: str, says: str) -> Finding:
-    """Nothing to change."""
-    return Finding("ok", topic, says)
-
-
-def advice(topic: str, says: str, *, reason: str, change: str, gain: str = "") -> Finding:
-    """Something can be gained."""
-    return Finding("advice", topic, says, reason, change, gain)
-
-
-def problem(topic: str, says: str, *, reason: str, change: str, gain: str = "") -> Finding:
-    """Calls fail, or take many times what they need."""
-    return Finding("problem", topic, says, reason, change, gain)
+def judge(topic: str, says: str, good: bool, reason: str, change: str, *, broken: bool = False) -> Finding:
+    """A finding: ok if good, else a problem if broken, else advice."""
+    if good:
+        return Finding("ok", topic, says)
+    return Finding("problem" if broken else "advice", topic, says, reason, change)

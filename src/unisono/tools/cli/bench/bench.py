@@ -17,7 +17,7 @@ import unisono
 from ....base.cpu import model as processor
 from ....base.errors import ArgumentError
 from ....base.units import format_bytes, format_seconds, parse_bytes
-from ...machine import Files, check_load, look_at_load
+from ...machine.load import check_load, look_at_load
 from ..shared.beside_gloo import ENGINES
 from ..shared.compiling import compile_first
 from ..shared.costs_over_hosts import known_hosts
@@ -84,7 +84,7 @@ def bench(
 
 def _beside_others(ranks: int) -> str:
     """What to say beside each verdict if other programs use the processors now; "" if they do not."""
-    load = check_load(look_at_load(Files()), processors(), ranks)
+    load = check_load(look_at_load(), processors(), ranks)
     return "" if load.level == "ok" else f"\n[bold red]But {load.says}: that is what was measured.[/]"
 
 

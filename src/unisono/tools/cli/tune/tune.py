@@ -19,7 +19,7 @@ from ....base.tuning import HostCosts, Moment, TuningResults, file, measured, sa
 from ....base.units import format_bytes, format_seconds
 from ....schedule.choose import one_shot_limit, one_shot_product
 from ....schedule.simulate import trusted
-from ...machine import Files, check_load, look_at_load
+from ...machine.load import check_load, look_at_load
 from ..shared.compiling import compile_first
 from ..shared.paint import console, plain_table
 from ..shared.progress_bar import progress
@@ -107,7 +107,7 @@ def tune(
         raise ArgumentError("tune needs two processors, one for each of two ranks; this process may use one only")
     if file() is None:
         raise ArgumentError("UNISONO_MEASURED is empty, so there is no file for figures: unset it, or name one")
-    load = look_at_load(Files())
+    load = look_at_load()
     busy = check_load(load, processors(), _RANKS)
     if busy.level != "ok" and not anyway:
         raise ArgumentError(

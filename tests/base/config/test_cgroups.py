@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
 
 from unisono.base.cgroups import Allowance, allowance, free_bytes
-from unisono.tools.machine import Files
 
-Tree = Callable[[Mapping[str, str]], Files]
+Tree = Callable[[Mapping[str, str]], Path]
 
 V2_MOUNT = "cgroup2 /sys/fs/cgroup cgroup2 rw,relatime 0 0\n"
 V1_MOUNTS = (
@@ -18,12 +20,25 @@ V1_MOUNTS = (
 BASE = "sys/fs/cgroup"
 
 
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """tree({path: text}): a root with these files."""
+
+    def made(content: Mapping[str, str]) -> Path:
+        for path, text in content.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return tmp_path
+
+    return made
+
+
 def test_no_groups_are_no_limit(tree: Tree) -> None:
-    assert allowance(tree({}).root) == Allowance(None, None, None)
+    assert allowance(tree({})) == Allowance(None, None, None)
 
 
 def test_version_2_has_the_least_of_a_group_and_of_those_above(tree: Tree) -> None:
-    files = tree(
+    root = tree(
         {
             "proc/self/mounts": V2_MOUNT,
             "proc/self/cgroup": "0::/jobs/mine\n",
@@ -36,11 +51,11 @@ def test_version_2_has_the_least_of_a_group_and_of_those_above(tree: Tree) -> No
             f"{BASE}/jobs/mine/memory.stat": "anon 400\ninactive_file 250\n",
         }
     )
-    assert allowance(files.root) == Allowance(1.5, 1000, 550)
+    assert allowance(root) == Allowance(1.5, 1000, 550)
 
 
 def test_version_1_has_a_folder_for_each_controller(tree: Tree) -> None:
-    files = tree(
+    root = tree(
         {
             "proc/self/mounts": V1_MOUNTS,
             "proc/self/cgroup": "4:memory:/box\n2:cpu,cpuacct:/box\n0::/\n",
@@ -55,11 +70,11 @@ def test_version_1_has_a_folder_for_each_controller(tree: Tree) -> None:
             f"{BASE}/memory/box/memory.stat": "inactive_file 10\ntotal_inactive_file 100\n",
         }
     )
-    assert allowance(files.root) == Allowance(0.5, 4096, 0)
+    assert allowance(root) == Allowance(0.5, 4096, 0)
 
 
 def test_in_a_container_the_path_may_be_one_outside(tree: Tree) -> None:
-    files = tree(
+    root = tree(
         {
             "proc/self/mounts": V1_MOUNTS,
             "proc/self/cgroup": "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n",
@@ -69,11 +84,11 @@ def test_in_a_container_the_path_may_be_one_outside(tree: Tree) -> None:
             f"{BASE}/memory/memory.usage_in_bytes": "1000\n",
         }
     )
-    assert allowance(files.root) == Allowance(2.0, 3000, 2000)
+    assert allowance(root) == Allowance(2.0, 3000, 2000)
 
 
 def test_what_is_damaged_is_no_limit(tree: Tree) -> None:
-    files = tree(
+    root = tree(
         {
             "proc/self/mounts": V2_MOUNT,
             "proc/self/cgroup": "0::/\n",
@@ -82,7 +97,7 @@ def test_what_is_damaged_is_no_limit(tree: Tree) -> None:
             f"{BASE}/memory.current": "?\n",
         }
     )
-    assert allowance(files.root) == Allowance(None, 1000, None)
+    assert allowance(root) == Allowance(None, 1000, None)
 
 
 def test_what_is_free_is_read_again(tree: Tree) -> None:
@@ -92,7 +107,7 @@ def test_what_is_free_is_read_again(tree: Tree) -> None:
         f"{BASE}/memory.max": "1000\n",
         f"{BASE}/memory.current": "300\n",
     }
-    root = tree(content).root
+    root = tree(content)
     assert free_bytes(root) == 700
     tree({f"{BASE}/memory.current": "1200\n"})
     assert free_bytes(root) == 0

@@ -1,0 +1,195 @@
+"""Findings about a machine, each both ways."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unisono.base.cgroups import Allowance
+from unisono.base.tuning import HostCosts, Moment, Rates, TuningResults
+from unisono.tools.cli.doctor.doctor_calls import Speed, check_barriers, time_copies
+from unisono.tools.machine.checks import Seen, check_tuned, look, starts, surroundings
+from unisono.tools.machine.finding import Finding
+from unisono.tools.machine.load import Load, look_at_load, shares
+
+GIB, MIB = 1 << 30, 1 << 20
+
+TUNED = TuningResults("2026-11-20", {}, None, Moment("2026-11-20", 0.1, 2))
+
+GOOD = Seen(
+    processors=4,
+    cores=4,
+    usable=4,
+    load=Load(0.1, 0.0, ""),
+    allowed=Allowance(None, None, None),
+    total_bytes=16 * GIB,
+    free_bytes=8 * GIB,
+    address_space=math.inf,
+    files=1024,
+    heap_bytes=8 * GIB,
+    no_memfd="",
+    no_pidfd="",
+    code_folder=Path("/cache"),
+    code_kept=True,
+    crosses=True,
+    may_read=True,
+    ptrace_scope=0,
+    filtered=False,
+    huge_pages="never",
+    huge_gain=0.0,
+    threads="",
+    tuned=TUNED,
+    master="",
+    address="10.1.2.3",
+    outside="10.1.2.3",
+    interface="eth0",
+)
+
+
+def find(topic: str, ranks: int, **other: Any) -> Finding:
+    """What is found of this topic on a machine that is good but for some facts."""
+    seen = GOOD._replace(**other)
+    return next(one for one in [*starts(seen, ranks), *surroundings(seen, ranks)] if one.topic == topic)
+
+
+def test_a_machine_with_nothing_to_change() -> None:
+    assert {one.level for one in [*starts(GOOD, 4), *surroundings(GOOD, 4)]} == {"ok"}
+
+
+FOUND: list[tuple[str, int, dict[str, Any], str, str]] = [
+    ("processors", 4, {"processors": 8, "cores": 4, "usable": 8}, "ok", "8 processors on 4 cores"),
+    ("processors", 2, {"usable": 2}, "ok", "4 processors; this process may use 2"),
+    ("processors", 2, {"usable": 1}, "advice", "taskset"),
+    ("processors", 6, {}, "advice", "start 4 ranks here, and the others on further hosts"),
+    ("quota", 4, {"allowed": Allowance(8.0, None, None)}, "ok", "8 of 4 processors"),
+    ("quota", 2, {"allowed": Allowance(2.0, None, None)}, "ok", "2 of 4 processors"),
+    ("quota", 4, {"allowed": Allowance(2.5, None, None)}, "advice", "--cpus 4"),
+    ("quota", 2, {"allowed": Allowance(1.5, None, None)}, "problem", "1.5 of 4 processors"),
+    ("load", 2, {"load": Load(1.26, 0.0, "make, 17")}, "ok", "room enough"),
+    ("load", 4, {"load": Load(1.26, 0.0, "make, 17")}, "advice", "1.3 of 4 processors (most: make, 17)"),
+    ("virtual", 4, {"load": Load(0.1, 0.07, "")}, "advice", "7%"),
+    ("memfd", 4, {"no_memfd": "memfd_create is refused: EPERM"}, "problem", "memfd_create is refused: EPERM"),
+    ("pidfd", 4, {"no_pidfd": "pidfd_open: this system has none"}, "problem", "Linux 5.3"),
+    ("memory", 4, {}, "ok", "8 GiB of 16 GiB free"),
+    ("memory", 4, {"free_bytes": GIB}, "advice", "start fewer ranks"),
+    ("memory", 4, {"free_bytes": 100 * MIB}, "problem", "100 MiB"),
+    ("memory", 2, {"allowed": Allowance(None, GIB, 64 * MIB)}, "problem", "64 MiB of the 1 GiB of the control group"),
+    ("memory", 2, {"allowed": Allowance(None, GIB, 64 * MIB)}, "problem", "--memory"),
+    ("memory", 4, {"allowed": Allowance(None, 64 * GIB, 60 * GIB)}, "ok", "8 GiB of 16 GiB free"),
+    ("ulimit -v", 4, {"address_space": 40 * GIB}, "ok", "40 GiB"),
+    ("ulimit -v", 4, {"address_space": 16 * GIB}, "problem", "4 × 8 GiB"),
+    ("ulimit -n", 8, {"files": math.inf}, "ok", "no limit"),
+    ("ulimit -n", 8, {"files": 512}, "advice", "512 files"),
+    ("ulimit -n", 8, {"files": 90}, "problem", "ulimit -n 65536"),
+    ("machine code", 4, {}, "ok", "kept in /cache"),
+    ("machine code", 4, {"code_kept": False}, "ok", "will be kept in /cache"),
+    ("machine code", 4, {"code_folder": None}, "ok", "installed"),
+    ("machine code", 4, {"code_folder": None, "code_kept": False}, "problem", "UNISONO_CACHE_DIR"),
+    ("ptrace", 4, {"may_read": False, "crosses": False}, "ok", "no need"),
+    ("ptrace", 4, {"may_read": False, "ptrace_scope": 1}, "advice", "ptrace_scope=0"),
+    ("ptrace", 4, {"may_read": False, "filtered": True}, "advice", "--cap-add SYS_PTRACE"),
+    ("ptrace", 4, {"may_read": False}, "advice", "as one user"),
+    ("huge pages", 4, {"huge_gain": 0.12}, "advice", "12% less time"),
+    ("huge pages", 4, {"huge_gain": 0.01}, "ok", "never"),
+    ("huge pages", 4, {"huge_gain": 0.12, "huge_pages": "within_size"}, "ok", "within_size"),
+    ("threads", 4, {"usable": 8, "threads": "2"}, "ok", "OMP_NUM_THREADS=2"),
+    ("threads", 8, {"usable": 2, "threads": "1"}, "ok", "OMP_NUM_THREADS=1"),  # fewer are not possible
+    ("threads", 4, {"usable": 8, "threads": "8"}, "advice", "OMP_NUM_THREADS=2"),
+    ("address", 4, {}, "ok", "10.1.2.3 (eth0)"),
+    ("address", 4, {"master": "node0"}, "ok", "10.1.2.3 (eth0) toward MASTER_ADDR=node0"),
+    ("address", 4, {"address": "", "outside": ""}, "ok", "loopback"),
+    ("address", 4, {"master": "localhost", "address": "127.0.0.1"}, "advice", "MASTER_ADDR=10.1.2.3, on all"),
+    ("address", 4, {"master": "localhost", "address": "127.0.0.1", "outside": ""}, "ok", "loopback"),
+    ("address", 4, {"master": "nowhere", "address": ""}, "advice", "ranks cannot meet"),
+]
+"""Topic, ranks, what is different on this machine, the level, and words that are said."""
+
+
+@pytest.mark.parametrize(("topic", "ranks", "other", "level", "words"), FOUND)
+def test_a_finding_of_each_topic_both_ways(
+    topic: str, ranks: int, other: dict[str, Any], level: str, words: str
+) -> None:
+    found = find(topic, ranks, **other)
+    assert found.level == level
+    assert words in " ".join(found)
+    assert (found.reason != "") == (found.change != "") == (level != "ok")
+
+
+def test_what_is_advised_for_little_address_space_helps() -> None:
+    change = find("ulimit -v", 4, address_space=16 * GIB).change
+    heap = int(change.rpartition("=")[2])
+    assert find("ulimit -v", 4, address_space=16 * GIB, heap_bytes=heap).level == "ok"
+
+
+def test_tuned_or_not() -> None:
+    quiet = Moment("2026-11-20", 0.1, 2)
+    costs = HostCosts(2e-6, 5e-7, (Rates(1 << 20, 7e-11, 2e-10, 5e-11),), 0.1, quiet)
+    found = TUNED._replace(costs=costs)
+    for good in (found, TUNED):
+        assert check_tuned(good) == Finding("ok", "tune", "measured on 2026-11-20")
+    assert check_tuned(None).change.startswith("unisono tune")
+    busy = quiet._replace(busy=1.8)
+    assert check_tuned(found._replace(moment=busy._replace(processors=4))).level == "ok", "there was room"
+    for bad, says in (
+        (found._replace(moment=None), "measured on 2026-11-20 without a note of the load"),
+        (found._replace(costs=costs._replace(moment=None)), "measured on 2026-11-20 without a note of the load"),
+        (found._replace(moment=busy), "measured on 2026-11-20, while other programs use 1.8 of 2 processors"),
+        (
+            found._replace(costs=costs._replace(moment=busy._replace(on="2026-11-19"))),
+            "measured on 2026-11-19, while other programs use 1.8 of 2 processors",
+        ),
+        (
+            found._replace(costs=costs._replace(residual=0.8)),
+            "measured on 2026-11-20: calls took 80% more or less than what they should by the costs found then",
+        ),
+    ):
+        told = check_tuned(bad)
+        assert (told.level, told.says) == ("advice", says)
+        assert told.change.startswith("unisono tune")
+
+
+def test_a_barrier_that_takes_long_is_told() -> None:
+    quick, slow = Speed("barrier", 4, "private", 2, 1e-6), Speed("barrier", 4, "private", 4, 1e-3)
+    assert check_barriers([], 4) == []
+    assert check_barriers([quick, slow], usable=2)[0].level == "ok", "four ranks on two processors do take long"
+    found = check_barriers([quick, slow], usable=4)[0]
+    assert (found.level, found.says) == ("advice", "1 µs on 2 ranks, 1 ms on 4 ranks")
+
+
+def test_copies_are_timed() -> None:
+    took_s, gain = time_copies()
+    assert took_s > 0
+    assert 0 <= gain < 1
+
+
+def test_what_this_system_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = look()
+    assert seen.no_memfd == seen.no_pidfd == ""
+    assert 0 < seen.free_bytes <= seen.total_bytes
+    assert 0 < seen.usable <= seen.processors
+
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    monkeypatch.delattr(os, "pidfd_open")
+    seen = look()
+    assert seen.no_memfd == "memfd_create is refused: EPERM, Operation not permitted"
+    assert seen.no_pidfd == "pidfd_open: this system has none"
+
+
+def test_shares_of_the_time_between_two_looks() -> None:
+    """In the order of the kernel: user, nice, system, idle, iowait, irq, softirq, steal; guests are in user, too."""
+    before = 100, 0, 0, 1000, 5, 0, 0, 10, 50, 0
+    after = 230, 10, 10, 1035, 10, 0, 0, 20, 90, 0
+    assert shares(before, after) == (0.75, 0.05)
+    assert shares(after, after) == (0.0, 0.0), "a system that tells nothing is quiet"
+
+
+def test_another_program_is_seen_and_this_one_is_not() -> None:
+    assert f", {os.getpid()}" not in look_at_load().busiest
