@@ -111,7 +111,8 @@ def install() -> None:
     mine, theirs = _pair()
     command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())]
     with theirs:
-        _Popen(command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL)
+        warm = _Popen(command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL)
+    warm.returncode = 0  # nobody waits for it: it ends with this process
     _use(mine)
 
 
