@@ -14,8 +14,10 @@ import torch
 import unisono
 from tests.support.waiting import until
 from unisono.base.config import Config
-from unisono.calls.dispatch.over_hosts.hosts_wait import _SpanWatch
+from unisono.base.records import Departure, DepartureKind
+from unisono.calls.dispatch.over_hosts.hosts_wait import SpanWait, _SpanWatch
 from unisono.hosts.messages import Exchange
+from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
 from unisono.schedule import Hosts
 
@@ -349,3 +351,34 @@ def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypa
         return tensor[3].item()
 
     assert unisono.run(work, 2, hosts="2x1", timeout_s=60) == [11.0, 11.0]
+
+
+def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host has told that it has left the world, and not yet what it has done in the group; then bad news come of
+    somebody else, so this rank looks at once.
+    """
+
+    def work() -> float:
+        world, pair = unisono.init(), unisono.new_group([0, 2])
+        tensor, returned = torch.full((10,), 10.0**world.rank), Departure(DepartureKind.RETURNED, "returned")
+        if not pair:
+            return 101.0
+        if world.rank == 0:
+            check, looks = SpanWait.check, []
+
+            def look_at_once(wait: SpanWait) -> None:
+                with monkeypatch.context() as patch:
+                    patch.setattr(pair.liveness, "gone", lambda rank: returned if rank else None)
+                    check(wait)
+                looks.append(pair.host.entered(1))
+
+            with monkeypatch.context() as patch:
+                patch.setattr(SpanWait, "check", look_at_once)
+                patch.setattr(Span, "has_bad_news", lambda _: True)
+                unisono.all_reduce(tensor, group=pair)
+            assert looks == [0]
+        else:
+            unisono.all_reduce(tensor, group=pair)
+        return tensor[3].item()
+
+    assert unisono.run(work, 4, hosts="2x2", timeout_s=60) == [101.0] * 4

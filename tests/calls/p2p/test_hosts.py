@@ -21,6 +21,9 @@ from unisono import PeerGone, RankFailed, p2p
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls.groups import new_group
 from unisono.calls.p2p import progress
+from unisono.calls.p2p.progress import ProgressLoop
+from unisono.engine.mailbox import Mailbox
+from unisono.engine.mailbox.far_send_channel import FarSendChannel
 
 LONG = 3_000_000
 
@@ -192,6 +195,34 @@ def test_messages_of_who_returns_are_waited_for_in_each_run() -> None:
     with unisono.World(2, hosts="1+1", timeout_s=30) as world:
         for hours in (1, 3):
             assert world.run(receives, hours)[0] == [True, False]
+
+
+def test_who_has_taken_a_long_message_may_return_before_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 does not hear the last answer before it has looked, again and again, at rank 1, which has returned."""
+    looks = 3
+
+    def across() -> None:
+        if unisono.get_rank() == 1:
+            assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
+            return
+        group, lost, progress, looked = unisono.init(), ProgressLoop._lost, Mailbox.progress, []
+
+        def look(loop: ProgressLoop, *given: Any) -> Any:
+            looked.extend([1] if group.liveness.gone(1) else [])
+            return lost(loop, *given)
+
+        def hear_late(mailbox: Mailbox) -> bool:
+            channel = mailbox._outgoing.get(1)
+            waits = isinstance(channel, FarSendChannel) and channel.lending and len(looked) <= looks
+            return False if waits else progress(mailbox)
+
+        monkeypatch.setattr(ProgressLoop, "_lost", look)
+        monkeypatch.setattr(Mailbox, "progress", hear_late)
+        p2p.send(values(LONG, 0), 1)
+        assert len(looked) > looks
+
+    with unisono.World(2, hosts="1+1", timeout_s=30) as world:
+        world.run(across)
 
 
 def test_a_world_that_ends_gives_its_last_messages_away(tmp_path: Path) -> None:

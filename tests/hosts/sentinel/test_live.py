@@ -147,6 +147,7 @@ def test_ranks_hear_why_their_sentinel_has_crashed(monkeypatch: pytest.MonkeyPat
 
 def test_ranks_notice_that_their_own_sentinel_is_stopped() -> None:
     with FakeHosts("1+2") as fake:
+        fake.far[1].register(8, fake.arenas[1].end, [0, 1])
         refresh(fake, 1)
         signal.pidfd_send_signal(fake.pidfds[1], signal.SIGSTOP)
         here = (
@@ -159,10 +160,10 @@ def test_ranks_notice_that_their_own_sentinel_is_stopped() -> None:
         gone = fake.far[1].left(0)
         assert gone == (DepartureKind.DIED, f"is on another host, and {fake.far[1].cut_off}")
         assert fake.far[1].left(2) is None  # it is on this host
-        fake.far[1].forget(WORLD)
-        assert not fake.far[1].is_free(WORLD)  # a sentinel that goes on may still write there
+        fake.far[1].forget(8)
+        assert not fake.far[1].is_free(8)  # a sentinel that goes on may still write there
         signal.pidfd_send_signal(fake.pidfds[1], signal.SIGCONT)
-        until(lambda: fake.far[1].is_free(WORLD))
+        until(lambda: fake.far[1].is_free(8))
         assert str(fake.far[1].cut_off).startswith(here)
 
 
@@ -209,8 +210,11 @@ def test_a_group_is_forgotten_by_its_last_rank_here() -> None:
             assert not fake.far[host].is_free(8), rank
         refresh(fake, 0, 8)
         fake.far[1].forget(8)
+        refresh(fake, 1)
+        assert not fake.far[1].is_free(8)  # rank 2 may come yet
+        fake.sleepers[2].kill()
         until(lambda: fake.far[1].is_free(8))
-        refresh(fake, 0, 8)  # the other host has forgotten it: there is nothing to wait for
+        refresh(fake, 0, 8)  # the other host has forgotten it, and has kept the last words
         fake.far[0].forget(8)
         until(lambda: fake.far[0].is_free(8))
 

@@ -38,8 +38,8 @@ BODIES: list[Body] = [
     News(()),
     News((Fact(FactKind.LOST, 3), Fact.gone(1000, DepartureKind.DIED, "wurde getötet"))),
     Query((1 << 64) - 1, 5),
-    Pages(7, 0, 1, (MemberPage.of(0, 1, IMAGE), MemberPage.of(3, 2, bytes(IMAGE_BYTES)))),
-    Pages(7, 9, 2, ()),
+    Pages(7, 0, (MemberPage.of(0, 1, IMAGE), MemberPage.of(3, 2, bytes(IMAGE_BYTES)))),
+    Pages(7, 9, ()),
     Ack(8, 2, 1 << 40),
 ]
 
@@ -120,4 +120,4 @@ def test_much_news_goes_in_several_datagrams() -> None:
     pages = [MemberPage.of(k, k, IMAGE) for k in range(3)]
     assert [len(batch) for batch in batches(pages)] == [1, 1, 1]
     with pytest.raises(ValueError, match="datagram"):
-        sender.seal(2, 0, Pages(7, 0, 1, (pages[0],) * (MOST_BYTES // IMAGE_BYTES + 1)))
+        sender.seal(2, 0, Pages(7, 0, (pages[0],) * (MOST_BYTES // IMAGE_BYTES + 1)))

@@ -200,15 +200,18 @@ class ProgressLoop:
         return Departure(DepartureKind.DIED, f"cannot be reached any more: {cut[0]}")
 
     def _may_come(self, request: MessageRequest, rank: int, how: Departure | GivenUp) -> bool:
-        """May a message still be under way that a rank on another host sent before it went?"""
-        stream = self._mailbox.stream_from(rank)
-        if stream is None or stream.ended or stream.lost or not isinstance(request, Receive):
+        """May there be news yet of a rank on another host from before it went: a message, or that it has taken one?"""
+        group, stream = self.group, self._mailbox.stream_from(rank)
+        if group.span is None or rank in group.span.here:
             return False
         if isinstance(how, Departure) and how.how in (DepartureKind.DIED, DepartureKind.ABANDONED):
             return False
-        now, world = time.monotonic(), self.group.world
+        if isinstance(request, Receive) and (stream is None or stream.ended or stream.lost):
+            return False
+        now, world = time.monotonic(), group.world
         run = world.host.arena.board(world.rank).run  # who has returned in an earlier one has sent messages since then
-        return now - max(stream.news_at, self._noticed_at.setdefault((run, rank), now)) < _LAST_NEWS_S
+        noticed_at = self._noticed_at.setdefault((run, rank), now)
+        return now - max(noticed_at, stream.news_at if stream else 0.0) < _LAST_NEWS_S
 
     def _said(self, request: MessageRequest, ranks: Sequence[int]) -> str:
         """What these ranks have sent that a receive does not take, in words. No ranks: only this one can send it."""

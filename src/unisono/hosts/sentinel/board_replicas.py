@@ -1,7 +1,11 @@
 """Control lines and boards of a group's members on other hosts, copied here: asked for, or sent without being asked.
 
 A rank asks, and gets a ticket back once every host that lives has answered a question that was sent after that. What a
-rank has to tell at once is pushed, and sent again until it is acknowledged.
+rank has to tell at once is pushed, and sent again until it is acknowledged: the other host has copied the page, or
+keeps it for ranks that do not use the group yet.
+
+Datagrams get lost and overtake each other, so an answer rests on nothing that was sent before: it is the pages. A host
+that has forgotten a group keeps their last ones for that.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...base.records import Departure
-from ...engine.memory.layout import LINE
 from .wire import Ack, Body, MemberPage, Pages, Query, batches
 
 _AGAIN_S, _MOST_S = 0.02, 0.32
@@ -21,9 +24,8 @@ _PACE_S = 0.0002
 """Per host: how long after a question the next one follows at the earliest."""
 _MOST_EARLY = 256
 """Groups of which pages are kept before a rank here uses them."""
-_MOST_FORGOTTEN = 4096
-"""Groups of which a host knows that it has forgotten them."""
-_UNKNOWN, _USED, _FORGOTTEN = 0, 1, 2
+_MOST_FORGOTTEN = 1024
+"""Groups of which a host keeps the last pages after it has forgotten them."""
 
 
 class HostMemory(Protocol):
@@ -59,8 +61,9 @@ class _Group:
     stamps: dict[int, int] = field(default_factory=dict)
     """Of each member, the newest page that has been copied."""
     pushed: dict[int, bytes] = field(default_factory=dict)
-    """Of each member here, the board that was pushed last."""
-    forgotten: bool = False
+    """Of each member here, the line and the board that were pushed last."""
+    forgotten: set[int] = field(default_factory=set)
+    """The ranks here that use it no more."""
 
 
 @dataclass
@@ -99,7 +102,8 @@ class Copies:
     ) -> None:
         self._me, self._host_of, self._memory, self._send, self._tell = me, host_of, memory, send, tell
         self._groups: dict[int, _Group] = {}
-        self._forgotten: dict[int, None] = {}
+        self._forgotten: dict[int, tuple[MemberPage, ...]] = {}
+        """The last pages of the members here of groups that were used here."""
         self._early: dict[int, dict[int, tuple[int, MemberPage]]] = {}
         """Pages of groups that no rank here uses yet: of each group and member, the newest, and its sender."""
         self._pulls: dict[int, _Pull] = {}
@@ -133,7 +137,7 @@ class Copies:
         group = self._groups.get(gid)
         if group is not None and rank in group.users:
             group.users.discard(rank)
-            group.forgotten = True
+            group.forgotten.add(rank)
             self._drop_unused(gid)
 
     def forget_all(self, rank: int) -> None:
@@ -149,18 +153,18 @@ class Copies:
 
     def _drop_unused(self, gid: int) -> None:
         group = self._groups[gid]
-        if group.users - self._gone_ranks:
+        here = {group.members[member] for member in group.hosts[self._me]}
+        if here - group.forgotten - self._gone_ranks:
             return
         del self._groups[gid]
         self._pulls.pop(gid, None)
         self._asked.pop(gid, None)
+        self._forgotten[gid] = self._read_all(gid, group)
         self._memory.remove(gid)
-        self._forgotten[gid] = None
         if len(self._forgotten) > _MOST_FORGOTTEN:
             del self._forgotten[next(iter(self._forgotten))]
-        for rank in group.members:
-            if self._host_of[rank] == self._me:
-                self._tell(rank, ["forgotten", gid])
+        for rank in here:
+            self._tell(rank, ["forgotten", gid])
 
     def ask(self, rank: int, gid: int, ticket: int, now: float) -> None:
         """A rank asks for fresh copies. The ticket comes back as `fresh`."""
@@ -196,38 +200,42 @@ class Copies:
         """Another host asks what the members on this one say."""
         gid, request = question
         group = self._groups.get(gid)
-        if group is None:
-            known = _FORGOTTEN if gid in self._forgotten else _UNKNOWN
-            self._send(sender, Pages(gid, request, known, ()))
-            return
-        for batch in batches(self._read(gid, member) for member in group.hosts.get(self._me, ())):
-            self._send(sender, Pages(gid, request, _USED, batch))
+        pages = self._forgotten.get(gid, ()) if group is None else self._read_all(gid, group)
+        for batch in list(batches(pages)) or [()]:
+            self._send(sender, Pages(gid, request, batch))
 
-    def _read(self, gid: int, member: int) -> MemberPage:
-        return MemberPage.of(member, next(self._stamps), self._memory.read(gid, member))
+    def _read_all(self, gid: int, group: _Group) -> tuple[MemberPage, ...]:
+        """The pages of the members here, as they are now."""
+        return tuple(
+            MemberPage.of(member, next(self._stamps), self._memory.read(gid, member))
+            for member in group.hosts[self._me]
+        )
 
     def pages(self, sender: int, body: Pages, now: float) -> None:
         """Pages have come from another host."""
-        gid, request, known, pages = body
+        gid, request, pages = body
         group, pull = self._groups.get(gid), self._pulls.get(gid)
         answered = set()
         for page in pages:
             if group is not None and self._copy(group, gid, sender, page):
                 answered.add(page.member)
-            if request == 0:
-                is_early = group is None and gid not in self._forgotten and page.member < len(self._host_of)
-                if is_early and len(self._early) < _MOST_EARLY:
-                    pages_of = self._early.setdefault(gid, {})
-                    if page.member not in pages_of or page.stamp > pages_of[page.member][1].stamp:
-                        pages_of[page.member] = sender, page
+            if request == 0 and (group is not None or gid in self._forgotten or self._keep(gid, sender, page)):
                 self._send(sender, Ack(gid, page.member, page.stamp))
         if group is None or pull is None or pull.request != request or sender not in pull.missing:
             return
-        members = {group.members[member] for member in group.hosts[sender]}
-        if known == _FORGOTTEN or (known == _UNKNOWN and members <= self._gone_ranks):
-            pull.missing[sender].clear()
+        if not pages and {group.members[member] for member in group.hosts[sender]} <= self._gone_ranks:
+            pull.missing[sender].clear()  # they have never used it
         pull.missing[sender] -= answered
         self._end_if_complete(gid, now)
+
+    def _keep(self, gid: int, sender: int, page: MemberPage) -> bool:
+        """Keep a page of a group that no rank here has used yet. False if there is no room."""
+        if page.member >= len(self._host_of) or (gid not in self._early and len(self._early) >= _MOST_EARLY):
+            return False
+        pages = self._early.setdefault(gid, {})
+        if page.member not in pages or page.stamp > pages[page.member][1].stamp:
+            pages[page.member] = sender, page
+        return True
 
     def _copy(self, group: _Group, gid: int, sender: int, page: MemberPage) -> bool:
         """Make a member's line and board equal to this page. False if it is none of that host's members."""
@@ -247,14 +255,14 @@ class Copies:
                 continue
             member = group.members.index(rank)
             image = self._memory.read(gid, member)
-            if group.pushed.get(member) == image[LINE:]:
+            if group.pushed.get(member) == image:
                 continue
-            group.pushed[member] = image[LINE:]
+            group.pushed[member] = image
             page = MemberPage.of(member, next(self._stamps), image)
             for host in group.hosts:
                 if host != self._me and host not in self._gone_hosts:
                     self._unread[host, gid, member] = _Unread(page, now + _AGAIN_S)
-                    self._send(host, Pages(gid, 0, _USED, (page,)))
+                    self._send(host, Pages(gid, 0, (page,)))
 
     def ack(self, sender: int, ack: Ack) -> None:
         """Another host has a page that was pushed."""
@@ -290,7 +298,7 @@ class Copies:
             if unread.due <= now:
                 unread.wait_s = min(2 * unread.wait_s, _MOST_S)
                 unread.due = now + unread.wait_s
-                self._send(host, Pages(gid, 0, _USED, (unread.page,)))
+                self._send(host, Pages(gid, 0, (unread.page,)))
 
     def wake_at(self) -> float:
         """When something is due next."""

@@ -19,7 +19,8 @@ cut is found by some, and which side is the smaller one shows only when all are 
 _SETTLED_S = 5.0
 """Lost hosts stop to count for the majority so long after they were told."""
 _TELL_S, _LEAVE_S = 1.0, 2.0
-"""How long a sentinel without ranks goes on, at most: until all has arrived that it had to tell; and its goodbye."""
+"""How much longer than hosts may be silent a sentinel without ranks goes on, at most: until all has arrived that it had
+to tell, by which the others judge its ranks from then on; and its goodbye."""
 
 
 class Tick(NamedTuple):
@@ -97,7 +98,7 @@ class SentinelState:
         silent_s: float,
     ) -> None:
         self._hosts, self._me, self._names, self._memory = hosts, me, names, memory
-        self._silent = f"silent for {silent_s:g} s"
+        self._silent_s, self._silent = silent_s, f"silent for {silent_s:g} s"
         self._now, self._real = now, now
         host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
         self._gossip, self._live = Gossip(), Liveness(len(hosts), me, now, silent_s)
@@ -302,11 +303,11 @@ class SentinelState:
             return
         if self._alone_since is None:
             self._alone_since = self._now
-        alone_s = self._now - self._alone_since
+        late_s = self._now - self._alone_since - self._silent_s
         has_left = (FactKind.LEFT, self._me) in self._gossip.facts
-        if not has_left and ((self._copies.settled and self._gossip.settled) or alone_s > _TELL_S):
+        if not has_left and ((self._copies.settled and self._gossip.settled) or late_s > _TELL_S):
             self._learn([Fact(FactKind.LEFT, self._me)])
-        elif has_left and (self._gossip.settled or alone_s > _LEAVE_S):
+        elif has_left and (self._gossip.settled or late_s > _LEAVE_S):
             self.done = True
 
 

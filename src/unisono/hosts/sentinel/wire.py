@@ -19,10 +19,10 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from ...engine.memory.board import BOARD_BYTES
 from ...engine.memory.layout import LINE
 
-_VERSION = 2
+_VERSION = 3
 _TAG = 16
 _HEAD = struct.Struct("<BHHQQB")
-_FACT, _PAGE, _PAGES, _QUERY, _ACK = map(struct.Struct, ("<BIBH", "<IQH", "<QQB", "<QQ", "<QIQ"))
+_FACT, _PAGE, _PAGES, _QUERY, _ACK = map(struct.Struct, ("<BIBH", "<IQH", "<QQ", "<QQ", "<QIQ"))
 IMAGE_BYTES = LINE + BOARD_BYTES
 """Of a member's control line and board."""
 MOST_BYTES = 60_000
@@ -105,14 +105,13 @@ class Query(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """Some of the pages of a group. known: 0: this host has not heard of the group; 1: it is in use; 2: it was.
+    """Some of the pages of a group; none: no rank of this host has used it yet.
 
     request: of the question; 0: nobody has asked, and the receiver acknowledges.
     """
 
     gid: int
     request: int
-    known: int
     pages: tuple[MemberPage, ...]
 
 
@@ -193,8 +192,8 @@ def _pack(body: Body) -> bytes:
             return b"".join(map(_pack_fact, facts))
         case Query(gid, request):
             return _QUERY.pack(gid, request)
-        case Pages(gid, request, known, pages):
-            return _PAGES.pack(gid, request, known) + b"".join(map(_pack_page, pages))
+        case Pages(gid, request, pages):
+            return _PAGES.pack(gid, request) + b"".join(map(_pack_page, pages))
         case Ack():
             return _ACK.pack(*body)
 
@@ -220,11 +219,11 @@ def _unpack(kind: type[Body], data: bytes) -> Body:
         return Query(*_QUERY.unpack(data))
     if kind is Ack:
         return Ack(*_ACK.unpack(data))
-    gid, request, known = _PAGES.unpack_from(data)
+    gid, request = _PAGES.unpack_from(data)
     pages = tuple(
         MemberPage(member, stamp, packed) for (member, stamp, _), packed in _parts(_PAGE, data[_PAGES.size :])
     )
-    return Pages(gid, request, known, pages)
+    return Pages(gid, request, pages)
 
 
 def _parts(head: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:

@@ -45,6 +45,8 @@ class _SpanWatch(Watch):
 
     trusts_far = True
     """Has this host still to enter?"""
+    is_fresh = False
+    """Have all hosts told what their ranks had written when this wait had begun?"""
 
     def __init__(self, group: Group, plan: SpanPlan, where: str) -> None:
         super().__init__(group, plan, where)
@@ -54,7 +56,12 @@ class _SpanWatch(Watch):
         """A peer as seen now."""
         seen = super().view(rank)
         span = self.group.span
-        if span is None or rank in span.here or seen.number < self.number:
+        if span is None or rank in span.here:
+            return seen
+        if seen.gone is not None and seen.gone.in_order and not self.is_fresh:
+            # It has made its calls before it left: that it has left the world may be known here, and its calls not yet.
+            seen = replace(seen, gone=None)
+        if seen.number < self.number:
             return seen
         if seen.gone is not None and seen.gone.in_order and self.host.has_ended(rank):
             left_at = self.left_at.setdefault(rank, time.monotonic())
@@ -101,7 +108,7 @@ class SpanWait:
     def check(self) -> None:
         """Raise if a rank of this group has gone. In calls that are made in no time, nobody waits, and nobody looks."""
         for _ in range(2):  # who has gone is seen twice
-            self._look(self._group.rank, lambda: self._group.rank)
+            self._look(self._group.rank, lambda: self._group.rank, fresh=False)
 
     def until_here(self, done: Callable[[], int | None], word: int) -> None:
         """Wait for ranks of this host until `done` names none any more that is missing.
@@ -142,8 +149,8 @@ class SpanWait:
             if ticket and (self._span.far.fresh(ticket) or now >= looked_at + _STALE_S):
                 # Time in which this rank itself was stopped does not count.
                 self._waited_s += min(now - looked_at, _STALE_S)
-                looked_at, ticket = now, 0
-                self._look(missing, done)
+                fresh, looked_at, ticket = self._span.far.answered(ticket), now, 0
+                self._look(missing, done, fresh=fresh)
             if not pause(missing, now - began, every_s):
                 nap(now - began)
             missing, now = done(), time.monotonic()
@@ -167,8 +174,8 @@ class SpanWait:
             news.get(timeout=most_s)
         return True
 
-    def _look(self, missing: int, done: Callable[[], int | None]) -> None:
-        self.watch.trusts_far = not self.all_entered_here
+    def _look(self, missing: int, done: Callable[[], int | None], *, fresh: bool) -> None:
+        self.watch.trusts_far, self.watch.is_fresh = not self.all_entered_here, fresh
         try:
             self.watch.look(missing, self._waited_s, self._allowed_s)
         except BaseException as error:
@@ -189,7 +196,7 @@ class SpanWait:
         until = time.monotonic() + self._span.far.silent_s + _CAUSE_S
         while time.monotonic() < until:
             try:
-                self._span.refresh(until)
+                self.watch.is_fresh = self._span.refresh(until)
                 self.watch.trusts_far = False
                 self.watch.look(suspect, waited_s, self._allowed_s)
             except (PeerError, WaitTimeout) as cause:
