@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -300,3 +303,21 @@ def test_without_the_guards_of_torch(worlds: Worlds) -> None:
             list_layout.guards = guards
 
     worlds(2).run(work)
+
+
+def test_a_dropped_group_goes_without_the_garbage_collector(worlds: Worlds) -> None:
+    def drop() -> None:
+        gc.disable()
+        for async_op in (False, True):
+            group = unisono.new_group([0, 1])
+            work = all_reduce_coalesced([torch.ones(3), torch.ones(2, 6).t()], "sum", group, async_op)
+            if work is not None:
+                work.wait()
+            dropped = weakref.ref(group)
+            del group
+            end = time.monotonic() + 20
+            while dropped() is not None:  # the thread that makes calls in the background may hold it a little longer
+                assert time.monotonic() < end
+        gc.enable()
+
+    worlds(2).run(drop)

@@ -18,7 +18,8 @@ OnHosts = Callable[[str], unisono.World]
 def use(group: unisono.Group) -> None:
     tensor = torch.ones(1000)
     unisono.all_reduce(tensor, group=group)
-    assert tensor[7].item() == group.size
+    unisono.all_reduce_coalesced([tensor, torch.ones(3)], group=group)
+    assert tensor[7].item() == group.size**2
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -18,8 +19,11 @@ from unisono.base.errors import ArgumentError, PeerGone, WaitTimeout
 from unisono.base.records import DepartureKind
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.rendezvous import rendezvous
+from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.identity import Identity
+from unisono.ranks.rendezvous.rendezvous_messages import MeetingVerdict
 from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.unmet import store_silent, verdict_of, why_ended
 from unisono.ranks.rendezvous.which_rank import Launch
 
 HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99)
@@ -132,22 +136,51 @@ def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
         assert error.missing == (1,)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim):
-    """Rank 2 never comes; the victim's process seems to have ended as soon as it has said who it is."""
+@pytest.mark.parametrize(("victim", "absent"), [(0, 2), (1, 2), (2, 1), (2, 0), (1, 0)])
+def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim, absent):
+    """A rank never comes; the victim's process seems to have ended as soon as it has said who it is."""
+    store, (rank,) = HashStore(), {0, 1, 2} - {victim, absent}
+    ended = dataclasses.replace(Identity.mine(), pid=1 << 30, ticks=1)
+    store.set(f"rank {victim}", json.dumps(dataclasses.asdict(ended)))
+    with pytest.raises(PeerGone) as caught:
+        meet(rank, 3, store, 60)
+    assert caught.value.rank == victim
+
+
+def test_rank_0_tells_its_user_first_and_its_process_stays_for_ranks_that_come_late():
     store = HashStore()
+    other = dataclasses.replace(Identity.mine(), version="0")
+    store.set("rank 1", json.dumps(dataclasses.asdict(other)))
+    store.set("told 1", "")
+    before = threading.enumerate()
+    with pytest.raises(ArgumentError, match=r"rank 1 .* has unisono 0"):
+        meet(0, 3, store, 60)
+    (stays,) = (thread for thread in threading.enumerate() if thread not in before and "late" in thread.name)
+    assert not stays.daemon
+    store.set("told 2", "")
+    stays.join()
 
-    def act(rank):
-        own = Identity.mine()
-        if rank == victim:
-            ended = dataclasses.replace(own, pid=1 << 30, ticks=1)
-            store.set(f"rank {rank}", json.dumps(dataclasses.asdict(ended)))
-            return None
-        return meet(rank, 3, store, 60)
 
-    error = together(lambda launch: act(launch.rank), [launches(3)[1 - victim], launches(3)[victim]])[0]
-    assert isinstance(error, PeerGone)
-    assert error.rank == victim
+def test_where_the_store_of_rank_0_has_not_answered_in_time_the_others_wait_for_rank_0_no_longer():
+    silent = store_silent("127.0.0.1:1234", 0, 5.0, 5.0)
+    said = MeetingVerdict.read(verdict_of(silent, 0).text().encode(), 3)
+    error = why_ended(said, 2, 5.0, {})
+    assert isinstance(error, WaitTimeout)
+    assert error.missing == (0,)
+
+
+def test_torch_says_nothing_of_a_store_that_has_gone(capfd, monkeypatch):
+    """Its backtraces would hide which rank has died."""
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
+    server = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+    client = TCPStore("127.0.0.1", server.port, 2, is_master=False, wait_for_workers=False)
+    with closing(AskedStore(client, time.monotonic() + 60)) as asked:
+        assert not asked.check(["key"])
+        del server
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                asked.check(["key"])
+    assert capfd.readouterr().err == ""
 
 
 def test_ranks_that_are_threads_of_one_process_are_told_at_once(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from functools import partial
 from typing import Any
 
 from ...base.records import CallRecord
@@ -29,7 +31,7 @@ class Call(checking):
     ) -> None:
         self.what: CallKey = (what, None, 0, None) if isinstance(what, str) else what
         super().__init__(group, self.what[0])
-        self.how = CallOptions(self.group, async_op, self.what[3], timeout_s)
+        self.how = CallOptions(weakref.ref(self.group), async_op, self.what[3], timeout_s)
         self.returns = False
         self.request: Request | None = None
         self.action: Action = lambda _: None
@@ -59,10 +61,15 @@ class Call(checking):
             if group.worker is None:
                 group.worker = Worker(group)
             where = caller()
-            work = group.worker.submit(self.record, lambda: action(where))
+            work = group.worker.submit(self.record, partial(_make, group, action, where))
             if self.how.async_op:
                 return work
             result = work.result()
         else:
             result = action(None)
         return result if self.returns else None
+
+
+def _make(_group: Group, action: Action, where: str | None) -> Any:
+    """Make a call in the background, until whose end the group stays."""
+    return action(where)

@@ -34,12 +34,12 @@ def plan_step(how: CallOptions, request: Request, known_as: CallKey | None = Non
 
 
 def _plan_over_hosts(how: CallOptions, request: Request) -> Action:
-    group, plain = how.group, PlainTensors.of(request, how.group)
+    plain = PlainTensors.of(request, how.group)
     plan = _plan(how, request)
-    written = needed_by_autograd(request.written_on(group.rank))
+    written = needed_by_autograd(request.written_on(how.group.rank))
 
     def action(where: str | None) -> Tensors:
-        began = time.perf_counter()
+        group, began = how.group, time.perf_counter()
         plain.take()
         run_span(group, plan, request, plain.inp, plain.out, how.timeout_s, where)
         if group.host.config.debug:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...base.errors import MismatchError
+from ...base.errors import InternalError, MismatchError
 from ...base.records import only_lowerings_differ
 from ...base.units import seconds
 from ...engine.tensors.written import mark_written, needed_by_autograd
@@ -25,12 +26,24 @@ Action = Callable[[str | None], Any]
 
 
 class CallOptions(NamedTuple):
-    """How to run a call. algorithm: None, a name or a function. timeout_s: None for the group's."""
+    """How to run a call. algorithm: None, a name or a function. timeout_s: None for the group's.
 
-    group: Group
+    group_ref: weak, as a group keeps planned calls: by a cycle it would outlive its last user. Who makes a call holds
+    the group.
+    """
+
+    group_ref: weakref.ref[Group]
     async_op: bool = False
     algorithm: Any = None
     timeout_s: float | None = None
+
+    @property
+    def group(self) -> Group:
+        """The group that makes the call."""
+        group = self.group_ref()
+        if group is None:
+            raise InternalError("a call is made for a group that nobody holds")
+        return group
 
 
 def plan_inside(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
@@ -52,17 +65,17 @@ def plan_inside(how: CallOptions, request: Request, known_as: CallKey | None = N
 
 def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
     """The same on tensors that are plain, and that may be written at once."""
-    group, inp, out = how.group, request.inp, request.out
-    plan = make_plan(group, request, inp, out, how.algorithm)
-    if known_as is not None and not waits_its_turn(group, plan):
-        keep(group, plan, known_as, inp, out)
+    inp, out = request.inp, request.out
+    plan = make_plan(how.group, request, inp, out, how.algorithm)
+    if known_as is not None and not waits_its_turn(how.group, plan):
+        keep(how.group, plan, known_as, inp, out)
     inp_address, kept_inp = _address(inp)
     out_address, kept_out = _address(out)
     timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
 
     def action(where: str | None) -> Tensors:
         nonlocal plan
-        made = False
+        group, made = how.group, False
         while not made:
             staged = takes_turn(group, plan)
             used = make_plan(group, request, inp, out, how.algorithm, staged=True) if staged else plan

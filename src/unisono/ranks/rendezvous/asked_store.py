@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ...base.errors import WaitTimeout
 from ...hosts.addresses import store_place
 from .limited import Limited
+from .quiet_torch import quiet_torch
 from .unmet import store_closed, store_silent
 
 if TYPE_CHECKING:
@@ -46,7 +47,11 @@ class AskedStore:
         return self._ask(lambda: bytes(self._store.get(key)))
 
     def _ask(self, question: Callable[[], T]) -> T:
-        return self._thread.call(question, max(self._deadline, time.monotonic() + _AT_LEAST_S), self._look)
+        def ask() -> T:
+            with quiet_torch():
+                return question()
+
+        return self._thread.call(ask, max(self._deadline, time.monotonic() + _AT_LEAST_S), self._look)
 
     def close(self) -> None:
         """Ask no more; the store stays."""

@@ -14,6 +14,7 @@ from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host
 from .asked_store import AskedStore, at_store
 from .identity import Identity
+from .late_ranks import stay_for
 from .meetings import END
 from .rendezvous_messages import MeetingVerdict, read_identity, write_identity
 from .socket_store import SocketStore
@@ -36,10 +37,8 @@ _TO_DO = {
 """What the rank has to do that is waited for, by the first word of the key."""
 _REASON_S = 1.0
 """How much longer to wait for the reason why there is no group: rank 0's time may be up a little later. And how long
-rank 0, whose process may run the store, waits until the others have heard the reason.
+rank 0, whose process may run the store, waits until those that have come have heard the reason.
 """
-_LATE_S = 3.0
-"""The same, for ranks that come later and would fail likewise."""
 
 
 class MeetingMember:
@@ -96,13 +95,15 @@ class MeetingMember:
         heard it.
         """
         self._tell_why(error)
-        if isinstance(self._store, SocketStore):
+        if isinstance(self._met_at, SocketStore):
             return  # what has been told arrives, also when the store has gone
         with suppress(UnisonoError, RuntimeError, TimeoutError):
             if self._rank and self._store.check([END]):
                 self._store.set(f"told {self._rank}", "")
             elif not self._rank:
-                self._until_told(late=not isinstance(error, WaitTimeout))
+                self._until_told()
+                if not isinstance(error, WaitTimeout):  # ranks that come later would fail likewise
+                    stay_for(self._met_at, self._absent())
 
     def _tell_why(self, error: BaseException) -> None:
         """Tell the others why there is no group, if that is not known. A rank that waits for its first rank no longer
@@ -112,19 +113,17 @@ class MeetingMember:
             with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
                 self._store.set_first(END, verdict_of(error, self._rank).text())
 
-    def _until_told(self, *, late: bool) -> None:
-        """Wait until all ranks that have come know why there is no group, or have gone. late: also for the others."""
-        until = time.monotonic() + (_LATE_S if late else _REASON_S)
+    def _until_told(self) -> None:
+        """Wait until all ranks that have come know why there is no group, or have gone."""
+        until = time.monotonic() + _REASON_S
         left = set(range(1, self._size))
         while left and time.monotonic() < until:
-            left = {rank for rank in left if self._waits_still(rank, late=late)}
+            left = {rank for rank in left if self._waits_still(rank)}
             time.sleep(_ASK_S)
 
-    def _waits_still(self, rank: int, *, late: bool) -> bool:
-        if self._store.check([f"told {rank}"]):
+    def _waits_still(self, rank: int) -> bool:
+        if self._store.check([f"told {rank}"]) or not self._store.check([f"rank {rank}"]):
             return False
-        if not self._store.check([f"rank {rank}"]):
-            return late
         there = self._identities.get(rank) or read_identity(rank, self._store.get(f"rank {rank}"))
         return there.place != self._home.place or start_ticks(there.pid) == there.ticks
 
@@ -183,14 +182,26 @@ class MeetingMember:
                         return self._leave(error)
                     raise error
                 if now >= self._check_at:
-                    self._check_at = now + _CHECK_S
+                    self._find_next()
                     self._check_peers(self._identities)
                     self._heed_the_end()
+                    self._check_at = time.monotonic() + _CHECK_S
                 if self._rank == 0 and key == f"rank {teller}" and now >= say_at:
                     say_at = now + _SAY_S
                     waits(self._absent(), _TO_DO["rank"], self._where)
                 time.sleep(_ASK_S)
             return self._store.get(key)
+
+    def _find_next(self) -> None:
+        """Learn who the next rank is that has come on this host, to see its death: whatever a rank waits for, another
+        one looks after it.
+        """
+        for after in range(1, self._size):
+            rank = (self._rank + after) % self._size
+            if rank not in self._identities and self._store.check([f"rank {rank}"]):
+                self._identities[rank] = read_identity(rank, self._store.get(f"rank {rank}"))
+            if rank in self._identities and self._identities[rank].place == self._home.place:
+                return
 
     def _at_store(self) -> AbstractContextManager[None]:
         """Where the store has gone, say which rank has died, or that no rank waits for it any longer."""

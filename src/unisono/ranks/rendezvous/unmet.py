@@ -14,7 +14,7 @@ def verdict_of(error: BaseException, rank: int) -> MeetingVerdict:
     """What the others are told where a rank ends the meeting by this error."""
     match error:
         case WaitTimeout():
-            return MeetingVerdict(missing=error.missing)
+            return MeetingVerdict(missing=error.missing or (rank,))  # it is rank 0 whose own store has not answered
         case PeerGone():
             return MeetingVerdict(dead=(error.rank,))
         case OutOfMemory():

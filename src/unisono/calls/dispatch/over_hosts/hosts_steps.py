@@ -7,6 +7,7 @@ only, and keep nobody's memory alive.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -257,7 +258,7 @@ class _Maker:
         seat = self._span.here.index(self._group.rank)
         for part in parts:
             if any(part.sizes):
-                how = CallOptions(self._local(), False, part.algorithm, self._allowed_s)
+                how = CallOptions(weakref.ref(self._local()), False, part.algorithm, self._allowed_s)
                 yield plan_plain(how, inside_request(part, self._request, seat, view, self._empty))
 
     def _local(self) -> Group:
