@@ -18,6 +18,14 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(
+        "a rank decides by what only its own host knows, which may be lost",
+        "hosts/sentinel/board_replicas.py",
+        " or any(of == gid for _, of, _ in self._unread)",
+        "",
+        ("hosts/sentinel/test_machine.py",),
+        "quick",
+    ),
+    Mutant(
         "a rank that shrinks a group votes for what it wants, not for what may have been decided",
         "ranks/elastic/agreement.py",
         "choice=last.choice if last.voted else mine.failed",

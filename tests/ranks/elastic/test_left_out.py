@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import re
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -225,3 +228,66 @@ def test_an_exception_after_all_have_agreed_is_told_in_the_first_call_of_the_sma
 def interrupt(*_: object) -> None:
     """What Ctrl-C does."""
     raise KeyboardInterrupt
+
+
+def pause(group: unisono.Group, moment: int) -> None:
+    """Be stopped, and go on a little later, where this rank tells something of the agreement for this time."""
+    board_of, me, told = group.host.arena.board, os.getpid(), itertools.count()
+
+    class Pausing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(board_of(group.rank), name)
+
+        def set_proposal(self, *arguments: object) -> None:
+            board_of(group.rank).set_proposal(*arguments)  # type: ignore[arg-type]  # as it was called
+            if next(told) == moment:
+                os.kill(me, signal.SIGSTOP)
+
+    pausing = Pausing()
+    group.host.arena.board = lambda rank: pausing if rank == group.rank else board_of(rank)  # type: ignore[method-assign, assignment, return-value]  # what it does
+
+
+@pytest.mark.parametrize("hosts", [None, "2+2"])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
+def test_ranks_are_stopped_and_go_on_at_any_moment(seed: int, hosts: str | None) -> None:
+    """All who return have the same members, and all others hear that they are left out."""
+
+    def rounds() -> list[tuple[int, ...]]:
+        world, choose, seen = unisono.init(), random.Random(seed), list[tuple[int, ...]]()
+        pids = [torch.zeros(1, dtype=torch.int64) for _ in range(4)]
+        unisono.all_gather(pids, torch.tensor([os.getpid()]))
+        ended = threading.Event()
+
+        def wake() -> None:
+            while not ended.wait(0.2):
+                for pid in pids[:3]:
+                    os.kill(int(pid), signal.SIGCONT)
+
+        if world.rank == 3:  # it is not stopped
+            threading.Thread(target=wake, daemon=True).start()
+        for _ in range(6):
+            group = unisono.new_group(range(4))
+            moments = [choose.randrange(5) for _ in range(3)]
+            if world.rank < 3:
+                pause(group, moments[world.rank])
+            unisono.barrier()
+            late = set[int]()
+            while True:
+                try:
+                    smaller = group.shrink(without=late, timeout_s=choose.choice([0.02, 0.05, 0.3]))
+                except unisono.WaitTimeout as error:
+                    late.update(error.missing)
+                except unisono.LeftOut:
+                    seen.append(())
+                    break
+                else:
+                    seen.append(smaller.world_ranks)
+                    break
+        unisono.barrier()
+        ended.set()
+        return seen
+
+    for one in zip(*unisono.run(rounds, 4, hosts=hosts, timeout_s=60), strict=True):
+        there = {members for members in one if members}
+        assert len(there) <= 1
+        assert {rank for rank in range(4) if one[rank]} == set(*there)

@@ -50,8 +50,9 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
     mine, may_begin_at, ballots = board.proposal(Topic.SHRINK), began, 0
     waits_for, why = list[int](), " Other hosts have not answered."
     while mine is None or not mine.decided:
+        deadline = max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S))
         # What counts is what others have told after this rank did.
-        if group.span is None or mine is None or group.span.refresh(max(began, changed_at) + timeout_s):
+        if group.span is None or mine is None or group.span.refresh(deadline):
             gone = {rank for rank in range(group.size) if rank != me and group.liveness.left(rank)}
             others = _told(group)  # after that: what those have told who have gone stays
             check_cut_off(group)  # it counts all others as gone
@@ -71,7 +72,7 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
                 continue
             waits_for, why = _missing(group, mine, others)
             check_interrupted(group, waits_for)
-        if time.monotonic() > max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S)):
+        if time.monotonic() > deadline:
             details = why + of_interrupted(group, waits_for)
             raise WaitTimeout(SHRINK, time.monotonic() - began, waits_for, me, details, named(group))
         nap(changed_at)
