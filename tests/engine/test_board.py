@@ -19,6 +19,8 @@ from unisono.hosts.sentinel import regions
 pytestmark = pytest.mark.quick
 
 RANKS = st.frozensets(st.integers(0, 1023), max_size=5)
+BALLOTS = st.integers(0, 1 << 63)
+PROPOSALS = st.builds(Proposal, RANKS, st.booleans(), st.booleans(), BALLOTS, BALLOTS, RANKS)
 WRITES = st.one_of(
     st.tuples(st.just("set_process"), st.integers(1, 1 << 30), st.integers(0, 1 << 60)),
     st.tuples(st.just("set_gone"), st.sampled_from(DepartureKind), st.text(max_size=2000)),
@@ -27,8 +29,8 @@ WRITES = st.one_of(
     st.tuples(st.just("set_herald")),
     st.tuples(st.just("set_call"), st.integers(1, 1 << 63), st.builds(CallRecord, st.text(max_size=1500))),
     st.tuples(st.just("set_gave_up"), st.builds(GivenUp, st.integers(1, 99), st.booleans(), RANKS, st.text())),
-    st.tuples(st.just("set_proposal"), st.sampled_from(Topic), st.builds(Proposal, RANKS, st.booleans())),
-    st.tuples(st.just("set_region"), st.integers(0, 1 << 60)),
+    st.tuples(st.just("set_proposal"), st.sampled_from(Topic), PROPOSALS),
+    st.tuples(st.just("set_region"), st.integers(0, 2), st.sampled_from([0, 4096, 1 << 60])),
     st.tuples(st.just("set_interrupted"), st.text(max_size=1500)),
     st.tuples(
         st.just("set_wait"), st.none() | st.builds(Wait, st.text(max_size=9), st.text(max_size=1500), st.just((2,)))
@@ -43,7 +45,7 @@ def board() -> Board:
 def said(of: Board, numbers: set[int]) -> list[object]:
     """All that a board says."""
     calls = [of.call(number) for number in sorted(numbers)]
-    told = [of.gave_up, of.interrupted, *map(of.proposal, Topic), of.region, of.wait]
+    told = [of.gave_up, of.interrupted, *map(of.proposal, Topic), *map(of.region, range(3)), of.wait]
     return [of.pid, of.ticks, of.let_go, of.gone, *calls, *told]
 
 
@@ -108,6 +110,17 @@ def test_a_damaged_image_is_no_error() -> None:
     assert (copy.pid, copy.gone, copy.gave_up) == (0, None, GivenUp())
 
 
+def test_memory_that_was_lent_to_another_group_does_not_count() -> None:
+    lender = board()
+    assert lender.region(0) is None
+    lender.set_region(0, 8192)
+    assert [lender.region(without) for without in range(3)] == [8192, None, None]
+    lender.set_region(1, 0)
+    assert [lender.region(without) for without in range(3)] == [None, 0, None]
+    lender.set_region(1023, 1 << 40)
+    assert [lender.region(without) for without in (0, 1, 1022, 1023)] == [None, None, None, 1 << 40]
+
+
 class Changing:
     """A page that its owner writes while it is read."""
 
@@ -130,7 +143,8 @@ def test_readers_of_a_copy_see_whole_words_while_the_original_changes() -> None:
         for k in range(1, 3000):
             original.set_call(k, CallRecord("c", counts=(k,), words=f"{k} " * (k % 50)))
             original.set_gave_up(GivenUp(k, k % 2 == 0, frozenset({k % 1024}), f"{k} " * (k % 50)))
-            original.set_proposal(Topic.SHRINK, Proposal(frozenset({k % 1024, (k + 1) % 1024})))
+            both = frozenset({k % 1024, (k + 1) % 1024})
+            original.set_proposal(Topic.SHRINK, Proposal(both, ballot=k, choice=both))
         done.set()
 
     def copying() -> None:
@@ -146,7 +160,7 @@ def test_readers_of_a_copy_see_whole_words_while_the_original_changes() -> None:
         call = copy.call(latest.number)
         assert call is None or call.words == f"{latest.number} " * (latest.number % 50)
         proposal = copy.proposal(Topic.SHRINK)
-        assert proposal is None or len(proposal.failed) == 2
+        assert proposal is None or (len(proposal.failed) == 2 and proposal.failed == proposal.choice)
     for thread in threads:
         thread.join()
 

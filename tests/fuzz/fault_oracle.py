@@ -52,7 +52,7 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Mapping[int, float]) -
 
 
 def _late_to_shrink(scene: Scene) -> bool:
-    """Is a rank stopped while it shrinks the group? Then the others raise WaitTimeout until it goes on or ends."""
+    """Is a rank stopped while it shrinks the group? Then the others raise WaitTimeout, and leave out whom it names."""
     return any(fault.how == "freeze" and fault.in_recovery for fault in scene.faults)
 
 

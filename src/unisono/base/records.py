@@ -145,10 +145,19 @@ class GivenUp(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What one rank tells while the survivors of a group agree on which ranks have failed; see `agreement`."""
+    """What one rank tells while the survivors of a group agree on which ranks have failed; see `agreement`.
+
+    The rest is told where a group shrinks, until it is decided without whom. ready: this rank has the memory of the
+    group without those who have `failed`. ballot: the number of the ballot that it has begun last; 0: none. voted: that
+    of the ballot in which it has voted last, and choice: without whom, according to that vote, the others go on.
+    """
 
     failed: frozenset[int] = frozenset()
     decided: bool = False
+    ready: bool = False
+    ballot: int = 0
+    voted: int = 0
+    choice: frozenset[int] = frozenset()
 
 
 _MOST_NAMED = 64

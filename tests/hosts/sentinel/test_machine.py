@@ -116,6 +116,20 @@ def test_what_is_pushed_arrives(**bad: float) -> None:
     assert net.sent == before
 
 
+@settings(max_examples=30, deadline=None)
+@given(**BAD_NETWORKS)
+def test_a_ticket_comes_when_the_others_have_what_was_pushed_before(**bad: float) -> None:
+    """So they know it, should this host be lost now."""
+    net = FakeNetwork([(0,), (1,), (2,)], **bad)
+    net.register()
+    for number in (4, 5, 6):
+        net.memories[0].say(WORLD, 0, number)
+        net.step(0, Woke(0))
+        net.step(0, Asked(0, WORLD, number))
+        net.until(lambda number=number: (0, ["fresh", number]) in net.told[0])
+        assert [memory.said(WORLD, 0) for memory in net.memories] == [number] * 3
+
+
 def test_only_its_own_host_writes_for_a_member() -> None:
     net = FakeNetwork([(0,), (1,), (2,)])
     net.register()

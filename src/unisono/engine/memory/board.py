@@ -14,6 +14,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from ...base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
@@ -29,7 +30,7 @@ _HEAD = struct.Struct("<QI")
 _ROOM = _PAGE - _GAVE_UP - _HEAD.size
 _RANKS = MAX_RANKS // 8
 _MOST_PID = (1 << 31) - 1
-_TOPIC_BYTES = 512
+_TOPIC_BYTES = 576
 _PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
 _GROWTH = 8
 """Words behind that of the region, in another cache line."""
@@ -37,6 +38,8 @@ _INTERRUPTED = _PAGE + 3 * _TOPIC_BYTES
 _SAID, _WAIT = _INTERRUPTED + 1024, _INTERRUPTED + 1024 + 64
 _COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
 _SET_WORDS = MAX_RANKS // 64
+_PLACE_WORDS = 3 + 2 * _SET_WORDS
+_DECIDED, _READY = 1, 2
 _WORD = (1 << 64) - 1
 _FENCE = threading.Lock()
 
@@ -146,11 +149,11 @@ class Board:
     def set_proposal(self, topic: Topic, proposal: Proposal) -> None:
         """Tell which ranks have failed. When this returns, all ranks can see it."""
         words = self._words(_PROPOSALS[topic])
-        at = 1 + (words[0] & 1 ^ 1) * (1 + _SET_WORDS)  # of two places, the one that is not read now
-        bits = sum(1 << rank for rank in proposal.failed)
-        for k in range(_SET_WORDS):
-            words[at + 1 + k] = bits >> 64 * k & _WORD
-        words[at] = proposal.decided
+        at = 1 + (words[0] & 1 ^ 1) * _PLACE_WORDS  # of two places, the one that is not read now
+        flags = proposal.decided * _DECIDED | proposal.ready * _READY
+        said = flags, proposal.ballot, proposal.voted, *_words_of(proposal.failed), *_words_of(proposal.choice)
+        for k, word in enumerate(said):
+            words[at + k] = word
         words[0] += 1
         with _FENCE:  # a locked instruction: what follows is read after the above has been written
             pass
@@ -159,22 +162,23 @@ class Board:
         """What this rank has told last of the failed ranks; None if nothing yet."""
         words = self._words(_PROPOSALS[topic])
         while version := words[0]:
-            at = 1 + (version & 1) * (1 + _SET_WORDS)
-            decided, *parts = words[at : at + 1 + _SET_WORDS]
+            at = 1 + (version & 1) * _PLACE_WORDS
+            flags, ballot, voted, *sets = words[at : at + _PLACE_WORDS]
             if words[0] == version:
-                bits = sum(part << 64 * k for k, part in enumerate(parts))
-                failed = frozenset(rank for rank in range(bits.bit_length()) if bits >> rank & 1)
-                return Proposal(failed, bool(decided))
+                failed, choice = _ranks_of(sets[:_SET_WORDS]), _ranks_of(sets[_SET_WORDS:])
+                return Proposal(failed, bool(flags & _DECIDED), bool(flags & _READY), ballot, voted, choice)
         return None
 
-    @property
-    def region(self) -> int | None:
-        """Where the memory of the smaller group begins that this rank has lent: an offset; None if it has lent none."""
-        return self._words(_REGION)[0] or None
+    def region(self, without: int) -> int | None:
+        """Where the memory begins that this rank has lent to a group without so many ranks: an offset; 0: it cannot
+        lend any; None: it has said nothing yet, or something newer.
+        """
+        word = self._words(_REGION)[0]
+        return word - without - 1 if word % _PAGE == without + 1 else None
 
-    def set_region(self, start: int) -> None:
-        """Say where the memory begins that this rank lends to the smaller group."""
-        self._words(_REGION)[0] = start
+    def set_region(self, without: int, start: int) -> None:
+        """Say where the memory begins that this rank lends to a group without so many ranks; 0: it cannot lend any."""
+        self._words(_REGION)[0] = start + without + 1  # one word: a region begins with a page
 
     def set_interrupted(self, words: str) -> None:
         """Say which exception has ended this rank's `shrink()`; no words: it makes that call again."""
@@ -293,3 +297,13 @@ class Board:
     def _data(self, at: int) -> bytes:
         _, length = _HEAD.unpack_from(self._page, at)
         return bytes(self._page[at + _HEAD.size :][:length]) if length <= _ROOM else b""
+
+
+def _words_of(ranks: Iterable[int]) -> list[int]:
+    bits = sum(1 << rank for rank in ranks)
+    return [bits >> 64 * k & _WORD for k in range(_SET_WORDS)]
+
+
+def _ranks_of(words: Sequence[int]) -> frozenset[int]:
+    bits = sum(word << 64 * k for k, word in enumerate(words))
+    return frozenset(rank for rank in range(bits.bit_length()) if bits >> rank & 1)

@@ -2,7 +2,8 @@
 
 A rank asks, and gets a ticket back once every host that lives has answered a question that was sent after that. What a
 rank has to tell at once is pushed, and sent again until it is acknowledged: the other host has copied the page, or
-keeps it for ranks that do not use the group yet.
+keeps it for ranks that do not use the group yet. Before that, no ticket of its group comes back. So a rank that agrees
+with others decides nothing by what other hosts would not know if this one was lost.
 
 Datagrams get lost and overtake each other, so an answer rests on nothing that was sent before: it is the pages. A host
 that has forgotten a group keeps their last ones for that.
@@ -187,7 +188,7 @@ class Copies:
 
     def _end_if_complete(self, gid: int, now: float) -> None:
         pull = self._pulls[gid]
-        if any(pull.missing.values()):
+        if any(pull.missing.values()) or any(of == gid for _, of, _ in self._unread):
             return
         del self._pulls[gid]
         for rank, ticket in pull.askers:
@@ -264,11 +265,13 @@ class Copies:
                     self._unread[host, gid, member] = _Unread(page, now + _AGAIN_S)
                     self._send(host, Pages(gid, 0, (page,)))
 
-    def ack(self, sender: int, ack: Ack) -> None:
+    def ack(self, sender: int, ack: Ack, now: float) -> None:
         """Another host has a page that was pushed."""
         key = (sender, ack.gid, ack.member)
         if key in self._unread and self._unread[key].page.stamp <= ack.stamp:
             del self._unread[key]
+            if ack.gid in self._pulls:
+                self._end_if_complete(ack.gid, now)
 
     def drop_host(self, host: int, now: float) -> None:
         """A host is lost or has left: nobody waits for it any more."""

@@ -196,7 +196,7 @@ class SentinelState:
             case Pages():
                 self._copies.pages(sender, body, self._now)
             case Ack():
-                self._copies.ack(sender, body)
+                self._copies.ack(sender, body, self._now)
 
     def _learn(self, facts: Sequence[Fact], of: int | None = None) -> None:
         """Take in facts, and make them known: all hosts hear of what this one has found out."""

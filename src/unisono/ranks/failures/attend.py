@@ -32,7 +32,8 @@ from ...engine.memory.arena import Arena
 from ...engine.process.nested import user_line
 from ...observe.traces.last_calls import last_calls
 from ...schedule import BLOCKED
-from ..elastic.survivors import agree_on_failed, check_left_out
+from ..elastic.shrink_agreement import check_left_out
+from ..elastic.survivors import agree_on_failed
 from ..group.group import Group
 from .abort import check_abort
 from .stall import Stall

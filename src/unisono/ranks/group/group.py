@@ -99,6 +99,8 @@ class Group:
         """Since when a rank that waits here has seen a peer shrink a group of which this one was made."""
         self.heard_of: dict[int, int] = {}
         """Of peers, the exceptions that ended their `shrink()`, as far as told here; see `Board.interrupted`."""
+        self.smaller: dict[frozenset[int], SubArena] = {}
+        """Until it is decided how the group shrinks: memory of smaller groups, by whom they are without."""
         self._shrunk: Group | None = None
         self._forsaken: UnisonoError | None = None
         self.door: SupportsClose | None = None
@@ -212,7 +214,8 @@ class Group:
         not, is used no more on these ranks; sub-groups without a failed rank go on, others can be shrunk as well.
 
         without: ranks to leave out though they are there, such as the `missing` of a WaitTimeout; one rank's wish
-        counts for all. timeout_s: how long to wait for the survivors; None: as long as calls of this group.
+        counts for all, unless others have gone on with them just now. timeout_s: how long to wait for the survivors;
+        None: as long as calls of this group.
 
         A rank that has aborted the group counts as a survivor as long as it is there.
 

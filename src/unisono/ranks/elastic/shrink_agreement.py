@@ -1,0 +1,117 @@
+"""How a rank agrees with the others on a smaller group: it tells, and looks at their boards, until that is decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Set
+
+from ...base.errors import LeftOut, WaitTimeout
+from ...base.records import Proposal
+from ...engine.memory.board import Topic
+from ...engine.memory.sub_arena import SubArena
+from ..group.group import Group
+from .agreement import agree, next_to_shrink
+from .interruption import SHRINK, check_interrupted, named, of_interrupted
+from .shrink_memory import find_memory, free_others, late_lender
+
+_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.005
+_PATIENCE_S = 0.02
+"""How long a rank leaves it to another one to decide, at least; twice as long after each ballot of its own."""
+_ANSWER_S = 0.5
+"""How long the others have to answer what a rank tells when its time is nearly up: it blames none that is there."""
+
+
+def nap(since: float) -> None:
+    """Sleep for a twentieth of the wait so far: what comes soon is seen soon, and a long wait leaves the processor."""
+    time.sleep(min(max((time.monotonic() - since) / 20, _SHORTEST_NAP_S), _LONGEST_NAP_S))
+
+
+def check_left_out(group: Group) -> None:
+    """Raise LeftOut if it is decided that the others go on without this rank."""
+    for decision in _told(group).values():
+        if decision is not None and decision.decided and group.rank in decision.failed:
+            raise LeftOut(group.rank, sorted(decision.failed), group.name, named(group))
+
+
+def check_cut_off(group: Group) -> None:
+    """Raise LeftOut if this host is cut off: others may go on, and there must not be two such groups."""
+    if group.span is not None and group.span.far.cut_off:
+        raise LeftOut(group.rank, group.span.here, group.name, named(group))
+
+
+def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubArena:
+    """The memory of the smaller group: of the same one on all ranks that return.
+
+    Raises WaitTimeout, PeerFailed where an exception has ended the call on a rank that is waited for, LeftOut, and
+    OutOfMemory.
+    """
+    board, me = group.host.arena.board(group.rank), group.rank
+    began = changed_at = time.monotonic()
+    mine, may_begin_at, ballots = board.proposal(Topic.SHRINK), began, 0
+    waits_for, why = list[int](), " Other hosts have not answered."
+    while mine is None or not mine.decided:
+        deadline = max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S))
+        # What counts is what others have told after this rank did.
+        if group.span is None or mine is None or group.span.refresh(deadline):
+            gone = {rank for rank in range(group.size) if rank != me and group.liveness.left(rank)}
+            others = _told(group)  # after that: what those have told who have gone stays
+            check_cut_off(group)  # it counts all others as gone
+            has_memory = mine is not None and _have_agreed(me, mine, others) and find_memory(group, mine.failed)
+            may_begin = time.monotonic() >= may_begin_at
+            following = next_to_shrink(me, mine, others, gone | without, has_memory=has_memory, may_begin=may_begin)
+            if following != mine:
+                board.set_proposal(Topic.SHRINK, following)
+                changed_at = time.monotonic()
+                is_first = me == min(set(range(group.size)) - following.failed, default=me)
+                if mine is not None and following.ballot != mine.ballot:
+                    ballots += 1
+                patience_s = 0.0 if is_first and not ballots else _PATIENCE_S * 2**ballots * (1 + me / group.size)
+                mine, may_begin_at = following, changed_at + patience_s
+                if group.span is not None:
+                    group.span.tell()
+                continue
+            waits_for, why = _missing(group, mine, others)
+            check_interrupted(group, waits_for)
+        if time.monotonic() > deadline:
+            details = why + of_interrupted(group, waits_for)
+            raise WaitTimeout(SHRINK, time.monotonic() - began, waits_for, me, details, named(group))
+        nap(changed_at)
+    free_others(group, mine.failed)
+    if me in mine.failed:
+        raise LeftOut(me, sorted(mine.failed), group.name, named(group))
+    return group.smaller[mine.failed]
+
+
+def withdraw(group: Group) -> None:
+    """Let the others wait for this rank, whose `shrink()` an exception ends, unless they have decided already."""
+    board = group.host.arena.board(group.rank)
+    mine = board.proposal(Topic.SHRINK)
+    if mine is not None and mine.ready:
+        board.set_proposal(Topic.SHRINK, mine._replace(ready=False))
+
+
+def _told(group: Group) -> dict[int, Proposal | None]:
+    """What the other ranks have told."""
+    peers = [rank for rank in range(group.size) if rank != group.rank]
+    return {rank: group.host.arena.board(rank).proposal(Topic.SHRINK) for rank in peers}
+
+
+def _have_agreed(me: int, mine: Proposal, others: Mapping[int, Proposal | None]) -> bool:
+    return me not in mine.failed and agree(mine, [others[rank] for rank in others if rank not in mine.failed])
+
+
+def _missing(group: Group, mine: Proposal, others: Mapping[int, Proposal | None]) -> tuple[list[int], str]:
+    """The ranks that are waited for, and what there is to say of them."""
+    members = {rank: one for rank, one in others.items() if rank not in mine.failed}
+    if group.rank in mine.failed:
+        return list(members), " They have left this rank out, and have not gone on yet."
+    if late := [rank for rank, one in members.items() if one is None or one.failed != mine.failed]:
+        return late, ""
+    unready = [rank for rank, one in {**members, group.rank: mine}.items() if one is None or not one.ready]
+    lenders = {rank: late_lender(group, mine.failed, rank) for rank in unready}
+    late = sorted({rank if (lender := lenders[rank]) is None else lender for rank in unready} - {group.rank})
+    if not late:
+        return [], " All have agreed: call it again."
+    its, it = (" It is", "it") if len(late) == 1 else (" They are", "them")
+    task = "lend the memory" if set(late) <= set(lenders.values()) else "use the memory, as all have agreed"
+    return late, f"{its} to {task}: let {it} go on, end {it}, or leave {it} out: shrink(without={late})."

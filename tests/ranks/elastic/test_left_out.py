@@ -1,0 +1,299 @@
+"""Ranks that are there, but stopped while a group shrinks: the others go on without them, and they hear of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import unisono
+from tests.ranks.elastic.test_survivors import kill, replace_lend
+from tests.support.faults import DEADLINE_S, note, notes
+from tests.support.waiting import until
+from unisono import PeerGone, RankFailed
+from unisono.engine.memory.sub_arena import SubArena
+from unisono.ranks.elastic import survivors
+
+
+def told(folder: Path) -> dict[int, dict[str, object]]:
+    """What the ranks have noted, without the time."""
+    return {rank: {name: fact for name, fact in facts.items() if name != "at"} for rank, facts in notes(folder).items()}
+
+
+def stop_when_it_lends(group: unisono.Group) -> None:
+    """Be stopped by a signal where this rank is to lend the memory of the smaller group."""
+    replace_lend(group, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def hear_that_it_is_left_out(group: unisono.Group, *left_out: int) -> None:
+    """Go on, long after the others have."""
+    stop_when_it_lends(group)
+    with pytest.raises(unisono.LeftOut, match=f"without rank {group.rank}") as caught:
+        group.shrink()
+    assert caught.value.failed == left_out
+
+
+def shrink_without(group: unisono.Group, stopped: set[int], why: str) -> unisono.Group:
+    """Leave out whoever has not come after a second, again and again: no others than these. why: says the error."""
+    late, errors = set[int](), list[str]()
+    while late <= stopped:
+        try:
+            smaller = group.shrink(without=late, timeout_s=1.0)
+        except unisono.WaitTimeout as error:
+            late.update(error.missing)
+            errors.append(str(error))
+        else:
+            assert all(re.search(why, error) for error in errors), errors
+            return smaller
+    raise AssertionError(errors)
+
+
+def total(group: unisono.Group) -> float:
+    """A call of this group, of which all members have another part."""
+    mine = torch.tensor([2.0**group.world.rank])
+    unisono.all_reduce(mine, group=group)
+    return mine.item()
+
+
+def wake(folder: Path, group: unisono.Group, smaller: unisono.Group, *stopped: int) -> None:
+    """Let these ranks go on once all others have made their calls, and wait until they have heard of it."""
+    unisono.barrier(group=smaller)
+    if smaller.rank == 0:
+        for rank in stopped:
+            os.kill(group.host.arena.board(rank).pid, signal.SIGCONT)
+    until(lambda: all((folder / f"{rank}.json").exists() for rank in stopped))
+
+
+def test_after_a_death_the_rank_that_is_stopped_while_it_lends_the_memory_can_be_left_out(tmp_path: Path) -> None:
+    def work() -> tuple[tuple[int, ...], float]:
+        group = unisono.init()
+        kill(tmp_path, 3)
+        with pytest.raises(PeerGone):
+            unisono.all_reduce(torch.ones(3))
+        if group.rank == 0:
+            hear_that_it_is_left_out(group, 0, 3)
+            note(tmp_path)
+            return (), 0.0
+        smaller = shrink_without(group, {0}, r"is to lend the memory: .* leave it out: shrink\(without=\[0\]\)")
+        seen = total(smaller)
+        wake(tmp_path, group, smaller, 0)
+        return smaller.world_ranks, seen
+
+    *seen, dead = unisono.run(work, 4, timeout_s=60, return_exceptions=True)
+    assert seen == [((), 0.0), ((1, 2), 6.0), ((1, 2), 6.0)]
+    assert isinstance(dead, RankFailed)
+
+
+def test_one_rank_after_another_can_be_left_out(tmp_path: Path) -> None:
+    """Rank 0 is stopped while it lends the memory, and rank 1, which is to lend it then, too."""
+
+    def work() -> None:
+        group = unisono.init()
+        unisono.barrier()
+        if group.rank < 2:
+            hear_that_it_is_left_out(group, 0, 1)
+            note(tmp_path)
+            return
+        smaller = shrink_without(group, {0, 1}, "is to lend the memory")
+        seen = total(smaller)
+        wake(tmp_path, group, smaller, 0, 1)
+        note(tmp_path, ranks=smaller.world_ranks, sum=seen)
+
+    with unisono.World(4, timeout_s=DEADLINE_S) as world:
+        world.run(work)
+    assert told(tmp_path) == {0: {}, 1: {}, **{rank: {"ranks": [2, 3], "sum": 12.0} for rank in (2, 3)}}
+
+
+def test_one_rank_leaves_out_and_the_others_who_still_wait_follow(tmp_path: Path) -> None:
+    def work() -> None:
+        group = unisono.init()
+        unisono.barrier()
+        if group.rank == 0:
+            hear_that_it_is_left_out(group, 0)
+            note(tmp_path)
+            return
+        if group.rank == 2:
+            with pytest.raises(unisono.WaitTimeout):
+                group.shrink(timeout_s=0.5)
+            smaller = group.shrink(without=[0])
+        else:
+            smaller = group.shrink()
+        seen = total(smaller)
+        wake(tmp_path, group, smaller, 0)
+        note(tmp_path, sum=seen)
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        world.run(work)
+    assert told(tmp_path) == {0: {}, 1: {"sum": 6.0}, 2: {"sum": 6.0}}
+
+
+def test_memory_that_was_lent_for_one_that_is_left_out_is_freed(tmp_path: Path) -> None:
+    """Rank 2 is stopped where it has agreed, and before it uses the memory that rank 0 has lent."""
+
+    def work() -> tuple[float, list[bool]] | None:
+        group, lent = unisono.init(), list[SubArena]()
+        lender = group.host.lender
+        lend, borrow = lender.lend, lender.borrow
+        unisono.barrier()
+
+        def keep(*arguments: object) -> SubArena:
+            lent.append(lend(*arguments))  # type: ignore[arg-type]  # as it was called
+            return lent[-1]
+
+        def stop_and_borrow(*arguments: object) -> SubArena:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return borrow(*arguments)  # type: ignore[arg-type]  # as it was called
+
+        if group.rank == 2:
+            lender.borrow = stop_and_borrow  # type: ignore[assignment, method-assign]
+            with pytest.raises(unisono.LeftOut):
+                group.shrink()
+            note(tmp_path)
+            return None
+        lender.lend = keep  # type: ignore[assignment, method-assign]
+        smaller = shrink_without(group, {2}, r"is to use the memory, .* leave it out: shrink\(without=\[2\]\)")
+        seen = total(smaller)
+        wake(tmp_path, group, smaller, 2)
+        return seen, [memory.returned for memory in lent]
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [(3.0, [True, False]), (3.0, []), None]
+
+
+def test_on_another_host_nobody_goes_on_without_those_who_wait_for_memory(tmp_path: Path) -> None:
+    """Rank 0 is stopped while it lends memory on its host. Rank 2 has lent it on the other host at once."""
+
+    def work() -> float:
+        group = unisono.init()
+        unisono.barrier()
+        if group.rank == 0:
+            hear_that_it_is_left_out(group, 0)
+            note(tmp_path)
+            return 0.0
+        smaller = shrink_without(group, {0}, r"leave it out: shrink\(without=\[0\]\)")
+        seen = total(smaller)
+        wake(tmp_path, group, smaller, 0)
+        return seen
+
+    assert unisono.run(work, 4, hosts="2+2", timeout_s=60) == [0.0, 14.0, 14.0, 14.0]
+
+
+def test_where_one_host_has_no_memory_the_others_hear_of_it(tmp_path: Path) -> None:
+    def work() -> None:
+        group = unisono.init()
+
+        def fail() -> None:
+            raise unisono.OutOfMemory("not here")
+
+        if group.rank == 0:
+            replace_lend(group, fail)
+            with pytest.raises(unisono.OutOfMemory, match="the shared memory of rank 0 has no room"):
+                group.shrink()
+            until((tmp_path / "heard").exists)
+        else:
+            with pytest.raises(
+                unisono.PeerFailed, match="OutOfMemory: the shared memory of rank 0 has no room"
+            ) as caught:
+                group.shrink()
+            assert caught.value.rank == 0
+            (tmp_path / "heard").touch()
+
+    unisono.run(work, 2, hosts="1+1", timeout_s=60)
+
+
+def test_an_exception_after_all_have_agreed_is_told_in_the_first_call_of_the_smaller_group(tmp_path: Path) -> None:
+    def work() -> float:
+        group = unisono.init()
+        unisono.barrier()
+        if group.rank == 0:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(survivors, "go_on", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    group.shrink()
+            until(lambda: all((tmp_path / name).exists() for name in "12"))
+            smaller = group.shrink()
+        else:
+            smaller = group.shrink()
+            with pytest.raises(unisono.PeerFailed, match=r"KeyboardInterrupt in shrink\(\)") as caught:
+                unisono.barrier()
+            assert caught.value.rank == 0
+            (tmp_path / str(group.rank)).touch()
+        return total(smaller.shrink())
+
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [7.0] * 3
+
+
+def interrupt(*_: object) -> None:
+    """What Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def pause(group: unisono.Group, moment: int) -> None:
+    """Be stopped, and go on a little later, where this rank tells something of the agreement for this time."""
+    board_of, me, told = group.host.arena.board, os.getpid(), itertools.count()
+
+    class Pausing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(board_of(group.rank), name)
+
+        def set_proposal(self, *arguments: object) -> None:
+            board_of(group.rank).set_proposal(*arguments)  # type: ignore[arg-type]  # as it was called
+            if next(told) == moment:
+                os.kill(me, signal.SIGSTOP)
+
+    pausing = Pausing()
+    group.host.arena.board = lambda rank: pausing if rank == group.rank else board_of(rank)  # type: ignore[method-assign, assignment, return-value]  # what it does
+
+
+@pytest.mark.parametrize("hosts", [None, "2+2"])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
+def test_ranks_are_stopped_and_go_on_at_any_moment(seed: int, hosts: str | None) -> None:
+    """All who return have the same members, and all others hear that they are left out."""
+
+    def rounds() -> list[tuple[int, ...]]:
+        world, choose, seen = unisono.init(), random.Random(seed), list[tuple[int, ...]]()
+        pids = [torch.zeros(1, dtype=torch.int64) for _ in range(4)]
+        unisono.all_gather(pids, torch.tensor([os.getpid()]))
+        ended = threading.Event()
+
+        def wake() -> None:
+            while not ended.wait(0.2):
+                for pid in pids[:3]:
+                    os.kill(int(pid), signal.SIGCONT)
+
+        if world.rank == 3:  # it is not stopped
+            threading.Thread(target=wake, daemon=True).start()
+        for _ in range(6):
+            group = unisono.new_group(range(4))
+            moments = [choose.randrange(5) for _ in range(3)]
+            if world.rank < 3:
+                pause(group, moments[world.rank])
+            unisono.barrier()
+            late = set[int]()
+            while True:
+                try:
+                    smaller = group.shrink(without=late, timeout_s=choose.choice([0.02, 0.05, 0.3]))
+                except unisono.WaitTimeout as error:
+                    late.update(error.missing)
+                except unisono.LeftOut:
+                    seen.append(())
+                    break
+                else:
+                    seen.append(smaller.world_ranks)
+                    break
+        unisono.barrier()
+        ended.set()
+        return seen
+
+    for one in zip(*unisono.run(rounds, 4, hosts=hosts, timeout_s=60), strict=True):
+        there = {members for members in one if members}
+        assert len(there) <= 1
+        assert {rank for rank in range(4) if one[rank]} == set(*there)
