@@ -14,7 +14,7 @@ __all__ = ["GROUPS", "missing", "page"]
 
 GROUPS: Mapping[str, str] = {
     "Groups and ranks": """init shutdown is_initialized get_rank get_world_size new_group split destroy_group
-        get_process_group_ranks get_group_rank get_global_rank Group NonMember""",
+        get_process_group_ranks get_group_rank get_global_rank Group NonMember answer_to""",
     "Ranks of one's own": "run world World",
     "Collectives": """all_reduce reduce broadcast scatter gather all_gather all_gather_single all_gather_into_tensor
         reduce_scatter reduce_scatter_single reduce_scatter_tensor all_to_all all_to_all_single scan exscan barrier""",

@@ -59,6 +59,7 @@ _NAMES = {
     "ranks.group.shared_tensors": ["empty", "share_"],
     "ranks.launch": ["World", "run", "world"],
     "calls.tracing": ["tracing"],
+    "integrations.torch.answer_to": ["answer_to"],
     "calls.work": ["Work"],
 }  # fmt: skip
 """Module -> the public names that it has. `__init__.pyi` has their types."""

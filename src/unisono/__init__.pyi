@@ -44,6 +44,7 @@ from .calls.retry import retry
 from .calls.tracing import tracing
 from .calls.work import Work
 from .integrations import ray as ray
+from .integrations.torch.answer_to import answer_to
 from .ranks.elastic.join_request import join
 from .ranks.group.current import is_initialized
 from .ranks.group.group import Group
@@ -196,7 +197,7 @@ __all__ = [
     "RankFailed", "ReduceOp",
     "Schedule", "UnisonoError", "UsageError", "WaitTimeout", "Work", "World", "algorithm", "algorithms", "all_gather",
     "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce",
-    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "autograd", "average_gradients",
+    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "answer_to", "autograd", "average_gradients",
     "average_parameters", "barrier", "batch_isend_irecv", "broadcast", "broadcast_coalesced", "broadcast_module",
     "broadcast_object_list", "broadcast_state_dict", "coalescing", "compress_hook", "destroy_group", "draw", "empty", "exscan",
     "flatten_",

@@ -27,7 +27,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]  # torch's own __all__ omits them
+from torch._C._distributed_c10d import ProcessGroupGloo  # also where another answers to its name in torch.distributed
+from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.errors import InternalError
 from ...engine.carrier import Lost

@@ -51,10 +51,12 @@ class Calls:
     """The calls of one group. With `opts.asyncOp`, a call runs in the background; else it is over when it returns.
 
     With TORCH_DISTRIBUTED_DEBUG=DETAIL every collective is over, and its errors raised, when it returns.
-    group: the ranks. elsewhere: does the group have backends for other devices? base: the last class before torch's.
+    group: the ranks. asked_as: the name by which the program has asked for it. elsewhere: does the group have backends
+    for other devices? base: the last class before torch's.
     """
 
     group: Group
+    asked_as = NAME
     elsewhere = False
     base: type
     _barriers = 0
@@ -273,12 +275,14 @@ class Calls:
 
     def getBackendName(self) -> str:  # noqa: N802
         """The name for `init_process_group`."""
-        return NAME
+        return self.asked_as
 
     @property
     def options(self) -> Any:
         """The options of the group, in torch's form: `options._timeout`, a copy of the group's timeout."""
-        return c10d.Backend.Options(NAME, timedelta(seconds=min(self.group.timeout_s, timedelta.max.total_seconds())))
+        return c10d.Backend.Options(
+            self.asked_as, timedelta(seconds=min(self.group.timeout_s, timedelta.max.total_seconds()))
+        )
 
     def _started(
         self, action: Callable[[str | None], None], text: str, opts: Any, tensors: list[torch.Tensor]

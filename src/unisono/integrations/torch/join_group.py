@@ -25,7 +25,7 @@ from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.rendezvous.launchers import job_at_store
 from ...ranks.rendezvous.meeting_result import MeetingResult
-from ...ranks.rendezvous.meetings import enter_meeting
+from ...ranks.rendezvous.meetings import enter_meeting, may_come
 from ...ranks.rendezvous.rendezvous import meet
 from ...ranks.rendezvous.world_group import world_group
 from ...schedule import Hosts
@@ -52,25 +52,33 @@ def join(
     timeout_s: float,
     global_ranks: Sequence[int] = (),
     config: Config | None = None,
+    *,
+    apart: bool = False,
+    why_absent: Callable[[int], str] = may_come,
 ) -> Group:
     """Return the group of the `size` ranks that call this with the same store.
 
     global_ranks: the members, in order; empty: all ranks. The group of all ranks becomes unisono's default group, if
-    there is none. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks cannot form a group;
-    OutOfMemory.
+    there is none. apart: it has nothing to do with torch's group of all ranks, and may have ranks of several jobs.
+    why_absent: see `may_come`. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks cannot
+    form a group; OutOfMemory.
     """
     global _world, _meeting  # noqa: PLW0603  one per process, as in torch
-    world = not global_ranks
-    if not world and _world is not None and not _world.closed:
+    world = not global_ranks and not apart
+    if global_ranks and _world is not None and not _world.closed:
         members = [_world.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
         return make_sub_group(_world, rank, members, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
     with meeting_page(rank, size):
-        if world:
-            _meeting, own = _enter(store, rank, size, name, timeout_s)
+        if global_ranks:
+            own: Store = PrefixStore(f"unisono {_meeting}", store)
         else:
-            own = PrefixStore(f"unisono {_meeting}", store)
-        group = world_group(_meet(own, rank, size, name, config), rank, name=name, config=config)
+            job, deadline = "" if apart else job_at_store(os.environ, size), time.monotonic() + timeout_s
+            with _naming(name):
+                meeting, own = enter_meeting(PrefixStore("unisono", store), rank, size, job, deadline, why_absent)
+            if world:
+                _meeting = meeting
+        group = world_group(_meet(own, rank, size, name, config, why_absent), rank, name=name, config=config)
     _alive.add(group)
     if world:
         if get_default() in (None, _world):
@@ -147,19 +155,14 @@ class _Last:
         self._then()
 
 
-def _enter(store: Store, rank: int, size: int, name: str, timeout_s: float) -> tuple[str, Store]:
-    """The meeting of all ranks, and its part of the store."""
-    job, deadline = job_at_store(os.environ, size), time.monotonic() + timeout_s
-    with _naming(name):
-        return enter_meeting(PrefixStore("unisono", store), rank, size, job, deadline)
-
-
-def _meet(store: Store, rank: int, size: int, name: str, config: Config) -> MeetingResult:
+def _meet(
+    store: Store, rank: int, size: int, name: str, config: Config, why_absent: Callable[[int], str]
+) -> MeetingResult:
     """Meet the other ranks of a group."""
     if size == 1:
         return MeetingResult(Arena.create(1, config), Hosts.one(1))
     with _naming(name):
-        met = meet(rank, size, store, config.timeout_s, config)
+        met = meet(rank, size, store, config.timeout_s, config, why_absent)
     if rank == 0:  # all have come, and have what they need
         for key in [*(f"rank {r}" for r in range(size)), "verdict", *(["host 0"] * (len(met.hosts.members[0]) > 1))]:
             store.delete_key(key)

@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch._C import _distributed_c10d as c10d
 from torch.distributed import PrefixStore, ProcessGroup  # type: ignore[attr-defined]  # torch's __all__ omits them
 
 from ...base.errors import ArgumentError
 from .name import NAME
 
 
-def other_devices() -> dict[str, str]:
-    """Return the backends that the user has named for devices other than the CPU, by device.
+def other_devices(ours: str) -> dict[str, str]:
+    """Return the backends that the user has named for devices other than the CPU, by device. ours: by which name the
+    user has asked for our group; other devices that were named with it get none.
 
     torch does not pass them on when one of the backends is a process group written in Python, so they are read from
     the local variables of torch's caller. Raises ArgumentError where ours is named for another device.
@@ -29,7 +31,7 @@ def other_devices() -> dict[str, str]:
     for device, backend in named.items():
         if backend == NAME and device != "cpu":
             raise ArgumentError(f"{device}:{NAME}: this backend is for tensors of the CPU; write cpu:{NAME}")
-    return {device: backend for device, backend in named.items() if device != "cpu"}
+    return {device: backend for device, backend in named.items() if device != "cpu" and backend != ours}
 
 
 def add_other_backends(group: Any, devices: dict[str, str], options: Any, pg_options: Any) -> None:
@@ -49,6 +51,8 @@ def _make(backend: str, options: Any, pg_options: Any) -> Any:
     """Make a backend as torch would."""
     where = options.store, options.group_rank, options.group_size
     known: Any = distributed.Backend
+    if backend == "gloo":
+        return c10d.ProcessGroupGloo(*where, timeout=options.timeout)
     if hasattr(known, "_ensure_backend_registered"):  # from torch 2.14 on; from then on, Gloo and NCCL are plugins, too
         known._ensure_backend_registered(backend)  # noqa: SLF001
     plugin = known._plugins.get(backend.upper())  # noqa: SLF001
@@ -56,8 +60,6 @@ def _make(backend: str, options: Any, pg_options: Any) -> Any:
     if plugin is not None:
         given = (options, pg_options) if plugin.extended_api else (*where, options.timeout)
         made = plugin.creator_fn(*given)
-    elif backend == "gloo":
-        made = distributed.ProcessGroupGloo(*where, timeout=options.timeout)
     elif backend == "nccl" and distributed.is_nccl_available():
         settings = distributed.ProcessGroupNCCL.Options()
         settings._timeout = options.timeout  # noqa: SLF001  as torch itself does

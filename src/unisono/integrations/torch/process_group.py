@@ -102,7 +102,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         Raises PeerGone where more ranks have failed than those to leave out, with all of them in `failed`.
         """
         smaller = go_on(self.group, without)
-        made = UnisonoProcessGroup(smaller, self._store)
+        made = type(self)(smaller, self._store)
         add_backend(made, smaller)
         self._went_on = True
         return made

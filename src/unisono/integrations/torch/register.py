@@ -12,7 +12,8 @@ from .name import NAME
 def register() -> None:
     """Register "unisono" as a backend of torch.distributed for CPU tensors. Idempotent.
 
-    With UNISONO_DEFAULT=1 in the environment it also becomes torch's default backend for CPU tensors. Never raises,
+    With UNISONO_AS=gloo in the environment, groups that programs ask of Gloo are ours, too (`answer_to`). With
+    UNISONO_DEFAULT=1 it also becomes torch's default backend for CPU tensors. Never raises,
     because an error here would be an error of `import torch`: it logs a warning instead.
     """
     try:
@@ -36,6 +37,10 @@ def _register() -> None:
             recording.add(NAME)
     if os.environ.get("UNISONO_DEFAULT") == "1":
         backends.default_device_backend_map["cpu"] = NAME
+    if os.environ.get("UNISONO_AS"):
+        from .answer_to import answer_by_environment
+
+        answer_by_environment()
 
 
 def _create(options: Any, pg_options: Any) -> Any:

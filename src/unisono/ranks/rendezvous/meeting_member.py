@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from ...base.config import Config
-from ...base.errors import UnisonoError, WaitTimeout
+from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host
@@ -52,8 +52,10 @@ class MeetingMember:
     told: so all name the rank that has failed first.
     """
 
-    def __init__(self, rank: int, size: int, store: Store, timeout_s: float, config: Config) -> None:
-        self._rank, self._size, self._met_at = rank, size, store
+    def __init__(
+        self, rank: int, size: int, store: Store, timeout_s: float, config: Config, why_absent: Callable[[int], str]
+    ) -> None:
+        self._rank, self._size, self._met_at, self._why_absent = rank, size, store, why_absent
         self._start = time.monotonic()
         self._deadline = self._start + timeout_s
         self._check_at = 0.0
@@ -103,7 +105,7 @@ class MeetingMember:
             elif not self._rank:
                 self._until_told()
                 if not isinstance(error, WaitTimeout):  # ranks that come later would fail likewise
-                    stay_for(self._met_at, self._absent())
+                    stay_for(self._met_at, [rank for rank in self._absent() if not self._why_absent(rank)])
 
     def _tell_why(self, error: BaseException) -> None:
         """Tell the others why there is no group, if that is not known. A rank that waits for its first rank no longer
@@ -184,8 +186,11 @@ class MeetingMember:
                 if now >= self._check_at:
                     self._find_next()
                     self._check_peers(self._identities)
+                    reason = self._why_absent(teller)
                     self._heed_the_end()
                     self._check_at = time.monotonic() + _CHECK_S
+                    if reason:
+                        raise ArgumentError(reason)
                 if self._rank == 0 and key == f"rank {teller}" and now >= say_at:
                     say_at = now + _SAY_S
                     waits(self._absent(), _TO_DO["rank"], self._where)

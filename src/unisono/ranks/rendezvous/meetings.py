@@ -8,9 +8,11 @@ notice also says whose store this is, and for how many ranks rank 0 waits.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from ...base.errors import ArgumentError
 from ...engine.memory.meeting_page import waits
 from .asked_store import AskedStore, at_store
 from .rendezvous_messages import MeetingNotice, MeetingVerdict, read_identity
@@ -28,11 +30,18 @@ _heard: dict[int, str] = {}
 """The last meeting of which this process has heard as this rank."""
 
 
-def enter_meeting(store: Store, rank: int, size: int, job: str, deadline: float) -> tuple[str, Store]:
-    """The name of the meeting that rank 0 holds, or begins, and its part of the store.
+def may_come(_rank: int) -> str:
+    """Why a rank that has not come will not come. Where this is not known: "", it may come."""
+    return ""
+
+
+def enter_meeting(
+    store: Store, rank: int, size: int, job: str, deadline: float, why_absent: Callable[[int], str] = may_come
+) -> tuple[str, Store]:
+    """The name of the meeting that rank 0 holds, or begins, and its part of the store. why_absent: see `may_come`.
 
     Raises WaitTimeout where rank 0 begins none by the deadline, PeerGone where the store has gone, and ArgumentError
-    where another job meets here, or the ranks have been told different sizes.
+    where another job meets here, the ranks have been told different sizes, or rank 0 will not come.
     """
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
 
@@ -42,7 +51,7 @@ def enter_meeting(store: Store, rank: int, size: int, job: str, deadline: float)
             notice = MeetingNotice.mine(size, job)
             asked.set(_NOTICE, notice.text())
         else:
-            notice = _the_notice(asked, rank, size, job, began, deadline)
+            notice = _the_notice(asked, rank, size, job, began, deadline, why_absent)
     _heard[rank] = notice.name
     return notice.name, PrefixStore(notice.name, store)
 
@@ -52,7 +61,15 @@ def read_notice(store: AskedStore) -> MeetingNotice | None:
     return MeetingNotice.read(store.get(_NOTICE)) if store.check([_NOTICE]) else None
 
 
-def _the_notice(store: AskedStore, rank: int, size: int, job: str, began: float, deadline: float) -> MeetingNotice:
+def _the_notice(
+    store: AskedStore,
+    rank: int,
+    size: int,
+    job: str,
+    began: float,
+    deadline: float,
+    why_absent: Callable[[int], str],
+) -> MeetingNotice:
     """The notice of a meeting that has not ended."""
     details = (
         f" The store at {store.where} answers, but rank 0 has not begun a meeting there. It has not called init(), "
@@ -70,6 +87,8 @@ def _the_notice(store: AskedStore, rank: int, size: int, job: str, began: float,
                 return notice
             _hear_once(store, notice, rank, size, began)
             details = f" Rank 0, {notice.who}, has ended a meeting, and has not begun the next one with init()."
+        if reason := why_absent(0):
+            raise ArgumentError(reason)
         if time.monotonic() >= deadline:
             raise missing((0,), rank, time.monotonic() - began, details)
         time.sleep(_ASK_S)

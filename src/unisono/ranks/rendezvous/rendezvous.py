@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -28,24 +28,32 @@ from .handover import Handover, fetch
 from .local_sockets import listen
 from .meeting_member import MeetingMember
 from .meeting_result import MeetingResult
-from .meetings import END
+from .meetings import END, may_come
 from .rendezvous_messages import MeetingVerdict
 from .socket_store import SocketStore
 from .stores import Store
 from .topology import host_names, place, remark, way_between, why_refused
 
 
-def meet(rank: int, size: int, store: Store, timeout_s: float, config: Config | None = None) -> MeetingResult:
-    """Meet the `size` ranks at this store.
+def meet(
+    rank: int,
+    size: int,
+    store: Store,
+    timeout_s: float,
+    config: Config | None = None,
+    why_absent: Callable[[int], str] = may_come,
+) -> MeetingResult:
+    """Meet the `size` ranks at this store. why_absent: see `meetings.may_come`.
 
     Raises WaitTimeout, naming the ranks that did not come; PeerGone for one that died meanwhile; ArgumentError on every
-    rank where they cannot form a group: threads of one process, hosts with different versions or settings, or that have
-    no way to each other; OutOfMemory on every rank; ArgumentError for what no rank would have written to the store.
+    rank that comes where they cannot form a group: threads of one process, a rank that will not come, hosts with
+    different versions or settings, or that have no way to each other; OutOfMemory on every rank; ArgumentError for what
+    no rank would have written to the store.
     """
     if size > MAX_RANKS:
         raise ArgumentError(f"a group has 1 to {MAX_RANKS} ranks, not {size}")
     with meeting_page(rank, size):
-        meeting = _Meeting(rank, size, store, timeout_s, config or Config.from_env())
+        meeting = _Meeting(rank, size, store, timeout_s, config or Config.from_env(), why_absent)
         try:
             return meeting.hold()
         finally:
@@ -55,8 +63,10 @@ def meet(rank: int, size: int, store: Store, timeout_s: float, config: Config | 
 class _Meeting(MeetingMember):
     """One rank's part."""
 
-    def __init__(self, rank: int, size: int, store: Store, timeout_s: float, config: Config) -> None:
-        super().__init__(rank, size, store, timeout_s, config)
+    def __init__(
+        self, rank: int, size: int, store: Store, timeout_s: float, config: Config, why_absent: Callable[[int], str]
+    ) -> None:
+        super().__init__(rank, size, store, timeout_s, config, why_absent)
         self._config = config
         self._apart: set[int] = set()
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as torch_dist
+from torch._C import _distributed_c10d
 
 import unisono
 
@@ -17,7 +18,8 @@ from ..shared.beside_gloo import ENGINES
 from ..shared.progress_bar import step_done
 
 dist: Any = torch_dist
-"""What torch exports of Gloo is not in its stubs."""
+Gloo: Any = _distributed_c10d.ProcessGroupGloo
+"""Torch's own, whatever answers to its name in `torch.distributed`. What torch exports of both is not in its stubs."""
 
 BLOCKED = ("all_gather", "reduce_scatter", "all_to_all")
 """Collectives whose vectors consist of a block for each rank."""
@@ -52,11 +54,11 @@ def flat_gloo(addresses: tuple[str, ...]) -> Any:
         port[0] = stores[0].port
     unisono.broadcast(port, 0)
     store = stores[0] if stores else dist.TCPStore(addresses[0], int(port), group.size, False, limit)
-    options = dist.ProcessGroupGloo._Options()  # noqa: SLF001  torch has no public way
+    options = Gloo._Options()  # noqa: SLF001  torch has no public way
     own = addresses[group.hosts.host_of(group.rank)]
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
+    options._devices = [Gloo.create_device(hostname=own)]  # noqa: SLF001
     options._timeout = limit  # noqa: SLF001
-    return dist.ProcessGroupGloo(dist.PrefixStore("flat", store), group.rank, group.size, options)
+    return Gloo(dist.PrefixStore("flat", store), group.rank, group.size, options)
 
 
 def measure_over_hosts(

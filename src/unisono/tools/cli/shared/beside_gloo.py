@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import functools
 import os
+from typing import Any
 
-from torch.distributed import FileStore, init_process_group  # type: ignore[attr-defined]
+from torch._C import _distributed_c10d
+from torch.distributed import FileStore, distributed_c10d, init_process_group  # type: ignore[attr-defined]
 
 import unisono
 
@@ -24,4 +26,6 @@ def start_gloo(folder: str, timeout_s: float = 120.0) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = FileStore(f"{folder}/gloo-{ranks}", ranks)
     limit = datetime.timedelta(seconds=timeout_s)
+    places: Any = distributed_c10d
+    places.ProcessGroupGloo = _distributed_c10d.ProcessGroupGloo  # torch's own, also where ours has taken its place
     init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)

@@ -1,0 +1,155 @@
+"""`answer_to("gloo")`: groups for CPU tensors that a program asks of Gloo are this library's.
+
+`UNISONO_AS=gloo` in the environment does the same at the end of `import torch`. torch and programs make each group of
+Gloo by its class, `torch.distributed.ProcessGroupGloo`. So another class takes its place there, and makes ours
+(`named_gloo`, loaded with the first group). torch's class stays in `torch._C`, where this library takes Gloo from.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from functools import wraps
+from typing import Any
+
+from torch import distributed
+
+from ...base.errors import ArgumentError
+from .name import NAME
+from .private_names import moved
+
+_LOG = logging.getLogger(NAME)
+_SETTING = "UNISONO_AS"
+_GLOO, _CLASS = "gloo", "ProcessGroupGloo"
+
+
+def answer_to(name: str) -> None:
+    """Let groups for CPU tensors that the program asks of Gloo be this library's. Idempotent.
+
+    Call it before the program imports `ProcessGroupGloo` or makes a process group. It sets UNISONO_AS=gloo, so the
+    processes that this one starts do the same; a program that is started with this variable needs no call.
+    name: "gloo"; there is no other.
+
+        unisono.answer_to("gloo")
+        dist.init_process_group("gloo")  # unchanged, and so is all that follows
+
+    Raises ArgumentError for another name, where UNISONO_AS has another one, and where there is a process group already.
+    If this torch has moved a name that is needed, it logs a warning that says which, and Gloo stays Gloo.
+    """
+    setting = os.environ.get(_SETTING, "")
+    if name != _GLOO:
+        raise ArgumentError(f'answer_to({name!r}): this library can answer to the name "gloo" only')
+    if setting not in ("", name):
+        raise ArgumentError(
+            f"answer_to({name!r}), but the environment has {_SETTING}={setting}: set it to {name}, or not at all"
+        )
+    if not _answers() and distributed.is_available() and distributed.is_initialized():
+        raise ArgumentError(
+            "answer_to: there is a process group already, and Gloo's stay Gloo's: call it before init_process_group, "
+            f"or set {_SETTING}={name} in the environment"
+        )
+    if _take_the_name():
+        os.environ[_SETTING] = name
+
+
+def answer_by_environment() -> None:
+    """Do what UNISONO_AS says. `import torch` calls this, so what is wrong is a warning."""
+    setting = os.environ[_SETTING]
+    if setting == _GLOO:
+        _take_the_name()
+    else:
+        _LOG.warning('%s=%s: this library can answer to the name "gloo" only, and Gloo stays Gloo', _SETTING, setting)
+
+
+def _answers() -> bool:
+    return isinstance(getattr(distributed, _CLASS, None), _Naming)
+
+
+def _take_the_name() -> bool:
+    """Put our class in the place of torch's. False, with a warning, if torch is not as it must be."""
+    if _answers():
+        return True
+    if why := _why_not():
+        _LOG.warning("Gloo stays Gloo, although %s=gloo: %s", _SETTING, why)
+        return False
+    c10d: Any = distributed.distributed_c10d
+    genuine = c10d.ProcessGroupGloo
+    doc = f"Makes {NAME}'s groups where torch or a program asks for Gloo's; `genuine` is torch's own class."
+    ours = type.__new__(_Naming, _CLASS, (), {"genuine": genuine, "__doc__": doc, "__module__": genuine.__module__})
+    for place in (distributed, c10d):
+        setattr(place, _CLASS, ours)
+    c10d._create_process_group_wrapper = _leaving_ours(c10d._create_process_group_wrapper)  # noqa: SLF001
+    _let_be_registered(c10d.ProcessGroup)
+    return True
+
+
+def _why_not() -> str:
+    """What keeps this library from answering to Gloo's name; empty if nothing does."""
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        return "this torch has no Gloo"
+    uses_torchcomms = getattr(distributed.distributed_c10d, "_use_torchcomms_enabled", None)
+    if uses_torchcomms is not None and uses_torchcomms():
+        return "with TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 torch makes its groups by torchcomms only; unset it"
+    name = moved()
+    return f"this torch has no {name}; a newer {NAME} may know what has taken its place" if name else ""
+
+
+class _Naming(type):
+    """The class of the class that takes the place of torch's."""
+
+    genuine: Any
+
+    def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> Any:
+        """A program's own class made from Gloo's is one of torch's: its methods are made for that one."""
+        genuine = tuple(base.genuine if isinstance(base, _Naming) else base for base in bases)
+        return type(genuine[0])(name, genuine, members)
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        """Make a group in place of Gloo's, of the same arguments."""
+        from .named_gloo import make_named
+
+        return make_named(sys._getframe(1), args, options)  # noqa: SLF001  the documented way to look at one's callers
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.genuine) or _was_asked(instance)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return other is cls or issubclass(other, cls.genuine) or getattr(other, "asked_as", "") == _GLOO
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.genuine, name)
+
+    def __dir__(cls) -> list[str]:
+        return dir(cls.genuine)
+
+
+def _was_asked(group: object) -> bool:
+    """Is this one of our groups, which a program has asked of Gloo?"""
+    return getattr(type(group), "asked_as", "") == _GLOO
+
+
+def _leaving_ours(original: Any) -> Any:
+    """torch's function that wraps backends for TORCH_DISTRIBUTED_DEBUG=DETAIL: ours compare their calls anyway."""
+
+    @wraps(original)
+    def create_process_group_wrapper(wrapped_pg: Any, *args: Any, **options: Any) -> Any:
+        return wrapped_pg if _was_asked(wrapped_pg) else original(wrapped_pg, *args, **options)
+
+    return create_process_group_wrapper
+
+
+def _let_be_registered(kind: Any) -> None:
+    """Let our groups be registered as backends of groups that a program puts together: `hand_made` does it."""
+    original = kind._register_backend  # noqa: SLF001
+
+    @wraps(original)
+    def register_backend(group: Any, device: Any, backend_type: Any, backend: Any = None) -> None:
+        if _was_asked(backend):
+            from .hand_made import back_by_gloo
+
+            original(group, device, backend_type, back_by_gloo(group, device, backend))
+        else:
+            original(group, device, backend_type, backend)
+
+    kind._register_backend = register_backend  # noqa: SLF001
