@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,26 @@ def _keep(groups: Any) -> None:
     _kept.extend(groups)
 
 
+@contextmanager
+def answering() -> Iterator[None]:
+    """Answer to Gloo's name in this process, for so long."""
+    from torch import distributed
+
+    places: Any = distributed.distributed_c10d
+    names = ("ProcessGroupGloo", "_create_process_group_wrapper")
+    before = {name: getattr(places, name) for name in names}
+    register = vars(places.ProcessGroup)["_register_backend"]
+    try:
+        unisono.answer_to("gloo")
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(places, name, value)
+        distributed.ProcessGroupGloo = before["ProcessGroupGloo"]  # type: ignore[attr-defined]
+        places.ProcessGroup._register_backend = register
+        os.environ.pop("UNISONO_AS", None)
+
+
 def two_hosts(size: int) -> str:
     """So many ranks on two hosts, as `Hosts.parse` reads them."""
     return f"{(size + 1) // 2}+{size // 2}" if size > 1 else "1x1"
@@ -40,7 +61,10 @@ class TorchRanks:
     def __init__(self, worlds: Worlds, directory: Path, hosts: Callable[[int], str] | None = None) -> None:
         self._worlds, self.directory, self._hosts, self._runs = worlds, directory, hosts, 0
 
-    def __call__(self, size: int, backend: str = "unisono", *, hosts: str = "") -> Callable[..., list[Any]]:
+    def __call__(
+        self, size: int, backend: str | None = "unisono", *, hosts: str = "", named: Collection[int] | None = None
+    ) -> Callable[..., list[Any]]:
+        """named: the ranks that answer to Gloo's name; None: none."""
         self._runs += 1
         meeting = f"file://{self.directory}/meeting-{self._runs}"
         shape = Hosts.parse(hosts or self._hosts(size)) if hosts or self._hosts else None
@@ -57,21 +81,22 @@ class TorchRanks:
                 before = os.environ.get(HOST_ID, "")
                 if shape is not None:
                     os.environ[HOST_ID] = f"{shape.host_of(unisono.get_rank())}"
-                distributed.init_process_group(
-                    backend,
-                    meeting,
-                    timeout=timedelta(seconds=60),
-                    rank=unisono.get_rank(),
-                    world_size=unisono.get_world_size(),
-                )
-                try:
-                    return function(*args)
-                finally:
-                    os.environ[HOST_ID] = before
-                    if distributed.is_initialized():
-                        if backend == "gloo":
-                            _keep(distributed.distributed_c10d._world.pg_map)
-                        distributed.destroy_process_group()
+                with answering() if named is not None and unisono.get_rank() in named else nullcontext():
+                    try:
+                        distributed.init_process_group(
+                            backend,
+                            meeting,
+                            timeout=timedelta(seconds=60),
+                            rank=unisono.get_rank(),
+                            world_size=unisono.get_world_size(),
+                        )
+                        return function(*args)
+                    finally:
+                        os.environ[HOST_ID] = before
+                        if distributed.is_initialized():
+                            if backend == "gloo":
+                                _keep(distributed.distributed_c10d._world.pg_map)
+                            distributed.destroy_process_group()
 
             return self._worlds(size).run(rank)
 

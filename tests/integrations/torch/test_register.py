@@ -30,6 +30,44 @@ print(dist.group.WORLD.name(), tensor.tolist())
 """
 
 
+PROGRAM = """
+import multiprocessing, os, sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+
+def ranks(group):
+    tensor = torch.tensor([dist.get_rank() + 1])
+    dist.all_reduce(tensor)
+    return f"{group} {dist.get_backend()} {tensor.item()} {'of unisono' in repr(dist.group.WORLD)}"
+
+def child(folder, how, rank, size):
+    limit = timedelta(seconds=60)
+    dist.init_process_group("gloo", f"file://{folder}/{how}", timeout=limit, rank=rank, world_size=size)
+    said = ranks(how)
+    dist.destroy_process_group()
+    if rank == 0:
+        os.write(1, f"{said}\\n".encode())
+
+def children(folder, how, size):
+    make = multiprocessing.get_context(how).Process
+    processes = [make(target=child, args=(folder, how, rank, size)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(100)
+
+if __name__ == "__main__":
+    folder, rank = sys.argv[1], int(os.environ["RANK"])
+    children(folder, *(("fork", 2) if rank == 0 else ("spawn", 1)))
+    dist.init_process_group()
+    said = ranks("torchrun")
+    if rank == 0:
+        os.write(1, f"{said}\\n".encode())
+    dist.destroy_process_group()
+"""
+
+
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """A directory with the metadata that an installation of this project leaves."""
@@ -60,6 +98,23 @@ def test_no_import_is_needed(installed: Path, backend: str, environment: dict[st
         env={**os.environ, "PYTHONPATH": paths, **environment},
     )
     assert done.stdout == "unisono [1.0, 1.0, 1.0]\n", done.stderr
+
+
+def test_programs_that_say_gloo(installed: Path, tmp_path: Path) -> None:
+    """UNISONO_AS=gloo reaches what torchrun starts, and what these processes fork and spawn."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program, tmp_path],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": paths, "UNISONO_AS": "gloo"},
+    )
+    expected = ["fork gloo 3 True", "spawn gloo 1 True", "torchrun undefined 3 True"]
+    assert sorted(done.stdout.splitlines()) == expected, done.stderr
 
 
 def test_twice_is_once() -> None:

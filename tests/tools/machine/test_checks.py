@@ -43,6 +43,7 @@ GOOD = Seen(
     huge_pages="never",
     huge_gain=0.0,
     threads="",
+    answers_to="",
     tuned=TUNED,
     master="",
     address="10.1.2.3",
@@ -100,6 +101,9 @@ FOUND: list[tuple[str, int, dict[str, Any], str, str]] = [
     ("threads", 4, {"usable": 8, "threads": "2"}, "ok", "OMP_NUM_THREADS=2"),
     ("threads", 8, {"usable": 2, "threads": "1"}, "ok", "OMP_NUM_THREADS=1"),  # fewer are not possible
     ("threads", 4, {"usable": 8, "threads": "8"}, "advice", "OMP_NUM_THREADS=2"),
+    ("gloo", 4, {}, "ok", "are Gloo's (UNISONO_AS is not set)"),
+    ("gloo", 4, {"answers_to": "gloo"}, "ok", "are unisono's"),
+    ("gloo", 4, {"answers_to": "nccl"}, "problem", "UNISONO_AS=gloo, or unset it"),
     ("address", 4, {}, "ok", "10.1.2.3 (eth0)"),
     ("address", 4, {"master": "node0"}, "ok", "10.1.2.3 (eth0) toward MASTER_ADDR=node0"),
     ("address", 4, {"address": "", "outside": ""}, "ok", "loopback"),

@@ -275,7 +275,7 @@ class Calls:
 
     def getBackendName(self) -> str:  # noqa: N802
         """The name for `init_process_group`."""
-        return self.asked_as
+        return NAME
 
     @property
     def options(self) -> Any:

@@ -31,6 +31,10 @@ class NamedGloo(UnisonoProcessGroup):
     asked_as = "gloo"
     _gloo: Any = None
 
+    def name(self) -> str:
+        """What the program has asked for. C++ code asks `getBackendName`, and looks for a backend in C++ at "gloo"."""
+        return self.asked_as
+
     def __repr__(self) -> str:
         name = f" {self.getGroupName()!r}" if self.getGroupName() else ""
         return f"<ProcessGroupGloo{name} of {NAME} (UNISONO_AS=gloo): rank {self.group.rank} of {self.group.size}>"

@@ -53,6 +53,7 @@ PRIVATE_NAMES = {
     "torch.Tensor._is_view": _ALL,
     "torch.Tensor._use_count": _ALL,
     "torch.autograd.Variable._execution_engine": _ALL,
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup": _ALL,
     "torch.utils._python_dispatch.TorchDispatchMode": _ALL,
 }
 """Name -> versions. Behind a colon stands a local variable of a function."""

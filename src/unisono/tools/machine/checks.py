@@ -33,6 +33,10 @@ _RANKS, _MUCH_RESIDUAL = 2, 0.3
 """`unisono tune` times calls of so many ranks. From this distance between calls and their prices on it is told."""
 _HUGE_PAGES, _WORTH = "/sys/kernel/mm/transparent_hugepage/shmem_enabled", 0.03
 _NEWER = "run on Linux 5.3 or later, in a container whose filter for system calls allows it"
+_ANSWERS = {
+    "": "groups that programs ask of Gloo are Gloo's (UNISONO_AS is not set)",
+    "gloo": "UNISONO_AS=gloo: groups for CPU tensors that programs ask of Gloo are unisono's",
+}
 _CAP_SYS_PTRACE, _NOBODY = 19, 3  # of linux/capability.h; Yama's scope in which no right helps
 
 
@@ -65,6 +69,7 @@ class Seen(NamedTuple):
     huge_pages: str
     huge_gain: float
     threads: str
+    answers_to: str
     tuned: TuningResults | None
     master: str
     address: str
@@ -106,6 +111,7 @@ def look() -> Seen:
         huge_pages=next((word[1:-1] for word in _text(_HUGE_PAGES).split() if word[0] == "["), "not known"),
         huge_gain=0.0,
         threads=os.environ.get("OMP_NUM_THREADS", ""),
+        answers_to=os.environ.get("UNISONO_AS", ""),
         tuned=measured(),
         master=master,
         address=address,
@@ -244,6 +250,14 @@ def surroundings(seen: Seen, ranks: int) -> list[Finding]:
             threads * ranks <= max(usable, ranks),
             "threads of one rank displace others, and all wait for the last",
             f"OMP_NUM_THREADS={max(1, usable // ranks)}",
+        ),
+        judge(
+            "gloo",
+            _ANSWERS.get(seen.answers_to, f"UNISONO_AS={seen.answers_to}"),
+            seen.answers_to in _ANSWERS,
+            'there is no other name than "gloo"',
+            "UNISONO_AS=gloo, or unset it",
+            broken=True,
         ),
         check_tuned(seen.tuned),
         check_address(seen.master, seen.address, seen.outside, seen.interface),
