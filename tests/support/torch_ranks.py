@@ -32,18 +32,14 @@ def answering() -> Iterator[None]:
     """Answer to Gloo's name in this process, for so long."""
     from torch import distributed
 
-    places: Any = distributed.distributed_c10d
-    names = ("ProcessGroupGloo", "_create_process_group_wrapper")
-    before = {name: getattr(places, name) for name in names}
-    register = vars(places.ProcessGroup)["_register_backend"]
+    places: Any = (distributed, distributed.distributed_c10d)
+    genuine = places[0].ProcessGroupGloo
     try:
         unisono.answer_to("gloo")
         yield
     finally:
-        for name, value in before.items():
-            setattr(places, name, value)
-        distributed.ProcessGroupGloo = before["ProcessGroupGloo"]  # type: ignore[attr-defined]
-        places.ProcessGroup._register_backend = register
+        for place in places:
+            place.ProcessGroupGloo = genuine
         os.environ.pop("UNISONO_AS", None)
 
 

@@ -114,6 +114,9 @@ def test_groups_made_by_their_class(ranks: TorchRanks) -> None:
         assert made[3].options._timeout == timedelta(minutes=30)
         assert dist.group.WORLD.group.world is not made[0].group.world
         made[0].shutdown()
+        dropped = made[3].group
+        del made[3], group
+        assert dropped.closed
         assert issubclass(gloo.genuine, gloo)
         assert not isinstance(store("else"), gloo)
 

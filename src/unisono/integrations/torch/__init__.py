@@ -8,8 +8,9 @@ modules are loaded when the first process group is made.
 profilers, torch's classes and phrases of errors (`torch_errors`), and tensors of other devices (`other_devices`).
 `works` are what asynchronous calls return. `patch` is what is changed in torch itself; `shared_buffers` is why.
 
-`answer_to` changes more: programs that ask for Gloo get our groups (`named_gloo`), also within groups that they put
-together (`hand_made`). `private_names` lists the names of torch that this library needs, and that torch may move.
+`answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
+that they put together (`hand_made`). `private_names` lists the names of torch that this library needs; torch may move
+them.
 """
 
 from .register import register

@@ -2,7 +2,7 @@
 
 `UNISONO_AS=gloo` in the environment does the same at the end of `import torch`. torch and programs make each group of
 Gloo by its class, `torch.distributed.ProcessGroupGloo`. So another class takes its place there, and makes ours
-(`named_gloo`, loaded with the first group). torch's class stays in `torch._C`, where this library takes Gloo from.
+(`create_named`, loaded with the first group). torch's class stays in `torch._C`, where this library takes Gloo from.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from functools import wraps
 from typing import Any
 
 from torch import distributed
@@ -79,8 +78,6 @@ def _take_the_name() -> bool:
     ours = type.__new__(_Naming, _CLASS, (), {"genuine": genuine, "__doc__": doc, "__module__": genuine.__module__})
     for place in (distributed, c10d):
         setattr(place, _CLASS, ours)
-    c10d._create_process_group_wrapper = _leaving_ours(c10d._create_process_group_wrapper)  # noqa: SLF001
-    _let_be_registered(c10d.ProcessGroup)
     return True
 
 
@@ -107,12 +104,12 @@ class _Naming(type):
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Make a group in place of Gloo's, of the same arguments."""
-        from .named_gloo import make_named
+        from .create_named import make_named
 
         return make_named(sys._getframe(1), args, options)  # noqa: SLF001  the documented way to look at one's callers
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, cls.genuine) or _was_asked(instance)
+        return issubclass(type(instance), cls)
 
     def __subclasscheck__(cls, other: type) -> bool:
         return other is cls or issubclass(other, cls.genuine) or getattr(other, "asked_as", "") == _GLOO
@@ -122,34 +119,3 @@ class _Naming(type):
 
     def __dir__(cls) -> list[str]:
         return dir(cls.genuine)
-
-
-def _was_asked(group: object) -> bool:
-    """Is this one of our groups, which a program has asked of Gloo?"""
-    return getattr(type(group), "asked_as", "") == _GLOO
-
-
-def _leaving_ours(original: Any) -> Any:
-    """torch's function that wraps backends for TORCH_DISTRIBUTED_DEBUG=DETAIL: ours compare their calls anyway."""
-
-    @wraps(original)
-    def create_process_group_wrapper(wrapped_pg: Any, *args: Any, **options: Any) -> Any:
-        return wrapped_pg if _was_asked(wrapped_pg) else original(wrapped_pg, *args, **options)
-
-    return create_process_group_wrapper
-
-
-def _let_be_registered(kind: Any) -> None:
-    """Let our groups be registered as backends of groups that a program puts together: `hand_made` does it."""
-    original = kind._register_backend  # noqa: SLF001
-
-    @wraps(original)
-    def register_backend(group: Any, device: Any, backend_type: Any, backend: Any = None) -> None:
-        if _was_asked(backend):
-            from .hand_made import back_by_gloo
-
-            original(group, device, backend_type, back_by_gloo(group, device, backend))
-        else:
-            original(group, device, backend_type, backend)
-
-    kind._register_backend = register_backend  # noqa: SLF001

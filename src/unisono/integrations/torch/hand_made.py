@@ -19,13 +19,20 @@ from .named_gloo import NamedGloo
 _ours: weakref.WeakKeyDictionary[Any, NamedGloo] = weakref.WeakKeyDictionary()
 
 
-def back_by_gloo(group: Any, device: torch.device, ours: NamedGloo) -> Any:
-    """The backend of Gloo's that is to be registered in the place of ours; Python's calls of the group will be ours."""
-    if torch.device(device).type == "cpu" and not isinstance(group, Calls):
-        if not _ours:
-            _change_methods()
-        _ours[group] = ours
-    return ours.gloo()
+def registering_ours(original: Any) -> Any:
+    """torch's `_register_backend`: where a backend is ours under Gloo's name, C++ code gets one of Gloo's."""
+
+    def register_backend(group: Any, device: torch.device, kind: Any, backend: Any = None) -> None:
+        if not isinstance(backend, NamedGloo):
+            original(group, device, kind, backend)
+            return
+        original(group, device, kind, backend.gloo())
+        if torch.device(device).type == "cpu":
+            if not _ours:
+                _change_methods()
+            _ours[group] = backend
+
+    return register_backend
 
 
 def _change_methods() -> None:

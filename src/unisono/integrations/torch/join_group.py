@@ -63,21 +63,20 @@ def join(
     why_absent: see `may_come`. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks cannot
     form a group; OutOfMemory.
     """
-    global _world, _meeting  # noqa: PLW0603  one per process, as in torch
+    global _world, _meeting
     world = not global_ranks and not apart
     if global_ranks and _world is not None and not _world.closed:
         members = [_world.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
         return make_sub_group(_world, rank, members, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
     with meeting_page(rank, size):
+        meeting = ""
         if global_ranks:
             own: Store = PrefixStore(f"unisono {_meeting}", store)
         else:
             job, deadline = "" if apart else job_at_store(os.environ, size), time.monotonic() + timeout_s
             with _naming(name):
                 meeting, own = enter_meeting(PrefixStore("unisono", store), rank, size, job, deadline, why_absent)
-            if world:
-                _meeting = meeting
         group = world_group(_meet(own, rank, size, name, config, why_absent), rank, name=name, config=config)
     _alive.add(group)
     if world:
@@ -85,7 +84,7 @@ def join(
             set_default(group)
         if _world is not None:  # torch has aborted it, and forgotten it
             _world.world.close()
-        _world = group
+        _world, _meeting = group, meeting
     return group
 
 
@@ -95,12 +94,12 @@ def leave(group: Group, *, with_store: bool = False) -> None:
     with_store: does torch drop the store, too? The store is mostly a server in the process of rank 0, so the others
     wait up to a second until rank 0 has dropped it; else a group that they make next would find the old server.
     """
-    global _world  # noqa: PLW0603  see join
+    global _world, _meeting
     _alive.discard(group)
     if get_default() is group:
         set_default(None)
     if _world is group:
-        _world = None
+        _world, _meeting = None, ""  # ranks that make the next one may not have been in this one
         group = group.world  # of which the group may be what is left
         _alive.discard(group)
     if group.closed:

@@ -1,28 +1,15 @@
-"""`NamedGloo`: our process group under Gloo's name, and how it is made of the arguments of torch's ProcessGroupGloo."""
+"""`NamedGloo`: our process group under Gloo's name."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Mapping
-from contextlib import closing
-from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch's __all__ omits it
 
-from ...base.errors import ArgumentError, OutOfMemory
-from ...ranks.rendezvous.asked_store import AskedStore
-from .create import create
 from .name import NAME
 from .patch import hide_from_dynamo
-from .private_names import GLOO_KEY
 from .process_group import UnisonoProcessGroup
-
-_LOG = logging.getLogger(NAME)
-_HELPER, _WRAPPER = "_new_process_group_helper", "_create_process_group_wrapper"
 
 
 class NamedGloo(UnisonoProcessGroup):
@@ -54,97 +41,6 @@ class NamedGloo(UnisonoProcessGroup):
         """Leave the group, and Gloo's."""
         self._gloo = None
         super().shutdown()
-
-
-def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """Make a group of the arguments of torch's ProcessGroupGloo: store, rank, size, and a timeout or options.
-
-    caller: the frame that makes it: torch's function, which knows the group's name and members, or a program's.
-    Returns Gloo's own group, with a warning, on all ranks that have the switch where some ranks have not, and where no
-    memory is left for a group of ours. Raises what making one of ours raises else.
-    """
-    given = _helper_of(caller)
-    named = given["backend_config"].get_device_backend_map() if given else {"cpu": "gloo"}
-    if caller.f_code.co_name == _WRAPPER or named.get("cpu") != "gloo" or options.get("enable_reconfigure"):
-        return c10d.ProcessGroupGloo(*args, **options)  # part of another group, for other tensors, or not possible
-    try:
-        described = _described(given, *args, **options)
-    except TypeError:
-        return c10d.ProcessGroupGloo(*args, **options)  # which says in its words what it takes
-    members = described.global_ranks_in_group or range(described.group_size)
-    deadline = time.monotonic() + described.timeout.total_seconds()
-    with closing(_GloosRanks(AskedStore(described.store, deadline), members)) as others:
-        try:
-            return create(
-                described, given.get("backend_options"), NamedGloo, apart=not given, why_absent=others.why_absent
-            )
-        except OutOfMemory as error:
-            why = " ".join(str(error).split())
-        except ArgumentError:
-            why = others.why()
-            if not why:
-                raise
-    _LOG.warning("the group %s is Gloo's on all ranks: %s", described.group_id, why)
-    return c10d.ProcessGroupGloo(*args, **options)
-
-
-def _helper_of(frame: FrameType | None) -> Mapping[str, Any]:
-    """The local variables of torch's function that makes process groups, if torch has called; else empty."""
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("torch.distributed"):
-        if frame.f_code.co_name == _HELPER:
-            return frame.f_locals
-        frame = frame.f_back
-    return {}
-
-
-def _described(
-    given: Mapping[str, Any],
-    store: Any,
-    rank: int,
-    size: int,
-    more: Any = None,
-    *,
-    timeout: timedelta = timedelta(minutes=30),
-    options: Any = None,
-    enable_reconfigure: bool = False,  # noqa: ARG001  from torch 2.14 on
-) -> Any:
-    """The arguments, in either of the two forms of torch's class, as torch describes a group to a backend."""
-    made: Any = c10d._DistributedBackendOptions()  # noqa: SLF001
-    made.store, made.group_rank, made.group_size = store, rank, size
-    chosen = more if options is None else options
-    made.timeout = chosen if isinstance(chosen, timedelta) else timeout if chosen is None else chosen._timeout  # noqa: SLF001
-    made.group_id = given.get("group_name", "ProcessGroupGloo")
-    made.global_ranks_in_group = given.get("global_ranks_in_group", [])
-    return made
-
-
-class _GloosRanks:
-    """The ranks that make a group of Gloo's where others make one of ours, at the same store.
-
-    A rank of Gloo's tells its address there as it comes, and then waits for those of the others.
-    members: the ranks' numbers in the group of all ranks, for messages.
-    """
-
-    def __init__(self, store: AskedStore, members: Any) -> None:
-        self._store, self._members = store, members
-        self.close = store.close
-
-    def why_absent(self, rank: int) -> str:
-        """Why this rank will not come to make ours; empty if it may."""
-        return self.why() if self._store.check([GLOO_KEY.format(rank)]) else ""
-
-    def why(self) -> str:
-        """Which ranks that are here make a group of Gloo's; empty: none."""
-        found = [
-            self._members[rank] for rank in range(len(self._members)) if self._store.check([GLOO_KEY.format(rank)])
-        ]
-        if not found:
-            return ""
-        has = "ranks {} have" if len(found) > 1 else "rank {} has"
-        return (
-            f"{has.format(', '.join(map(str, found)))} come without UNISONO_AS=gloo, or with a torch in which it does "
-            "not work. Set it for all ranks, as in: UNISONO_AS=gloo torchrun train.py"
-        )
 
 
 hide_from_dynamo(NamedGloo)

@@ -29,25 +29,26 @@ _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
 def patch_torch() -> None:
     """Make torch's own functions accept our groups and works; with others they do what they did. Idempotent."""
-    _change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
+    change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
     if hasattr(distributed_c10d, "_create_shrunk_process_group"):  # from torch 2.9 on
-        _change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
-    _change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
-    _change(share_buckets, "__init__", c10d.Reducer)
-    _change(share_rebuilt, "_rebuild_buckets", c10d.Reducer)
+        change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
+    change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
+    change(share_buckets, "__init__", c10d.Reducer)
+    change(share_rebuilt, "_rebuild_buckets", c10d.Reducer)
     after_import(_FSDP, _patch_fsdp)
 
 
 def _patch_fsdp(module: ModuleType) -> None:
     kind = getattr(module, "FSDPParamGroup", None)
     if hasattr(kind, "set_allocate_memory_from_process_group"):  # from torch 2.8 on
-        _change(share_sharded, "__init__", kind)
+        change(share_sharded, "__init__", kind)
 
 
-def _change(change: Callable[[Any], Any], name: str, *places: Any) -> None:
+def change(made_of: Callable[[Any], Any], name: str, *places: Any) -> None:
+    """Put what `made_of` makes of a function of torch in its place. Idempotent."""
     original = getattr(places[0], name)
     if not hasattr(original, _MARK):
-        changed = wraps(original)(change(original))
+        changed = wraps(original)(made_of(original))
         setattr(changed, _MARK, True)
         for place in places:
             setattr(place, name, changed)
