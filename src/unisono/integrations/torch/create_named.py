@@ -27,6 +27,7 @@ from .private_names import GLOO_KEY
 
 _LOG = logging.getLogger(NAME)
 _HELPER, _WRAPPER = "_new_process_group_helper", "_create_process_group_wrapper"
+_GIVEN_UP = f"{NAME} given up {{}}"
 
 
 def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
@@ -34,7 +35,7 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
 
     caller: the frame that makes it: torch's function, which knows the group's name and members, or a program's.
     Returns Gloo's own group, with a warning, on all ranks that have the switch where some ranks have not, and where no
-    memory is left for a group of ours. Raises what making one of ours raises else.
+    memory is left for our group of all ranks. Raises what making one of ours raises else.
     """
     given = _helper_of(caller)
     named = given["backend_config"].get_device_backend_map() if given else {"cpu": "gloo"}
@@ -52,6 +53,8 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
                 described, given.get("backend_options"), NamedGloo, apart=not given, why_absent=others.why_absent
             )
         except OutOfMemory as error:
+            if described.global_ranks_in_group:
+                raise  # a sub-group: on other hosts there may be memory
             why = " ".join(str(error).split())
         except ArgumentError as error:
             if not others.why():
@@ -61,6 +64,7 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
             if not given:
                 weakref.finalize(made, _dropped, made.group).atexit = False
             return made
+        others.give_up(described.group_rank)
     _LOG.warning("the group %s is Gloo's on all ranks: %s", described.group_id, why)
     return c10d.ProcessGroupGloo(*args, **options)
 
@@ -114,13 +118,12 @@ class _GloosRanks:
 
     def why_absent(self, rank: int) -> str:
         """Why this rank will not come to make ours; empty if it may."""
-        return self.why() if self._store.check([GLOO_KEY.format(rank)]) else ""
+        return self.why() if self._has(GLOO_KEY, rank) else ""
 
     def why(self) -> str:
-        """Which ranks that are here make a group of Gloo's; empty: none."""
-        found = [
-            self._members[rank] for rank in range(len(self._members)) if self._store.check([GLOO_KEY.format(rank)])
-        ]
+        """Which ranks that are here wanted a group of Gloo's; empty: none."""
+        wanted = [self._has(GLOO_KEY, rank) and not self._has(_GIVEN_UP, rank) for rank in range(len(self._members))]
+        found = [member for member, gloo in zip(self._members, wanted, strict=True) if gloo]
         if not found:
             return ""
         has = "ranks {} have" if len(found) > 1 else "rank {} has"
@@ -128,6 +131,13 @@ class _GloosRanks:
             f"{has.format(', '.join(map(str, found)))} come without UNISONO_AS=gloo, or with a torch in which it does "
             "not work. Set it for all ranks, as in: UNISONO_AS=gloo torchrun train.py"
         )
+
+    def give_up(self, rank: int) -> None:
+        """Tell that this rank has wanted one of ours."""
+        self._store.set(_GIVEN_UP.format(rank), "")
+
+    def _has(self, key: str, rank: int) -> bool:
+        return self._store.check([key.format(rank)])
 
 
 def _leaving_ours(original: Any) -> Any:
