@@ -14,7 +14,7 @@
     │   ├── PeerGone                a process died, or left without making this call
     │   ├── PeerFailed              a peer gave this call up, and says why
     │   ├── PeerUnreachable         the system refused access to a peer's tensors
-    │   ├── LeftOut                 the other ranks have gone on without this one
+    │   ├── LeftOut                 the other ranks have gone on without this one, or may have
     │   └── RankFailed              a function started by run() raised; carries that rank's traceback
     ├── WaitTimeout                 (also a TimeoutError) it took longer than timeout_s; names who is missing
     ├── OutOfMemory                 (also a MemoryError)  the shared memory cannot grow
@@ -273,19 +273,24 @@ class PeerUnreachable(PeerError):
 
 
 class LeftOut(PeerError):
-    """The other ranks of a group have gone on in a smaller one without this rank.
+    """The other ranks of a group have gone on in a smaller one without this rank; or this rank cannot know whether.
 
-    rank: this one. failed: the ranks that are not in the smaller group. group: the name of the old one.
+    rank: this one. failed: the ranks that are not in the smaller group. group: the name of the old one. reason: why
+    this rank goes on in no group, whatever the others do, such as that its host is cut off; empty: they have gone on.
 
     What to do: end this process, and start another one, if the others shall have its help again.
     """
 
-    def __init__(self, rank: int, failed: Sequence[int], group: str, world_ranks: Sequence[int] = ()) -> None:
+    def __init__(
+        self, rank: int, failed: Sequence[int], group: str, world_ranks: Sequence[int] = (), reason: str = ""
+    ) -> None:
         self.rank, self.failed, self.group, self.world_ranks = rank, tuple(failed), group, tuple(world_ranks)
-        super().__init__(
-            f"the other ranks of group {group!r} have gone on without {_rank(rank, world_ranks)}: they had waited for "
-            "it, or believed that it had failed. End this process."
-        )
+        self.reason, who = reason, _rank(rank, world_ranks)
+        text = f"the other ranks of group {group!r} have gone on without {who}: they had waited for it, or believed "
+        text += "that it had failed"
+        if reason:
+            text = f"{who} cannot go on in a smaller group than {group!r}: {reason}"
+        super().__init__(f"{text}. End this process.")
 
 
 class RankFailed(PeerError):

@@ -300,6 +300,33 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
         assert (failed, total) == ((0, 1), 1100.0)
 
 
+@pytest.mark.parametrize("host", [0, 1])
+def test_of_two_hosts_the_first_one_goes_on_if_it_has_its_sentinel(host: int) -> None:
+    """And nobody is told that others have gone on where they have not."""
+
+    def work() -> str:
+        group = unisono.init()
+        unisono.barrier()
+        assert group.span is not None
+        if group.rank == host:
+            os.kill(group.span.far.sentinel_pid, signal.SIGKILL)
+        assert isinstance(until_it_fails(), unisono.PeerGone)
+        try:
+            return str(group.shrink().world_ranks)
+        except unisono.LeftOut as error:
+            return f"{error.reason}. {error}"
+
+    first, second = unisono.run(work, 2, hosts="1+1", timeout_s=60)
+    if host == 0:
+        assert "its sentinel (process" in first
+        assert "is cut off from host" in second
+        assert "whose half of the hosts goes on, if it can" in second
+    else:
+        assert first == "(0,)"
+        assert "its sentinel (process" in second
+    assert "have gone on without" not in first + second
+
+
 @pytest.mark.long
 def test_a_host_that_is_cut_off_is_told_in_calls_in_which_nobody_waits() -> None:
     """Its messages go on for a while where only its sentinel has been killed."""

@@ -275,11 +275,17 @@ class SentinelState:
         counts -= {host for host, when in self._told_lost.items() if self._now - when > _SETTLED_S}
         there = counts - lost
         others = ", ".join(self._names[host] for host in sorted(counts - there - {self._me}))
-        minority = 2 * len(there) < len(counts) or (2 * len(there) == len(counts) and min(counts) not in there)
+        is_half = 2 * len(there) == len(counts)  # then the half with the first host goes on
+        minority = 2 * len(there) < len(counts) or (is_half and min(counts) not in there)
         if not self.cut_off and self._me in lost:
             self.cut_off = f"this host has been {self._silent}, and the others go on without it"
         elif not self.cut_off and minority:
-            self.cut_off = f"this host is cut off from the majority (hosts {others})"
+            rest = (
+                f"host {self._names[min(counts)]}, whose half of the hosts goes on, if it can"
+                if is_half
+                else "the majority"
+            )
+            self.cut_off = f"this host is cut off from {rest} (it does not hear {others})"
         if self.cut_off:
             self._tell(None, ["cut", self.cut_off])
         if self._me in lost:  # the others hear nothing of this host any more, even where it hears them

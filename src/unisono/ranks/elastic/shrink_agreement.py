@@ -35,8 +35,9 @@ def check_left_out(group: Group) -> None:
 
 def check_cut_off(group: Group) -> None:
     """Raise LeftOut if this host is cut off: others may go on, and there must not be two such groups."""
-    if group.span is not None and group.span.far.cut_off:
-        raise LeftOut(group.rank, group.span.here, group.name, named(group))
+    if group.span is not None and (why := group.span.far.cut_off):
+        reason = f"{why}; ranks on other hosts may have gone on, or not"
+        raise LeftOut(group.rank, group.span.here, group.name, named(group), reason)
 
 
 def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubArena:
@@ -78,7 +79,8 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
         nap(changed_at)
     free_others(group, mine.failed)
     if me in mine.failed:
-        raise LeftOut(me, sorted(mine.failed), group.name, named(group))
+        nobody = "" if len(mine.failed) < group.size else "all ranks have gone, or are left out by another one"
+        raise LeftOut(me, sorted(mine.failed), group.name, named(group), nobody)
     return group.smaller[mine.failed]
 
 
