@@ -165,14 +165,6 @@ class AllAcknowledged(Copies):
         return super()._keep(gid, sender, page) or True
 
 
-class LatestKept(Copies):
-    """Of pages that come early, that is kept which came last."""
-
-    def _keep(self, gid: int, sender: int, page: MemberPage) -> bool:
-        self._early.get(gid, {}).pop(page.member, None)
-        return super()._keep(gid, sender, page)
-
-
 class AnyOrder(Copies):
     """What comes is copied, old or new."""
 
@@ -208,7 +200,7 @@ class LeavesAtOnce(Copies):
 
 
 MUTANTS = [
-    PagesApart, NobodyComes, BoardsOnly, AllAcknowledged, LatestKept,
+    PagesApart, NobodyComes, BoardsOnly, AllAcknowledged
     AnyOrder, EachIsAll, AnyQuestion, LeavesAtOnce,
 ]  # fmt: skip
 
