@@ -200,7 +200,7 @@ class LeavesAtOnce(Copies):
 
 
 MUTANTS = [
-    PagesApart, NobodyComes, BoardsOnly, AllAcknowledged
+    PagesApart, NobodyComes, BoardsOnly, AllAcknowledged,
     AnyOrder, EachIsAll, AnyQuestion, LeavesAtOnce,
 ]  # fmt: skip
 
