@@ -52,6 +52,7 @@ def test_six_collectives(play: Play) -> None:
     assert names == ["reduce", "all_reduce", "scatter", "gather", "all_gather", "broadcast"]
 
 
+@pytest.mark.long
 def test_averaging_models(play: Play) -> None:
     _, printed = play("averaging_models")
     rounds = [[float(number) for number in re.findall(r"([\d.]+)%", line)] for line in printed.splitlines()]
@@ -108,6 +109,7 @@ def test_own_algorithm(play: Play) -> None:
     assert values["table"].rounds == 4
 
 
+@pytest.mark.long
 def test_own_algorithm_is_explained_without_being_run() -> None:
     printed = command(sys.executable, "-m", "unisono", "explain", "examples/own_algorithm.py:line", "--ranks", "4")
     assert "all_reduce.line · 4 ranks" in printed

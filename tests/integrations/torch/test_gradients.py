@@ -158,6 +158,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_torchrun_starts_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
