@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,14 @@ from tests.support.waiting import until
 Worlds = Callable[[int], Any]
 Make = Callable[..., torch.Tensor]
 COUNT = 6000
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[Worlds]:
+    """worlds(p): ranks of this file's own. How often they disagree depends on where their heaps have room for lists."""
+    with ExitStack() as stack:
+        made = {ranks: stack.enter_context(unisono.World(ranks, timeout_s=60)) for ranks in (2, 3)}
+        yield made.__getitem__
 
 
 def values(rank: int, count: int) -> torch.Tensor:

@@ -87,7 +87,7 @@ def test_calls_with_tensors_in_shared_memory_on_some_ranks_only(worlds: Worlds) 
 
 
 def test_groups_that_a_host_has_forgotten() -> None:
-    memory: Any = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None)
+    memory: Any = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None, read=lambda *_: b"")
     told: list[object] = []
     known = board_replicas.Copies(0, [0, 1], memory, lambda *_: None, lambda _, words: told.append(words))
     for gid in range(board_replicas._MOST_FORGOTTEN + 100):

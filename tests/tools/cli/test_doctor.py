@@ -20,7 +20,7 @@ from unisono.tools.cli.doctor import doctor_machine
 from unisono.tools.machine.checks import look
 
 TOPICS = {
-    "processors", "quota", "load", "virtual", "barrier", "memfd", "pidfd", "memory", "ulimit -v", "ulimit -n",
+    "processors", "quota", "load", "virtual", "barrier", "memfd", "pidfd", "memory", "ulimit -v", "ulimit -n", "gloo",
     "machine code", "huge pages", "ptrace", "threads", "tune", "address",
 }  # fmt: skip
 
