@@ -19,13 +19,13 @@ from typing import Annotated
 
 import torch
 import typer
+from tests.support.namespaces import Namespaces, why_no_namespaces
 
 import unisono
 from unisono.base.units import format_bytes, format_seconds, parse_bytes
 from unisono.schedule import Hosts, host_bounds
 from unisono.tools.cli.bench.bench_hosts import slowest
 from unisono.tools.cli.bench.host_calls import host_cells, measure_over_hosts
-from unisono.tools.namespaces import Namespaces, why_no_namespaces
 
 from .hosts_under_mpi import measure_under_mpi
 from .machine import LOAD, describe, load, report_path

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 from tests.support.mpi_launchers import launcher, mpirun
+from tests.support.namespaces import Namespaces
 
 import unisono
 from unisono.tools.cli.bench.host_calls import HostCall, HostTurns, block_and_whole, measure_over_hosts
-from unisono.tools.namespaces import Namespaces
 
 from .names import OPEN_MPI
 

@@ -15,7 +15,6 @@ from unisono.base.errors import ArgumentError
 from unisono.tools.cli.bench import bench, bench_hosts
 from unisono.tools.cli.bench.host_calls import HostTurns, host_cells, measure_over_hosts
 from unisono.tools.machine.load import Load
-from unisono.tools.namespaces import why_no_namespaces
 
 ROW = r"^(all_reduce|broadcast|all_gather|reduce_scatter|all_to_all) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +\S.* Gloo *$"
 
@@ -26,27 +25,16 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "80"})
 
 
-def test_without_namespaces_the_hosts_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_hosts, "why_no_namespaces", lambda: "there is no root")
+def test_hosts_are_processes() -> None:
     done = run("--hosts", "2+1", "--sizes", "8,1KiB", "--seconds", "0")
     assert done.exit_code == 0, done.output
     assert "3 ranks on 2 hosts (2+1)" in done.stdout
-    assert "over loopback: there is no root." in done.stdout
+    assert "processes that share no memory, and speak over loopback." in done.stdout
     assert re.findall(ROW, done.stdout, re.MULTILINE) == [
         ("all_reduce", "8 B"), ("all_reduce", "1 KiB"), ("broadcast", "1 KiB"), ("all_gather", "1 KiB"),
         ("reduce_scatter", "1 KiB"), ("all_to_all", "1 KiB"),
     ]  # fmt: skip
     assert "Every element of every result was the same as Gloo's." in done.stdout
-
-
-@pytest.mark.cluster
-def test_namespaces_have_links_with_a_limit() -> None:
-    if reason := why_no_namespaces():
-        pytest.skip(reason)
-    done = run("--hosts", "2x1", "--link", "1Gbit/s", "--sizes", "4KiB", "--seconds", "0")
-    assert done.exit_code == 0, done.output
-    assert "its link has 1 Gbit/s each way." in done.stdout
-    assert len(re.findall(ROW, done.stdout, re.MULTILINE)) == 5
 
 
 def test_another_result_than_gloo_s_fails_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,17 +72,8 @@ def test_results_are_compared() -> None:
     [
         (["--hosts", "1x4"], "one host: leave it out"),
         (["--hosts", "2x2", "--ranks", "3"], "leave out --ranks 3"),
-        (["--hosts", "2x2", "--link", "1Gbit,5ms"], "give such as 1Gbit/s"),
-        (["--hosts", "2x2", "--link", "fast"], "not 'fast'"),
-        (["--link", "1Gbit"], "give --hosts"),
     ],
 )
 def test_wrong_options_are_explained(arguments: list[str], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         run(*arguments)
-
-
-def test_a_limit_needs_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_hosts, "why_no_namespaces", lambda: "there is no root")
-    with pytest.raises(ArgumentError, match="there is no root"):
-        run("--hosts", "2x2", "--link", "1Gbit/s")

@@ -39,7 +39,6 @@ def bench(
     *,
     ranks: Annotated[int, typer.Option(help="Processes that take part; 0: one per processor, but 2 to 4.")] = 0,
     hosts: Annotated[str, typer.Option(help="On several hosts, all on this machine: 2x2, or 3+1.")] = "",
-    link: Annotated[str, typer.Option(help="With --hosts: what passes each way between hosts: 1Gbit/s.")] = "",
     sizes: Annotated[str, typer.Option(help="Bytes of each rank's tensor, comma-separated.")] = "8,64KiB,1MiB,16MiB",
     seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
 ) -> None:
@@ -47,16 +46,13 @@ def bench(
 
     Takes the time to measure, ten seconds by default, and some to start; longer beside other programs, which the result
     then says. Each size is measured at least once, however long that takes. With --hosts: all_reduce over several
-    hosts, and other calls on the largest size. The hosts are network namespaces where this user can make them (root,
-    with iproute2), else processes that speak over loopback.
+    hosts, and other calls on the largest size. The hosts are processes that share no memory, and speak over loopback.
     """
     names = {_nbytes(text): format_bytes(_nbytes(text), like=text) for text in sizes.split(",")}
     places, _ = known_hosts(hosts, ranks or None)
     if places:
-        bench_hosts(places, names, seconds, link, _beside_others(places.ranks))
+        bench_hosts(places, names, seconds, _beside_others(places.ranks))
         return
-    if link:
-        raise ArgumentError(f"--link {link} is between hosts: give --hosts, such as 2x2")
     ranks = ranks or max(2, min(4, processors()))
     if ranks < 2:
         raise ArgumentError(f"{ranks} ranks have nothing to sum: give --ranks 2 or more")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -16,10 +15,8 @@ import unisono
 
 from ....base.cpu import model as processor
 from ....base.errors import ArgumentError
-from ....base.link import Link
 from ....base.units import format_seconds, plural
 from ....schedule import Hosts
-from ...namespaces import Namespaces, why_no_namespaces
 from ..shared.beside_gloo import ENGINES
 from ..shared.compiling import compile_first
 from ..shared.paint import console, plain_table
@@ -41,33 +38,22 @@ class CellTimes(NamedTuple):
     wrong: int
 
 
-def bench_hosts(hosts: Hosts, names: Mapping[int, str], seconds: float, link: str, others: str) -> None:
-    """Measure and print. names: bytes -> the size in words. seconds: for all. link: as the user gave it, or "".
-
-    others: what to say of other programs, or "".
-    """
+def bench_hosts(hosts: Hosts, names: Mapping[int, str], seconds: float, others: str) -> None:
+    """Measure and print. names: bytes -> the size in words. seconds: for all. others: see `_beside_others`."""
     if not hosts.spans:
         raise ArgumentError(f"--hosts {hosts.text} is one host: leave it out, or give such as 2x2")
-    rate = _rate(link)
     out = console()
-    reason = why_no_namespaces()
-    if reason and link:
-        raise ArgumentError(f"--link needs hosts with links of their own, but {reason}: leave it out")
     out.print(
         f"{plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')} ({hosts.text}), float32 · ", end=""
     )
     out.print(f"{processor()}, {processors()} processors")
     out.print(f"unisono {unisono.__version__}, torch {torch.__version__} · {date()}")
-    if reason:
-        out.print(f"These hosts are processes that share no memory, over loopback: {reason}.\n", soft_wrap=True)
-    else:
-        limit = f"{str(Link.parse(link)).partition(',')[0]} each way" if link else "no limit"
-        out.print(f"Each host is a network namespace of this machine; its link has {limit}.\n", soft_wrap=True)
+    out.print("These hosts are processes that share no memory, and speak over loopback.\n")
     cells = host_cells([*names])
     compile_first()
     title = f"bench, {plural(hosts.ranks, 'rank')} on {plural(len(hosts.members), 'host')}"
     with progress_of_others(title, [f"{name} of {names[nbytes]}" for name, nbytes in cells]) as steps:
-        found = slowest(cells, _measure(hosts, rate, cells, seconds, steps, namespaces=not reason))
+        found = slowest(cells, _measure(hosts, cells, seconds, steps))
     out.print(_table(found, names))
     if others:
         out.print(others)
@@ -93,31 +79,13 @@ def slowest(cells: Sequence[tuple[str, int]], ranks: Sequence[Sequence[HostTurns
     return found
 
 
-def _measure(
-    hosts: Hosts, rate: str, cells: Sequence[tuple[str, int]], seconds: float, steps: str, *, namespaces: bool
-) -> Any:
+def _measure(hosts: Hosts, cells: Sequence[tuple[str, int]], seconds: float, steps: str) -> Any:
     """What each rank has measured. steps: see `step_done`."""
     share_s = seconds / len(cells) / 2
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of the ranks: it warns of addresses without names
-    if not namespaces:
-        addresses = (_LOOPBACK,) * len(hosts.members)
-        with unisono.world(hosts=hosts, timeout_s=_TIMEOUT_S) as world:
-            return world.run(measure_over_hosts, addresses, cells, share_s, None, steps)
-    with closing(Namespaces(hosts)) as spaces:
-        spaces.rate(rate)
-        return spaces.run(measure_over_hosts, spaces.addresses, cells, share_s, None, steps, timeout_s=_TIMEOUT_S)
-
-
-def _rate(link: str) -> str:
-    """What `Namespaces.rate` takes. Raises ArgumentError."""
-    if not link:
-        return "none"
-    found = Link.parse(link)
-    if found.latency_s != Link.latency_s:
-        raise ArgumentError(
-            f"--link {link}: hosts on one machine have the latency that they have; give such as 1Gbit/s"
-        )
-    return f"{found.bytes_per_s * 8 / 1e6:g}mbit"
+    addresses = (_LOOPBACK,) * len(hosts.members)
+    with unisono.world(hosts=hosts, timeout_s=_TIMEOUT_S) as world:
+        return world.run(measure_over_hosts, addresses, cells, share_s, None, steps)
 
 
 def _table(found: Sequence[CellTimes], names: Mapping[int, str]) -> Table:
