@@ -18,7 +18,7 @@ MISTAKES = {
     "a map where no file can be": (
         ["simulate", "all_reduce", "--hosts", "2x1", "--map", "/proc/no/such.svg"], "cannot write /proc/no/such.svg",
     ),
-    "a page where no file can be": (["compare", "ring", "tree", "-o", "/proc/no.html"], "cannot write /proc/no.html"),
+    "a page where no file can be": (["draw", "all_reduce.ring", "-o", "/proc/no.html"], "cannot write /proc/no.html"),
     "a trace where no folder can be": (["trace", "-o", "/proc/no", "--", "true"], "cannot make the folder /proc/no"),
     "a trace where no folder is meant": (["trace", "-o", "t.json", "--", "true"], "-o names a folder"),
     "a script that is no command": (["trace", "train.py", "--fast"], "unisono trace -- python train.py --fast"),
