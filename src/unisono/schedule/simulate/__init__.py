@@ -4,7 +4,7 @@ from .best_map import BestMap, best_map, best_map_text
 from .clocks import Played, Routed, play, routed
 from .networks.by_name import NETWORKS, network
 from .networks.network import Hardware, Network
-from .survey import Candidate, Price, Ready, candidates, price, ready, survey
+from .survey import Candidate, Price, Ready, candidates, price, ready
 from .table_messages import Messages, messages, messages_of_call
 from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted, whole_call, without_own
 from .workers import prices
@@ -36,7 +36,6 @@ __all__ = [
     "prices",
     "ready",
     "routed",
-    "survey",
     "trusted",
     "whole_call",
     "without_own",
