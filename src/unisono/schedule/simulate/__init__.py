@@ -1,6 +1,5 @@
 """Networks as data, and what the tables of the catalogue cost on them: no messages are sent, only counted and timed."""
 
-from .best_map import BestMap, best_map, best_map_text
 from .clocks import Played, Routed, play, routed
 from .networks.by_name import NETWORKS, network
 from .networks.network import Hardware, Network
@@ -11,7 +10,6 @@ from .workers import prices
 
 __all__ = [
     "NETWORKS",
-    "BestMap",
     "Candidate",
     "Hardware",
     "Messages",
@@ -21,8 +19,6 @@ __all__ = [
     "Ready",
     "Routed",
     "Timed",
-    "best_map",
-    "best_map_text",
     "calibrate",
     "candidates",
     "known_costs",
