@@ -39,7 +39,7 @@ def test_every_size_has_a_verdict_and_is_named_as_given() -> None:
     assert done.stderr == "", "without a terminal it says nothing but the result"
 
 
-def test_hosts_are_processes() -> None:
+def test_hosts_are_processes(capfd: pytest.CaptureFixture[str]) -> None:
     done = run("--hosts", "2+1", "--sizes", "8,1KiB", "--seconds", "0")
     assert done.exit_code == 0, done.output
     assert "3 ranks on 2 hosts (2+1)" in done.stdout
@@ -49,6 +49,7 @@ def test_hosts_are_processes() -> None:
         ("reduce_scatter", "1 KiB"), ("all_to_all", "1 KiB"),
     ]  # fmt: skip
     assert "Every element of every result was the same as Gloo's." in done.stdout
+    assert capfd.readouterr().err == "", "ranks warn of nothing"
 
 
 def _lies(trials: list[Trial], *_: object) -> list[Compared]:
