@@ -23,10 +23,10 @@ from typing import Annotated, Any
 import torch
 import torch.distributed as dist
 import typer
+from tests.support.namespaces import PORT, Namespaces, enter, why_no_namespaces
 
 import unisono
 from unisono.schedule import Hosts
-from unisono.tools.namespaces import PORT, Namespaces, enter, why_no_namespaces
 
 from .machine import LOAD, describe, load, report_path
 from .names import GLOO, OURS

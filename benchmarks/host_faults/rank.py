@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as torch_dist
 from tests.support.cluster import Cluster
+from tests.support.namespaces import enter, join
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # not in torch's __all__
 
 import unisono
 from unisono.calls.p2p import irecv, isend, recv, send
 from unisono.schedule import Hosts
-from unisono.tools.namespaces import enter, join
 
 from ..names import GLOO, OURS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from unisono.base.config import SHAPING, Config
+from unisono.base.config import SHAPING, Config, environment_name
 from unisono.base.cpu import KINDS
 from unisono.base.tuning import LIMITS
 from unisono.base.units import format_bytes
@@ -40,7 +40,7 @@ def page() -> str:
     """The page in MyST's Markdown."""
     rows = []
     for knob in fields(Config):
-        env, unit, meaning = (knob.metadata[key] for key in ("env", "unit", "why"))
+        env, unit, meaning = environment_name(knob.name), knob.metadata["unit"], knob.metadata["why"]
         default = _said(knob.metadata["usually"], unit)
         for kind, other in knob.metadata["of_kind"].items():
             default += f"; on {KINDS[kind].name} {_said(other, unit)}"

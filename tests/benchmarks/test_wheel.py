@@ -20,7 +20,7 @@ def test_the_library_has_no_file_of_a_benchmark() -> None:
     assert not [path for path in SOURCES.rglob("*.*") if "benchmark" in path.name and path.parent.name != "__pycache__"]
 
 
-EXTRAS = {"mpi_messages.py": "mpi4py", "stores.py": "mpi4py", "best_map_picture.py": "matplotlib"}
+EXTRAS = {"mpi_messages.py": "mpi4py", "stores.py": "mpi4py"}
 """What files import late, for who has asked for it: extras of the package."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.cluster import Cluster
-from unisono.tools.namespaces import PORT
+from tests.support.namespaces import PORT
 
 PROGRAM = """
 import json, sys, time

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.cluster import Cluster
-from unisono.tools.namespaces import PORT
+from tests.support.namespaces import PORT
 
 Clusters = Callable[[str], Cluster]
 

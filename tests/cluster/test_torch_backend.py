@@ -10,7 +10,7 @@ import pytest
 
 import unisono
 from tests.support.cluster import Cluster
-from unisono.tools.namespaces import PORT, enter
+from tests.support.namespaces import PORT, enter
 
 Clusters = Callable[[str], Cluster]
 TIMEOUT = timedelta(seconds=100)

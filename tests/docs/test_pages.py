@@ -15,7 +15,7 @@ import yaml
 import unisono
 from tests.support.markdown import ROOT
 from unisono.base import errors
-from unisono.base.config import Config
+from unisono.base.config import Config, environment_name
 from unisono.schedule.algorithms import CATALOGUE
 
 DOCS = ROOT / "docs"
@@ -54,7 +54,7 @@ def test_every_setting_is_in_the_table(site: Any) -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) == len(fields(Config))
     for knob in fields(Config):
-        assert any(knob.name in row and knob.metadata["env"] in row for row in rows)
+        assert any(knob.name in row and environment_name(knob.name) in row for row in rows)
 
 
 def test_every_algorithm_has_its_drawing(site: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import unisono
 from tests.support.matrix import Case
-from unisono.base.config import Config
+from unisono.base.config import Config, environment_name
 
 _ROOT_AT = {"reduce": 1, "broadcast": 1, "scatter": 2, "gather": 2}
 """Where a root is among the arguments."""
@@ -71,7 +71,7 @@ class Torch:
             register()
             for knob in fields(Config):
                 if knob.name in dict(settings):
-                    os.environ[knob.metadata["env"]] = f"{dict(settings)[knob.name]}"
+                    os.environ[environment_name(knob.name)] = f"{dict(settings)[knob.name]}"
             place = {"rank": unisono.get_rank(), "world_size": unisono.get_world_size()}
             distributed.init_process_group(backend, f"file://{meeting}", timeout=timedelta(seconds=300), **place)
         self.world: Any = distributed.group.WORLD

@@ -116,6 +116,19 @@ def test_own_algorithm_is_explained_without_being_run() -> None:
     assert "Refused" not in printed
 
 
+def test_best_map(play: Play) -> None:
+    values, printed = play("best_map")
+    head, sizes, *lines = printed.splitlines()
+    assert head == "all_reduce on fat-tree:oversubscription=2, 100 Gbit/s, 5 µs"
+    assert len(re.split(r" {2,}", sizes.strip())) == 10
+    assert [line.split(" ranks")[0].strip() for line in lines[:4]] == ["64", "32", "16", "8"]
+    assert lines[4].startswith("A  all_reduce.")
+    assert len(lines) == 4 + len(values["names"])
+    for row in values["rows"].values():
+        assert [one.seconds for one in row] == sorted(one.seconds for one in row)
+        assert row[0].name != row[-1].name, "few bytes go another way than many"
+
+
 def test_overlap(play: Play) -> None:
     values, printed = play("overlap")
     assert re.search(r"one after the other [\d.]+ ms, both at once [\d.]+ ms: [\d.]+ times as fast", printed)

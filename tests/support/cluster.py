@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from unisono.schedule import Hosts
-from unisono.tools.namespaces import Namespaces, why_no_namespaces
+
+from .namespaces import Namespaces, why_no_namespaces
 
 why_not = why_no_namespaces
 

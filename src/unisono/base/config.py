@@ -1,4 +1,4 @@
-"""The settings of a group, in one frozen dataclass, whose fields say their environment variable, unit and meaning."""
+"""The settings of a group, in one frozen dataclass, whose fields say their unit and meaning."""
 
 from __future__ import annotations
 
@@ -40,10 +40,15 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 _WHAT = {"link": "no link", "carrier": f"no carrier: there are {' and '.join(_CARRIERS)}"}
 
 
-def _setting(default: Any, unit: str, env: str, why: str, **of_kind: Any) -> Any:
+def environment_name(setting: str) -> str:
+    """The environment variable of a setting."""
+    return f"UNISONO_{setting.upper()}"
+
+
+def _setting(default: Any, unit: str, why: str, **of_kind: Any) -> Any:
     """of_kind: other defaults, for kinds of processors."""
     kind = next((kind for kind in of_kind if KINDS[kind].here()), "")
-    about = {"unit": unit, "env": env, "why": why, "usually": default, "of_kind": of_kind, "kind": kind}
+    about = {"unit": unit, "why": why, "usually": default, "of_kind": of_kind, "kind": kind}
     return field(default=of_kind.get(kind, default), metadata=about)
 
 
@@ -52,55 +57,42 @@ class Config:
     """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
 
     All ranks must have the same, but for those in SHAPING, where those of each host's first rank count. The metadata of
-    each field has its environment variable (`env`), its unit (`unit`) and its meaning (`why`); what it is by default:
-    `usually`, and on some kinds of processors (`of_kind`), of which this machine may have one (`kind`).
+    each field has its unit (`unit`) and its meaning (`why`); what it is by default: `usually`, and on some kinds of
+    processors (`of_kind`), of which this machine may have one (`kind`).
     """
 
     timeout_s: float = _setting(
-        300.0,
-        "seconds",
-        "UNISONO_TIMEOUT_S",
-        "a call raises WaitTimeout after this long; the default allows slow data loaders; inf: never",
+        300.0, "seconds", "a call raises WaitTimeout after this long; the default allows slow data loaders; inf: never"
     )
     stall_warning_s: float = _setting(
         5.0,
         "seconds",
-        "UNISONO_STALL_WARNING_S",
         "a call that has waited this long says on standard error for whom, and where that rank is; 0: never",
     )
     segment_bytes: int = _setting(
-        512 << 10,
-        "bytes",
-        "UNISONO_SEGMENT_BYTES",
-        "what a rank stages per step of a long call; half a second-level cache",
+        512 << 10, "bytes", "what a rank stages per step of a long call; half a second-level cache"
     )
     one_way_segment_bytes: int = _setting(
         128 << 10,
         "bytes",
-        "UNISONO_ONE_WAY_SEGMENT_BYTES",
         "the shortest segment of a call of more than two in which some ranks stage what others read: short ones let "
         "readers begin early, but are written where others have just read",
         amd=512 << 10,  # to write where another processor has just read is dear there
     )
-    one_shot_bytes: int = _setting(
-        8 << 10, "bytes", "UNISONO_ONE_SHOT_BYTES", "the longest vector for which two ranks use a one_shot algorithm"
-    )
+    one_shot_bytes: int = _setting(8 << 10, "bytes", "the longest vector for which two ranks use a one_shot algorithm")
     crowd_one_shot_bytes: int = _setting(
         64 << 10,
         "bytes",
-        "UNISONO_CROWD_ONE_SHOT_BYTES",
         "the same where ranks outnumber processors: one more wait then takes until each has had its turn on one",
     )
     zero_copy_bytes: int = _setting(
         8 << 10,
         "bytes",
-        "UNISONO_ZERO_COPY_BYTES",
         "the longest vector in shared memory that two ranks stage all the same, signature and payload in one line",
     )
     cross_memory_bytes: int = _setting(
         1 << 20,
         "bytes",
-        "UNISONO_CROSS_MEMORY_BYTES",
         "the shortest private vector that is copied from process to process by system calls, where that is faster than "
         "to stage it; 0: none",
         amd_one_cache=0,  # what another processor has written is cheap to read there: staging takes half the time
@@ -108,83 +100,63 @@ class Config:
     fetch_bytes: int = _setting(
         1 << 20,
         "bytes",
-        "UNISONO_FETCH_BYTES",
         "the longest output into which a peer's bytes are copied from four pages in turn; half a second-level cache",
     )
     tag_bytes: int = _setting(
         32 << 10,
         "bytes",
-        "UNISONO_TAG_BYTES",
         "the longest message that shares cache lines with its signature, so that one wait brings both",
     )
     heap_bytes: int = _setting(
         0,
         "bytes",
-        "UNISONO_HEAP_BYTES",
         "address space of each rank for shared tensors, backed when used; 0 means half of the machine's memory",
     )
     look_up_s: float = _setting(
-        0.02,
-        "seconds",
-        "UNISONO_LOOK_UP_S",
-        "how often a waiting kernel returns to Python, for signals, dead peers and the timeout",
+        0.02, "seconds", "how often a waiting kernel returns to Python, for signals, dead peers and the timeout"
     )
     spins: int = _setting(
-        2000,
-        "count",
-        "UNISONO_SPINS",
-        "pauses before a waiting rank first yields, where every rank has its own processor",
+        2000, "count", "pauses before a waiting rank first yields, where every rank has its own processor"
     )
 
     link: Link = _setting(  # noqa: RUF009  a field as all others
         Link(),
         "link",
-        "UNISONO_LINK",
         "the network between hosts, such as 1Gbit,100us: what passes each way and what a small message takes; from it "
         "follows by which algorithm hosts exchange. auto: measured when the hosts meet",
     )
     carrier: str = _setting(
         "gloo",
         "carrier",
-        "UNISONO_CARRIER",
         "what takes messages between hosts: gloo, which comes with torch, or mpi, where an MPI has started the ranks",
     )
     host_silence_s: float = _setting(
         1.5,
         "seconds",
-        "UNISONO_HOST_SILENCE_S",
         "a host of which nothing is heard for this long, and half a second more, is lost for good; at least 0.5. A "
         "network that is out for longer at times needs more",
     )
     keep_inputs: int = _setting(
         0,
         "count",
-        "UNISONO_KEEP_INPUTS",
         "1: calls in place work on a copy, so that a tensor is as it was if its call fails; costs two copies of it",
     )
     trace: str = _setting(
-        "",
-        "folder",
-        "UNISONO_TRACE",
-        "where to write down all calls of all ranks, for `unisono trace` and Perfetto; empty: nowhere",
+        "", "folder", "where to write down all calls of all ranks, for `unisono trace` and Perfetto; empty: nowhere"
     )
     trace_calls: int = _setting(
         1 << 16,
         "count",
-        "UNISONO_TRACE_CALLS",
         "how many calls of each rank and group a trace keeps, the last ones, and where it has rounds, how many rows of "
         "their programs; a call takes 32 bytes, a row 40",
     )
     trace_rounds: int = _setting(
         0,
         "count",
-        "UNISONO_TRACE_ROUNDS",
         "1: a trace also has when the rounds of each call began and ended, and for whom a rank waited in them; calls "
         "take a little longer",
     )
-    debug: int = _setting(
-        0, "count", "UNISONO_DEBUG", "1: each call, its algorithm and why, its bytes and time, on standard error"
-    )
+    debug: int = _setting(0, "count", "1: each call, its algorithm and why, its bytes and time, on standard error")
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.host_silence_s < math.inf:
@@ -201,7 +173,7 @@ class Config:
         found = measured()
         values: dict[str, Any] = dict(found.figures) if found else {}
         for knob in fields(cls):
-            env = knob.metadata["env"]
+            env = environment_name(knob.name)
             if env not in os.environ:
                 continue
             try:

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from unisono import ArgumentError
-from unisono.base.config import Config
+from unisono.base.config import Config, environment_name
 
 pytestmark = pytest.mark.quick
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.quick
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for knob in fields(Config):
-        monkeypatch.delenv(knob.metadata["env"], raising=False)
+        monkeypatch.delenv(environment_name(knob.name), raising=False)
 
 
 def test_without_an_environment_it_is_the_default() -> None:
@@ -28,7 +28,7 @@ def test_without_an_environment_it_is_the_default() -> None:
 )
 def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: float) -> None:
     knob = next(knob for knob in fields(Config) if knob.name == name)
-    monkeypatch.setenv(knob.metadata["env"], text)
+    monkeypatch.setenv(environment_name(knob.name), text)
     assert Config.from_env() == Config(**{name: value})
 
 

@@ -16,7 +16,6 @@ from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.simulate import (
     NETWORKS,
     Hardware,
-    Price,
     Ready,
     candidates,
     clocks,
@@ -25,8 +24,8 @@ from unisono.schedule.simulate import (
     play,
     price,
     prices,
+    ready,
     routed,
-    survey,
 )
 from unisono.schedule.simulate.kernel import play_rounds
 
@@ -155,9 +154,7 @@ def test_several_processes_find_the_same_prices() -> None:
     some, late = list(candidates("all_reduce", hosts, MANY)), {3: 0.01}
     alone, together = (sorted(prices(some, make, MANY, late=late, processes=count)) for count in (1, 2))
     assert alone == together
-    assert alone == sorted(
-        one for one in survey("all_reduce", make(), hosts, MANY, late=late) if isinstance(one, Price)
-    )
+    assert alone == sorted(price(ready(one, make()), make(), MANY, late=late) for one in some if not one.why_not)
 
 
 def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +179,11 @@ def test_rounds_that_have_become_steady_are_not_played_on(monkeypatch: pytest.Mo
 
 def test_of_many_ranks_what_is_too_large_is_left_out_and_said() -> None:
     hosts = Hosts.parse("256x8")
-    found = list(survey("all_reduce", network("fat-tree", hosts), hosts, 1 << 30))
-    said = {some.name: some.why_not for some in found if not hasattr(some, "seconds")}
+    where, some = network("fat-tree", hosts), list(candidates("all_reduce", hosts, 1 << 30))
+    said = {one.name: one.why_not for one in some if one.why_not}
     assert "its table would have about 4.2e+06 rows" in said["all_reduce.one_shot"]
-    best = min((some for some in found if hasattr(some, "seconds")), key=lambda some: some.seconds)
-    assert best.seconds > 2 * (1 << 30) * 255 / 256 / 1.25e9
+    best = min(price(ready(one, where), where, 1 << 30).seconds for one in some if not one.why_not)
+    assert best > 2 * (1 << 30) * 255 / 256 / 1.25e9
 
 
 def test_65_536_ranks() -> None:

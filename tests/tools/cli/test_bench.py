@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import unisono
 from unisono.base.errors import ArgumentError
 from unisono.tools.cli.bench import bench as command
-from unisono.tools.cli.bench.bench_calls import Turn, measure, timed
-from unisono.tools.cli.bench.how_much_faster import verdict
 from unisono.tools.cli.shared.beside_gloo import ENGINES
+from unisono.tools.cli.shared.timed_calls import Compared, Trial, compare
 from unisono.tools.machine.load import Load
+
+ROW = r"^(\w+) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +(?:\S+x (?:faster|slower) than|about as fast as) Gloo"
 
 
 def run(*arguments: str, columns: int = 80) -> Any:
@@ -27,45 +28,47 @@ def run(*arguments: str, columns: int = 80) -> Any:
 
 
 def test_every_size_has_a_verdict_and_is_named_as_given() -> None:
-    done = run("--ranks", "2", "--sizes", "8,1KB,4096KiB,1234568", "--seconds", "0.2")
+    done = run("--ranks", "2", "--sizes", "8,1KB,4096KiB,1234568", "--seconds", "0")
     assert done.exit_code == 0, done.output
-    assert "all_reduce of float32 on 2 ranks" in done.stdout
-    for size in ("8 B", "1 KB", "4096 KiB", "1234568 B"):
-        assert re.search(
-            rf"^ *{size} +\S+ [nµm]?s +\S+ [nµm]?s +(\S+x (faster|slower) than|about as fast as) Gloo",
-            done.stdout,
-            re.M,
-        )
-    assert "Every element of every result was right." in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
-
-
-def test_without_a_terminal_it_says_nothing_but_the_result() -> None:
-    assert run("--ranks", "2", "--sizes", "8,64", "--seconds", "0").stderr == ""
-
-
-def test_without_time_each_size_still_has_its_turn() -> None:
-    done = run("--ranks", "2", "--sizes", "8", "--seconds", "0")
+    assert "float32 on 2 ranks" in done.stdout
+    sizes = [("all_reduce", size) for size in ("8 B", "1 KB", "4096 KiB", "1234568 B")]
+    assert re.findall(ROW, done.stdout, re.MULTILINE) == sizes
     assert "Medians of 1 to 1 calls each" in done.stdout
+    assert "Every element of every result was the same as Gloo's." in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert done.stderr == "", "without a terminal it says nothing but the result"
 
 
-def _lies(engine: str, folder: str, nbytes: int, seconds: float) -> Turn:
-    return Turn([2e-6 if engine == "Gloo" else 1e-6], 3 if engine == "Gloo" and nbytes == 64 else 0)
+def test_hosts_are_processes(capfd: pytest.CaptureFixture[str]) -> None:
+    done = run("--hosts", "2+1", "--sizes", "8,1KiB", "--seconds", "0")
+    assert done.exit_code == 0, done.output
+    assert "3 ranks on 2 hosts (2+1)" in done.stdout
+    assert "processes that share no memory, and speak over loopback." in done.stdout
+    assert re.findall(ROW, done.stdout, re.MULTILINE) == [
+        ("all_reduce", "8 B"), ("all_reduce", "1 KiB"), ("broadcast", "1 KiB"), ("all_gather", "1 KiB"),
+        ("reduce_scatter", "1 KiB"), ("all_to_all", "1 KiB"),
+    ]  # fmt: skip
+    assert "Every element of every result was the same as Gloo's." in done.stdout
+    assert capfd.readouterr().err == "", "ranks warn of nothing"
+
+
+def _lies(trials: list[Trial], *_: object) -> list[Compared]:
+    wrong = 3 if trials[0].nbytes == 64 else 0
+    return [Compared([1e-6, 1e-6], 0), Compared([2e-6, 2e-6], wrong)]
 
 
 def test_a_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "measure", _lies)
+    monkeypatch.setattr(command, "compare", _lies)
     done = run("--ranks", "2", "--sizes", "8,64", "--seconds", "0")
     assert done.exit_code == 1
     assert "2.0x faster than Gloo" in done.stdout
-    assert "6 elements of Gloo's results are wrong" in done.stdout
-    assert "of unisono's results" not in done.stdout
-    assert "was right" not in done.stdout
+    assert "6 elements of the results differ from Gloo's" in done.stdout
+    assert "the same as" not in done.stdout
 
 
 @pytest.mark.parametrize("busy", [0.1, 2.0])
 def test_the_load_of_other_programs_stands_beside_the_verdict(busy: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "measure", _lies)
+    monkeypatch.setattr(command, "compare", _lies)
     monkeypatch.setattr(command, "processors", lambda: 2)
     monkeypatch.setattr(command, "look_at_load", lambda: Load(busy, 0.0, "python, 17"))
     done = run("--ranks", "2", "--sizes", "8", "--seconds", "0", columns=200)
@@ -76,18 +79,18 @@ def test_the_load_of_other_programs_stands_beside_the_verdict(busy: float, monke
 
 
 @pytest.mark.parametrize(
-    ("ours_s", "gloo_s", "words"),
+    ("ratio", "words"),
     [
-        (1.0, 17.2, "17x faster than Gloo"),
-        (1.0, 9.96, "10x faster than Gloo"),
-        (1.0, 1.54, "1.5x faster than Gloo"),
-        (1.0, 1.05, "about as fast as Gloo"),
-        (1.05, 1.0, "about as fast as Gloo"),
-        (2.5, 1.0, "2.5x slower than Gloo"),
+        (17.2, "17x faster than Gloo"),
+        (9.96, "10x faster than Gloo"),
+        (1.54, "1.5x faster than Gloo"),
+        (1.05, "about as fast as Gloo"),
+        (1 / 1.05, "about as fast as Gloo"),
+        (1 / 2.5, "2.5x slower than Gloo"),
     ],
 )
-def test_verdicts(ours_s: float, gloo_s: float, words: str) -> None:
-    assert verdict(ours_s, gloo_s) == words
+def test_verdicts(ratio: float, words: str) -> None:
+    assert command.verdict(ratio) == words
 
 
 @pytest.mark.parametrize(
@@ -97,6 +100,8 @@ def test_verdicts(ours_s: float, gloo_s: float, words: str) -> None:
         (["--sizes", "8,many"], "'many' is not a number of bytes"),
         (["--sizes", "8,10"], "--sizes 10: a float32 has 4 bytes"),
         (["--sizes", "0"], "--sizes 0: a float32 has 4 bytes"),
+        (["--hosts", "1x4"], "one host: leave it out"),
+        (["--hosts", "2x2", "--ranks", "3"], "leave out --ranks 3"),
     ],
 )
 def test_wrong_options_are_explained(arguments: list[str], words: str) -> None:
@@ -107,39 +112,46 @@ def test_wrong_options_are_explained(arguments: list[str], words: str) -> None:
 # ---------------------------------------------------------------- what a rank does
 
 
-def _wrong(fault: str) -> int:
-    calls = 0
+def _trials(call: str, nbytes: int) -> list[Trial]:
+    return [Trial(call, nbytes, engine=engine) for engine in ENGINES]
 
-    def all_reduce(tensor: torch.Tensor) -> None:
+
+def _wrong(folder: str, fault: str) -> list[int]:
+    calls = 0
+    first = torch.zeros(2000)
+    all_reduce = unisono.all_reduce
+
+    def faulty(tensor: torch.Tensor) -> None:
         nonlocal calls
         calls += 1
-        unisono.all_reduce(tensor)
-        if fault == "an element":
+        all_reduce(tensor)
+        if len(tensor) < 2000 or calls == 1:
+            first[: len(tensor)] = tensor
+        elif fault == "an element":
             tensor[3] += 1
         elif fault == "blocks exchanged":
-            tensor.copy_(torch.cat([tensor[8:], tensor[:8]]))
-        elif fault == "the first result again" and calls > 1:
+            tensor.copy_(torch.cat([tensor[1000:], tensor[:1000]]))
+        elif fault == "the first result again":
             tensor.copy_(first)
-        first.copy_(tensor)
 
-    first = torch.zeros(16)
-    turn = timed(all_reduce, 64, 0.0)
-    assert len(turn.times) == 1
-    assert calls == 5
-    return turn.wrong
+    unisono.all_reduce = faulty  # type: ignore[assignment]
+    try:
+        return [one.wrong for one in compare(_trials("all_reduce", 8000), 1, 0.0, folder)]
+    finally:
+        unisono.all_reduce = all_reduce
 
 
 @pytest.mark.parametrize(
-    ("fault", "wrong"), [("", 0), ("an element", 5), ("blocks exchanged", 16), ("the first result again", 4 * 14)]
+    ("fault", "wrong"), [("", 0), ("an element", 4), ("blocks exchanged", 8000), ("the first result again", 8000)]
 )
-def test_faults_are_counted_in_every_call(fault: str, wrong: int) -> None:
-    """Five calls are made, one of them timed. The first sums numbers that repeat after 13 of its 16 places."""
-    assert unisono.run(_wrong, ranks=3, args=(fault,)) == [wrong] * 3
+def test_faults_are_counted_in_every_call(fault: str, wrong: int, tmp_path: Path) -> None:
+    """Four calls are made after the first, whose result is right, one of them timed."""
+    assert unisono.run(_wrong, ranks=3, args=(str(tmp_path), fault)) == [[wrong, 0]] * 3
 
 
-def test_both_engines_sum_right(tmp_path: Path) -> None:
+def test_both_engines_have_one_result(tmp_path: Path) -> None:
     with unisono.world(3, timeout_s=60) as world:
-        for engine in ENGINES:
-            turns = world.run(measure, engine, str(tmp_path), 4100, 0.01)
-            assert [turn.wrong for turn in turns] == [0, 0, 0]
-            assert len({len(turn.times) for turn in turns}) == 1
+        for call in ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"):
+            ranks = world.run(compare, _trials(call, 12300), 2, 0.01, str(tmp_path))
+            assert [[one.wrong for one in rank] for rank in ranks] == [[0, 0]] * 3
+            assert all(len({len(one.times) for one in of_trial}) == 1 for of_trial in zip(*ranks, strict=True))

@@ -1,15 +1,11 @@
-"""`unisono compare`: the counts of `explain`, side by side, on the terminal and as a page."""
+"""`unisono compare`: the counts of `explain`, side by side."""
 
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
-from pathlib import Path
 
 from typer.testing import CliRunner
 
-from unisono.schedule.algorithms import CATALOGUE
-from unisono.schedule.draw import svg
 from unisono.tools.cli import app
 
 
@@ -40,19 +36,3 @@ def test_other_collectives_and_many_ranks() -> None:
     assert "bits" not in table
     left_out = rows(compare("scan.linear", "scan.direct", "--ranks", "100000"))
     assert left_out["a rank receives ≤"][1] == "?"
-
-
-def test_the_page_has_the_table_and_the_pictures(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    compare("ring", "two_shot", "--ranks", "4", "-o", str(page))
-    content = page.read_text(encoding="utf-8")
-    for name in ("ring", "two_shot"):
-        assert svg(CATALOGUE[f"all_reduce.{name}"].schedule(4)) in content
-    assert "<td>6/4 m = 24 MiB</td>" in content
-    HTMLParser().feed(content)
-
-
-def test_a_page_without_pictures_says_why(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    compare("ring", "--ranks", "64", "-o", str(page))
-    assert "draw fewer ranks" in page.read_text(encoding="utf-8")

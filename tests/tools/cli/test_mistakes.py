@@ -15,10 +15,7 @@ MISTAKES = {
     "no process at all": (["top", "0"], "there is no process 0 on this host"),
     "fewer than no ranks": (["doctor", "--ranks", "-1", "--seconds", "0"], "--ranks"),
     "too many ranks for a picture": (["draw", "all_reduce.ring", "--ranks", "100000"], "100000 ranks are too many"),
-    "a map where no file can be": (
-        ["simulate", "all_reduce", "--hosts", "2x1", "--map", "/proc/no/such.svg"], "cannot write /proc/no/such.svg",
-    ),
-    "a page where no file can be": (["compare", "ring", "tree", "-o", "/proc/no.html"], "cannot write /proc/no.html"),
+    "a page where no file can be": (["draw", "all_reduce.ring", "-o", "/proc/no.html"], "cannot write /proc/no.html"),
     "a trace where no folder can be": (["trace", "-o", "/proc/no", "--", "true"], "cannot make the folder /proc/no"),
     "a trace where no folder is meant": (["trace", "-o", "t.json", "--", "true"], "-o names a folder"),
     "a script that is no command": (["trace", "train.py", "--fast"], "unisono trace -- python train.py --fast"),
@@ -32,8 +29,6 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_in_a_line(mistake: str) -> None:
     arguments, said = MISTAKES[mistake]
-    if "--map" in arguments:
-        pytest.importorskip("matplotlib")
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2, done.output
     assert said in " ".join(done.output.split()), done.output

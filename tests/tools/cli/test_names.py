@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,14 +125,6 @@ def test_what_cannot_be_chosen_is_said_to_be_only_a_price_and_comes_last() -> No
     assert best
     explained = CliRunner().invoke(app, ["explain", *words, "--algorithm", best[2], "--no-rounds"]).stdout
     assert explained.startswith(f"all_reduce.{best[1]} · 64 ranks")
-
-
-def test_where_nothing_can_be_chosen_no_map_recommends_it(tmp_path: Path) -> None:
-    words = ["simulate", "scan", "--hosts", "2x2"]
-    assert "priced only" in CliRunner().invoke(app, words).stdout
-    done = CliRunner().invoke(app, [*words, "--map", str(tmp_path / "map.svg")])
-    assert done.exit_code == 2
-    assert "can choose no algorithm" in done.stderr
 
 
 def test_a_price_of_what_a_call_chooses_has_its_segments() -> None:

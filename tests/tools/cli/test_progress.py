@@ -15,12 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 import unisono
-from tests.support.waiting import until
 from unisono.engine.kernels import unit
 from unisono.tools.cli import app
 from unisono.tools.cli.shared import compiling
-from unisono.tools.cli.shared import progress_bar as progress_module
-from unisono.tools.cli.shared.progress_bar import progress, progress_of_others, step_done
+from unisono.tools.cli.shared.progress_bar import progress
 
 COUNT = (
     "import sys\n"
@@ -95,7 +93,6 @@ class CompiledFirst(Exception):
     ("module", "arguments"),
     [
         ("bench.bench", ["bench", "--ranks", "2"]),
-        ("bench.bench_hosts", ["bench", "--hosts", "2x1"]),
         ("doctor.doctor_machine", ["doctor", "--ranks", "2"]),
         ("run", ["run", "script.py"]),
         ("tune.tune", ["tune", "--anyway"]),
@@ -116,7 +113,7 @@ def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], mon
 @pytest.mark.parametrize(
     ("module", "arguments", "titles"),
     [
-        ("compare", ["compare", "ring", "tree", "-o", "page.html"], ["compare, 8 ranks", "drawing"]),
+        ("compare", ["compare", "ring", "tree"], ["compare, 8 ranks"]),
         (
             "draw",
             ["draw", "all_reduce.ring", "--film", "-o", "film.svg"],
@@ -159,30 +156,3 @@ def test_commands_compile_first_where_nothing_is_kept(tmp_path: Path, monkeypatc
     compiled.clear()
     compiling.compile_first()
     assert compiled == [], "it could not be kept"
-
-
-def test_steps_that_another_process_makes(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, str]] = []
-
-    @contextmanager
-    def recorded(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
-        assert (title, total) == ("measuring", 2)
-        yield lambda done, comment: seen.append((done, comment))
-
-    monkeypatch.setattr(progress_module, "progress", recorded)
-    step_done("")  # nobody watches
-    with progress_of_others("measuring", ["one", "two"]) as steps:
-        until(lambda: (0, "one") in seen)
-        subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"from unisono.tools.cli.shared.progress_bar import step_done; step_done({steps!r})",
-            ],
-            check=True,
-        )
-        until(lambda: (1, "two") in seen)
-        step_done(steps)
-        until(lambda: (2, "") in seen)
-    assert not Path(steps).exists()
-    assert sorted(set(seen)) == [(0, "one"), (1, "two"), (2, "")]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
 
 from unisono.base.tuning import LIMITS, HostCosts, Rates, TuningResults, save
 from unisono.base.units import format_seconds
-from unisono.schedule import Hosts
-from unisono.schedule.simulate import best_map, best_map_text, network
 from unisono.tools.cli import app
 
 
@@ -92,37 +89,7 @@ def test_hosts_like_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["all_reduce", "--late-rank", "512:1ms"], "expected one of the ranks 0 to 511 and a time"),
         (["all_reduce", "--late-rank", "soon"], "expected one of the ranks 0 to 511 and a time"),
         (["all_reduce", "--slow-link", "1-2:x0.1"], "has no cable 1-2"),
-        (["all_reduce", "--map", "x.svg", "--slow-link", "1-switch:x0.1"], "--map is of whole collectives"),
-        (["all_reduce", "--map", "x.svg", "--hosts", "3+1"], "--map needs two hosts or more"),
-        (["all_reduce", "--map", "x.txt", "--hosts", "2x1"], "must end in .svg, .png or .pdf"),
     ],
 )
 def test_what_it_refuses(arguments: list[str], message: str) -> None:
     assert message in say(*arguments, fails=2)
-
-
-def test_a_map_is_text_and_a_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "map.svg"
-    seen = say("broadcast", "--hosts", "8x2", "--network", "torus:8x1", "--map", str(path))
-    lines = seen.splitlines()
-    assert lines[0].startswith("broadcast on torus")
-    assert [line.split(" ranks")[0].strip() for line in lines[3:6]] == ["16", "8", "4"]
-    assert any(line.startswith("A  broadcast.") for line in lines)
-    assert ElementTree.parse(path).getroot().tag.endswith("svg")  # noqa: S314  our own file
-    assert f"wrote {path}" in seen
-    colours = path.read_text().count("fill: #4e79a7")
-    cells = sum(line.split().count("A") for line in lines[3:6])
-    assert colours == cells + 1, "those of its places, and that of the legend"
-
-
-def test_a_map_has_the_best_of_each_place() -> None:
-    found = best_map(
-        "all_gather", [Hosts.parse("2x2"), Hosts.parse("4x2")], [8, 1 << 26], lambda hosts: network("flat", hosts)
-    )
-    few = [name for row in found.best for name, _ in row[:1]]
-    many = [name for row in found.best for name, _ in row[1:]]
-    assert not set(few) & {"all_gather.ring"}
-    assert len(best_map_text(found).splitlines()) == 3 + 1 + len(found.names)
-    assert all(a < b for (_, a), (_, b) in found.best)
-    assert set(few) | set(many) == set(found.names)

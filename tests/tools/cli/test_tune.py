@@ -16,9 +16,9 @@ from unisono.base.tuning import LIMITS, HostCosts, Moment, Rates, TuningResults,
 from unisono.base.units import format_seconds
 from unisono.schedule.simulate import known_costs
 from unisono.tools.cli import app
+from unisono.tools.cli.shared.timed_calls import Trial, measure
 from unisono.tools.cli.tune import tune
 from unisono.tools.cli.tune.tune import cut, pick
-from unisono.tools.cli.tune.tune_calls import Trial, measure
 from unisono.tools.machine.checks import check_tuned
 from unisono.tools.machine.load import Load
 
@@ -118,7 +118,7 @@ def test_a_fit_of_noise_is_not_kept(earlier: HostCosts | None, run: Callable[...
 
 
 def test_where_calls_take_long_there_are_fewer_turns(worlds: Callable[[int], unisono.World]) -> None:
-    trials = [Trial("all_reduce", 64, False, {}, name) for name in ("one_shot", "two_shot")]
+    trials = [Trial("all_reduce", 64, algorithm=name) for name in ("one_shot", "two_shot")]
     for ranks, turns in ((worlds(2).run(measure, trials, 7, 0.0), 1), (worlds(2).run(measure, trials, 2, 60.0), 2)):
         assert [[len(of_trial) for of_trial in rank] for rank in ranks] == [[turns] * 2] * 2
 

@@ -16,6 +16,7 @@ on the size of the message or on an element's place in it.
 algorithm: a name of the catalogue (`unisono list`) or a function of your own; None: `choose` decides.
 """
 
+from . import again as again
 from .all_gather import all_gather, all_gather_single
 from .all_reduce import all_reduce
 from .all_to_all import all_to_all, all_to_all_single

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again, shortcut
+from ..dispatch import UNKNOWN, Call, Request, list_shortcut, shortcut
 
 
 def all_gather(
@@ -70,8 +70,3 @@ def all_gather_single(
         check_apart([output], input, 0, call.group.rank * input.numel() * input.element_size())
         call.plan(Request("all_gather", input, input, output))
     return call.run()
-
-
-@makes_again("all_gather")
-def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
-    all_gather(out, inp, group, algorithm=what[3], timeout_s=timeout_s)

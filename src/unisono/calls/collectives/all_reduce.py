@@ -9,7 +9,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_tensor
-from ..dispatch import UNKNOWN, Call, CallKey, Request, makes_again, shortcut
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 from ..ops import OpLike, ReduceOp
 
 
@@ -34,8 +34,3 @@ def all_reduce(
         check_tensor("tensor", tensor, written=True)
         call.plan(Request("all_reduce", tensor, tensor, tensor, check_op(op, tensor), in_place=True))
     return call.run()
-
-
-@makes_again("all_reduce")
-def _again(group: Group, what: CallKey, _inp: Any, out: Any, timeout_s: float | None) -> None:
-    all_reduce(out, what[1], group, algorithm=what[3], timeout_s=timeout_s)

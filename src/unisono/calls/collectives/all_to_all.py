@@ -11,7 +11,7 @@ from ...base.errors import ArgumentError, DTypeError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_splits, check_tensor, check_tensors, shape_name
-from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again, shortcut
+from ..dispatch import UNKNOWN, Call, Request, list_shortcut, shortcut
 
 
 def all_to_all(
@@ -90,9 +90,3 @@ def all_to_all_single(
         block = blank(input.numel() // call.group.size, input.dtype)
         call.plan(Request("all_to_all", block, input, output))
     return call.run()
-
-
-@makes_again("all_to_all")
-def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
-    call = all_to_all_single if isinstance(inp, Tensor) else all_to_all
-    call(out, inp, group=group, algorithm=what[3], timeout_s=timeout_s)

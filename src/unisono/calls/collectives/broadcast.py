@@ -9,7 +9,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_root, check_tensor
-from ..dispatch import UNKNOWN, Call, CallKey, Request, makes_again, shortcut
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 
 
 def broadcast(
@@ -33,8 +33,3 @@ def broadcast(
         check_tensor("tensor", tensor, written=call.group.rank != root)
         call.plan(Request("broadcast", tensor, tensor, tensor, root=root, in_place=True))
     return call.run()
-
-
-@makes_again("broadcast")
-def _again(group: Group, what: CallKey, _inp: Any, out: Any, timeout_s: float | None) -> None:
-    broadcast(out, what[2], group, algorithm=what[3], timeout_s=timeout_s)

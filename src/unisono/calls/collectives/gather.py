@@ -10,7 +10,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again
+from ..dispatch import UNKNOWN, Call, Request, list_shortcut
 
 
 def gather(
@@ -44,8 +44,3 @@ def gather(
         call.plan(Request("gather", tensor, tensor, blocks, root=root, alike=alike))
         call.returns = is_root and blocks is None
     return call.run()
-
-
-@makes_again("gather")
-def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
-    gather(inp, out, what[2], group, algorithm=what[3], timeout_s=timeout_s)

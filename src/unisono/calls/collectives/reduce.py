@@ -9,7 +9,7 @@ from torch import Tensor
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_root, check_tensor
-from ..dispatch import UNKNOWN, Call, CallKey, Request, makes_again, shortcut
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 from ..ops import OpLike, ReduceOp
 
 
@@ -35,8 +35,3 @@ def reduce(
         check_tensor("tensor", tensor, written=call.group.rank == root)
         call.plan(Request("reduce", tensor, tensor, tensor, check_op(op, tensor), root, in_place=True))
     return call.run()
-
-
-@makes_again("reduce")
-def _again(group: Group, what: CallKey, _inp: Any, out: Any, timeout_s: float | None) -> None:
-    reduce(out, what[2], what[1], group, algorithm=what[3], timeout_s=timeout_s)

@@ -12,7 +12,7 @@ from ...base.errors import DTypeError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_apart, check_op, check_own, check_tensor, check_tensors, check_whole
-from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again, shortcut
+from ..dispatch import UNKNOWN, Call, Request, list_shortcut, shortcut
 from ..ops import OpLike, ReduceOp
 
 
@@ -76,9 +76,3 @@ def reduce_scatter_single(
         check_apart([input], output, 0, call.group.rank * output.numel() * output.element_size())
         call.plan(Request("reduce_scatter", output, input, output, check_op(op, output)))
     return call.run()
-
-
-@makes_again("reduce_scatter")
-def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
-    call = reduce_scatter_single if isinstance(inp, Tensor) else reduce_scatter
-    call(out, inp, what[1], group, algorithm=what[3], timeout_s=timeout_s)

@@ -10,7 +10,7 @@ from ...base.errors import ArgumentError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import check_op, check_tensor
-from ..dispatch import UNKNOWN, Call, CallKey, Request, makes_again, shortcut
+from ..dispatch import UNKNOWN, Call, Request, shortcut
 from ..ops import OpLike, ReduceOp
 
 
@@ -61,9 +61,3 @@ def _scan(
             raise ArgumentError(f"op: {collective} has no avg; use sum, and divide by the number of ranks combined")
         call.plan(Request(collective, tensor, tensor, tensor, name, in_place=True))
     return call.run()
-
-
-@makes_again("scan")
-@makes_again("exscan")
-def _again(group: Group, what: CallKey, _inp: Any, out: Any, timeout_s: float | None) -> None:
-    _scan(what[0], out, what[1], group, False, what[3], timeout_s)

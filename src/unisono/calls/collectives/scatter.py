@@ -12,7 +12,7 @@ from ...base.errors import ArgumentError
 from ...ranks.group.group import Group
 from ...schedule.algorithms.catalogue import AlgorithmLike
 from ..arguments import blank, check_apart, check_own, check_root, check_rooted, check_tensor, given_list
-from ..dispatch import UNKNOWN, Call, CallKey, Request, list_shortcut, makes_again
+from ..dispatch import UNKNOWN, Call, Request, list_shortcut
 
 
 def scatter(
@@ -50,8 +50,3 @@ def scatter(
         call.plan(Request("scatter", like, blocks, tensor, root=root, alike=alike))
         call.returns = tensor is None
     return call.run()
-
-
-@makes_again("scatter")
-def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
-    scatter(out, inp, what[2], group, algorithm=what[3], timeout_s=timeout_s)

@@ -16,7 +16,7 @@ from .plan_cache import CallKey, ask_for_sizes
 Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
 """Makes a call: group, call, input, output, seconds."""
 
-_again: dict[str, Again] = {}
+_again: list[Again] = []
 
 
 def learn(group: Group, plan: Plan, what: CallKey, error: MismatchError) -> bool:
@@ -36,16 +36,12 @@ def stage_private(group: Group) -> None:
     group.shortcuts.clear()
 
 
-def makes_again(collective: str) -> Callable[[Again], Again]:
-    """Decorator: this function makes the calls of a collective in full."""
-
-    def register(function: Again) -> Again:
-        _again[collective] = function
-        return function
-
-    return register
+def makes_again(function: Again) -> Again:
+    """Decorator: this function makes calls in full. It needs the collectives, which import this file."""
+    _again.append(function)
+    return function
 
 
 def make_again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
     """Make a call in full that has begun on a fast path in the background."""
-    _again[what[0]](group, what, inp, out, timeout_s)
+    _again[-1](group, what, inp, out, timeout_s)

@@ -106,10 +106,10 @@ class FarReceiveChannel(FarChannel):
         return 1
 
     def end(self) -> None:
-        """See `Stream`."""
+        """The group is closed. What comes is dropped by `catch_up`."""
 
     def catch_up(self) -> bool:
-        """See `Stream`."""
+        """See what has come. True when the carrier has nothing of this stream any more, or nothing can come."""
         while self.message is not None or (message := self.read_header()) is not None:
             self.message = self.message or message
             if not self.read_payload(0):

@@ -85,7 +85,7 @@ class FarSendChannel(FarChannel):
             self._lose(lost)
 
     def end(self) -> None:
-        """See `Stream`. A message that is not complete stays so. Idempotent."""
+        """No more messages are sent. One that is not complete stays so. Idempotent."""
         if not self._ended and self._sent and self.done < 0 and self.lost is None:
             self._ended = True
             head = self._pieces.take(self._head_bytes)
@@ -96,7 +96,7 @@ class FarSendChannel(FarChannel):
                 self._lose(lost)
 
     def catch_up(self) -> bool:
-        """See `Stream`."""
+        """See what has come. True when the carrier has nothing of this stream any more, or nothing can come."""
         self.read_answers()
         return not self._under_way or self.lost is not None
 

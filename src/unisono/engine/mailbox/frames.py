@@ -9,7 +9,6 @@ other side is known to do its part.
 from __future__ import annotations
 
 import ctypes
-from typing import Protocol
 
 import torch
 
@@ -64,16 +63,6 @@ class ZeroCopyFrame(FarFrame):
         self.tensor = tensor
         memory = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr())
         self.body = torch.frombuffer(memory, dtype=torch.uint8)
-
-
-class Stream(Protocol):
-    """The end of a stream that a closed group leaves behind."""
-
-    def end(self) -> None:
-        """No more messages are sent, and those that come are dropped."""
-
-    def catch_up(self) -> bool:
-        """See what has come. True when the carrier has nothing of this stream any more, or nothing can come."""
 
 
 class Frames:

@@ -7,14 +7,16 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ...base.records import digest
 from ..carrier import Carrier
 from .far_receive_channel import FarReceiveChannel
 from .far_send_channel import FarSendChannel
-from .frames import Frames, Stream
+from .frames import Frames
 
 _ASK_S = 0.0005
+_Stream: TypeAlias = FarReceiveChannel | FarSendChannel
 
 
 class CarrierStreams:
@@ -23,11 +25,11 @@ class CarrierStreams:
     def __init__(self, carrier: Carrier) -> None:
         self.carrier = carrier
         self.pieces = Frames(carrier)
-        self._used: list[tuple[weakref.ref[object], list[tuple[int, Stream]]]] = []
-        self._left: list[tuple[int, Stream]] = []
+        self._used: list[tuple[weakref.ref[object], list[tuple[int, _Stream]]]] = []
+        self._left: list[tuple[int, _Stream]] = []
         self._lock = threading.RLock()
 
-    def keep(self, owner: object, peer: int, stream: Stream) -> None:
+    def keep(self, owner: object, peer: int, stream: _Stream) -> None:
         """Keep the stream of an owner, to or from a rank of the world."""
         with self._lock:
             streams = next((streams for ref, streams in self._used if ref() is owner), None)

@@ -15,10 +15,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ...base.records import Departure
 from .wire import Ack, Body, MemberPage, Pages, Query, batches
+
+if TYPE_CHECKING:
+    from .regions import Regions
 
 _AGAIN_S, _MOST_S = 0.02, 0.32
 _PACE_S = 0.0002
@@ -27,28 +29,6 @@ _MOST_EARLY = 256
 """Groups of which pages are kept before a rank here uses them."""
 _MOST_FORGOTTEN = 1024
 """Groups of which a host keeps the last pages after it has forgotten them."""
-
-
-class HostMemory(Protocol):
-    """The shared memory of this host."""
-
-    def add(self, gid: int, start: int, size: int) -> None:
-        """A group of so many ranks has a region there. Raises ValueError if it cannot."""
-
-    def remove(self, gid: int) -> None:
-        """Touch the region no more."""
-
-    def read(self, gid: int, member: int) -> bytes:
-        """A member's control line and board, as they are now."""
-
-    def write(self, gid: int, member: int, image: bytes, *, keep_gone: bool) -> None:
-        """Make a member's control line and board equal to these. keep_gone: but for how it has gone."""
-
-    def depart(self, rank: int, how: int, words: str) -> None:
-        """Write on a rank's board of the world how it has gone, if nothing is there yet."""
-
-    def departure(self, rank: int) -> Departure | None:
-        """How a rank has left the world, by its board."""
 
 
 @dataclass
@@ -97,7 +77,7 @@ class Copies:
         self,
         me: int,
         host_of: Sequence[int],
-        memory: HostMemory,
+        memory: Regions,
         send: Callable[[int, Body], None],
         tell: Callable[[int, list[object]], None],
     ) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ...base.records import DepartureKind
-from .board_replicas import Copies, HostMemory
+from .board_replicas import Copies
 from .host_liveness import BEAT_S, Liveness
 from .shared_facts import Gossip
 from .wire import Ack, Body, Datagram, Fact, FactKind, Heartbeat, News, Pages, Query, batches
+
+if TYPE_CHECKING:
+    from .regions import Regions
 
 _LONGEST_S = 2 * BEAT_S
 """Between two steps. If it was longer, this process was stopped, and the others are not to blame for that."""
@@ -93,7 +96,7 @@ class SentinelState:
         hosts: Sequence[Sequence[int]],
         me: int,
         names: Sequence[str],
-        memory: HostMemory,
+        memory: Regions,
         now: float,
         silent_s: float,
     ) -> None:

@@ -5,10 +5,9 @@ slower than it might be. Pure functions.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
 from itertools import combinations
 
-from ...base.config import Config
+from ...base.config import Config, environment_name
 from ...hosts.addresses import is_loopback
 from ...schedule import Hosts
 from .identity import HOST_ID, MOST_NAME, Identity
@@ -75,7 +74,7 @@ def why_refused(identities: Mapping[int, Identity], apart: Collection[int] = ())
                 for each in zip(_COMMON, other.common.split(), home.common.split(), strict=True)
                 if each[1] != each[2]
             )
-            env = next(knob.metadata["env"] for knob in fields(Config) if knob.name == name)
+            env = environment_name(name)
             return f"{there} has {name}={its}, {here} has {mine}: set {env} to the same for all ranks of all hosts"
     return ""
 

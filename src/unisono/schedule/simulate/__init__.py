@@ -1,17 +1,15 @@
 """Networks as data, and what the tables of the catalogue cost on them: no messages are sent, only counted and timed."""
 
-from .best_map import BestMap, best_map, best_map_text
 from .clocks import Played, Routed, play, routed
 from .networks.by_name import NETWORKS, network
 from .networks.network import Hardware, Network
-from .survey import Candidate, Price, Ready, candidates, price, ready, survey
+from .survey import Candidate, Price, Ready, candidates, price, ready
 from .table_messages import Messages, messages, messages_of_call
 from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted, whole_call, without_own
 from .workers import prices
 
 __all__ = [
     "NETWORKS",
-    "BestMap",
     "Candidate",
     "Hardware",
     "Messages",
@@ -21,8 +19,6 @@ __all__ = [
     "Ready",
     "Routed",
     "Timed",
-    "best_map",
-    "best_map_text",
     "calibrate",
     "candidates",
     "known_costs",
@@ -36,7 +32,6 @@ __all__ = [
     "prices",
     "ready",
     "routed",
-    "survey",
     "trusted",
     "whole_call",
     "without_own",

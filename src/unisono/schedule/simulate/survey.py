@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from math import ceil, log2
 from typing import NamedTuple
@@ -140,25 +139,6 @@ def price(
     seconds, parts = seconds + more, parts + np.array([0.0, more, 0.0])
     latency, transfer, combine = parts.tolist()
     return Price(one.name, seconds, latency, transfer, combine, name, float(busy[link]))
-
-
-def survey(
-    collective: str,
-    network: Network,
-    hosts: Hosts,
-    nbytes: float,
-    *,
-    root: int = 0,
-    late: Mapping[int, float] | None = None,
-    segment_bytes: int = 0,
-) -> Iterator[Price | Candidate]:
-    """Price all ways to do a collective, as they come; candidates that are left out are returned as they are."""
-    config = replace(Config.from_env(), link=network.hardware.between)
-    for candidate in candidates(collective, hosts, nbytes, root, config):
-        if candidate.why_not:
-            yield candidate
-        else:
-            yield price(ready(candidate, network), network, nbytes, late=late, segment_bytes=segment_bytes)
 
 
 def _of_table(algorithm: Algorithm, ranks: int, root: int) -> list[Messages]:

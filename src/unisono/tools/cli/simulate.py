@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,8 +23,6 @@ from ...schedule.simulate import (
     Hardware,
     Network,
     Price,
-    best_map,
-    best_map_text,
     candidates,
     known_costs,
     like_this_host,
@@ -34,7 +31,6 @@ from ...schedule.simulate import (
     whole_call,
     without_own,
 )
-from ...schedule.simulate.best_map_picture import draw_atlas
 from .shared.paint import console, plain_table
 from .shared.progress_bar import progress
 from .shared.target import check_collective
@@ -44,9 +40,6 @@ _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")
 _MEASURED = "measured"
 
 _NOTHING_S = 1e-12
-
-_SIZES = tuple(8 << 3 * k for k in range(10))
-"""Of a map: 8 B to 1 GiB."""
 
 
 def simulate(
@@ -69,10 +62,6 @@ def simulate(
     ] = None,
     late_rank: Annotated[list[str] | None, typer.Option(help="A rank that comes later: 17:1ms.")] = None,
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
-    map_: Annotated[
-        Path | None,
-        typer.Option("--map", help="What is best at which size and number of ranks: an .svg, .png or .pdf."),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the prices as JSON.")] = False,
 ) -> None:
     """Price all algorithms of a collective on a network, best first, and say what bounds each.
@@ -91,13 +80,6 @@ def simulate(
             raise ArgumentError(f"--network {_MEASURED} says what is inside a host: leave out --inside")
         on, hardware = "two-levels", like_this_host(costs, length, hardware)
     hardware = replace(hardware, inside=_inside(inside, hardware.inside))
-    if map_ is not None:
-        if slow_link or late_rank or short or root or costs:
-            raise ArgumentError(
-                "--map is of whole collectives, and knows no slow link, late rank, root or measured costs"
-            )
-        _map(collective, places, on, hardware, config.segment_bytes, map_)
-        return
     make = partial(_network, on, places, hardware, tuple(slow_link or ()))
     where = make()
     late = dict(_late(text, places.ranks) for text in late_rank or ())
@@ -189,32 +171,6 @@ def _json(found: Sequence[Price], about: Mapping[str, Candidate], where: Network
     missing = [{"name": some.name, "why": some.why_not} for some in about.values() if some.why_not]
     of = {"network": where.name, "hosts": hosts.text, "ranks": hosts.ranks, "bytes": nbytes}
     typer.echo(json.dumps({**of, "prices": prices, "left_out": missing}, indent=2))
-
-
-def _map(collective: str, places: Hosts, on: str, hardware: Hardware, segment_bytes: int, path: Path) -> None:
-    """Print the map of a collective, and draw it. Its numbers of hosts are halves of the one given."""
-    each = {len(host) for host in places.members}
-    if len(each) > 1 or len(places.members) < 2:
-        raise ArgumentError("--map needs two hosts or more with as many ranks each, such as --hosts 64x8")
-    counts = [len(places.members)]
-    while counts[0] > 2:
-        counts.insert(0, (counts[0] + 1) // 2)
-    shapes = [Hosts.parse(f"{count}x{min(each)}") for count in counts]
-    plain = "torus" if on.startswith("torus:") else on  # its sides are those of one number of hosts
-    with progress(f"map of {collective}", len(shapes)) as show:
-        found = best_map(
-            collective,
-            shapes,
-            _SIZES,
-            lambda hosts: network(plain if hosts.ranks < places.ranks else on, hosts, hardware),
-            segment_bytes=segment_bytes,
-            show=show,
-        )
-    draw_atlas(found, path)
-    out = console()
-    out.print(f"[bold]{escape(found.title)}[/] · {hardware.between}\n")
-    out.print(escape(best_map_text(found)), soft_wrap=True)
-    typer.echo(f"wrote {path}: {found.title}", err=True)
 
 
 def _short(name: str, collective: str) -> str:

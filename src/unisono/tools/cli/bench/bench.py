@@ -1,12 +1,11 @@
-"""`unisono bench`: how much faster than Gloo this machine runs all_reduce with unisono."""
+"""`unisono bench`: how much faster than Gloo this machine makes calls with unisono."""
 
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 import typer
@@ -16,7 +15,8 @@ import unisono
 
 from ....base.cpu import model as processor
 from ....base.errors import ArgumentError
-from ....base.units import format_bytes, format_seconds, parse_bytes
+from ....base.units import format_bytes, format_seconds, parse_bytes, plural
+from ....schedule import Hosts
 from ...machine.load import check_load, look_at_load
 from ..shared.beside_gloo import ENGINES
 from ..shared.compiling import compile_first
@@ -24,22 +24,32 @@ from ..shared.costs_over_hosts import known_hosts
 from ..shared.paint import console, plain_table
 from ..shared.progress_bar import progress
 from ..shared.this_machine import date, processors
-from .bench_calls import Turn, measure
-from .bench_hosts import bench_hosts
-from .how_much_faster import verdict
+from ..shared.timed_calls import Compared, Trial, compare, slowest
 
 _TURNS = 5
 """How many turns each engine has with each size."""
 
-_Turns = dict[tuple[int, str], list[Sequence[Turn]]]
-"""Bytes and engine -> for each turn, what each rank measured."""
+_TIMEOUT_S = 600.0
+
+
+class _Cell(NamedTuple):
+    """A call on a vector, by each of ENGINES."""
+
+    call: str
+    size: str
+    found: Sequence[Compared]
+
+    @property
+    def ratio(self) -> float:
+        """How much faster than Gloo."""
+        ours, gloo = (median(one.times) for one in self.found)
+        return gloo / ours
 
 
 def bench(
     *,
     ranks: Annotated[int, typer.Option(help="Processes that take part; 0: one per processor, but 2 to 4.")] = 0,
     hosts: Annotated[str, typer.Option(help="On several hosts, all on this machine: 2x2, or 3+1.")] = "",
-    link: Annotated[str, typer.Option(help="With --hosts: what passes each way between hosts: 1Gbit/s.")] = "",
     sizes: Annotated[str, typer.Option(help="Bytes of each rank's tensor, comma-separated.")] = "8,64KiB,1MiB,16MiB",
     seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
 ) -> None:
@@ -47,45 +57,41 @@ def bench(
 
     Takes the time to measure, ten seconds by default, and some to start; longer beside other programs, which the result
     then says. Each size is measured at least once, however long that takes. With --hosts: all_reduce over several
-    hosts, and other calls on the largest size. The hosts are network namespaces where this user can make them (root,
-    with iproute2), else processes that speak over loopback.
+    hosts, and other calls on the largest size. The hosts are processes that share no memory, and speak over loopback.
     """
     names = {_nbytes(text): format_bytes(_nbytes(text), like=text) for text in sizes.split(",")}
-    places, _ = known_hosts(hosts, ranks or None)
-    if places:
-        bench_hosts(places, names, seconds, link, _beside_others(places.ranks))
-        return
-    if link:
-        raise ArgumentError(f"--link {link} is between hosts: give --hosts, such as 2x2")
-    ranks = ranks or max(2, min(4, processors()))
-    if ranks < 2:
-        raise ArgumentError(f"{ranks} ranks have nothing to sum: give --ranks 2 or more")
-    others = _beside_others(ranks)
-    turns = _measure(ranks, names, seconds)
-    times = {key: _slowest(of_key) for key, of_key in turns.items()}
-    medians = {key: median(of_key) for key, of_key in times.items()}
-    calls = [len(of_key) for of_key in times.values()]
+    places, count = known_hosts(hosts, ranks or None, max(2, min(4, processors())))
+    if places and not places.spans:
+        raise ArgumentError(f"--hosts {places.text} is one host: leave it out, or give such as 2x2")
+    if count < 2:
+        raise ArgumentError(f"{count} ranks have nothing to sum: give --ranks 2 or more")
+    load = check_load(look_at_load(), processors(), count)
+    cells = _measure(places or Hosts.one(count), names, seconds)
     out = console()
-    out.print(f"all_reduce of float32 on {ranks} ranks · {processor()}, {processors()} processors")
-    out.print(f"unisono {unisono.__version__}, torch {torch.__version__} · {date()}\n")
-    out.print(_table(medians, names))
-    out.print(f"\n{_summary(medians, names)}{others}")
+    where = f" on {plural(len(places.members), 'host')} ({places.text})" if places else ""
+    out.print(f"float32 on {count} ranks{where} · {processor()}, {processors()} processors")
+    out.print(f"unisono {unisono.__version__}, torch {torch.__version__} · {date()}")
+    if places:
+        out.print("These hosts are processes that share no memory, and speak over loopback.")
+    out.print()
+    out.print(_table(cells))
+    out.print(f"\n{_summary(cells)}")
+    if load.level != "ok":
+        out.print(f"[bold red]But {load.says}: that is what was measured.[/]")
+    calls = [len(one.times) for cell in cells for one in cell.found]
     out.print(f"Medians of {min(calls)} to {max(calls)} calls each, of the slowest rank; the engines take turns.")
-    if ranks > processors():
-        out.print(f"{ranks} ranks share {processors()} processors, so calls wait until all are scheduled.")
-    wrong = {engine: _count_wrong(turns, engine) for engine in ENGINES}
-    for engine, count in wrong.items():
-        if count:
-            out.print(f"[bold red]The benchmark has failed: {count} elements of {engine}'s results are wrong.[/]")
-    if any(wrong.values()):
+    if count > processors():
+        out.print(f"{count} ranks share {processors()} processors, so calls wait until all are scheduled.")
+    if wrong := sum(one.wrong for cell in cells for one in cell.found):
+        out.print(f"[bold red]The benchmark has failed: {wrong} elements of the results differ from Gloo's.[/]")
         raise typer.Exit(1)
-    out.print("Every element of every result was right.")
+    out.print("Every element of every result was the same as Gloo's.")
 
 
-def _beside_others(ranks: int) -> str:
-    """What to say beside each verdict if other programs use the processors now; "" if they do not."""
-    load = check_load(look_at_load(), processors(), ranks)
-    return "" if load.level == "ok" else f"\n[bold red]But {load.says}: that is what was measured.[/]"
+def calls_on(hosts: Hosts, sizes: Sequence[int]) -> list[tuple[str, int]]:
+    """What is measured: all_reduce of all sizes and, on several hosts, other calls of the last one."""
+    others = ("broadcast", "all_gather", "reduce_scatter", "all_to_all") if hosts.spans else ()
+    return [*(("all_reduce", nbytes) for nbytes in sizes), *((name, sizes[-1]) for name in others)]
 
 
 def _nbytes(text: str) -> int:
@@ -95,49 +101,44 @@ def _nbytes(text: str) -> int:
     return nbytes
 
 
-def _measure(ranks: int, sizes: Mapping[int, str], seconds: float) -> _Turns:
-    """All turns; those after the first only while there is time. sizes: bytes -> the size in words."""
-    turns: _Turns = {(nbytes, engine): [] for nbytes in sizes for engine in ENGINES}
+def _measure(hosts: Hosts, names: Mapping[int, str], seconds: float) -> list[_Cell]:
+    """names: bytes -> the size in words."""
+    calls, cells = calls_on(hosts, [*names]), list[_Cell]()
     compile_first()
     with (
-        progress(f"bench, {ranks} ranks", _TURNS * len(turns)) as show,
+        progress(f"bench, {hosts.ranks} ranks", len(calls)) as show,
         tempfile.TemporaryDirectory() as folder,
-        unisono.world(ranks, timeout_s=120) as world,
+        unisono.world(hosts=hosts, timeout_s=_TIMEOUT_S) as world,
     ):
-        show(0, "starting")
-        for engine in ENGINES:
-            world.run(measure, engine, folder, 4, 0.0)  # compiles and connects
-        end, share_s = time.monotonic() + seconds, seconds / (_TURNS * len(turns))
-        for turn in range(_TURNS):
-            for place, ((nbytes, engine), done) in enumerate(turns.items()):
-                if not turn or time.monotonic() < end:
-                    done.append(world.run(measure, engine, folder, nbytes, share_s))
-                show(turn * len(turns) + place + 1, f"{engine}, {sizes[nbytes]}")
-    return turns
+        for done, (call, nbytes) in enumerate(calls):
+            show(done, f"{call} of {names[nbytes]}")
+            trials = [Trial(call, nbytes, engine=engine) for engine in ENGINES]
+            found = slowest(world.run(compare, trials, _TURNS, seconds / len(calls), folder))
+            cells.append(_Cell(call, names[nbytes], found))
+    return cells
 
 
-def _slowest(turns: Sequence[Sequence[Turn]]) -> list[float]:
-    """Seconds of each call: those of its slowest rank."""
-    return [max(call) for turn in turns for call in zip(*(rank.times for rank in turn), strict=True)]
-
-
-def _table(medians: Mapping[tuple[int, str], float], names: Mapping[int, str]) -> Table:
+def _table(cells: Sequence[_Cell]) -> Table:
     table = plain_table()
+    table.add_column("call")
     for column in ("size", *ENGINES):
         table.add_column(column, justify="right")
     table.add_column("unisono is")
-    for nbytes, name in names.items():
-        ours, gloo = (medians[nbytes, engine] for engine in ENGINES)
-        table.add_row(name, format_seconds(ours), format_seconds(gloo), f"[bold]{verdict(ours, gloo)}[/]")
+    for cell in cells:
+        times = (format_seconds(median(one.times)) for one in cell.found)
+        table.add_row(cell.call, cell.size, *times, f"[bold]{verdict(cell.ratio)}[/]")
     return table
 
 
-def _summary(medians: Mapping[tuple[int, str], float], names: Mapping[int, str]) -> str:
-    ratios = {nbytes: medians[nbytes, "Gloo"] / medians[nbytes, "unisono"] for nbytes in names}
-    best, worst = max(ratios, key=ratios.__getitem__), min(ratios, key=ratios.__getitem__)
-    said = f"[bold]Best: {verdict(1, ratios[best])}, at {names[best]}."
-    return said + (f" Worst: {verdict(1, ratios[worst])}, at {names[worst]}.[/]" if worst != best else "[/]")
+def _summary(cells: Sequence[_Cell]) -> str:
+    best, worst = (of(cells, key=lambda cell: cell.ratio) for of in (max, min))
+    said = f"[bold]Best: {verdict(best.ratio)}, {best.call} of {best.size}."
+    return said + (f" Worst: {verdict(worst.ratio)}, {worst.call} of {worst.size}.[/]" if worst != best else "[/]")
 
 
-def _count_wrong(turns: _Turns, engine: str) -> int:
-    return sum(rank.wrong for (_, of), done in turns.items() if of == engine for turn in done for rank in turn)
+def verdict(ratio: float) -> str:
+    """`17x faster than Gloo`, `1.5x slower than Gloo`, or, within 10 %, `about as fast as Gloo`."""
+    more = max(ratio, 1 / ratio)
+    if more < 1.1:
+        return "about as fast as Gloo"
+    return f"{more:.{0 if more >= 9.95 else 1}f}x {'faster' if ratio > 1 else 'slower'} than Gloo"

@@ -16,7 +16,7 @@ import unisono
 from ....base.config import Config
 from ....base.units import format_seconds, plural
 from ...machine.finding import Finding, judge
-from ..tune.tune_calls import Trial, measure
+from ..shared.timed_calls import Trial, measure, quietest
 
 LONG, SHORT = 16 << 20, 64 << 10
 """Bytes of the tensors that are summed; a copy is as long as the long one."""
@@ -78,12 +78,9 @@ def measure_calls(ranks: int, seconds: float) -> tuple[list[Speed], bool]:
         reaches = all(world.run(_reaches))
         wanted = [one for one in wanted if (reaches and usual != never) or one[2] != "staged"]
         trials = [
-            Trial(call, nbytes, way == "shared", never if way == "staged" else usual, None)
-            for call, nbytes, way in wanted
+            Trial(call, nbytes, way == "shared", never if way == "staged" else usual) for call, nbytes, way in wanted
         ]
-        times: Sequence[Sequence[Sequence[float]]] = world.run(measure, trials, _TURNS, seconds)
-    # Of the quietest turn, as other programs may run, too; of its slowest rank.
-    best = [min(map(max, *of_trial)) for of_trial in zip(*times, strict=True)]
+        best = quietest(world.run(measure, trials, _TURNS, seconds))
     return [Speed(*one, ranks, took_s) for one, took_s in zip(wanted, best, strict=True)], reaches
 
 

@@ -6,15 +6,11 @@ A pipe, a file or a log gets results only. The bar goes when the work is done.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-_ASK_S = 0.2
 
 
 @contextmanager
@@ -44,34 +40,3 @@ def progress(title: str, total: int | None = None, after_s: float = 1.0) -> Iter
         timer.cancel()
         timer.join()
         bar.stop()
-
-
-@contextmanager
-def progress_of_others(title: str, steps: Sequence[str]) -> Iterator[str]:
-    """The same for steps that another process makes, one after the other; it gives what is yielded to `step_done`.
-
-    steps: what is said while each is made.
-    """
-    with TemporaryDirectory() as folder, progress(title, len(steps)) as show:
-        file, over = Path(folder, "steps"), threading.Event()
-        file.touch()
-
-        def watch() -> None:
-            while not over.wait(_ASK_S):
-                done = file.stat().st_size
-                show(done, steps[done] if done < len(steps) else "")
-
-        watcher = threading.Thread(target=watch, name="unisono progress", daemon=True)
-        watcher.start()
-        try:
-            yield str(file)
-        finally:
-            over.set()
-            watcher.join()
-
-
-def step_done(file: str) -> None:
-    """Tell whoever watches this file, if anybody does."""
-    if file:
-        with Path(file).open("ab") as steps:
-            steps.write(b".")

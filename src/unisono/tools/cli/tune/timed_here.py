@@ -14,7 +14,7 @@ from ....base.tuning import HostCosts
 from ....schedule.algorithms import CATALOGUE
 from ....schedule.choose import is_oversubscribed
 from ....schedule.simulate import Timed, calibrate
-from .tune_calls import Trial, measure
+from ..shared.timed_calls import Trial, measure, quietest
 
 _TURNS = 5
 
@@ -44,9 +44,9 @@ def least_times(world: unisono.World, names: Sequence[str], nbytes: int, seconds
     In a crowd, the median of that turn: the least depends on who happened to have a processor.
     """
     called = [name.partition(".") for name in names]
-    trials = [Trial(collective, nbytes, False, {}, name) for collective, _, name in called]
+    trials = [Trial(collective, nbytes, algorithm=name) for collective, _, name in called]
     ranks = world.run(measure, trials, _TURNS, seconds, median if is_oversubscribed(world.size) else min)
-    return [min(map(max, *of_trial)) for of_trial in zip(*ranks, strict=True)]
+    return quietest(ranks)
 
 
 def host_costs(world: unisono.World, seconds: float, show: Callable[[int], object]) -> HostCosts:

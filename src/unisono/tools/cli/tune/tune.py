@@ -24,8 +24,8 @@ from ..shared.compiling import compile_first
 from ..shared.paint import console, plain_table
 from ..shared.progress_bar import progress
 from ..shared.this_machine import date, processors
+from ..shared.timed_calls import Trial, measure, quietest
 from .timed_here import SIZES, host_costs
-from .tune_calls import Trial, measure
 
 _KI, _MI = 1 << 10, 1 << 20
 
@@ -133,9 +133,7 @@ def tune(
                     Trial(kind, nbytes, shared, {**_shape(default), **found, **figures}, algorithm)
                     for figures, algorithm in question.alternatives
                 ]
-                ranks = world.run(measure, trials, _TURNS, share_s)
-                # Of the quietest turn, as other programs may run, too; of its slowest rank.
-                times.append([min(map(max, *of_trial)) for of_trial in zip(*ranks, strict=True)])
+                times.append(quietest(world.run(measure, trials, _TURNS, share_s)))
                 done += 1
             return times
 

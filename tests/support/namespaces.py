@@ -11,16 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..ranks.group.current import set_default
-from ..ranks.group.group import Group
-from ..ranks.group.initialize import init
-from ..ranks.launch.worlds import World
-from ..ranks.rendezvous.identity import HOST_ID
-from ..ranks.rendezvous.rendezvous import meet
-from ..ranks.rendezvous.stores import open_store
-from ..ranks.rendezvous.which_rank import Launch
-from ..ranks.rendezvous.world_group import world_group
-from ..schedule import Hosts
+from unisono.ranks.group.current import set_default
+from unisono.ranks.group.group import Group
+from unisono.ranks.group.initialize import init
+from unisono.ranks.launch.worlds import World
+from unisono.ranks.rendezvous.identity import HOST_ID
+from unisono.ranks.rendezvous.rendezvous import meet
+from unisono.ranks.rendezvous.stores import open_store
+from unisono.ranks.rendezvous.which_rank import Launch
+from unisono.ranks.rendezvous.world_group import world_group
+from unisono.schedule import Hosts
 
 PORT = 29500
 """Where the ranks meet, on the first host."""

@@ -1,0 +1,50 @@
+"""What is best where: price all ways to do a collective for many sizes and numbers of hosts, on some network.
+
+Nothing is sent: the tables are played with a clock for every rank and every link. A letter is the fastest way that a
+call can choose there.
+
+    python examples/best_map.py
+"""
+
+from __future__ import annotations
+
+from string import ascii_uppercase
+
+import unisono
+from unisono.base.link import Link
+from unisono.base.units import format_bytes, format_seconds
+from unisono.schedule import Hosts
+from unisono.schedule.simulate import Hardware, Price, Ready, candidates, network, price, ready
+
+COLLECTIVE, NETWORK, LINK = "all_reduce", "fat-tree:oversubscription=2", Link.parse("100Gbit,5us")
+SHAPES = [Hosts.parse(f"{count}x4") for count in (16, 8, 4, 2)]
+SIZES = [8 << 3 * k for k in range(10)]
+
+
+def best(hosts: Hosts) -> list[Price]:
+    """The least price on these hosts, for each size."""
+    where, config = network(NETWORK, hosts, Hardware(between=LINK)), unisono.Config(link=LINK)
+    made: dict[str, Ready] = {}
+    found = []
+    for size in SIZES:
+        prices = []
+        for way in candidates(COLLECTIVE, hosts, size, config=config):
+            if not way.why_not and not way.priced_only:
+                if way.name not in made:
+                    made[way.name] = ready(way, where)
+                prices.append(price(made[way.name], where, size))
+        found.append(min(prices, key=lambda one: one.seconds))
+    return found
+
+
+if __name__ == "__main__":
+    rows = {hosts: best(hosts) for hosts in SHAPES}
+    names = list(dict.fromkeys(one.name for row in reversed(rows.values()) for one in row))
+    print(f"{COLLECTIVE} on {NETWORK}, {LINK}")
+    print(" " * 9 + "".join(f"{format_bytes(size):>9}" for size in SIZES))
+    for hosts, row in rows.items():
+        letters = "".join(f"{ascii_uppercase[names.index(one.name)]:>9}" for one in row)
+        print(f"{hosts.ranks:3} ranks{letters}")
+    for letter, name in zip(ascii_uppercase, names, strict=False):
+        least = min(one.seconds for row in rows.values() for one in row if one.name == name)
+        print(f"{letter}  {name} (from {format_seconds(least)})")

@@ -1,0 +1,188 @@
+"""What each rank does to time calls: by other algorithms, with other settings or by other libraries, in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from statistics import median
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+
+import unisono
+
+from ....schedule import BLOCKED
+from .beside_gloo import ENGINES, start_gloo
+
+_WARM_UP, _MOST = 3, 100
+"""Calls of a turn that are not timed, and that are, at most."""
+
+_MOST_LATE = 5
+"""No turn begins after so many times the seconds: those of calls that are not timed come on top."""
+
+_PERIOD = 1021
+"""Numbers repeat after so many places, so that misplaced blocks are noticed; their sums are exact."""
+
+_IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
+
+_OfTurn = TypeVar("_OfTurn")
+
+
+class Trial(NamedTuple):
+    """A call on a vector of `nbytes`, in shared memory or private; by us with these settings, or by another library."""
+
+    collective: str
+    nbytes: int
+    shared: bool = False
+    figures: Mapping[str, int] = MappingProxyType({})
+    algorithm: str | None = None
+    engine: str = ENGINES[0]
+
+
+Maker = Callable[[Trial, torch.Tensor, torch.Tensor], Callable[[], object]]
+"""From a trial, its tensor and, if that is not where the result comes to, another one: what makes the call."""
+
+
+class Compared(NamedTuple):
+    """Seconds of each call on this rank; how many elements of all its results differ from those of the first trial."""
+
+    times: list[float]
+    wrong: int
+
+
+def measure(
+    trials: Sequence[Trial], turns: int, seconds: float, of_turn: Callable[[Iterator[float]], float] = median
+) -> list[list[float]]:
+    """Per trial the seconds of a call in each turn on this rank. They take turns for about `seconds`.
+
+    of_turn: makes one figure of a turn's calls. Where calls take long, there are fewer turns, but one at least.
+    """
+    return _take_turns([_Call(trial, _by_us) for trial in trials], turns, seconds, of_turn)
+
+
+def compare(
+    trials: Sequence[Trial], turns: int, seconds: float, folder: str, more: Mapping[str, Maker] | None = None
+) -> list[Compared]:
+    """The same for one call by several engines, whose results are compared. Ranks on Gloo meet in `folder`.
+
+    more: further engines.
+    """
+    start_gloo(folder)
+    makers = dict(zip(ENGINES, (_by_us, partial(_by, dist)), strict=True)) | dict(more or {})
+    calls = [_Call(trial, makers[trial.engine]) for trial in trials]
+    for call in calls:
+        call()
+    for call in calls:
+        call.right = calls[0].result.clone()
+    times = _take_turns(calls, turns, seconds, list)
+    return [
+        Compared([took_s for turn in of_call for took_s in turn], call.wrong)
+        for call, of_call in zip(calls, times, strict=True)
+    ]
+
+
+def quietest(ranks: Sequence[Sequence[Sequence[float]]]) -> list[float]:
+    """Per trial the seconds of its quietest turn, as other programs may run, too; of its slowest rank."""
+    return [min(map(max, *of_trial)) for of_trial in zip(*ranks, strict=True)]
+
+
+def slowest(ranks: Sequence[Sequence[Compared]]) -> list[Compared]:
+    """Per trial the seconds of each call, on its slowest rank; and the elements that differ, of all ranks."""
+    return [
+        Compared(list(map(max, *(one.times for one in of_trial))), sum(one.wrong for one in of_trial))
+        for of_trial in zip(*ranks, strict=True)
+    ]
+
+
+class _Call:
+    """Makes a trial's call, and says how long it took.
+
+    Before, a rank rewrites its tensors, so that they are in its own processor's cache, and the ranks meet. The numbers
+    differ on every rank and in every call.
+    """
+
+    def __init__(self, trial: Trial, maker: Maker) -> None:
+        self.trial, self.wrong, self.right = trial, 0, torch.empty(0)
+        ranks = unisono.get_world_size()
+        block, blocked = max(trial.nbytes // 4 // ranks, 1), trial.collective in BLOCKED
+        length = block * ranks if blocked else max(trial.nbytes // 4, 1)
+        self._inp, self._out = (unisono.empty(length) if trial.shared else torch.empty(length) for _ in range(2))
+        self.result = self._inp if trial.collective in _IN_PLACE else self._out
+        if trial.collective == "reduce_scatter":
+            self.result = self._out[:block]
+        self._make = maker(trial, self._inp, self._out)
+        self._numbers, self._calls = torch.arange(_PERIOD, dtype=torch.float32) + unisono.get_rank(), 0
+        self._step = ranks if trial.collective in ("all_reduce", "reduce_scatter") else 1
+
+    def __call__(self) -> float:
+        whole = len(self._inp) // _PERIOD * _PERIOD
+        numbers = self._numbers + self._calls
+        self._inp[:whole].view(-1, _PERIOD).copy_(numbers)
+        self._inp[whole:].copy_(numbers[: len(self._inp) - whole])
+        self._out.fill_(0)
+        unisono.barrier()
+        begin = time.perf_counter()
+        self._make()
+        took_s = time.perf_counter() - begin
+        if len(self.right):
+            self.wrong += int((self.result.sub_(self._calls * self._step) != self.right).sum())
+        self._calls += 1
+        return took_s
+
+
+def _take_turns(
+    calls: Sequence[_Call], turns: int, seconds: float, of_turn: Callable[[Iterator[float]], _OfTurn]
+) -> list[list[_OfTurn]]:
+    torch.set_num_threads(1)
+    group = unisono.init()
+    found: list[list[_OfTurn]] = [[] for _ in calls]
+    share_s = seconds / turns / len(calls)
+    count, end = torch.zeros(1, dtype=torch.int64), time.perf_counter() + _MOST_LATE * seconds
+    for turn in range(turns):
+        count[0] = turn == 0 or time.perf_counter() < end
+        unisono.broadcast(count, src=0)  # all ranks must make as many
+        if not count:
+            break
+        for call, of_call in zip(calls, found, strict=True):
+            group.host.config = group.host.config.having(call.trial.figures)
+            group.plans.clear()
+            group.shortcuts.clear()
+            begin = time.perf_counter()
+            for _ in range(_WARM_UP):
+                call()
+            per_call_s = (time.perf_counter() - begin) / _WARM_UP
+            count[0] = max(1, min(_MOST, int(share_s / per_call_s)))
+            unisono.broadcast(count, src=0)
+            of_call.append(of_turn(call() for _ in range(int(count))))
+    return found
+
+
+def _by(library: Any, trial: Trial, inp: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+    """By a library whose calls have torch's names. Blocks are of equal size; the root is rank 0."""
+    ranks, how = unisono.get_world_size(), {"algorithm": trial.algorithm} if trial.algorithm else {}
+    block = len(inp) // ranks
+    sent, got = inp[:block], out[:block]
+    blocks = list(out[: block * ranks].chunk(ranks)) if unisono.get_rank() == 0 else None
+    # The old names are those of torch 2.11; torch 2.13 warns of them.
+    all_gather = getattr(library, "all_gather_single", None) or library.all_gather_into_tensor
+    reduce_scatter = getattr(library, "reduce_scatter_single", None) or library.reduce_scatter_tensor
+    make: Callable[[], object] = {
+        "all_reduce": lambda: library.all_reduce(inp, **how),
+        "broadcast": lambda: library.broadcast(inp, src=0, **how),
+        "reduce": lambda: library.reduce(inp, dst=0, **how),
+        "scan": lambda: library.scan(inp, **how),
+        "exscan": lambda: library.exscan(inp, **how),
+        "scatter": lambda: library.scatter(sent, blocks, src=0, **how),
+        "gather": lambda: library.gather(sent, blocks, dst=0, **how),
+        "all_gather": lambda: all_gather(out, sent, **how),
+        "reduce_scatter": lambda: reduce_scatter(got, inp, **how),
+        "all_to_all": lambda: library.all_to_all_single(out, inp, **how),
+        "barrier": lambda: library.barrier(**how),
+    }[trial.collective]
+    return make
+
+
+_by_us = partial(_by, unisono)
