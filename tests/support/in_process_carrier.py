@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
 import torch
 
 from tests.support.waiting import until
-from unisono.engine.carrier import Lost
+from unisono.engine.carrier import Handle, Lost
 
 
 @dataclass(eq=False)
@@ -93,6 +94,7 @@ class InProcessCarrier:
 
     def __init__(self, wires: Wires, rank: int) -> None:
         self._wires, self._rank = wires, rank
+        self.given_up: list[Handle] = []
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> _Transfer:
         """See `Carrier`."""
@@ -115,6 +117,10 @@ class InProcessCarrier:
 
     def progress(self) -> None:
         """See `Carrier`."""
+
+    def give_up(self, messages: Iterable[Handle]) -> None:
+        """See `Carrier`."""
+        self.given_up += messages
 
     def abort(self) -> None:
         """See `Carrier`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
 
@@ -59,6 +61,11 @@ class Carrier(Protocol):
 
     def abort(self) -> None:
         """End the carrier at once: every `settle` that waits raises Lost, as does every later call. From any thread."""
+
+    def give_up(self, messages: Iterable[Handle]) -> None:
+        """Keep these, whose call has failed, as long as the carrier may move them. `close` does not wait for them:
+        perhaps no rank takes them.
+        """
 
     def close(self) -> None:
         """Give everything back. Waits for nobody: what has not left by now never does, and its receiver hears that."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from tests.support.waiting import until
 from unisono import RankFailed
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
+from unisono.hosts.carriers import gloo
 from unisono.hosts.carriers.gloo import GlooCarrier
 from unisono.hosts.messages import Exchange, lower, nap
 from unisono.hosts.messages.message_program import FINAL
@@ -157,6 +159,27 @@ def test_messages_that_nobody_waits_for_are_in_nobody_s_way(worlds: Worlds, tmp_
         return len(left) * int(got[0])
 
     assert worlds(2).run(run) == [20, 40]
+
+
+def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(worlds: Worlds, tmp_path: Path) -> None:
+    """The two ranks take part in two calls; the receiver of each message never takes it."""
+
+    def run() -> None:
+        carrier, me = carrier_of(tmp_path), unisono.get_rank()
+        for name in ("all_reduce.circulant", "broadcast.linear"):
+            schedule = CATALOGUE[name].schedule(2)
+            chunks = cut(torch.ones(1000), schedule.chunks)
+            exchange = Exchange(carrier, lower(schedule)[me], range(2), chunks, torch.add, 1 + me, tag)
+            exchange.advance()
+            exchange.give_up()
+        unisono.barrier()
+        with patch.object(gloo, "_LAST_S", 2 * LATE_S):
+            closing = threading.Thread(target=carrier.close)
+            closing.start()
+            closing.join(LATE_S)
+            assert not closing.is_alive()
+
+    worlds(2).run(run)
 
 
 def test_a_profiler_does_not_see_messages(worlds: Worlds, tmp_path: Path) -> None:

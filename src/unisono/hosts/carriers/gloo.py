@@ -31,7 +31,7 @@ from torch._C._distributed_c10d import ProcessGroupGloo  # also where another an
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.errors import InternalError
-from ...engine.carrier import Lost
+from ...engine.carrier import Handle, Lost
 
 _record: Callable[[bool], None] = torch._C._autograd._enable_record_function  # noqa: SLF001  # of this thread
 _LIMIT = timedelta(hours=1)
@@ -72,6 +72,8 @@ class GlooCarrier:
         self._over = ""
         self._leaving: set[_GlooHandle] = set()
         """What is being sent."""
+        self._given_up: list[Handle] = []
+        """Gloo may move them until this carrier has ended its connections."""
         self._peers: list[int] = []
         """Those to whom there is a connection."""
         self._group = gloo(store, rank, size, options)
@@ -113,6 +115,12 @@ class GlooCarrier:
 
     def progress(self) -> None:
         """See `Carrier`. Nothing: Gloo has a thread."""
+
+    def give_up(self, messages: Iterable[Handle]) -> None:
+        """See `Carrier`."""
+        for handle in messages:
+            self._given_up.append(handle)
+            self._leaving.discard(handle)
 
     def abort(self) -> None:
         """See `Carrier`. The peers see that the connections end."""

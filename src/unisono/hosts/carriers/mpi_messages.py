@@ -10,11 +10,12 @@ import atexit
 import ctypes
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from ...engine.carrier import Lost
+from ...engine.carrier import Handle, Lost
 
 _NAP_S = 20e-6
 
@@ -81,6 +82,9 @@ class MpiCarrier:
         """See `Carrier`."""
         with self._lock:
             self._communicator.Iprobe()
+
+    def give_up(self, messages: Iterable[Handle]) -> None:
+        """See `Carrier`. Nothing: all are kept that are under way, and `close` waits for none."""
 
     def abort(self) -> None:
         """See `Carrier`. The peers do not see it."""

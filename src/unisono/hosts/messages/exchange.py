@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -24,8 +25,6 @@ Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 
 _BUFFERS = Buffers()
 _SETTLER = CarrierWaiter()
-_GIVEN_UP: list[Exchange] = []
-"""The carrier may still write into their memory."""
 
 _SPREAD = 0x9E3779B1
 
@@ -240,11 +239,13 @@ class Exchange:
             taken, self._memory.taken = self._memory.taken, []
             _BUFFERS.give(taken)
         else:
-            _GIVEN_UP.append(self)
+            self._carrier.give_up(self._sends)
 
     def give_up(self) -> None:
-        """Leave it as it is, for good: what has not arrived or left by now still may, into and from this memory."""
-        _GIVEN_UP.append(self)
+        """Leave it as it is, for good: what has not arrived or left by now still may, into and from its memory, which
+        the carrier keeps.
+        """
+        self._carrier.give_up([*self._earlier_sends, *self._sends, *chain(*self._receives.values())])
         if self._settling is not None and not self._settling.over:
             _SETTLER.replace()
 
