@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from random import Random
 
 import pytest
@@ -101,7 +102,10 @@ def test_what_is_given_up_keeps_its_memory_and_harms_no_later_call() -> None:
     for one in stuck:
         one.advance()
         one.close()
+    freed = [weakref.ref(one) for one in stuck]
+    del one
     stuck.clear()
+    assert [ref() for ref in freed] == [None, None], "there is no need for more than the messages"
     assert sum(len(carrier.given_up) for carrier in carriers) == wires.unmet > 0  # type: ignore[attr-defined]
     ranks, vectors = pair("all_reduce.circulant", 5, wires)
     finish(ranks, wires)

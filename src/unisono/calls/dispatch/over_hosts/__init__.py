@@ -3,6 +3,7 @@
 A call runs the parts of a `HierarchicalTable`: the engine runs parts inside a host, an `Exchange` runs parts between
 hosts. `hosts_plan` follows each chunk from the user's input through scratch memory to the output, `hosts_steps` finds
 these places in memory, `hosts_run` makes the call, and `hosts_wait` waits for ranks of this host and of others.
+`refused_calls` has the memory of calls that did not match.
 
 The gate across hosts is made of what the call does anyway. A rank enters the call on its own control line, and waits
 for the ranks of its host. The parts inside the host, into scratch memory, and the messages follow. The tables between
@@ -11,7 +12,8 @@ tell that, a barrier of words runs beside it. Only then is the user's output wri
 
 Messages of different calls never meet. The tags of long messages are made of the number and the signature of the call.
 Short messages of one plan have the same tags again and again, and end with a word that says the number of the call. A
-mismatch leaves messages that no rank takes. Their memory is kept for good, and the group goes on.
+mismatch leaves messages that no rank takes. Their memory is kept until the carrier ends, and the group goes on; where
+too little memory is left, the mismatch ends the group.
 
 Messages may still travel to and from a host that is lost, so that no wait is long enough for a look. Therefore each
 call also asks whether a rank has gone (`Span.has_bad_news`).

@@ -6,18 +6,24 @@ from collections.abc import Callable
 
 import torch
 
-from ....base.errors import InternalError, MismatchError
+from ....base.errors import InternalError, MismatchError, OutOfMemory
 from ....base.units import seconds
 from ....engine.compile.program import LineWord
+from ....engine.memory.arena import Arena
 from ....engine.process.nested import check_nested, holds
 from ....engine.tensors.combining import combiner
 from ....engine.tensors.plain import dtype_name
 from ....hosts.messages import Exchange
 from ....ranks.group.group import Group
+from ..plan_cache import as_list
 from ..request import Request, Tensors
 from .hosts_plan import SpanPlan
 from .hosts_steps import Steps, WaveSteps, forget_all, steps_of
 from .hosts_wait import SpanWait
+from .refused_calls import RefusedCalls
+
+_HELD: list[object] = []
+"""Memory of calls that have ended their groups: late ranks of this host may still access it."""
 
 
 @holds("group")
@@ -71,13 +77,11 @@ class _SpanCall:
             elif self._request.written_on(self._group.rank):
                 steps.out.give(out)
             self._host.skip_call()
-        except MismatchError:
-            self._give_up()  # that all have ended the call before this one is not known now
-            self._host.skip_call()
-            raise
         except BaseException as error:
-            self._give_up()
-            cause = self._wait.cause(error)
+            cause = self._give_up(error)
+            if cause is None:
+                self._host.skip_call()
+                raise
             self._wait.watch.give_up(cause)
             self._span.tell()
             if cause is not error:
@@ -86,11 +90,26 @@ class _SpanCall:
         finally:
             self._wait.end()
 
-    def _give_up(self) -> None:
-        """Leave the messages and the scratch memory: peers may still write there, and read it."""
+    def _give_up(self, error: BaseException) -> BaseException | None:
+        """Leave the messages and all memory of the call: peers may still write there, and read it. That all have ended
+        the call before this one is not known now. The error that ends the group; None: the group goes on.
+        """
         for exchange in self._begun:
             exchange.give_up()
-        forget_all(self._span, *self._tensors)
+        scratch = forget_all(self._span)
+        if not isinstance(error, MismatchError):
+            _HELD.extend((scratch, self._tensors))
+            return self._wait.cause(error)
+        arena = self._group.world.host.arena
+        if self._begun and isinstance(arena, Arena):  # that of the world always is
+            nbytes = sum(memory.nbytes for memory in scratch) + sum(exchange.nbytes for exchange in self._begun)
+            refused = RefusedCalls.of(self._span.carrier)
+            refused.add(nbytes, [tensor for tensors in self._tensors for tensor in as_list(tensors)])
+            try:
+                refused.check(arena, len(self._span.here))
+            except OutOfMemory as full:
+                return full
+        return None
 
     def _all_here(self) -> int | None:
         """A rank of this host that has not entered this call."""

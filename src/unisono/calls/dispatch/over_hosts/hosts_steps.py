@@ -40,9 +40,6 @@ _SCRATCH = "made", "fetched", "given", "result"
 _KEPT, _KEPT_BYTES = 1024, 64 << 20
 """How many calls' steps a group keeps, and how much memory for messages these may have."""
 
-_HELD: list[object] = []
-"""Tensors of calls that have failed, which others may still access."""
-
 
 class Copy(NamedTuple):
     """A copy to be made."""
@@ -140,15 +137,11 @@ def _make_room(span: Span) -> None:
         span.kept.pop(next(iter(span.kept))).close()
 
 
-def forget_all(span: Span, *tensors: Tensors) -> None:
-    """A call has failed: leave all memory of calls as it is, for peers may still write there, and read it.
-
-    tensors: of the user, of which that is true, too.
-    """
-    _HELD.extend(tensors)
+def forget_all(span: Span) -> list[torch.Tensor]:
+    """A call has failed: later ones use none of the memory of this one. Returns what was its scratch memory."""
     span.kept.clear()
-    for name, turn in product(_SCRATCH, (0, 1)):
-        span.resources.pop(("scratch", name, turn), None)
+    memory = [span.resources.pop(("scratch", name, turn), None) for name, turn in product(_SCRATCH, (0, 1))]
+    return [tensor for tensor in memory if tensor is not None]
 
 
 def _items(lengths: Sequence[int], tensors: Tensors, own: int | None) -> int:
