@@ -22,6 +22,7 @@ from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeo
 from unisono.base.fd_channel import PlainChannel
 from unisono.base.records import DepartureKind
 from unisono.ranks.rendezvous import meetings, rendezvous, stores
+from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.meeting_rounds import meet_in_rounds
@@ -29,7 +30,7 @@ from unisono.ranks.rendezvous.rendezvous_messages import MeetingNotice
 from unisono.ranks.rendezvous.stores import MeetingPlace, open_store
 from unisono.ranks.rendezvous.which_rank import Launch
 
-SOON_S = 30.0
+SOON_S, LONG_S = 30.0, 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -181,30 +182,115 @@ def test_a_second_call_is_not_ended_by_the_time_out_of_a_first(place: Places, mo
         expect_one_arena([attend(place(2), 60.0), again.result(), last.result()])
 
 
+def test_a_meeting_whose_end_was_not_told_is_over_when_rank_0_begins_the_next(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store does not answer rank 0 in time, which would say that its time is up. Rank 1 waits in that meeting."""
+    come, came = rendezvous._Meeting._come, list[Any]()
+    monkeypatch.setattr(rendezvous._Meeting, "_come", lambda self: (come(self), came.append(self)))
+    set_first, silent = AskedStore.set_first, list[str]()
+
+    def unheard(store: AskedStore, key: str, value: str) -> bytes:
+        if key == meetings.END and not silent:
+            silent.append(key)
+            raise TimeoutError
+        return set_first(store, key, value)
+
+    with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one:
+        first = zero.submit(attend, launch(port, 0, 3), 60.0)
+        waits = one.submit(attend, launch(port, 1, 3), 60.0)
+        until(lambda: bool(of_rank(0, came) and of_rank(1, came)))
+        monkeypatch.setattr(AskedStore, "set_first", unheard)
+        of_rank(0, came)[0]._deadline = 0.0
+        assert isinstance(first.result(), WaitTimeout)
+        assert silent
+        again = zero.submit(attend, launch(port, 0, 3), 60.0)
+        error = waits.result(SOON_S)
+        assert isinstance(error, WaitTimeout)
+        assert error.missing == (0,)
+        last = one.submit(attend, launch(port, 1, 3), 60.0)
+        expect_one_arena([attend(launch(port, 2, 3), 60.0), last.result(), again.result()])
+
+
+def test_a_meeting_whose_beginning_is_heard_late_is_not_held(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store answers rank 0's first call only when it has heard of the second."""
+    late: list[Callable[[], object]] = []
+    ask = AskedStore._ask
+
+    def slowly(store: AskedStore, question: Callable[[], Any]) -> Any:
+        if question.__qualname__.startswith(("AskedStore.set.", "AskedStore.replace.")) and not late:
+            late.append(question)
+            raise TimeoutError
+        return ask(store, question)
+
+    monkeypatch.setattr(AskedStore, "_ask", slowly)
+    assert isinstance(attend(launch(port, 0, 2), 60.0), WaitTimeout)
+    with ThreadPoolExecutor(1) as zero, closing(_asked(port)) as store:
+        again = zero.submit(attend, launch(port, 0, 2), 60.0)
+        until(lambda: store.has("rank 0"))
+        late[0]()
+        expect_one_arena([attend(launch(port, 1, 2), SOON_S), again.result()])
+
+
 def of_rank(rank: int, meetings: Sequence[Any]) -> list[Any]:
     return [meeting for meeting in meetings if meeting._rank == rank]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(24))
-def test_second_calls_after_random_time_outs_meet(place: Places, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rank begins its first call at a random time, and waits for a random time; what it makes then is long."""
-    choose = random.Random(seed)
-    mine, host, hosts = Identity.mine, threading.local(), seed % 3 if not place(0).job else 0
-    monkeypatch.setattr(Identity, "mine", lambda: dataclasses.replace(mine(), host_id=f"{host.number}"))
-    plans = [(choose.uniform(0.0, 1.5), choose.choice([0.05, 0.4, 1.0]) * choose.uniform(1.0, 2.0)) for _ in range(3)]
+@pytest.mark.parametrize("at", ["address", "job"])
+@pytest.mark.parametrize("seed", range(2))
+def test_second_calls_after_random_time_outs(port: int, at: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of some jobs, a rank begins its first call at a random time, and waits for a random time; so it does in
+    its second call, in every third job. All ranks of a job meet, or all are told.
+    """
+    choose, here = random.Random(seed), threading.local()
+    monkeypatch.setattr(meetings, "_heard", _OfThread())
+    mine = Identity.mine
+    monkeypatch.setattr(Identity, "mine", lambda: dataclasses.replace(mine(), host_id=f"{here.host}"))
 
-    def one(rank: int) -> Any:
-        host.number = (0, rank % 2, rank)[hosts]
-        time.sleep(plans[rank][0])
-        met = meet(place(rank), plans[rank][1])
-        return meet(place(rank), 40.0) if isinstance(met, WaitTimeout) else met
+    def waits() -> float:
+        return choose.choice([0.05, 0.3, 0.6]) * choose.uniform(1.0, 2.0)
 
-    with ThreadPoolExecutor(3) as pool:
-        outcomes = list(pool.map(one, range(3)))
-    assert len({met.secret or os.fstat(met.arena.fd).st_ino for met in outcomes}) == 1, (plans, outcomes)
-    for met in outcomes:
-        met.arena.close()
+    def plans_of(number: int) -> list[tuple[float, float, float]]:
+        return [(choose.uniform(0.0, 0.9), waits(), waits() if number // 3 % 3 == 0 else LONG_S) for _ in range(3)]
+
+    def job(number: int, plans: Sequence[tuple[float, float, float]]) -> list[Any]:
+        name, hosts = f"test {secrets.token_hex(8)}", number % 3 if at == "address" else 0
+
+        def one(rank: int) -> Any:
+            begins, first_s, second_s = plans[rank]
+            here.host = (0, rank % 2, rank)[hosts]
+            own = launch(port, rank, 3) if at == "address" else Launch(rank, 3, "Slurm", "", job=name)
+            own = dataclasses.replace(own, prefix=name)
+            time.sleep(begins)
+            met = meet(own, first_s)
+            return meet(own, second_s) if isinstance(met, WaitTimeout) else met
+
+        with ThreadPoolExecutor(3) as ranks:
+            return list(ranks.map(one, range(3)))
+
+    jobs = [plans_of(number) for number in range(24)]
+    with ThreadPoolExecutor(6) as pool:
+        for plans, outcomes in zip(jobs, pool.map(job, range(24), jobs), strict=True):
+            told, long = [isinstance(outcome, WaitTimeout) for outcome in outcomes], plans[0][2] == LONG_S
+            assert not any(told) if long else all(told) or not any(told), (plans, outcomes)
+            met = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
+            assert len({one.secret or os.fstat(one.arena.fd).st_ino for one in met}) == bool(met), (plans, outcomes)
+            for one in met:
+                one.arena.close()
+
+
+class _OfThread(threading.local):
+    """The meetings of which a rank has heard, where ranks are threads."""
+
+    def __init__(self) -> None:
+        self._heard: dict[int, str] = {}
+
+    def get(self, rank: int) -> str | None:
+        return self._heard.get(rank)
+
+    def __setitem__(self, rank: int, name: str) -> None:
+        self._heard[rank] = name
 
 
 def test_who_has_the_memory_is_in_the_group_though_its_time_is_up(

@@ -36,7 +36,11 @@ class AskedStore:
 
     def set_first(self, key: str, value: str) -> bytes:
         """Set a key that is not set; what it is set to then."""
-        return self._ask(lambda: bytes(self._store.compare_set(key, "", value)))
+        return self.replace(key, "", value)
+
+    def replace(self, key: str, old: str, new: str) -> bytes:
+        """Set a key that is set to `old`, or "": not set; what it is set to then."""
+        return self._ask(lambda: bytes(self._store.compare_set(key, old, new)))
 
     def check(self, keys: list[str]) -> bool:
         """Are these keys set?"""

@@ -48,12 +48,25 @@ def enter_meeting(
     began = time.monotonic()
     with closing(AskedStore(store, deadline)) as asked, at_store(asked.where, rank, began):
         if rank == 0:
-            notice = MeetingNotice.mine(size, job)
-            asked.set(_NOTICE, notice.text())
+            notice = _begin(asked, MeetingNotice.mine(size, job))
         else:
             notice = _the_notice(asked, rank, size, job, began, deadline, why_absent)
-    _heard[rank] = notice.name
+            _heard[rank] = notice.name
     return notice.name, PrefixStore(notice.name, store)
+
+
+def _begin(store: AskedStore, notice: MeetingNotice) -> MeetingNotice:
+    """Begin a meeting. A store that did not answer in time may not have heard how rank 0's last one has ended: so it
+    hears that now. Or it hears only now how that one began: so a notice takes the place of none but the one read.
+    """
+    last = _heard.get(0)
+    _heard[0] = notice.name
+    mine, there = notice.text().encode(), b""
+    while (said := store.replace(_NOTICE, there.decode(), mine.decode())) != mine:
+        there = said
+        if MeetingNotice.read(there).name == last:
+            store.set_first(f"{last}/{END}", MeetingVerdict(missing=(0,)).text())
+    return notice
 
 
 def read_notice(store: AskedStore) -> MeetingNotice | None:
