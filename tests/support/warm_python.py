@@ -1,8 +1,9 @@
 """Python processes that start with torch loaded: they are forked from one that has imported it, the warm process.
 
 To import torch takes 1.6 s of a processor, and tests start hundreds of processes. `install` replaces `subprocess.Popen`
-in this process. A command that is not this Python, or asks for what the warm process cannot give (options of the
-interpreter, another PYTHONPATH), is started as always. The process is a child of this one, with its own pid,
+in this process, and so in those that it starts, which each leave behind a process to start theirs from. A command that
+is not this Python, or asks for what the warm process cannot give (options of the interpreter, another PYTHONPATH,
+another user), is started as always. The process is a child of this one, with its own pid,
 environment, folder and files, and ends as Python ends; only its command line in /proc, and the first frames of its
 stacks, are those of the warm process.
 
@@ -52,10 +53,12 @@ class Popen(_Popen):  # type: ignore[type-arg]
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
         close_fds, pass_fds, cwd, env, _, _, shell, *pipes = rest[:13]
+        _, *owner, new_session = rest[13:19]  # what follows, from Python 3.11 on, is the process group
         environ = dict(os.environ if env is None else env)
         words = [] if isinstance(args, str | bytes | os.PathLike) else [os.fspath(word) for word in args]
         can = (
             (executable, preexec_fn, shell, close_fds) == (None, None, False, True)
+            and (owner, rest[19:]) in (([None, None, None, -1], ()), ([None, None, None, -1], (-1,)))
             and not cold
             and os.getpid() == _owner
         )
@@ -64,7 +67,7 @@ class Popen(_Popen):  # type: ignore[type-arg]
             return
         read, _, _, write, _, error = pipes
         fds = [mine if given == -1 else given for mine, given in ((0, read), (1, write), (2, error))]
-        group = {"session": True} if rest[18] else {"group": os.getpgrp()}
+        group = {"session": True} if new_session else {"group": os.getpgrp()}
         request = {
             "words": words[1:],
             "environ": environ,
@@ -152,11 +155,13 @@ def _serve(link: socket.socket, parent: int) -> list[str]:
             os._exit(0)
         between = os.fork()
         if between == 0:
-            pid = os.fork()
+            between, pid = os.getpid(), os.fork()
             if pid:
                 link.send(str(pid).encode())
                 os._exit(0)
-            while os.getppid() != parent:
+            while (now := os.getppid()) != parent:
+                if now != between:
+                    os._exit(0)  # the parent has ended
                 time.sleep(0.0005)
             link.detach()
             words = _become(*fds)

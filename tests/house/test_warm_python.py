@@ -1,0 +1,54 @@
+"""Processes that tests start have torch loaded, and are otherwise as Python starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+import json, os, sys
+facts = os.getppid(), os.getcwd(), os.environ["PLACE"], sys.argv[1:], sys.stdin.read()
+print(json.dumps([*facts, "torch" in sys.modules]))
+sys.exit(3)
+"""
+WARM = not os.environ.get("NIGHTLY")
+
+
+def has_torch(folder: Path, **options: Any) -> bool:
+    """Start a process, check what belongs to it, and return whether it had torch when it began."""
+    command, environ = [sys.executable, "-c", PROGRAM, "a", "b"], {**os.environ, "PLACE": "here"}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environ,
+        input="words",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 3, done.stderr
+    *facts, loaded = json.loads(done.stdout)
+    assert facts == [os.getpid(), str(folder), "here", ["a", "b"], "words"]
+    return bool(loaded)
+
+
+def test_a_process_has_torch_loaded(tmp_path: Path) -> None:
+    assert has_torch(tmp_path) == WARM
+
+
+@pytest.mark.cold
+def test_of_a_test_that_is_marked_it_is_started_anew(tmp_path: Path) -> None:
+    assert not has_torch(tmp_path)
+
+
+@pytest.mark.parametrize("options", [{"umask": 0o77}, {"preexec_fn": os.getpid}], ids=str)
+def test_what_the_warm_process_cannot_give_python_gives(options: dict[str, Any], tmp_path: Path) -> None:
+    assert not has_torch(tmp_path, **options)
