@@ -1,6 +1,8 @@
 # Everything below makes its own environment in .venv; all it needs is a Python with venv, and make.
 PYTHON ?= python3
 VENV := .venv
+# Tests start hundreds of processes: where this variable is set, each of them would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
