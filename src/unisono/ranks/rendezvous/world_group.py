@@ -20,7 +20,6 @@ from ..elastic import survivors  # noqa: F401  it tells groups how they shrink
 from ..group.group import Group
 from .asked_store import AskedStore, at_store
 from .connecting import connect
-from .measured_link import agreed_link
 from .meeting_result import MeetingResult
 from .rendezvous_messages import SentinelNotice
 from .unmet import died, missing
@@ -58,6 +57,8 @@ def world_group(
         far.close()
         raise
     if not config.link.known:
+        from .measured_link import agreed_link
+
         try:
             config = replace(config, link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
         except BaseException:
