@@ -64,7 +64,7 @@ PYTEST := $(BIN)/python -m pytest --instafail --numprocesses $(JOBS) --dist load
 
 test: $(VENV)/ready
 	@echo "All tests but the long ones: some twelve minutes on 2 processors. Failures are shown as they happen."
-	$(PYTEST) --reruns 1 --durations=10 -m "not long"
+	$(PYTEST) --reruns 1 --durations=60 -m "not long"
 
 quick: $(VENV)/ready
 	@echo "Proofs, decisions, and the most common calls: a minute on 2 processors."
