@@ -123,6 +123,7 @@ def test_a_forked_child_leaves_the_messages_to_its_parent(worlds: Worlds) -> Non
         forked.set()
         thread.join()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        unisono.barrier()  # nothing is sent before both have forked
         p2p.send(torch.full((2,), float(other)), other, tag=1)
         assert work.result().tolist() == [1.0 - other] * 2
 

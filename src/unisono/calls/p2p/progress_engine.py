@@ -15,6 +15,7 @@ import torch
 
 from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
+from ...base.weak_sets import members
 from ...engine.mailbox import CarrierStreams, MessageRequest, Send
 from ...ranks.failures.abort import check_abort
 from ...ranks.group.group import Group
@@ -213,7 +214,7 @@ _engines: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()
 def _in_child() -> None:
     global _making  # noqa: PLW0603  see `leave_to_parent`
     _making = threading.RLock()
-    for engine in list(_engines):
+    for engine in members(_engines):
         engine.leave_to_parent()
 
 
@@ -221,7 +222,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def _stop_all() -> None:
-    for engine in list(_engines):
+    for engine in members(_engines):
         engine.stop()
 
 

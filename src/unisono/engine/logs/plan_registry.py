@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from ...base.records import CallRecord
+from ...base.weak_sets import members
 from .call_log import CallLog
 
 _GROUPS, _PLANS, _SLOT = 32, 224, 512
@@ -96,7 +97,7 @@ class PlanRegistry:
         """Write a note on a plan; its number."""
         number = next(self._numbers)
         if self._plans[number % _PLANS]:
-            used = {noted for log in list(self._logs) for noted in log.latest_notes()}
+            used = {noted for log in members(self._logs) for noted in log.latest_notes()}
             for _ in range(_PLANS):
                 if self._plans[number % _PLANS] not in used:
                     break

@@ -31,6 +31,7 @@ from torch._C._distributed_c10d import ProcessGroupGloo  # also where another an
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.errors import InternalError
+from ...base.weak_sets import members
 from ...engine.carrier import Handle, Lost
 
 _record: Callable[[bool], None] = torch._C._autograd._enable_record_function  # noqa: SLF001  # of this thread
@@ -182,7 +183,7 @@ _groups: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def _in_child() -> None:
     """A forked child never destroys them: it would wait for threads that it does not have."""
-    for group in list(_groups):
+    for group in members(_groups):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 

@@ -17,6 +17,7 @@ from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr
 from ...base.config import Config
 from ...base.errors import PeerGone, WaitTimeout
 from ...base.records import Departure, DepartureKind
+from ...base.weak_sets import members
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
 from ...hosts.carriers.waiter import end_threads
@@ -183,7 +184,7 @@ _alive: weakref.WeakSet[Group] = weakref.WeakSet()
 
 @atexit.register
 def _leave_all() -> None:
-    for group in list(_alive):
+    for group in members(_alive):
         if not group.closed:
             group.leave_at_exit()
     end_threads()

@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Set
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from ...base.config import Config
 from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
 from ...base.records import CallRecord, DepartureKind
 from ...base.units import hints_timeout_s, ranks_text
+from ...base.weak_sets import members
 from ...engine.compile.plan import Plan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
@@ -150,9 +150,7 @@ class Group:
     @property
     def all_of_it(self) -> list[Group]:
         """This group's sub-groups, if it is the world, and the group itself."""
-        while True:
-            with suppress(RuntimeError):  # another thread has just made one
-                return [*self._subgroups, self]
+        return [*members(self._subgroups), self]
 
     def check_usable(self) -> None:
         """Raise the exception that broke the group, or NotInitialized if it has been closed."""
@@ -325,7 +323,7 @@ class Group:
         """
         if self.closed:
             return
-        for group in list(self._subgroups):
+        for group in members(self._subgroups):
             group.close()
         if self.worker is not None:
             self.worker.close()
@@ -383,7 +381,7 @@ _alive: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    for group in list(_alive):
+    for group in members(_alive):
         group.leave_to_parent()
 
 

@@ -1,0 +1,58 @@
+"""Members of a weak set are listed while another thread adds some."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from unisono.base.weak_sets import members
+
+pytestmark = pytest.mark.quick
+
+
+class Member:
+    """Something that can be weakly referenced."""
+
+
+@contextmanager
+def added_to(weak: weakref.WeakSet[Member]) -> Iterator[None]:
+    """Another thread adds members, and drops some, all the time; threads take turns as often as they can."""
+    over, kept, interval = threading.Event(), [Member() for _ in range(100)], sys.getswitchinterval()
+    for member in kept:
+        weak.add(member)
+
+    def add() -> None:
+        while not over.is_set():
+            weak.add(Member())
+
+    thread = threading.Thread(target=add)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+
+
+def test_members_are_listed_while_another_thread_adds_some() -> None:
+    weak = weakref.WeakSet[Member]()
+    with added_to(weak):
+        for _ in range(300):
+            assert len(members(weak)) >= 100
+
+
+def test_only_what_is_still_there_is_listed() -> None:
+    first, second = Member(), Member()
+    weak = weakref.WeakSet([first, second])
+    assert {*members(weak)} == {first, second}
+    del second
+    gc.collect()
+    assert members(weak) == [first]
