@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ...base.errors import AlgorithmError, ArgumentError
+from ...base.late_module import LateModule
 from ...base.records import CallRecord
 from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
@@ -20,12 +21,17 @@ from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, zero_copy_limit
-from ...schedule.choose.over_hosts import choose_spanning
 from ..arguments import scale_name
 from .background import patience_ns
-from .over_hosts.hosts_plan import plan_span
 from .plan_cache import in_heap
 from .request import Request, Tensors, is_one
+
+if TYPE_CHECKING:
+    from ...schedule.choose import over_hosts as spanning
+    from .over_hosts import hosts_plan
+else:  # groups on one host need none of them
+    spanning = LateModule("...schedule.choose.over_hosts", __package__)
+    hosts_plan = LateModule(".over_hosts.hosts_plan", __package__)
 
 _MOST_PLANS = 4096
 """How many plans a group keeps, so that a program with ever new sizes does not use ever more memory."""
@@ -106,13 +112,13 @@ def _on_one_host(
 
 
 def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbytes: int) -> CallPlan:
-    chosen = choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
+    chosen = spanning.choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
     made = chosen.make(request.collective, span.hosts, request.root)
     if chosen.table is not None:
         check_order(request, made.schedule())
         _check_places(request, made.schedule())
     pieces = chosen.pieces if request.extents is None else 1
-    return plan_span(group, span, request, made, pieces, chosen.why)
+    return hosts_plan.plan_span(group, span, request, made, pieces, chosen.why)
 
 
 def check_order(request: Request, schedule: Schedule) -> None:

@@ -30,10 +30,10 @@ class Relay:
         self._group, self._span = weakref.ref(group), span
 
     @classmethod
-    def serve(cls, group: Group) -> None:
-        """Let this group, if it is over hosts, have one."""
-        if group.span is not None and cls not in group.kept:
-            group.kept[cls] = relay = cls(group, group.span)
+    def serve(cls, group: Group, span: Span) -> None:
+        """Let this group over hosts have one."""
+        if cls not in group.kept:
+            group.kept[cls] = relay = cls(group, span)
             group.run = relay.run
 
     def run(self, address: int, inp: int, out: int, _: int) -> int:
