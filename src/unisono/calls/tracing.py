@@ -8,14 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..engine.compile.plan import Plan
-from ..engine.compile.program import PlanWord
 from ..engine.logs.plan_registry import PlanNote
-from ..engine.logs.program_rows import program_rows
 from ..observe.traces.recording import Recording, record
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
-from .dispatch.over_hosts.hosts_plan import SpanPlan
 
 
 @contextmanager
@@ -44,23 +40,21 @@ def tracing(folder: str | PathLike[str], group: Any = None, *, rounds: bool = Fa
             for one in world.all_of_it:
                 with one.lock:
                     recording.stop(one.host)
-                    one.run = one.host.run
+                    _renew(one)
             recording.close()
 
 
 def _follow(recording: Recording, group: Group) -> None:
     with group.lock:
-        known = {int(plan.words[PlanWord.NOTE]): _note(plan, recording) for plan in group.plans.values()}
-        over_hosts = (
-            [plan for plan in group.span.resources.values() if isinstance(plan, SpanPlan)] if group.span else []
+        plans = group.plans.values()
+        recording.keep_earlier(
+            {plan.note: PlanNote(plan.record, plan.nbytes, plan.rows if recording.rounds else ()) for plan in plans}
         )
-        known |= {
-            plan.note: PlanNote(plan.record, plan.nbytes, plan.rows if recording.rounds else ()) for plan in over_hosts
-        }
-        recording.keep_earlier(known)
         recording.follow(group.host, group.name, group.span.gid if group.span else 0)
+        _renew(group)
+
+
+def _renew(group: Group) -> None:
+    """Let the group run the kernel that its host has now, if it runs one."""
+    if group.span is None and group.broken is None and not group.closed:
         group.run = group.host.run
-
-
-def _note(plan: Plan, recording: Recording) -> PlanNote:
-    return PlanNote(plan.record, plan.nbytes, program_rows(plan.program) if recording.rounds else ())

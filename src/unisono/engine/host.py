@@ -9,7 +9,8 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -19,14 +20,13 @@ from ..base.records import CallRecord
 from ..schedule.proofs.table_proof import prove
 from ..schedule.table import Schedule
 from .compile.compile_schedule import compile_schedule
-from .compile.plan import Blocks, Plan, bind
+from .compile.plan import Blocks, CallPlan, Plan, bind
 from .compile.program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
 from .logs.call_log import CALLS, CallLog
 from .logs.clock import Clock, read_cycles
-from .logs.plan_registry import GroupNote, PlanNote, ProgramRow
-from .logs.program_rows import program_rows
+from .logs.plan_registry import GroupNote, PlanNote
 from .logs.row_log import RowWriter, row_log_bytes
 from .memory.arena import Arena
 from .memory.heap import Heap
@@ -42,6 +42,10 @@ from .reducers import CustomOp, combine_address
 _LINE_WORDS = LINE // 8
 _PASSED = 1 << 30
 """A row behind the gate of any program."""
+
+_SEGMENT, _PC, _OFFSET, _CALL = map(int, (StateWord.SEGMENT, StateWord.PC, StateWord.OFFSET, StateWord.CALL))
+_PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, LineWord.SIGNATURE))
+"""The same words, which Python finds sooner."""
 
 _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Program]]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
@@ -86,6 +90,7 @@ class Host:
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.having(arena.shape)
         self.run, self._wait, self._wake = interpreter(), kernel("waiting.wait"), kernel("sleeping.wake")
+        self._cycles = kernel("waiting.read_cycles")
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
             self.heap = Heap(arena, rank)
@@ -202,22 +207,16 @@ class Host:
             kernels = combine_address(dtype, op, last=False), combine_address(dtype, op, last=True)
         program = self.program(schedule, lowering)
         plan = bind(program, record, blocks, kernels, self.arena.half, self.config)
-        plan.words[PlanWord.NOTE] = self.note_plan(plan.record, plan.nbytes, program)
-        return plan
+        plan.words[PlanWord.NOTE] = note = self.note_plan(plan)
+        return replace(plan, note=note)
 
-    def note_plan(
-        self, record: CallRecord, nbytes: int, program: Program | None = None, rows: Sequence[ProgramRow] = ()
-    ) -> int:
-        """Write down what calls by a plan are, for those who read the log; the number of the note.
-
-        program: the kernel's. rows: where there is none, what is done, if that is traced.
-        """
+    def note_plan(self, plan: CallPlan) -> int:
+        """Write down what calls by a plan are, for those who read the log; the number of the note."""
         where = user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
         if where.startswith(threading.__file__):  # planned on a thread of this package
             where = ""
-        if program is not None and self._row_log is not None:
-            rows = program_rows(program)
-        return self.plan_registry.add_plan(PlanNote(record._replace(where=where), nbytes, tuple(rows)))
+        rows = plan.rows if self._row_log is not None else ()
+        return self.plan_registry.add_plan(PlanNote(plan.record._replace(where=where), plan.nbytes, rows))
 
     def note_group(self, name: str, gid: int = 0) -> None:
         """Write down that this rank is in this group, for those who look for its log. gid: of one on several hosts."""
@@ -296,6 +295,9 @@ class Host:
 
         A peer is at most one call ahead of this rank, so the word for this rank's call is still there.
         """
+        line, odd = self._lines[rank], number & 1
+        if line[_NUMBER + odd] == number:
+            return int(line[_SIGNATURE + odd])
         return next((signature for entered, signature in self._entries(rank) if entered == number), 0)
 
     def _entries(self, rank: int) -> list[tuple[int, int]]:
@@ -305,13 +307,15 @@ class Host:
         seen += [(tag[TagWord.NUMBER], tag[TagWord.SIGNATURE]) for tag in self._tags[rank]]
         return [(int(number), int(signature)) for number, signature in seen]
 
-    def enter_call(self, signature: int, note: int) -> None:
-        """Enter the next call. For calls over several hosts, which the kernel makes in part only."""
-        self.log.enter(self.call_number, note, read_cycles())
-        line, odd = self._lines[self.rank], self.call_number & 1
-        line[LineWord.SIGNATURE + odd] = signature
-        line[LineWord.NUMBER + odd] = self.call_number  # last: who sees the number sees the signature
+    def enter_call(self, plan: CallPlan) -> int:
+        """Enter the next call; its number. For calls over several hosts, which the kernel makes in part only."""
+        number = self.words[_CALL]
+        self.log.enter(number, plan.note, self._cycles())
+        line, odd = self._lines[self.rank], number & 1
+        line[_SIGNATURE + odd] = plan.signature
+        line[_NUMBER + odd] = number  # last: who sees the number sees the signature
         self._wake(self._asleep)
+        return number
 
     def pass_gate(self) -> None:
         """Note that every rank has entered the current call; for calls over several hosts."""
@@ -343,12 +347,12 @@ class Host:
 
     def skip_call(self) -> None:
         """Leave a call in which no data has moved; the next call can follow."""
-        self.log.leave(self.call_number, read_cycles())
-        state = self._state
-        state[StateWord.SEGMENT] += 1
-        state[StateWord.CALL] += 1
-        state[StateWord.PC], state[StateWord.OFFSET] = -1, 0
-        self._lines[self.rank][LineWord.PROGRESS] = int(state[StateWord.SEGMENT]) << STEP_BITS
+        words = self.words
+        self.log.leave(words[_CALL], self._cycles())
+        words[_SEGMENT] = segment = words[_SEGMENT] + 1
+        words[_CALL] += 1
+        words[_PC], words[_OFFSET] = -1, 0
+        self._lines[self.rank][_PROGRESS] = segment << STEP_BITS
         self._wake(self._asleep)
 
     def refuse_call(self) -> None:

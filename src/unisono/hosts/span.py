@@ -9,7 +9,7 @@ from ..base.errors import ArgumentError
 from ..schedule import Hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ..base.records import Departure
     from ..engine.carrier import Carrier
@@ -42,6 +42,12 @@ class Span:
         self.hosts, self.rank, self.gid, self.carrier, self.far = hosts, rank, gid, carrier, far
         self.here = hosts.beside(rank)
         self.local: Any = None
+        self.where: str | None = None
+        """The user's line, if it is known, of the call that is made next, and then how long it may take; None: as long
+        as the group says."""
+        self.timeout_s: float | None = None
+        self.keeps_refused: Callable[[Iterable[object]], object] | None = None
+        """Keeps what may still be sent of a call that a mismatch has just refused; None: of this one nothing."""
         self.resources: dict[Any, Any] = {}
         """What calls keep from one to the next, by who keeps it."""
         self.kept: dict[Any, _Steps] = {}

@@ -45,8 +45,9 @@ def test_refused_calls_end_the_group_before_they_take_all_memory() -> None:
 
 def test_a_tensor_that_several_refused_calls_send_from_is_counted_once() -> None:
     refused, tensor = RefusedCalls(), torch.ones(100)
-    refused.add(10, [tensor])
-    refused.add(10, [tensor[1:], torch.ones(3)])
+    for sent in ([tensor], [tensor[1:], torch.ones(3)]):
+        refused.add(10)
+        refused.keep(one.untyped_storage() for one in sent)
     assert refused._nbytes == 10 + 10 + tensor.nbytes + 12
 
 

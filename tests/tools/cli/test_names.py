@@ -101,8 +101,7 @@ def test_calls_do_use_it(on_hosts: Callable[[str], unisono.World], shape: str) -
         group = unisono.init()
         for name in names:
             unisono.all_reduce(torch.ones(2), algorithm=name)
-        kept = group.span.resources if group.span else {}
-        plans = {key[-1]: plan for key, plan in kept.items() if isinstance(key, tuple) and key[0] == "plan"}
+        plans = {key.algorithm: plan for key, plan in group.plans.items()}
         return {name: plan.record.algorithm for name, plan in plans.items() if name in names}
 
     hosts = Hosts.parse(shape)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ...base.errors import MismatchError
-from ...engine.compile.plan import Plan
+from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, StateWord
 from ...engine.process.nested import check_nested, holds
 from ...engine.tensors.written import mark_written
@@ -49,7 +49,7 @@ def patience_ns(group: Group, nbytes: int) -> int:
 def begin(
     group: Group,
     what: CallKey,
-    plan: Plan,
+    plan: CallPlan,
     places: tuple[int, int, Any],
     inp: Tensors,
     out: Tensors,
@@ -89,7 +89,7 @@ def begin(
 def _pass_on(
     group: Group,
     what: CallKey,
-    plan: Plan,
+    plan: CallPlan,
     places: tuple[int, int, Any],
     inp: Tensors,
     out: Tensors,
@@ -99,20 +99,18 @@ def _pass_on(
 ) -> Work[Any]:
     """Let the worker make or finish the call; see `begin` and `_finish`."""
     where = caller()
-    memory = [tensor.untyped_storage() for tensor in (*as_list(inp), *as_list(out))], places
+    memory = [*(tensor.untyped_storage() for tensor in (*as_list(inp), *as_list(out))), places]
 
     def action() -> Tensors:
         try:
             made = _finish(group, plan, places[0], places[1], status, timeout_s, where)
             if not made:
                 stage_private(group)
-        except MismatchError as error:
-            if not learn(group, plan, what, error):
+        except BaseException as error:
+            group.hold(plan, *memory)
+            if not isinstance(error, MismatchError) or not learn(group, plan, what, error):
                 raise
             made = False
-        except BaseException:
-            group.hold(plan, memory)
-            raise
         if not made:
             make_again(group, what, inp, out, timeout_s)
         mark_written(marked)
@@ -125,7 +123,7 @@ def _pass_on(
 
 @holds("group")
 def _finish(
-    group: Group, plan: Plan, inp: int, out: int, status: int | None, timeout_s: float | None, where: str
+    group: Group, plan: CallPlan, inp: int, out: int, status: int | None, timeout_s: float | None, where: str
 ) -> bool:
     """Run a call to its end. status: with which it has come back on the caller's thread; None: it has not begun.
 
@@ -137,6 +135,8 @@ def _finish(
         group.lock.acquire()
     try:
         number = group.host.call_number
+        if group.span is not None:
+            group.span.where, group.span.timeout_s = where, timeout_s
         if status is None:
             status = group.run(plan.address, inp, out, group.state)
         made = status == DONE or attend(group, plan, inp, out, status, timeout_s, where)

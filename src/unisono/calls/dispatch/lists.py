@@ -56,8 +56,9 @@ def list_shortcut(
         return UNKNOWN
     try:
         run_plan(group, plan, places[0], places[1], timeout_s)
-    except MismatchError as error:
-        if not learn(group, plan, what, error):
+    except BaseException as error:
+        group.hold(plan, *tensors)
+        if not isinstance(error, MismatchError) or not learn(group, plan, what, error):
             raise
         return UNKNOWN
     if marked:

@@ -8,7 +8,7 @@ again.
 from __future__ import annotations
 
 from ...base.records import CallRecord
-from ...engine.compile.plan import Plan
+from ...engine.compile.plan import CallPlan
 from ...ranks.group.group import Group
 
 _FIRST_TURNS, _MOST_TURNS = 16, 1024
@@ -17,7 +17,7 @@ _MOST_KINDS = 1024
 """Of how many kinds of calls a group knows that."""
 
 
-def stage_for_a_while(group: Group, plan: Plan) -> None:
+def stage_for_a_while(group: Group, plan: CallPlan) -> None:
     """Run the next calls like this one staged. All ranks decide this after the same call."""
     like = _like(plan)
     _, turns = group.mixed.get(like, (0, _FIRST_TURNS))
@@ -30,12 +30,12 @@ def stage_for_a_while(group: Group, plan: Plan) -> None:
             group.shortcuts.pop(key, None)
 
 
-def waits_its_turn(group: Group, plan: Plan) -> bool:
+def waits_its_turn(group: Group, plan: CallPlan) -> bool:
     """Is a call like this one to run staged for now?"""
     return bool(group.mixed) and group.mixed.get(_like(plan), (0, 0))[0] > 0
 
 
-def takes_turn(group: Group, plan: Plan) -> bool:
+def takes_turn(group: Group, plan: CallPlan) -> bool:
     """Is this call to run staged? Counts it, if so."""
     if not waits_its_turn(group, plan):
         return False
@@ -44,6 +44,6 @@ def takes_turn(group: Group, plan: Plan) -> bool:
     return True
 
 
-def _like(plan: Plan) -> CallRecord:
+def _like(plan: CallPlan) -> CallRecord:
     """The call, whatever its lowering."""
     return plan.record._replace(lowering="")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...engine.compile.plan import Plan
+from ...engine.compile.plan import CallPlan
 from ...engine.tensors.plain import is_plain
 from ...ranks.group.group import Group
 from .request import Tensors, is_one
@@ -56,7 +56,7 @@ class ListPlan:
     one that is written require grad?
     """
 
-    def __init__(self, plan: Plan, inp: Tensors, out: Tensors) -> None:
+    def __init__(self, plan: CallPlan, inp: Tensors, out: Tensors) -> None:
         inputs, outputs = as_list(inp), as_list(out)
         tensors = [*inputs, *outputs]
         self.plan = plan
@@ -94,7 +94,7 @@ class ListPlan:
         return first if self._inputs else 0, second if len(addresses) > self._inputs else 0, table
 
 
-def keep(group: Group, plan: Plan, what: CallKey, inp: Tensors, out: Tensors) -> None:
+def keep(group: Group, plan: CallPlan, what: CallKey, inp: Tensors, out: Tensors) -> None:
     """Keep the plan for the fast paths, if they know such tensors."""
     if group.host.config.debug:  # they print no debug line
         return

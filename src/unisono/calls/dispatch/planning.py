@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ...base.errors import AlgorithmError, ArgumentError
+from ...base.late_module import LateModule
 from ...base.records import CallRecord
-from ...engine.compile.plan import Blocks, Plan
+from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
 from ...engine.reducers import CustomOp
 from ...engine.tensors.plain import dtype_name
+from ...hosts.span import Span
 from ...ranks.group.group import Group
-from ...schedule import ADD, BLOCKED, OP, ROUND, Schedule, prove
+from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove
 from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, zero_copy_limit
 from ..arguments import scale_name
 from .background import patience_ns
 from .plan_cache import in_heap
 from .request import Request, Tensors, is_one
+
+if TYPE_CHECKING:
+    from ...schedule.choose import over_hosts as spanning
+    from .over_hosts import hosts_plan
+else:  # groups on one host need none of them
+    spanning = LateModule("...schedule.choose.over_hosts", __package__)
+    hosts_plan = LateModule(".over_hosts.hosts_plan", __package__)
 
 _MOST_PLANS = 4096
 """How many plans a group keeps, so that a program with ever new sizes does not use ever more memory."""
@@ -40,11 +50,13 @@ class PlanKey(NamedTuple):
     words: str
     scale: str
     says: CallRecord | None
+    has: tuple[bool, bool]
+    """Has this rank an input, an output?"""
 
 
 def make_plan(
     group: Group, request: Request, inp: Tensors, out: Tensors, algorithm: Any, *, staged: bool = False
-) -> Plan:
+) -> CallPlan:
     """The plan of a request, with this algorithm, or with the one that `choose` returns. Plans are cached.
 
     staged: stage tensors in shared memory, too.
@@ -53,44 +65,60 @@ def make_plan(
     shared = not staged and (not request.in_place or inp is out)
     nbytes, config = like.nbytes * (group.size if request.collective in BLOCKED else 1), group.host.config
     crossed = False
-    if shared and is_one(inp) and is_one(out) and request.extents is None:
+    if shared and is_one(inp) and is_one(out) and request.extents is None and group.span is None:
         mapped = in_heap(group, inp) and in_heap(group, out)
         crossed = not mapped and crosses_memory(request.collective, nbytes, config) and group.host.crosses_memory
         # Small messages are staged: signature and payload share a cache line, which is faster than zero copy.
         shared = crossed or (mapped and nbytes > zero_copy_limit(group.size, config))
     else:
         shared = False
-    lists = (inp is not None and not is_one(inp)), (out is not None and not is_one(out))
-    blocks = Blocks(like.numel(), like.element_size(), request.extents, *lists)
+    has = inp is not None, out is not None
+    blocks = Blocks(
+        like.numel(), like.element_size(), request.extents, has[0] and not is_one(inp), has[1] and not is_one(out)
+    )
     lowering, scale = Lowering(shared, request.in_place, crossed), scale_name(like) if like.is_quantized else ""
     key = PlanKey(
         request.collective, request.op, request.root, like.dtype, algorithm, lowering, blocks, request.words, scale,
-        request.says,
+        request.says, has,
     )  # fmt: skip
     plan = group.plans.get(key)
     if plan is None:
-        if algorithm is None:
-            chosen, why = choose(
-                request.collective,
-                nbytes,
-                group.size,
-                config,
-                oversubscribed=is_oversubscribed(group.host.arena.neighbours),
-            )
+        if group.span is None:
+            plan = _on_one_host(group, request, algorithm, lowering, blocks, nbytes)
         else:
-            chosen, why = find(request.collective, algorithm), "the call names it"
-        schedule = chosen.schedule(group.size, request.root)
-        check_order(request, schedule)
-        op = request.op if isinstance(request.op, str | CustomOp) else None
-        plan = group.host.plan(schedule, lowering, request.record, dtype_name(like.dtype), blocks, op)
-        writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
-        plan = replace(plan, writes=writes, patience_ns=patience, why=why)
+            plan = _over_hosts(group, group.span, request, algorithm, nbytes)
         if len(group.plans) >= _MOST_PLANS:
             for old in list(group.plans)[: _MOST_PLANS // 2]:
                 group.plans.pop(old, None)
             group.shortcuts.clear()
         group.plans[key] = plan
     return plan
+
+
+def _on_one_host(
+    group: Group, request: Request, algorithm: Any, lowering: Lowering, blocks: Blocks, nbytes: int
+) -> CallPlan:
+    if algorithm is None:
+        crowd = is_oversubscribed(group.host.arena.neighbours)
+        chosen, why = choose(request.collective, nbytes, group.size, group.host.config, oversubscribed=crowd)
+    else:
+        chosen, why = find(request.collective, algorithm), "the call names it"
+    schedule = chosen.schedule(group.size, request.root)
+    check_order(request, schedule)
+    op = request.op if isinstance(request.op, str | CustomOp) else None
+    plan = group.host.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
+    writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
+    return replace(plan, writes=writes, patience_ns=patience, why=why)
+
+
+def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbytes: int) -> CallPlan:
+    chosen = spanning.choose_spanning(request.collective, nbytes, span.hosts, group.host.config, algorithm)
+    made = chosen.make(request.collective, span.hosts, request.root)
+    if chosen.table is not None:
+        check_order(request, made.schedule())
+        _check_places(request, made.schedule())
+    pieces = chosen.pieces if request.extents is None else 1
+    return hosts_plan.plan_span(group, span, request, made, pieces, chosen.why)
 
 
 def check_order(request: Request, schedule: Schedule) -> None:
@@ -128,3 +156,23 @@ def _in_one_pass(schedule: Schedule) -> bool:
     """Does the table combine in its first round only, so that each result is made in one pass from the left?"""
     rows = schedule.rows
     return bool((rows[rows[:, OP] == ADD][:, ROUND] == 0).all())
+
+
+def _check_places(request: Request, table: Schedule) -> None:
+    """Raise AlgorithmError if the table moves chunks to places of others, which may have other sizes."""
+    blocked = request.collective in BLOCKED
+    rows, per = expand(table), table.chunks // table.ranks if blocked else table.chunks
+    moves_chunks = bool((rows[:, SCHUNK] % per != rows[:, DCHUNK] % per).any())
+    sizes = []
+    for rank, buffer, chunk in ((SRC, SBUF, SCHUNK), (DST, DBUF, DCHUNK)):
+        block, of_pair = rows[:, chunk] // per, rows[:, rank]
+        if table.collective == "all_to_all":  # a rank has the blocks that it sends in X, in Y those that it receives
+            block = np.where(rows[:, buffer] == X, of_pair * table.ranks + block, block * table.ranks + of_pair)
+        sizes.append(block)
+    moves_blocks = request.extents is not None and bool((sizes[0] != sizes[1]).any())
+    if moves_chunks or moves_blocks:
+        what, change = ("chunks", "") if moves_chunks else ("blocks", ", or give blocks of one size")
+        raise AlgorithmError(
+            f"{request.record}: {table.name} moves {what} to places of others, which may have other sizes over hosts; "
+            f"leave algorithm= out{change}"
+        )

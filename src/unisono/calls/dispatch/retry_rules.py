@@ -7,7 +7,7 @@ from typing import Any
 
 from ...base.errors import MismatchError
 from ...base.records import only_lowerings_differ, only_sizes_differ
-from ...engine.compile.plan import Plan
+from ...engine.compile.plan import CallPlan
 from ...ranks.group.group import Group
 from ...schedule import BLOCKED
 from .lowering_mismatch import stage_for_a_while
@@ -19,7 +19,7 @@ Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
 _again: list[Again] = []
 
 
-def learn(group: Group, plan: Plan, what: CallKey, error: MismatchError) -> bool:
+def learn(group: Group, plan: CallPlan, what: CallKey, error: MismatchError) -> bool:
     """Can the call be made again? If so, note why: sizes of blocks differ, or tensors are shared on some ranks only."""
     if only_lowerings_differ(error.calls, group.size):
         stage_for_a_while(group, plan)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ...base.errors import MismatchError
-from ...engine.compile.plan import Plan
+from ...engine.compile.plan import CallPlan
 from ...engine.process.nested import check_nested, holds
 from ...engine.tensors.written import mark_written, needed_by_autograd, use_count
 from ...ranks.failures.attend import attend, caller, interrupted
@@ -37,7 +37,7 @@ def shortcut(
     try:
         if inp is None:
             first = second = 0
-            plan: Plan = group.shortcuts[what, None, 0, 0, False, False]
+            plan: CallPlan = group.shortcuts[what, None, 0, 0, False, False]
         else:
             heap, end = group.heap_first, group.heap_end
             first = second = inp.data_ptr()
@@ -59,7 +59,7 @@ def shortcut(
                 return UNKNOWN
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return UNKNOWN
-    if not (timeout_s is None or (timeout_s.__class__ is float and timeout_s >= 0.0)):
+    if not (timeout_s is None or (timeout_s.__class__ is float and timeout_s >= 0.0 and group.span is None)):
         return UNKNOWN
     if async_op:
         held = plan.writes and (out.requires_grad or use_count(out) > 1)
@@ -77,6 +77,7 @@ def shortcut(
             stage_private(group)
             return UNKNOWN
     except MismatchError as error:
+        group.hold(plan, inp, out)
         if not learn(group, plan, what, error):
             raise
         return UNKNOWN
@@ -92,13 +93,17 @@ def shortcut(
 
 
 @holds("group")
-def run_plan(group: Group, plan: Plan, inp: int, out: int, timeout_s: float | None, where: str | None = None) -> bool:
+def run_plan(
+    group: Group, plan: CallPlan, inp: int, out: int, timeout_s: float | None, where: str | None = None
+) -> bool:
     """Run a plan on the tensors at these addresses. where: the user's line, if it is known. False: see `attend`."""
     began = time.perf_counter()
     if group.lock.locked():
         check_nested(group, str(group))
     with group.lock:
         try:
+            if group.span is not None:
+                group.span.where, group.span.timeout_s = where, timeout_s
             status = group.run(plan.address, inp, out, group.state)
             if status and not attend(group, plan, inp, out, status, timeout_s, where or caller()):
                 return False

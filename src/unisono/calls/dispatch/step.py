@@ -1,4 +1,4 @@
-"""`plan_inside`: plan one run of a table inside a host, to be made later, on tensors of any layout."""
+"""`plan_inside`: plan one run of a table, to be made later, on tensors of any layout."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = No
     plan = make_plan(how.group, request, inp, out, how.algorithm)
     if known_as is not None and not waits_its_turn(how.group, plan):
         keep(how.group, plan, known_as, inp, out)
-    inp_address, kept_inp = _address(inp)
-    out_address, kept_out = _address(out)
+    inp_address, *kept_inp = _address(inp)
+    out_address, *kept_out = _address(out)
     timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
 
     def action(where: str | None) -> Tensors:
@@ -84,13 +84,11 @@ def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = No
                 if not made:
                     stage_private(group)
                     plan = make_plan(group, request, inp, out, how.algorithm)
-            except MismatchError as error:
-                if not only_lowerings_differ(error.calls, group.size):
+            except BaseException as error:
+                group.hold(used, *kept_inp, *kept_out)
+                if not isinstance(error, MismatchError) or not only_lowerings_differ(error.calls, group.size):
                     raise
                 stage_for_a_while(group, plan)
-            except BaseException:
-                group.hold(used, kept_inp, kept_out)
-                raise
         _ = kept_inp, kept_out  # alive until here
         return out
 
@@ -101,11 +99,11 @@ def _same(tensors: Tensors, given: Tensors) -> bool:
     return all(tensor is other for tensor, other in zip(as_list(tensors), as_list(given), strict=True))
 
 
-def _address(tensors: Tensors) -> tuple[int, Any]:
-    """The address for the kernel, and the objects that keep its memory alive, even if the tensors get other storage."""
+def _address(tensors: Tensors) -> tuple[Any, ...]:
+    """The address for the kernel, and what keeps its memory alive, even if the tensors get other storage."""
     if tensors is None:
-        return 0, None
+        return (0,)
     if is_one(tensors):
         return tensors.data_ptr(), tensors.untyped_storage()
     table = np.array([tensor.data_ptr() for tensor in tensors], np.int64)
-    return table.ctypes.data, (table, [tensor.untyped_storage() for tensor in tensors])
+    return table.ctypes.data, table, *(tensor.untyped_storage() for tensor in tensors)

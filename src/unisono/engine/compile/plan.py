@@ -7,6 +7,7 @@ tag).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ import numpy.typing as npt
 from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
+from ..logs.plan_registry import ProgramRow
+from ..logs.program_rows import program_rows
 from .program import CROSSED, MAPPED, PlanWord, Program, TagWord
 
 _LINE = 64
@@ -41,44 +44,47 @@ class Blocks(NamedTuple):
     out_list: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What `interpret.run` needs. address: of `words`, which point into the arrays of `kept`.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CallPlan(ABC):
+    """What is known of all calls that are alike, whoever makes them: the kernel, or over hosts a relay.
 
-    record: the call, for messages. program: what is bound. writes: does the call write this rank's output?
-    patience_ns: how long it waits for a peer on the caller's thread if it is asynchronous. why: the reason for its
-    algorithm.
+    address: for `Group.run`. record: the call, for messages. nbytes: of a block; of the largest if they differ.
+    signature: what all ranks must agree on, as 64 bits. gate_row: the row after which all ranks have entered the call.
+    tag: do signature and payload share a cache line? shared: do others access this rank's tensors? writes: does the
+    call write this rank's output? patience_ns: how long it waits for a peer on the caller's thread if it is
+    asynchronous. why: the reason for its algorithm. note: what the log of calls says of it, by number.
     """
 
     address: int
     record: CallRecord
-    words: npt.NDArray[np.int64]
-    kept: tuple[npt.NDArray[np.int64], ...]
+    nbytes: int
     signature: int
-    program: Program
+    gate_row: int = 0
+    tag: bool = False
+    shared: bool = False
     writes: bool = True
     patience_ns: int = 0
     why: str = ""
+    note: int = 0
 
     @property
-    def gate_row(self) -> int:
-        """The index of the gate's row."""
-        return self.program.gate_row
+    @abstractmethod
+    def rows(self) -> tuple[ProgramRow, ...]:
+        """What this rank does, for traces."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan(CallPlan):
+    """What `interpret.run` needs. address: of `words`, which point into the arrays of `kept`. program: it is bound."""
+
+    words: npt.NDArray[np.int64]
+    kept: tuple[npt.NDArray[np.int64], ...]
+    program: Program
 
     @property
-    def nbytes(self) -> int:
-        """The bytes of a block; of the largest if they differ."""
-        return int(self.words[PlanWord.TOTAL] * self.words[PlanWord.ITEM])
-
-    @property
-    def shared(self) -> bool:
-        """Do peers access this rank's tensors?"""
-        return bool(self.words[PlanWord.SHARED])
-
-    @property
-    def tag(self) -> bool:
-        """Do signature and payload share a cache line?"""
-        return bool(self.words[PlanWord.TAG])
+    def rows(self) -> tuple[ProgramRow, ...]:
+        """The rows of its program."""
+        return program_rows(self.program)
 
 
 def bind(
@@ -134,4 +140,8 @@ def bind(
     words[PlanWord.IN_LIST], words[PlanWord.OUT_LIST] = blocks.in_list, blocks.out_list
     words[PlanWord.FETCH] = count * item * program.blocks <= config.fetch_bytes
     words[PlanWord.EXTENTS] = 0 if blocks.extents is None else extents.ctypes.data
-    return Plan(words.ctypes.data, record, words, (rows, refs, extents), int(signature), program)
+    return Plan(
+        address=words.ctypes.data, record=record, nbytes=count * item, signature=int(signature),
+        gate_row=program.gate_row, tag=tag, shared=program.lowering.zero_copy, words=words, kept=(rows, refs, extents),
+        program=program,
+    )  # fmt: skip

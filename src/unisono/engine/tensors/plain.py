@@ -69,9 +69,10 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     return as_bits(tensor.detach()).clone().view(tensor.dtype)
 
 
-def borrowed(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor at the address of a flat plain one, whose memory it does not keep alive."""
-    if not tensor.numel():
-        return tensor.new_empty(0)
-    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
-    return torch.frombuffer(memory, dtype=tensor.dtype)
+def tensor_at(address: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """A flat tensor of so many elements at an address, whose memory it does not keep alive."""
+    dtype = torch.uint8 if dtype in _ONLY_BITS else dtype
+    if not count:
+        return torch.empty(0, dtype=dtype, device="cpu")
+    memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype)

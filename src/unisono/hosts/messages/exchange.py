@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -12,7 +14,6 @@ from ...base.errors import InternalError
 from ...engine.carrier import Carrier, Handle
 from ...engine.logs.clock import read_cycles
 from ...engine.logs.row_log import LoggedRow
-from ...engine.tensors.plain import as_bits
 from ..carriers.waiter import CarrierWaiter, Settling, settle_apart
 from .buffers import Buffers
 from .journal import Journal
@@ -30,12 +31,12 @@ _SPREAD = 0x9E3779B1
 
 
 class _Row(NamedTuple):
-    """A deed with its memory. actions: what is copied and combined by it. tags: those of the message, if they are the
-    same in all calls.
+    """A deed with its memory. actions: they make its copies and combinations. tags: those of the message, if they are
+    the same in all calls.
     """
 
     kind: int
-    actions: list[Action]
+    actions: list[Callable[[], object]]
     number: int = 0
     peer: int = 0
     round: int = 0
@@ -137,17 +138,14 @@ class Exchange:
                 self._receives[number] = [carrier.irecv(peer, *mail) for mail in mails]
             else:
                 began = read_cycles() if self._writer else 0
-                for out, first, second in actions:
-                    if second is None:
-                        as_bits(out).copy_(as_bits(first))
-                    else:
-                        self._combine(out, first, second)
+                for action in actions:
+                    action()
                 if kind == SEND:
                     if wire.marked:
                         wire.word[0] = self._number
                     mails = zip(tags or self._tags(round_, wire), wire.payloads, strict=True)
                     self._sends += [carrier.isend(peer, *mail) for mail in mails]
-                if actions or kind == SEND:
+                if began and (actions or kind == SEND):
                     self.write_down(began)
             self._at += 1
         self.done, self.waiting_for = True, -1
@@ -264,7 +262,7 @@ class Exchange:
         rows: list[_Row] = []
         for kind, round_, numbers in program.steps():
             if kind == MOVE:
-                rows.append(_Row(MOVE, memory.actions([program.writings[n] for n in numbers], wires)))
+                rows.append(_Row(MOVE, self._ready(memory.actions([program.writings[n] for n in numbers], wires))))
                 continue
             number = numbers[0]
             peer, wire = self._peers[number], wires.get(number)
@@ -273,8 +271,17 @@ class Exchange:
                 wire = wires[number] = memory.wire(program.parcels[number], leaves=kind == SEND, landing=landing)
             tags = self._standing_tags(round_, wire) if kind == SEND else ()
             self._lends |= kind == SEND and wire.straight
-            rows.append(_Row(kind, wire.packing, number, peer, round_, wire, tags))
+            rows.append(_Row(kind, self._ready(wire.packing), number, peer, round_, wire, tags))
         return rows
+
+    def _ready(self, actions: Iterable[Action]) -> list[Callable[[], object]]:
+        """What makes these actions, in memory that this exchange has."""
+        return [
+            partial(ctypes.memmove, out.data_ptr(), first.data_ptr(), out.nbytes)
+            if second is None
+            else partial(self._combine, out, first, second)
+            for out, first, second in actions
+        ]
 
     def _tags(self, round_: int, wire: Wire) -> Sequence[int]:
         """The tags of a message's payloads, which no other call has."""

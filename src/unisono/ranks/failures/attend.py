@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from ...base.errors import (
     MismatchError,
@@ -26,7 +26,7 @@ from ...base.errors import (
 )
 from ...base.records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
 from ...base.units import seconds
-from ...engine.compile.plan import Plan
+from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, FAILED
 from ...engine.memory.arena import Arena
 from ...engine.process.nested import user_line
@@ -59,7 +59,7 @@ def caller() -> str:
     return user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
 
 
-def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:
+def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:
     """Finish a run of a plan on these addresses that stopped with this status.
 
     False: it has not begun, because system calls do not reach these tensors. Stage them: then it is another plan.
@@ -95,36 +95,16 @@ def attend(group: Group, plan: Plan, inp: int, out: int, status: int, timeout_s:
     return True
 
 
-def interrupted(group: Group, plan: Plan, error: BaseException, where: str) -> None:
+def interrupted(group: Group, plan: CallPlan, error: BaseException, where: str) -> None:
     """Give up a call that an exception such as Ctrl-C ended right after the kernel returned, before `attend`."""
     if group.broken is None and group.host.unfinished:
         Watch(group, plan, where).give_up(error)
 
 
-class Gated(Protocol):
-    """What is known of a call that ranks enter at a gate; a `Plan` is one."""
-
-    @property
-    def record(self) -> CallRecord:
-        """The call, for messages."""
-
-    @property
-    def signature(self) -> int:
-        """What all ranks must agree on, as 64 bits."""
-
-    @property
-    def gate_row(self) -> int:
-        """The row of the program after which all ranks have entered the call."""
-
-    @property
-    def tag(self) -> bool:
-        """Does the signature lie in front of the payload?"""
-
-
 class Watch:
     """One rank, watching its peers during one call."""
 
-    def __init__(self, group: Group, plan: Gated, where: str) -> None:
+    def __init__(self, group: Group, plan: CallPlan, where: str) -> None:
         self.group, self.host, self.plan = group, group.host, plan
         self.number = group.host.call_number
         of, self.world_ranks = (f" of group {group.name!r}", group.world_ranks) if group.parent else ("", ())

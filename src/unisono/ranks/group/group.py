@@ -19,7 +19,7 @@ from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFaile
 from ...base.records import CallRecord, DepartureKind
 from ...base.units import hints_timeout_s, ranks_text
 from ...base.weak_sets import members
-from ...engine.compile.plan import Plan
+from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
 from ...engine.memory.sub_arena import SubArena
@@ -82,7 +82,7 @@ class Group:
         self.host.note_group(name, span.gid if span else 0)
         self.lock = threading.Lock()
         """Held while a call runs: a group runs one call at a time."""
-        self.plans: dict[Any, Plan] = {}
+        self.plans: dict[Any, CallPlan] = {}
         """By `calls.dispatch.planning.PlanKey`; empty once the group is broken or closed."""
         self.shortcuts: dict[Any, Any] = {}
         """The same plans by `ShortcutKey` or `ListKey` of `calls.dispatch.plan_cache`, for the fast paths."""
@@ -286,12 +286,13 @@ class Group:
                 pass
         return torch.empty(count, dtype=dtype, device="cpu")
 
-    def hold(self, plan: Plan, *tensors: object) -> None:
-        """Keep the memory of tensors for good if the group broke in a call in which peers access them: who is late may
-        still do so.
+    def hold(self, plan: CallPlan, *tensors: object) -> None:
+        """Keep the memory of tensors after a call that has failed, if others access them in it: who is late may still
+        do so. For good if the group broke; else what a carrier may send from, until that ends.
         """
-        if self.broken is not None and plan.shared:
-            _held.extend(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
+        keep = _held.extend if self.broken is not None else None if self.span is None else self.span.keeps_refused
+        if keep is not None and plan.shared:
+            keep(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""

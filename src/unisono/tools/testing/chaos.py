@@ -97,7 +97,7 @@ class _Injector:
         """Run the plan at this address, as the kernel does."""
         group = self.group
         plan = next((plan for plan in group.plans.values() if plan.address == address), None)
-        if self._over or plan is None or plan.record.collective != self.collective:
+        if self._over or not isinstance(plan, Plan) or plan.record.collective != self.collective:
             return self.original(address, inp, out, state)
         if group.host.call_number != self._latest:
             self._latest = group.host.call_number

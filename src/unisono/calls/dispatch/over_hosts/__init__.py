@@ -1,5 +1,8 @@
 """Calls over several hosts: their plan, its steps, how they are run and waited for.
 
+A call takes the road of a call on one host: `make_plan` keeps a `SpanPlan` in `Group.plans`, the fast paths find it,
+and `Group.run` runs it on addresses. Here `Group.run` is the `run` of a `Relay`, and no kernel.
+
 A call runs the parts of a `HierarchicalTable`: the engine runs parts inside a host, an `Exchange` runs parts between
 hosts. `hosts_plan` follows each chunk from the user's input through scratch memory to the output, `hosts_steps` finds
 these places in memory, `hosts_run` makes the call, and `hosts_wait` waits for ranks of this host and of others.

@@ -6,15 +6,15 @@ where the collective has blocks, each block is cut so.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 
-from ....engine.tensors.plain import as_bits
+from ....engine.tensors.plain import tensor_at
 from ....schedule import BLOCKED
-from ...arguments import plain_dtype
 from ..request import Request, Tensors, is_one
 
 _LINE = 64
@@ -60,51 +60,59 @@ class Cut(NamedTuple):
         return stop - start
 
 
-class Vector:
-    """A user's tensor, or list of tensors with one for each block. own: it is the block of this number.
+class Side(NamedTuple):
+    """What a rank gives to a call, or takes from it: a tensor, or a list of tensors with one for each block.
 
-    lengths: the elements of each block.
+    lengths: the elements of each block that it has; none: it has nothing. item: the bytes of an element. first: the
+    number of the first of these blocks.
     """
 
-    def __init__(self, lengths: Sequence[int], tensors: Tensors, own: int | None = None) -> None:
-        self._first = own or 0
-        ends = [0, lengths[own]] if own is not None else [0, *accumulate(lengths)]
-        self._blocks: list[torch.Tensor] = []
-        if is_one(tensors):
-            whole = flat(tensors)
-            self._blocks = [whole[start:stop] for start, stop in pairwise(ends)]
-        elif tensors is not None:
-            self._blocks = [flat(tensor) for tensor in tensors]
-        self._whole = flat(tensors) if is_one(tensors) else None
+    lengths: tuple[int, ...]
+    item: int
+    first: int = 0
+    in_list: bool = False
 
-    def take(self, tensors: Tensors) -> None:
-        """Copy these here; a list has a tensor for each block."""
-        for here, there in self._pairs(tensors):
-            here.copy_(there)
+    @classmethod
+    def of(cls, cut: Cut, item: int, own: int | None, tensors: Tensors) -> Side:
+        """own: it is the block of this number."""
+        lengths = () if tensors is None else cut.lengths if own is None else (cut.lengths[own],)
+        return cls(lengths, item, own or 0, tensors is not None and not is_one(tensors))
 
-    def give(self, tensors: Tensors) -> None:
-        """Copy this there."""
-        for here, there in self._pairs(tensors):
-            there.copy_(here)
+    def addresses(self, argument: int) -> tuple[int, ...]:
+        """The addresses of its blocks. argument: for the kernel, the address of the tensor, or of a table of these."""
+        if self.in_list:
+            return tuple((ctypes.c_int64 * len(self.lengths)).from_address(argument))
+        return self._in_one(argument)
 
-    def _pairs(self, tensors: Tensors) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-        if is_one(tensors) and self._whole is not None:
-            return [(self._whole, flat(tensors))]
-        return zip(self._blocks, map(flat, tensors or ()), strict=True)
+    def _in_one(self, address: int) -> tuple[int, ...]:
+        return tuple(accumulate([length * self.item for length in self.lengths[:-1]], initial=address))
+
+    def copy(self, argument: int, here: int, *, back: bool = False) -> None:
+        """Copy all blocks to memory of this rank, where one follows the other; or back."""
+        if not self.in_list:
+            pairs = [(argument, here, sum(self.lengths))]
+        else:
+            pairs = [*zip(self.addresses(argument), self._in_one(here), self.lengths, strict=True)]
+        for there, mine, length in pairs:
+            ctypes.memmove(*((there, mine) if back else (mine, there)), length * self.item)
+
+
+class Vector:
+    """The blocks of a side, as flat tensors. first: the number of the first."""
+
+    def __init__(self, first: int, blocks: Sequence[torch.Tensor]) -> None:
+        self._first, self._blocks = first, blocks
+
+    @classmethod
+    def at(cls, side: Side, addresses: Iterable[int], dtype: torch.dtype) -> Vector:
+        """At these addresses, whose memory it does not keep alive."""
+        places = zip(addresses, side.lengths, strict=False)
+        return cls(side.first, [tensor_at(address, length, dtype) for address, length in places])
 
     def view(self, cut: Cut, first: int, last: int) -> torch.Tensor:
         """The elements of chunks first .. last of one block."""
         block, start, _ = cut.span(first)
         return self._blocks[block - self._first][start : cut.span(last)[2]]
-
-
-def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers of a contiguous tensor, without its shape."""
-    if tensor.is_quantized:  # torch copies between quantized tensors only
-        bits: Any = torch.empty(0, dtype=plain_dtype(tensor.dtype), device="cpu")
-        numbers: torch.Tensor = bits.set_(tensor.untyped_storage(), tensor.storage_offset(), (tensor.numel(),))
-        return numbers
-    return as_bits(tensor.data).view(-1)  # .data: a version counter of its own
 
 
 class Scratch:

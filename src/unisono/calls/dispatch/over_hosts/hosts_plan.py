@@ -13,21 +13,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ....base.errors import InternalError
-from ....base.records import CallRecord, digest
+from ....base.records import digest
+from ....engine.compile.plan import CallPlan
 from ....engine.logs.plan_registry import ProgramRow
 from ....hosts.messages import MessageProgram, journal_rows, lower, prove_messages
 from ....hosts.messages.message_program import FINAL
+from ....hosts.span import Span
 from ....ranks.group.group import Group
 from ....schedule import BLOCKED, DBUF, DCHUNK, DST, SBUF, SCHUNK, SRC, Schedule, T, X, Y, contract, expand, prove
 from ....schedule.algorithms.over_hosts import HierarchicalTable, Part
+from ...arguments import blank
 from ..request import Request
-from .chunks import Cut, Scratch
+from .chunks import ONE_IN, ONE_OUT, Cut, Scratch, Side
 
 _COPIED_BYTES = 1 << 20
 """Shorter tensors are copied, to memory which calls of one plan use in turn; see `hosts_steps`."""
@@ -106,25 +110,30 @@ class Wave:
     copies: tuple[At, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class SpanPlan:
-    """A call over several hosts, as one rank makes it. See `ranks.failures.attend.Gated` for record, signature,
-    gate_row and tag.
+PLANS: WeakValueDictionary[int, SpanPlan] = WeakValueDictionary()
+"""By `address`."""
+_numbers = count(1)
 
-    waits_for: the ranks of this host with legs, whose messages tell that every host has entered the call. copied: does
-    the call work on copies of the user's tensors? note: what the log of calls says of it.
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SpanPlan(CallPlan):
+    """A call over several hosts, as one rank makes it: `Relay` finds it by its address, which is only a number.
+
+    request: the call, on no tensors. inp, out: the form of these; if the plan is not `shared`, the call works on copies
+    of them. beside: the other ranks of this host. waits_for: those with legs, whose messages tell that every host has
+    entered the call.
     """
 
-    record: CallRecord
-    nbytes: int
-    signature: int
+    request: Request
     waves: tuple[Wave, ...]
+    inp: Side
+    out: Side
+    beside: tuple[int, ...]
     waits_for: tuple[int, ...]
-    copied: bool
-    why: str = ""
-    note: int = 0
-    gate_row: int = 0
-    tag: bool = False
+
+    def __post_init__(self) -> None:
+        """Let it be found."""
+        PLANS[self.address] = self
 
     @property
     def rows(self) -> tuple[ProgramRow, ...]:
@@ -132,21 +141,20 @@ class SpanPlan:
         return tuple(row for wave in self.waves for leg in wave.legs for row in journal_rows(leg.program, leg.peers))
 
 
-def plan_span(group: Group, request: Request, spanning: HierarchicalTable, pieces: int, why: str) -> SpanPlan:
+def plan_span(
+    group: Group, span: Span, request: Request, spanning: HierarchicalTable, pieces: int, why: str
+) -> SpanPlan:
     """The plan of this rank for a request. pieces: see `Cut`. The tables are proved at their first use."""
-    if group.span is None:
-        raise InternalError(f"group {group.name!r} is on one host")
     whole, me, ranks = _proved(spanning), group.rank, group.size
     pairs = request.collective == "all_to_all"
     given = Cut.of(request, spanning.chunks, ranks, range(me * ranks, (me + 1) * ranks) if pairs else None)
     result = Cut.of(request, spanning.chunks, ranks, range(me, ranks * ranks, ranks)) if pairs else given
     item = max(1, request.like.element_size())
-    copied = request.like.nbytes < _COPIED_BYTES
     waves: list[Wave] = []
     made = fetched = 0
     for piece in range(pieces):
         given, result = (cut._replace(piece=piece, pieces=pieces) for cut in (given, result))
-        maker = _Maker(whole, me, group.span.here, request, given)
+        maker = _Maker(whole, me, span.here, request, given)
         before = tuple(maker.insides(spanning.before, early=True))
         across = [part for part in spanning.across if piece == 0 or part.collective != "barrier"]  # words go once
         legs = tuple(maker.legs(across, piece * len(spanning.across)))
@@ -158,11 +166,18 @@ def plan_span(group: Group, request: Request, spanning: HierarchicalTable, piece
     record = request.record._replace(algorithm=f"{whole.name} over {spanning.hosts.text}")
     agreed = record, digest(whole.root, whole.rows.tobytes()), request.like.numel(), item, request.extents, pieces
     signature = int(np.uint64(digest(*agreed) or 1).astype(np.int64))
-    waits_for = tuple(rank for rank in group.span.here if rank in on_rails)
-    plan = SpanPlan(record, request.like.numel() * item, signature, tuple(waves), waits_for, copied, why)
-    return replace(
-        plan, note=group.host.note_plan(record, plan.nbytes, rows=plan.rows if group.host.row_writer else ())
-    )
+    own_in, own_out = (me if request.collective in of else None for of in (ONE_IN, ONE_OUT))
+    beside = tuple(rank for rank in span.here if rank != me)
+    plan = SpanPlan(
+        address=next(_numbers), record=record, nbytes=request.like.numel() * item, signature=signature,
+        shared=request.like.nbytes >= _COPIED_BYTES, writes=bool(request.written_on(me)), why=why, waves=tuple(waves),
+        request=request._replace(
+            like=blank(request.like.numel(), request.like.dtype), inp=None, out=None, says=request.record
+        ),
+        inp=Side.of(given, item, own_in, request.inp), out=Side.of(result, item, own_out, request.out),
+        beside=beside, waits_for=tuple(rank for rank in beside if rank in on_rails),
+    )  # fmt: skip
+    return replace(plan, note=group.host.note_plan(plan))
 
 
 @lru_cache(maxsize=256)

@@ -7,8 +7,9 @@ only, and keep nobody's memory alive.
 
 from __future__ import annotations
 
+import ctypes
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,21 +19,20 @@ import torch
 from ....base.records import digest
 from ....engine.reducers import CustomOp
 from ....engine.tensors.combining import combiner
-from ....engine.tensors.plain import as_bits, borrowed, dtype_name
+from ....engine.tensors.plain import dtype_name
 from ....hosts.messages import Exchange, Journal, PersistentReceive, ReceiveBuffers
 from ....ranks.group.group import Group
 from ....ranks.group.sub_groups import make_sub_group
 from ....schedule import X, Y
-from ...arguments import plain_dtype
-from ..plan_cache import as_list
-from ..request import Request, Tensors, is_one
 from ..step import Action, CallOptions, plan_plain
-from .chunks import ONE_IN, ONE_OUT, Vector, flat
+from .chunks import Vector
 from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
 from .inside_a_host import View, inside_request
 
 if TYPE_CHECKING:
     from ....hosts.span import Span
+
+Deed = Callable[[], object]
 
 _TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
 _SCRATCH = "made", "fetched", "given", "result"
@@ -41,26 +41,20 @@ _KEPT, _KEPT_BYTES = 1024, 64 << 20
 """How many calls' steps a group keeps, and how much memory for messages these may have."""
 
 
-class Copy(NamedTuple):
-    """A copy to be made."""
-
-    to: torch.Tensor
-    source: torch.Tensor
-
-    def make(self) -> None:
-        """Make it."""
-        as_bits(self.to).copy_(as_bits(self.source))
+def _copy(to: torch.Tensor, source: torch.Tensor) -> Deed:
+    """What makes a copy of as many bytes. The call has the memory."""
+    return partial(ctypes.memmove, to.data_ptr(), source.data_ptr(), to.nbytes)
 
 
 class WaveSteps(NamedTuple):
     """The steps of a wave. exchanges: for each leg. sums: the results of each leg, which an average divides."""
 
     before: list[Action]
-    brings: list[Copy]
+    brings: list[Deed]
     exchanges: list[Exchange]
     sums: list[list[torch.Tensor]]
     after: list[Action]
-    copies: list[Copy]
+    copies: list[Deed]
 
 
 class _Memory(NamedTuple):
@@ -75,61 +69,52 @@ class _Memory(NamedTuple):
     result: torch.Tensor
 
 
-def steps_of(
-    group: Group, span: Span, plan: SpanPlan, request: Request, inp: Tensors, out: Tensors, allowed_s: float
-) -> Steps:
-    """The steps of this rank's current call, all of whose neighbours have entered it.
+def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, out: int) -> Steps:
+    """The steps of this rank's current call, all of whose neighbours have entered it. inp, out: as for the kernel.
 
     Calls with even and with odd numbers take turns: messages of the last call may still leave while this one begins;
     those of the last but one have arrived, because every rank has entered the last one.
     """
-    number = group.host.call_number
-    where = (inp is None, out is None) if plan.copied else (*_addresses(inp), None, *_addresses(out))
-    key = plan, number & 1, allowed_s, where
-    steps = span.kept.get(key)
+    sides = (plan.inp.addresses(inp), plan.out.addresses(out)) if plan.shared else None
+    key = plan.address, number & 1, sides
+    steps = span.kept.pop(key, None)
     if isinstance(steps, Steps):
-        span.kept[key] = span.kept.pop(key)  # the last used are the last in it
+        span.kept[key] = steps  # the last used are the last in it
         steps.again(number)
-    else:
-        steps = _new_steps(group, span, plan, request, inp, out, allowed_s)
-        steps.kept = steps.nbytes <= _KEPT_BYTES
-        if steps.kept:
-            span.kept[key] = steps
-            _make_room(span)
-    if plan.copied:
-        steps.inp.take(inp)
+        return steps
+    steps = _new_steps(group, span, plan, number, sides)
+    steps.kept = steps.nbytes <= _KEPT_BYTES
+    if steps.kept:
+        span.kept[key] = steps
+        _make_room(span)
     return steps
 
 
 def _new_steps(
-    group: Group, span: Span, plan: SpanPlan, request: Request, inp: Tensors, out: Tensors, allowed_s: float
+    group: Group, span: Span, plan: SpanPlan, number: int, sides: tuple[Sequence[int], Sequence[int]] | None
 ) -> Steps:
-    me, turn, kind = group.rank, group.host.call_number & 1, request.collective
-    own_in, own_out = (me if kind in of else None for of in (ONE_IN, ONE_OUT))
-    first, end = plan.waves[0], plan.waves[-1]
-    items = [end.made.end, end.fetched.end, 0, 0]
-    if plan.copied:
-        items[2:] = _items(first.given.lengths, inp, own_in), _items(first.result.lengths, out, own_out)
-    memory = _Memory(*_scratch(span, items, plain_dtype(request.like.dtype), turn))
-    if plan.copied:
-        here = memory.given, memory.given if request.in_place else memory.result
-        given: Tensors = None if inp is None else here[0]
-        result: Tensors = None if out is None else here[1]
+    turn, dtype, end, in_place = number & 1, plan.request.like.dtype, plan.waves[-1], plan.request.in_place
+    copied = [0, 0] if sides else [sum(plan.inp.lengths), 0 if in_place else sum(plan.out.lengths)]
+    memory = _Memory(*_scratch(span, [end.made.end, end.fetched.end, *copied], dtype, turn))
+    if in_place:
+        memory = memory._replace(result=memory.given)
+    if sides:
+        inp, out = (Vector.at(side, at, dtype) for side, at in zip((plan.inp, plan.out), sides, strict=True))
     else:
-        given, result = _borrowed(inp), _borrowed(out)
-    vectors = Vector(first.given.lengths, given, own_in), Vector(first.result.lengths, result, own_out)
-    return _Maker(group, span, plan, request, memory, allowed_s).make(*vectors)
+        inp = Vector(plan.inp.first, memory.given.split_with_sizes(plan.inp.lengths))
+        out = Vector(plan.out.first, memory.result.split_with_sizes(plan.out.lengths))
+    return _Maker(group, span, plan, number, memory).make(inp, out)
 
 
-def _addresses(tensors: Tensors) -> tuple[int, ...]:
-    return tuple(tensor.data_ptr() for tensor in as_list(tensors))
-
-
-def _borrowed(tensors: Tensors) -> Tensors:
-    """The same memory, which these tensors do not keep alive."""
-    if tensors is None:
-        return None
-    return borrowed(flat(tensors)) if is_one(tensors) else [borrowed(flat(tensor)) for tensor in tensors]
+def _local_group(group: Group, span: Span) -> Group:
+    """The group of this host's ranks, which all have entered this call."""
+    if span.local is None:
+        members = [group.world_ranks[rank] for rank in span.here]
+        seat, name = span.here.index(group.rank), f"{group.name} on one host"
+        allowed_s = group.timeout_s if span.timeout_s is None else span.timeout_s
+        span.local = make_sub_group(group, seat, members, name, allowed_s, in_call=True)
+    local: Group = span.local
+    return local
 
 
 def _make_room(span: Span) -> None:
@@ -142,11 +127,6 @@ def forget_all(span: Span) -> list[torch.Tensor]:
     span.kept.clear()
     memory = [span.resources.pop(("scratch", name, turn), None) for name, turn in product(_SCRATCH, (0, 1))]
     return [tensor for tensor in memory if tensor is not None]
-
-
-def _items(lengths: Sequence[int], tensors: Tensors, own: int | None) -> int:
-    """The elements of all blocks that a rank has."""
-    return 0 if tensors is None else sum(lengths) if own is None else lengths[own]
 
 
 def _scratch(span: Span, items: Iterable[int], dtype: torch.dtype, turn: int) -> Iterator[torch.Tensor]:
@@ -162,21 +142,20 @@ def _scratch(span: Span, items: Iterable[int], dtype: torch.dtype, turn: int) ->
 
 
 class Steps:
-    """The steps of one call. inp, out: the vectors that it reads and writes. kept: will they be used again?"""
+    """The steps of one call. given, result: the address of its copies of the user's tensors. exchanges: those of all
+    waves. kept: will they be used again?
+    """
 
-    def __init__(self, inp: Vector, out: Vector, waves: list[WaveSteps]) -> None:
-        self.inp, self.out, self.waves = inp, out, waves
+    def __init__(self, memory: _Memory, waves: list[WaveSteps]) -> None:
+        self.given, self.result = memory.given.data_ptr(), memory.result.data_ptr()
+        self.waves = waves
+        self.exchanges = [exchange for wave in waves for exchange in wave.exchanges]
         self.kept = False
 
     @property
     def nbytes(self) -> int:
         """The memory that they have for messages by now: their second call takes more, for what it sends."""
         return sum(exchange.nbytes for exchange in self.exchanges)
-
-    @property
-    def exchanges(self) -> list[Exchange]:
-        """Those of all waves."""
-        return [exchange for wave in self.waves for exchange in wave.exchanges]
 
     def again(self, number: int) -> None:
         """Be the steps of the call of this number, too."""
@@ -211,11 +190,9 @@ def _tag(base: int, round_: int, index: int) -> int:
 class _Maker:
     """Makes steps. They hold neither the group nor its span, which hold them."""
 
-    def __init__(
-        self, group: Group, span: Span, plan: SpanPlan, request: Request, memory: _Memory, allowed_s: float
-    ) -> None:
-        self._group, self._span, self._request, self._memory, self._allowed_s = group, span, request, memory, allowed_s
-        self._plan, self._tags = plan, Tags(span.gid, plan.signature)
+    def __init__(self, group: Group, span: Span, plan: SpanPlan, number: int, memory: _Memory) -> None:
+        self._group, self._span, self._number, self._memory = group, span, number, memory
+        self._plan, self._request, self._tags = plan, plan.request, Tags(span.gid, plan.signature)
         self._empty = memory.made[:0]
         self._rows = 0
         """Of the exchanges that have been made."""
@@ -223,17 +200,17 @@ class _Maker:
     def make(self, inp: Vector, out: Vector) -> Steps:
         """The steps on these vectors."""
         self._inp, self._out = inp, out
-        return Steps(inp, out, [self._wave(number, wave) for number, wave in enumerate(self._plan.waves)])
+        return Steps(self._memory, [self._wave(number, wave) for number, wave in enumerate(self._plan.waves)])
 
     def _wave(self, number: int, wave: Wave) -> WaveSteps:
         view = partial(self._view, wave)
         return WaveSteps(
             [*self._parts(wave.before, view)],
-            [Copy(view(at._replace(place=Home.MADE)), view(at)) for leg in wave.legs for at in leg.brings],
+            [_copy(view(at._replace(place=Home.MADE)), view(at)) for leg in wave.legs for at in leg.brings],
             [self._exchange(number, leg, view) for leg in wave.legs],
             [[*map(view, leg.results)] for leg in wave.legs],
             [*self._parts(wave.after, view)],
-            [Copy(view(at._replace(place=Home.RESULT)), view(at)) for at in wave.copies],
+            [_copy(view(at._replace(place=Home.RESULT)), view(at)) for at in wave.copies],
         )
 
     def _view(self, wave: Wave, at: At) -> torch.Tensor:
@@ -251,18 +228,8 @@ class _Maker:
         seat = self._span.here.index(self._group.rank)
         for part in parts:
             if any(part.sizes):
-                how = CallOptions(weakref.ref(self._local()), False, part.algorithm, self._allowed_s)
+                how = CallOptions(weakref.ref(_local_group(self._group, self._span)), False, part.algorithm)
                 yield plan_plain(how, inside_request(part, self._request, seat, view, self._empty))
-
-    def _local(self) -> Group:
-        """The group of this host's ranks, which all have entered this call."""
-        if self._span.local is None:
-            members = [self._group.world_ranks[rank] for rank in self._span.here]
-            name = f"{self._group.name} on one host"
-            seat = self._span.here.index(self._group.rank)
-            self._span.local = make_sub_group(self._group, seat, members, name, self._allowed_s, in_call=True)
-        local: Group = self._span.local
-        return local
 
     def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:
         op, combine = self._request.op, None
@@ -278,7 +245,7 @@ class _Maker:
         peers = [self._group.world_ranks[peer] for peer in leg.peers]
         kept, fetched = (side(places) if any(leg.kept[X]) or any(leg.kept[Y]) else [] for places in leg.kept)
         given, final = (side(places) if places else None for places in (leg.given, leg.final))
-        number, carrier, standing = self._group.host.call_number, self._span.carrier, None
+        number, carrier, standing = self._number, self._span.carrier, None
         if carrier.own_thread:
             standing = PersistentReceive(ReceiveBuffers.of(carrier), partial(self._tags.standing, leg, number & 1))
         return Exchange(

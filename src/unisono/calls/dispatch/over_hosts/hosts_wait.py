@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ....base.errors import MismatchError, PeerError, PeerFailed, PeerGone, WaitTimeout
+from ....base.units import seconds
 from ....engine.carrier import Lost
 from ....engine.logs.clock import read_cycles
 from ....engine.mailbox.poller import Poller
@@ -85,8 +86,8 @@ class _SpanWatch(Watch):
 class SpanWait:
     """The waits of one call. all_entered_here: all ranks of this host have entered it."""
 
-    def __init__(self, group: Group, span: Span, plan: SpanPlan, allowed_s: float, where: str | None) -> None:
-        self._group, self._span, self._plan, self._allowed_s, self._where = group, span, plan, allowed_s, where
+    def __init__(self, group: Group, span: Span, plan: SpanPlan, allowed_s: float) -> None:
+        self._group, self._span, self._plan, self._allowed_s = group, span, plan, seconds(allowed_s)
         self.all_entered_here = False
         self._looks_s = _LOOKS_S if group.host.processors_for_carriers else 0.0
         if span.carrier.wait is not None:
@@ -100,7 +101,7 @@ class SpanWait:
     def watch(self) -> _SpanWatch:
         """Made when a wait takes long, or the call fails."""
         if self._watching is None:
-            self._watching = _SpanWatch(self._group, self._plan, self._where or caller())
+            self._watching = _SpanWatch(self._group, self._plan, self._span.where or caller())
         return self._watching
 
     def end(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,12 +28,15 @@ class RefusedCalls:
         """Those of a carrier."""
         return _OF.setdefault(carrier, cls())
 
-    def add(self, nbytes: int, tensors: Sequence[torch.Tensor]) -> None:
+    def add(self, nbytes: int) -> None:
         """One more. nbytes: of memory for its messages."""
         self._calls += 1
         self._nbytes += nbytes
-        for storage in (tensor.untyped_storage() for tensor in tensors):
-            if storage.data_ptr() not in self._storages:
+
+    def keep(self, memory: Iterable[object]) -> None:
+        """The tensors of the last one: their storages, perhaps among other things."""
+        for storage in memory:
+            if isinstance(storage, torch.UntypedStorage) and storage.data_ptr() not in self._storages:
                 self._storages[storage.data_ptr()] = storage
                 self._nbytes += storage.nbytes()
 
