@@ -26,7 +26,7 @@ from unisono.tools.testing import chaos, lowerings, rehearse, rows_of
 from unisono.tools.testing.chaos import FAULTS
 
 from .busy import hogs
-from .machine import describe, report_path
+from .reports import Output, describe, hand_in, head, table
 
 CALLS: dict[str, tuple[str, Callable[[int], Any]]] = {
     "all_reduce, 8 B": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(2))),
@@ -149,36 +149,33 @@ def busy(seconds: float) -> int:
 def chaos_markdown(
     machine: Mapping[str, str], rehearsed: Sequence[Rehearsed], trials: Sequence[Trial],
     alarms: Mapping[int, tuple[int, int]], most: int,
-) -> str:  # fmt: skip
+) -> list[str]:  # fmt: skip
     """The report. alarms: ranks per processor -> calls made, and errors."""
     ends = sum((ends for _, _, ends in rehearsed), Counter[str]())
     tried = sum(count for _, count, _ in rehearsed)
-    lines = ["# Chaos", "", *(f"- {name}: {value}" for name, value in machine.items()), ""]
-    lines += [
-        f"Rehearsed in one process: {tried:,} faults, a rank that dies or is late before each row of {len(rehearsed)} "
-        f"algorithms on 2 to "
-        f"{most} ranks, in every lowering. All ends were right: {ends['done']:,} times a rank had the right result, "
-        f"{ends['told']:,} times it was told who had died, and nobody waited for ever.",
-        "",
-        "Live, in `run`, two to four ranks; each survivor's time counts, in ms, from when the call began.",
-        "",
-        "| fault | trials | as it should | heard of it: median, p99 | smaller group: median, p99 | first call there |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for fault in dict.fromkeys(one.fault for one in trials):
         mine = [one for one in trials if one.fault == fault]
         said = [(one.at, seen) for one in mine for seen in one.seen.values() if "heard" in seen]
-        times = [
+        times = (
             [seen["heard"] - at for at, seen in said],
             [x["shrunk"] for _, x in said],
             [x["worked"] for _, x in said],
-        ]
+        )
         cells = [f"{median(of) * 1e3:.1f}, {_p99(of) * 1e3:.1f}" if len(of) > 1 else "" for of in times]
-        good = sum(one.as_it_should for one in mine)
-        lines.append(f"| {fault} | {len(mine)} | {good} | {' | '.join(cells)} |")
+        rows.append([fault, str(len(mine)), str(sum(one.as_it_should for one in mine)), *cells])
+    lines = head(
+        "Chaos", machine,
+        f"Rehearsed in one process: {tried:,} faults, a rank that dies or is late before each row of {len(rehearsed)} "
+        f"algorithms on 2 to {most} ranks, in every lowering. All ends were right: {ends['done']:,} times a rank had "
+        f"the right result, {ends['told']:,} times it was told who had died, and nobody waited for ever.",
+        "Live, in `run`, two to four ranks; each survivor's time counts, in ms, from when the call began.",
+    )  # fmt: skip
+    titles = ["heard of it: median, p99", "smaller group: median, p99", "first call there"]
+    lines += table(["fault", "trials", "as it should", *titles], rows)
     for share, (calls, errors) in alarms.items():
         lines += ["", f"{share} ranks per processor, and one hog: {calls:,} calls, {errors} false alarms."]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _p99(of: Sequence[float]) -> float:
@@ -190,10 +187,10 @@ def bench_chaos(
     most: Annotated[int, typer.Option(min=2, help="Ranks of the largest rehearsal.")] = 8,
     trials: Annotated[int, typer.Option(min=0, help="Live trials of each fault.")] = 80,
     seconds: Annotated[float, typer.Option(help="For how long to look for false alarms.")] = 10.0,
-    output: Annotated[Path | None, typer.Option(help="Write Markdown here; {vendor} stands for amd, intel ...")] = None,
+    output: Output = None,
 ) -> None:
     """Try every fault at every row in one process, and faults at random places in live ranks."""
-    machine = {**describe(), "load average of the minute before": f"{os.getloadavg()[0]:.1f}"}
+    machine = describe()
     rng = random.Random(0)  # noqa: S311  the same faults each time
     parts = len(os.sched_getaffinity(0))
     shares = unisono.run(lambda: rehearsals(most, unisono.get_rank(), parts), parts, timeout_s=None)
@@ -206,15 +203,10 @@ def bench_chaos(
             ends = unisono.run(busy, ranks, args=(seconds,), timeout_s=600, return_exceptions=True)
         errors = sum(isinstance(end, BaseException) for end in ends)
         alarms[share] = sum(end for end in ends if isinstance(end, int)), errors
-    report = chaos_markdown(machine, rehearsed, tried, alarms, most)
-    if output:
-        report_path(output).write_text(report)
-    else:
-        print(report)
-    if not all(one.as_it_should for one in tried) or any(errors for _, errors in alarms.values()):
-        for one in tried:
-            if not one.as_it_should:
-                print(one)
+    hand_in(chaos_markdown(machine, rehearsed, tried, alarms, most), output)
+    wrong = [one for one in tried if not one.as_it_should]
+    if wrong or any(errors for _, errors in alarms.values()):
+        print(*wrong, sep="\n")
         raise typer.Exit(1)
 
 

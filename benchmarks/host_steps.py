@@ -28,11 +28,9 @@ from tests.support.namespaces import PORT, Namespaces, enter, why_no_namespaces
 import unisono
 from unisono.schedule import Hosts
 
-from .machine import LOAD, describe, load, report_path
-from .names import GLOO, OURS
-from .rendezvous import Rendezvous
-from .torch_backend.calls import Times, slowest_rank
+from .reports import GLOO, OURS, Output, describe, hand_in, head, in_ms, table
 from .torch_backend.steps import ALONE, KINDS, make_trainer, train_in_turns
+from .turns import Rendezvous, Times, slowest_rank
 
 _WIRES = ("bf16", "int8")
 _SHARDED = "fully_shard"
@@ -98,28 +96,24 @@ def losses_agree(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(abs(a - b) <= _CLOSE * max(abs(a), abs(b)) for a, b in zip(one, other, strict=True))
 
 
-def host_steps_markdown(shape: str, found: Sequence[HostSteps]) -> str:
+def host_steps_markdown(shape: str, found: Sequence[HostSteps]) -> list[str]:
     """The tables of times and of losses."""
     names = [OURS, *(f"{OURS} {wire}" for wire in _WIRES), GLOO, ALONE]
-    lines = ["", f"## Steps on {shape}, in ms: median (least)", ""]
-    lines += [_row(["", "each link", *names, "exact, times as fast as Gloo"]), _row(["---"] * (len(names) + 3))]
+    times, losses = [], []
     for each in found:
-        times = [_time(each.times[name]) if name in each.times else "" for name in names]
+        what = [f"`{each.kind}`", "no limit" if each.rate == "none" else each.rate]
         ratio = f"{median(each.times[GLOO]) / median(each.times[OURS]):.2f}"
-        lines.append(_row([f"`{each.kind}`", "no limit" if each.rate == "none" else each.rate, *times, ratio]))
-    lines += ["", "## Losses", "", "Of the last step, on rank 0.", ""]
-    lines += [_row(["", "each link", *names[:-1], "one host", "second run", "beside one host", "beside Gloo"])]
-    lines += [_row(["---"] * (len(names) + 5))]
-    for each in found:
+        times.append([*what, *(in_ms(each.times[name]) if name in each.times else "" for name in names), ratio])
         last = [f"{each.losses[name][-1]:.7g}" if name in each.losses else "" for name in names[:-1]]
         exact = each.losses[OURS]
-        words = [
-            "the same bits" if each.again == exact else "NOT THE SAME BITS",
-            *(_beside(exact, other) for other in (each.alone, each.losses[GLOO])),
-        ]
-        rate = "no limit" if each.rate == "none" else each.rate
-        lines.append(_row([f"`{each.kind}`", rate, *last, f"{each.alone[-1]:.7g}", *words]))
-    return "\n".join(lines) + "\n"
+        again = "the same bits" if each.again == exact else "NOT THE SAME BITS"
+        beside = [_beside(exact, other) for other in (each.alone, each.losses[GLOO])]
+        losses.append([*what, *last, f"{each.alone[-1]:.7g}", again, *beside])
+    lines = ["", f"## Steps on {shape}, in ms: median (least)"]
+    lines += table(["", "each link", *names, "exact, times as fast as Gloo"], times)
+    lines += ["", "## Losses", "", "Of the last step, on rank 0."]
+    titles = ["one host", "second run", "beside one host", "beside Gloo"]
+    return lines + table(["", "each link", *names[:-1], *titles], losses)
 
 
 def _beside(one: Sequence[float], other: Sequence[float]) -> str:
@@ -128,28 +122,19 @@ def _beside(one: Sequence[float], other: Sequence[float]) -> str:
     return f"all within {_CLOSE:g}" if losses_agree(one, other) else "TOO FAR APART"
 
 
-def _time(seconds: Sequence[float]) -> str:
-    return f"{median(seconds) * 1e3:.1f} ({min(seconds) * 1e3:.1f})"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def bench_host_steps(
     *,
     shape: Annotated[str, typer.Option(help="Hosts, such as 2x2.")] = "2x2",
     rates: Annotated[str, typer.Option(help="Of each link, both ways; none: no limit.")] = "1gbit,none",
     kinds: Annotated[str, typer.Option(help=f"By number: {', '.join(KINDS)}.")] = "0,1,2",
     steps: Annotated[int, typer.Option(min=1, help="Training steps that are timed.")] = 20,
-    output: Annotated[str, typer.Option(help="Write the report there, too.")] = "",
+    output: Output = None,
 ) -> None:
     """Print times of steps and losses. Fails where losses are not what they must be."""
     if reason := why_no_namespaces():
         sys.exit(reason)
     hosts, trained = Hosts.parse(shape), [KINDS[int(number)] for number in kinds.split(",")]
-    report = ["# Training over several hosts", "", *(f"- {name}: {value}" for name, value in describe().items())]
-    report += [f"- {LOAD}: {load()}"]
+    report = head("Training over several hosts", describe())
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of the ranks: it warns of addresses without names
     alone = _run(None, hosts.ranks, trained, steps, only=True)[0]
     found = []
@@ -161,12 +146,9 @@ def bench_host_steps(
             for kind in trained:
                 times, losses = slowest_rank([rank[kind][0] for rank in ranks]), ranks[0][kind][1]
                 found.append(HostSteps(kind, rate, times, losses, alone[kind][1][OURS], again[kind][1][OURS]))
-                said = ", ".join(f"{name} {_time(each)}" for name, each in times.items())
+                said = ", ".join(f"{name} {in_ms(each)}" for name, each in times.items())
                 print(f"{kind}, {rate}: {said}", file=sys.stderr)
-    text = "\n".join(report) + "\n" + host_steps_markdown(hosts.text, found)
-    print(text)
-    if output:
-        report_path(Path(output)).write_text(text)
+    hand_in(report + host_steps_markdown(hosts.text, found), output)
     if not all(
         each.again == each.losses[OURS] and losses_agree(each.losses[OURS], other)
         for each in found

@@ -30,8 +30,7 @@ from unisono.tools.cli.shared.beside_gloo import ENGINES
 from unisono.tools.cli.shared.timed_calls import slowest
 
 from .hosts_under_mpi import compare_calls, compare_under_mpi
-from .machine import LOAD, describe, load, report_path
-from .names import OPEN_MPI
+from .reports import OPEN_MPI, Output, describe, hand_in, head, table
 
 _SECONDS = 3.0
 """For each call and size."""
@@ -59,10 +58,6 @@ def _sent() -> int:
     return int(counts[_SENT])
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], *, mpi: bool) -> list[str]:
     """The table of one shape and rate."""
     calls = calls_on(spaces.hosts, sizes)
@@ -72,9 +67,9 @@ def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], *, mpi: bool) 
         with tempfile.TemporaryDirectory() as folder:
             ranks = spaces.run(compare_calls, calls, _SECONDS, folder, timeout_s=600.0)
     ours, *others = engines = [*ENGINES, *[OPEN_MPI] * mpi]
-    lines = ["", f"## {spaces.hosts.text}, {'no limit' if rate == 'none' else rate} on each link", ""]
+    title = f"## {spaces.hosts.text}, {'no limit' if rate == 'none' else rate} on each link"
     heads = [f"{what} {other}" for other in others for what in ("times as fast as", "by least times")]
-    lines += [_row(["call", "vector", ours, *others, *heads]), _row(["---"] * (3 + 3 * len(others)))]
+    rows = []
     for (name, nbytes), of_call in zip(calls, zip(*ranks, strict=True), strict=True):
         found = slowest(of_call)
         times = {engine: one.times for engine, one in zip(engines, found, strict=True)}
@@ -82,8 +77,8 @@ def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], *, mpi: bool) 
             sys.exit(f"{name} of {format_bytes(nbytes)}: {wrong} elements differ between the engines")
         said = [f"{format_seconds(median(each))} ({format_seconds(min(each))})" for each in times.values()]
         ratios = [f"{figure(times[other]) / figure(times[ours]):.2f}" for other in others for figure in (median, min)]
-        lines.append(_row([name, format_bytes(nbytes), *said, *ratios]))
-    return lines
+        rows.append([name, format_bytes(nbytes), *said, *ratios])
+    return ["", title, *table(["call", "vector", ours, *others, *heads], rows)]
 
 
 def bench_hosts(
@@ -92,31 +87,24 @@ def bench_hosts(
     rates: Annotated[str, typer.Option(help="Of each link, both ways; none: no limit.")] = "none,5gbit,1gbit",
     sizes: Annotated[str, typer.Option(help="Bytes of the vector.")] = "8,64KiB,1MiB,16MiB",
     mpi: Annotated[bool, typer.Option("--mpi", help="Let Open MPI start the ranks, and measure it, too.")] = False,
-    output: Annotated[str, typer.Option(help="Write the report there, too.")] = "",
+    output: Output = None,
 ) -> None:
     """Print a table for each shape and rate, medians and least times, and what leaves a host."""
     if reason := why_no_namespaces():
         sys.exit(reason)
-    report = ["# Over several hosts", "", *(f"- {name}: {value}" for name, value in describe().items())]
-    report += [f"- {LOAD}: {load()}"]
-    print("\n".join(report), flush=True)
+    report = head("Over several hosts", describe())
     vectors = [parse_bytes(size) for size in sizes.split(",")]
     for shape in shapes.split(","):
         with closing(Namespaces(Hosts.parse(shape))) as spaces:
             for rate in rates.split(","):
                 spaces.rate(rate)
-                section = _section(spaces, rate, vectors, mpi=mpi)
-                report += section
-                print("\n".join(section), flush=True)
+                report += _section(spaces, rate, vectors, mpi=mpi)
+                print(f"{shape}, {rate}", file=sys.stderr)
             spaces.rate("none")
             leaves, bound = spaces.run(_leaves, 16 << 20)[0], host_bounds("all_reduce", spaces.hosts).leaves
-            report += [
-                "",
-                f"An all_reduce of 16 MiB: {leaves:.3f} of the vector leaves host 0; at least {bound:.3f} must.",
-            ]
-            print(report[-1], flush=True)
-    if output:
-        report_path(Path(output)).write_text("\n".join(report) + "\n")
+            said = f"{leaves:.3f} of the vector leaves host 0; at least {bound:.3f} must."
+            report += ["", f"An all_reduce of 16 MiB: {said}"]
+    hand_in(report, output)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import unisono
 from unisono.tools.cli.shared.beside_gloo import ENGINES
 from unisono.tools.cli.shared.timed_calls import Compared, Maker, Trial, compare
 
-from .names import OPEN_MPI
+from .mpi import make_call
+from .reports import OPEN_MPI
 
 _TURNS = 5
 
@@ -56,20 +57,10 @@ def compare_under_mpi(
 
 
 def _by_mpi(trial: Trial, inp: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    sent, got, block = inp.numpy(), out.numpy(), len(inp) // world.size
-    match trial.collective:
-        case "all_reduce":
-            return lambda: world.Allreduce(MPI.IN_PLACE, sent, op=MPI.SUM)
-        case "broadcast":
-            return lambda: world.Bcast(sent, 0)
-        case "all_gather":
-            return lambda: world.Allgather(sent[:block], got)
-        case "reduce_scatter":
-            return lambda: world.Reduce_scatter_block(sent, got[:block], op=MPI.SUM)
-    return lambda: world.Alltoall(sent, got)
+    sent, got = inp.numpy(), out.numpy()
+    block = len(sent) // unisono.get_world_size()
+    part = {"all_gather": (sent[:block], got), "reduce_scatter": (sent, got[:block])}
+    return make_call(trial.collective, *part.get(trial.collective, (sent, got)))
 
 
 def main(folder: str, calls: str, seconds: str) -> None:

@@ -29,7 +29,7 @@ from examples.demo.model import LENGTH, CharacterModel, read_text
 import unisono
 from unisono.base.units import format_seconds
 
-from .machine import LOAD, describe, load, report_path
+from .reports import Output, describe, hand_in, head, table
 
 RANKS, BATCH = 4, 4
 """Windows of text per rank and step."""
@@ -193,7 +193,7 @@ def replay(worlds: Sequence[Sequence[Step]]) -> tuple[torch.Tensor | None, list[
 
 def kills_markdown(
     machine: Mapping[str, str], seconds: tuple[float, float], done: Training, losses: Sequence[str], *, same_model: bool
-) -> str:
+) -> list[str]:
     """The report. losses: those of the replay; same_model: did it end with the same bits?"""
     steps = [step for world in done.worlds for step in world]
     spans = [(a, b) for world in done.worlds for a, b in itertools.pairwise(world)]
@@ -209,28 +209,27 @@ def kills_markdown(
     begun = sum(step.tries - 1 for step in steps)
     missing = len(set(range(len(steps))) - {step.number for step in steps})
     means = [sum(float.fromhex(step.loss) for step in part) / len(part) for part in (steps[:50], steps[-50:])]
-    lines = ["# Training with random kills", ""]
-    lines += [*(f"- {name}: {f'`{value}`' if name == 'command' else value}" for name, value in machine.items()), ""]
-    lines += [
+    lines = head(
+        "Training with random kills", machine,
         f"{RANKS} ranks train the demo's language model of characters on the sources of the standard library, {BATCH} "
         f"windows per rank and step. Every {seconds[0]:g} to {seconds[1]:g} s a random rank is killed by SIGKILL, at "
         "whatever it does; the others make that step again with `unisono.retry`. The last one that is left hands its "
         f"model to a new world of {RANKS}. Then all steps are made again by the ranks that took part in them, and "
         "nobody is killed.",
-        "",
-        "| | |", "| --- | --- |",
-        f"| kills | {len(done.kills)} |",
-        f"| worlds, one after the other | {len(done.worlds)} |",
-        f"| steps | {len(steps):,} |",
-        f"| steps made again, or lost | {begun}, {missing} |",
-        f"| time lost by a kill, after which the others go on: median, most | {_two(lost)} |",
-        f"| from the last step of a world to the first of the next one: median, most | {_two(gaps)} |",
-        f"| loss, mean of the first 50 steps and of the last 50 | {means[0]:.3f}, {means[1]:.3f} |",
-        f"| the ranks agree on every step, and none failed that was not killed | {'yes' if done.agree else 'NO'} |",
-        f"| losses equal to those without kills, to the last bit | {same:,} of {len(steps):,} |",
-        f"| the model at the end has the same bits | {'yes' if same_model else 'NO'} |",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    )  # fmt: skip
+    rows = {
+        "kills": len(done.kills),
+        "worlds, one after the other": len(done.worlds),
+        "steps": f"{len(steps):,}",
+        "steps made again, or lost": f"{begun}, {missing}",
+        "time lost by a kill, after which the others go on: median, most": _two(lost),
+        "from the last step of a world to the first of the next one: median, most": _two(gaps),
+        "loss, mean of the first 50 steps and of the last 50": f"{means[0]:.3f}, {means[1]:.3f}",
+        "the ranks agree on every step, and none failed that was not killed": "yes" if done.agree else "NO",
+        "losses equal to those without kills, to the last bit": f"{same:,} of {len(steps):,}",
+        "the model at the end has the same bits": "yes" if same_model else "NO",
+    }
+    return lines + table(["", ""], ([name, str(value)] for name, value in rows.items()))
 
 
 def _two(times: Sequence[float]) -> str:
@@ -244,18 +243,14 @@ def bench_kills(
     ] = 10.0,
     least: Annotated[float, typer.Option(help="Seconds between kills, at least.")] = 1.0,
     most: Annotated[float, typer.Option(help="Seconds between kills, at most.")] = 5.0,
-    output: Annotated[Path | None, typer.Option(help="Write Markdown here; {vendor} stands for amd, intel ...")] = None,
+    output: Output = None,
 ) -> None:
     """Train while random ranks are killed, then without, and compare."""
-    machine = {**describe(), LOAD: load()}
+    machine = describe()
     done = train_with_kills(minutes, (least, most))
     state, losses = replay(done.worlds)
     same = state is not None and done.state is not None and torch.equal(state, done.state)
-    report = kills_markdown(machine, (least, most), done, losses, same_model=same)
-    if output:
-        report_path(output).write_text(report)
-    else:
-        print(report)
+    hand_in(kills_markdown(machine, (least, most), done, losses, same_model=same), output)
     if not (done.agree and same and losses == [step.loss for world in done.worlds for step in world]):
         raise typer.Exit(1)
 

@@ -24,9 +24,8 @@ import unisono
 from unisono.base.units import format_bytes, format_seconds, parse_bytes
 from unisono.engine.compile.program import StateWord
 
-from .machine import LOAD, describe, load
-from .names import GLOO, OURS
-from .torch_backend.groups import Groups
+from .reports import GLOO, OURS, Output, describe, hand_in, head, table
+from .torch_backend.calls import Groups
 
 NAPPING = f"{OURS}, napping"
 
@@ -80,10 +79,6 @@ def _waiting(folder: str, who: str, late_s: float) -> float:
     return (time.process_time() - spent) / (time.monotonic() - began)
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def bench_late(
     *,
     ranks: Annotated[str, typer.Option(help="Numbers of ranks.")] = "2,4",
@@ -91,27 +86,26 @@ def bench_late(
     late_ms: Annotated[str, typer.Option(help="How late the last rank comes.")] = "0,0.5,3,20",
     turns: Annotated[int, typer.Option(min=2, help="How often each contender has its turn.")] = 100,
     wait_s: Annotated[float, typer.Option(help="How long a rank waits whose processor time counts.")] = 10.0,
+    output: Output = None,
 ) -> None:
     """Print two tables: medians, and in brackets the 90th percentile; and shares of a processor."""
-    for name, value in {**describe(), LOAD: load()}.items():
-        print(f"- {name}: {value}")
-    print("\n" + _row("all_reduce, all out after", OURS, NAPPING, GLOO))
-    print(_row(*["---"] * 4))
-    shares = []
+    machine, rows, shares = describe(), list[list[str]](), list[list[str]]()
     for size in map(int, ranks.split(",")):
         with tempfile.TemporaryDirectory() as folder, unisono.world(size, timeout_s=600) as world:
             for nbytes in map(parse_bytes, sizes.split(",")):
                 for late_s in (float(each) / 1000 for each in late_ms.split(",")):
-                    by_rank, cells = world.run(_turns, folder, nbytes, late_s, turns), []
+                    by_rank = world.run(_turns, folder, nbytes, late_s, turns)
+                    rows.append([f"{size} ranks, {format_bytes(nbytes)}, {format_seconds(late_s)} late"])
                     for who in by_rank[0]:
                         together = zip(*(found[who] for found in by_rank), strict=True)
                         took = [max(t.left for t in turn) - max(t.entered for t in turn) for turn in together]
-                        cells.append(f"{format_seconds(median(took))} ({format_seconds(quantiles(took, n=10)[-1])})")
-                    print(_row(f"{size} ranks, {format_bytes(nbytes)}, {format_seconds(late_s)} late", *cells))
+                        rows[-1].append(f"{format_seconds(median(took))} ({format_seconds(quantiles(took, n=10)[-1])})")
             first = [world.run(_waiting, folder, who, wait_s)[0] for who in (OURS, NAPPING, GLOO)]
-            shares.append(_row(f"{size} ranks, {format_seconds(wait_s)}", *(f"{100 * share:.1f} %" for share in first)))
-    print("\n" + _row("processor time of a rank that waits", OURS, NAPPING, GLOO))
-    print("\n".join([_row(*["---"] * 4), *shares]))
+            shares.append([f"{size} ranks, {format_seconds(wait_s)}", *(f"{100 * share:.1f} %" for share in first)])
+    lines = head("A rank that comes late", machine)
+    for title, found in (("all_reduce, all out after", rows), ("processor time of a rank that waits", shares)):
+        lines += table([title, OURS, NAPPING, GLOO], found)
+    hand_in(lines, output)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from .names import MPICH, OPEN_MPI
+from .reports import MPICH, OPEN_MPI
 
 _REPOSITORY = Path(__file__).parents[1]
 
@@ -60,6 +61,28 @@ def start(mpi: Mpi, ranks: int, module: str, *arguments: object, output: int | I
         stderr=output,
         start_new_session=True,
     )
+
+
+def make_call(call: str, x: Any, y: Any, op: Any = None, root: int = 0) -> Callable[[], object]:
+    """What makes a call on this rank, by mpi4py: in place with x, or from x to y. op: a sum, if it is None."""
+    from mpi4py import MPI
+
+    world: Any = MPI.COMM_WORLD
+    here, op = MPI.IN_PLACE, op or MPI.SUM
+    at_root = world.Get_rank() == root
+    made: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: world.Allreduce(here, x, op),
+        "reduce": lambda: world.Reduce(*((here, x) if at_root else (x, None)), op, root),
+        "reduce_scatter": lambda: world.Reduce_scatter_block(x, y, op),
+        "scan": lambda: world.Scan(here, x, op),
+        "exscan": lambda: world.Exscan(here, x, op),
+        "broadcast": lambda: world.Bcast(x, root),
+        "scatter": lambda: world.Scatter(x if at_root else None, y, root),
+        "gather": lambda: world.Gather(x, y if at_root else None, root),
+        "all_gather": lambda: world.Allgather(x, y),
+        "all_to_all": lambda: world.Alltoall(x, y),
+    }
+    return made[call]
 
 
 def _environment(mpi: Mpi, *, oversubscribed: bool) -> dict[str, str]:

@@ -14,12 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from unisono.base.errors import ArgumentError
 from unisono.base.units import format_seconds, parse_bytes
 
-from ..machine import LOAD, describe, load, report_path
+from ..reports import describe, report_path
 from .extras import EXTRAS, Extras, measure_extras
 from .figures import figures
 from .goals import table
-from .plot import plot as draw
 from .report import json_lines, markdown
+from .report import plot as draw
 from .session import OPS, Plan, Session
 
 _PARTS = (*OPS, *EXTRAS)
@@ -44,7 +44,7 @@ def bench(
     if unknown:
         raise ArgumentError(f"{unknown[0]!r} cannot be measured: choose from {', '.join(_PARTS)}")
     plan = Plan([op for op in OPS if op in parts], [parse_bytes(size) for size in sizes.split(",") if size], quick, mpi)
-    machine = {**describe(), LOAD: load()}
+    machine = describe()
     session, extras = _measure(plan, [_count(text) for text in ranks.split(",")] if plan.ops else [], parts)
     known = figures(session.records)
     if known:

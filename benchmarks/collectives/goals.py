@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unisono.base.units import format_bytes, format_seconds
 
-from ..names import GLOO, MPICH, OPEN_MPI, OURS, SHARED
+from ..reports import GLOO, MPICH, OPEN_MPI, OURS, SHARED
 from .extras import Extras
 from .figures import Figure, Key, ratio
 

@@ -1,21 +1,30 @@
-"""A job of Open MPI or MPICH that measures cells."""
+"""A job of Open MPI or MPICH that measures cells.
+
+A rank is `python -m benchmarks.collectives.mpi_job FOLDER`. It reads cells from a socket, measures them on numpy arrays
+and writes the samples back.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unisono.base.errors import PeerFailed
 
-from ..mpi import Mpi, start
-from .protocol import Cell, Sample
+from ..mpi import Mpi, make_call, start
+from ..turns import Rendezvous
+from .protocol import Cell, Sample, measure, shapes
 
 
 class MpiJob:
@@ -30,7 +39,7 @@ class MpiJob:
             door.bind(str(folder / "socket"))
             door.listen(ranks)
             door.settimeout(0.2)
-            self._process = start(mpi, ranks, f"{__package__}.mpi_worker", folder, output=log)
+            self._process = start(mpi, ranks, f"{__package__}.mpi_job", folder, output=log)
             self._lines: dict[int, Any] = {}
             try:
                 self._accept(door, ranks, timeout_s)
@@ -84,3 +93,29 @@ class MpiJob:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def main(folder: Path) -> None:
+    """Serve until the socket is closed."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    rank, ranks = world.Get_rank(), world.Get_size()
+    meet = Rendezvous(folder / "meet", rank, ranks)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(str(folder / "socket"))
+        with line.makefile("rw") as talk:
+            talk.write(json.dumps([rank, MPI.Get_library_version().strip()]) + "\n")
+            talk.flush()
+            for text in talk:
+                cell = Cell(**json.loads(text))
+                n_in, n_out = shapes(cell.op, cell.count, ranks)
+                source = np.zeros(n_in, np.float32)
+                target = np.zeros(n_out, np.float32) if n_out else source
+                sample = measure(meet, cell, source, target, make_call(cell.op, source, target))
+                talk.write(json.dumps(dataclasses.asdict(sample)) + "\n")
+                talk.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

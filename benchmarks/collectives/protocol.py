@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..rendezvous import Rendezvous
+from ..turns import Rendezvous
 
 Array = npt.NDArray[Any]
 

@@ -13,8 +13,8 @@ import torch.distributed as dist
 import unisono
 from unisono.tools.cli.shared.beside_gloo import start_gloo
 
-from ..names import GLOO, SHARED
-from ..rendezvous import Rendezvous
+from ..reports import GLOO, SHARED
+from ..turns import Rendezvous
 from .protocol import Cell, Sample, measure, shapes
 
 

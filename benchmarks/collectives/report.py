@@ -1,12 +1,15 @@
-"""The results as Markdown and as JSON lines."""
+"""The results as Markdown, as JSON lines, and as a plot of time against size."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+from unisono.base.errors import ArgumentError
 from unisono.base.units import format_bytes
 
+from ..reports import head, table
 from .extras import Extras
 from .figures import Figure, Key, Record, algbw, busbw, by_contender, percentile
 from .goals import Row
@@ -28,16 +31,14 @@ _COLUMNS = (
 
 def markdown(machine: Mapping[str, str], notes: Iterable[str], rows: Sequence[Row], known: Mapping[Key, Figure]) -> str:
     """The whole report: machine, goals, then every figure."""
-    parts = ["# Benchmark", ""]
-    parts += [f"- {name}: {f'`{value}`' if name == 'command' else value}" for name, value in machine.items()]
-    parts += [f"- note: {note}" for note in notes]
-    parts += ["", "## Goals", "", *_table(("goal", "target", "measured", ""), map(_goal, rows))]
+    parts = [*head("Benchmark", machine), *(f"- note: {note}" for note in notes)]
+    parts += ["", "## Goals", *table(("goal", "target", "measured", ""), map(_goal, rows))]
     parts += ["", "## Figures", "", _HOW]
     for op, dtype, ranks in dict.fromkeys(key[:3] for key in known):
         same = [key for key in known if key[:3] == (op, dtype, ranks)]
         same.sort(key=lambda key: (key.nbytes, by_contender(key.contender)))
-        parts += ["", f"### {op}, {dtype}, {ranks} ranks", ""]
-        parts += _table(_COLUMNS, (_figure(key, known) for key in same))
+        parts += ["", f"### {op}, {dtype}, {ranks} ranks"]
+        parts += table(_COLUMNS, (_figure(key, known) for key in same))
     return "\n".join(parts) + "\n"
 
 
@@ -70,11 +71,6 @@ def _share(known: Mapping[Key, Figure], key: Key, yardstick: str) -> str:
     return f"{100 * other.p50 / known[key].p50:.0f}" if other else ""
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    for cells in (head, ["---"] * len(head), *rows):
-        yield "| " + " | ".join(cells) + " |"
-
-
 def json_lines(machine: Mapping[str, str], extras: Extras, records: Iterable[Record]) -> Iterator[str]:
     """The machine and the extras on the first line, then one measurement of one round per line; times in seconds."""
     yield json.dumps({**machine, **vars(extras)})
@@ -90,3 +86,33 @@ def json_lines(machine: Mapping[str, str], extras: Extras, records: Iterable[Rec
                 "barrier_s": record.barrier_s,
             }
         )
+
+
+def plot(known: Mapping[Key, Figure], machine: Mapping[str, str], path: Path) -> None:
+    """Write an SVG: medians of float32 all_reduce over the smallest number of ranks measured, beside a memcpy."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure as Canvas
+    except ImportError as error:
+        raise ArgumentError("a plot needs matplotlib: pip install 'unisono[bench]'") from error
+    shown = [key for key in known if key.op in ("all_reduce", "memcpy") and key.dtype == "float32"]
+    if not shown:
+        raise ArgumentError("there is nothing to plot: no all_reduce was measured")
+    ranks = min(key.ranks for key in shown)
+    shown = sorted(key for key in shown if key.ranks == ranks)
+    sizes = sorted({key.nbytes for key in shown})
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "unisono"}):
+        canvas = Canvas(figsize=(8, 5), layout="constrained")
+        axes = canvas.add_subplot()
+        for contender in sorted({key.contender for key in shown}, key=by_contender):
+            medians = {key.nbytes: known[key].p50 * 1e6 for key in shown if key.contender == contender}
+            line = axes.plot(list(medians), list(medians.values()), ".-", label=contender)
+            if contender == "memcpy":
+                line[0].set(color="gray", linestyle="--", marker="")
+        axes.set(xscale="log", yscale="log", xlabel="bytes per rank", ylabel="median time (µs)")
+        axes.set_xticks(sizes, [format_bytes(size) for size in sizes], rotation=45)
+        axes.minorticks_off()
+        axes.set_title(f"all_reduce, float32, {ranks} ranks\n{machine['machine']}, {machine['date']}", fontsize=9)
+        axes.grid(alpha=0.3)
+        axes.legend()
+        canvas.savefig(path, format="svg", metadata={"Date": None})

@@ -13,7 +13,7 @@ from unisono.base.errors import PeerFailed
 from unisono.schedule import BLOCKED
 
 from ..mpi import find
-from ..names import GLOO, MPICH, OPEN_MPI, OURS, SHARED
+from ..reports import GLOO, MPICH, OPEN_MPI, OURS, SHARED
 from .figures import Record, slowest
 from .goals import GOAL_SIZES
 from .mpi_job import MpiJob

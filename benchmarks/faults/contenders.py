@@ -15,7 +15,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from unisono.integrations.torch import register
 
-from ..names import GLOO, OURS
+from ..reports import GLOO, OURS
 
 DETAIL = "Gloo, DETAIL"
 """Gloo, where torch compares each call of all ranks before it is made."""

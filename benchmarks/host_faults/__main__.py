@@ -4,23 +4,115 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
 from tests.support.cluster import Cluster, why_not
 
+from unisono.base.units import format_seconds
 from unisono.schedule import Hosts
 
-from ..machine import LOAD, describe, load, report_path
-from ..names import GLOO, OURS
+from ..reports import GLOO, OURS, Output, describe, hand_in, head, table
 from .rank import LATE_PLACES, PLACES
-from .report import host_faults_markdown
 from .trial import FAULTS, Ended, Trial, trial
 
 _GLOO_FAULTS, _GLOO_PLACES, _GLOO_LIMIT_S = ("kill", "stop", "cut link"), ("gate", "receive", "long call"), 20.0
 """With stops and cuts, Gloo waits for its time-out."""
+
+_HOW = """\
+Hosts are network namespaces of this machine, joined by a switch; links have 200 Mbit/s where long messages are under
+way. Ranks wait in one place, something happens, and each says how its call has ended. `gate`: in an all_reduce that
+one rank has not begun, which is the victim, or on its host. `send`, `receive`: in a message of 4 MiB to or from that
+rank. `long call`: all ranks are in an all_reduce of 32 MiB. `messages`: all send 4 MiB to all ranks of other hosts.
+Who has not begun does so as soon as the fault has happened, if it is there.
+
+Times are from the fault to the error, of all survivors in all trials: median, worst. *Names*: how many errors name
+victims and nobody else; where hosts are cut off, ranks of the other side. A message names the one who does not
+answer: that is another one where this one has gone on without the victim. And a death does not end messages between
+others: in `messages` a rank hears of it when it comes to wait for one from or to the victim, or for a rank that has
+gone on. *Goes on*: how many then have a smaller
+group in which an all_reduce is right (by `shrink`; of those who were late, `shrink(without=...)`), and the time that
+takes. *Left out*: how many are told so. *Same*: in how many trials all who go on have the same members. *Left*: in
+how many trials a process is there five seconds after the end."""
+
+
+def host_faults_markdown(machine: Mapping[str, str], shape: str, trials: Sequence[Trial]) -> list[str]:
+    """The whole report."""
+    hosts = Hosts.parse(shape)
+    how = f"{shape}: {len(hosts.members)} hosts, {hosts.ranks} ranks. {_HOW}"
+    lines = [*head("Faults over several hosts", machine, how), ""]
+    lines += [f"- `{name}`: {text}" for name, text in FAULTS.items()]
+    titles = ["fault", "place", "trials", "errors", "names", "after", "goes on", "left out", "same", "left"]
+    lines += table(titles, _rows([one for one in trials if one.engine == OURS], hosts))
+    if flat := [one for one in trials if one.engine == GLOO]:
+        lines += ["", "## Flat Gloo", "", "The same over one group of torch's Gloo, with a time-out of 20 s."]
+        lines += table(["fault", "place", "trials", "ranks that end", "after", "what they say"], _gloo(flat))
+    return lines
+
+
+def _cells(trials: Sequence[Trial]) -> Iterator[tuple[str, str, list[Trial]]]:
+    for fault in FAULTS:
+        for place in PLACES:
+            if found := [one for one in trials if (one.fault, one.place) == (fault, place)]:
+                yield fault, place, found
+
+
+def _survivors(one: Trial) -> dict[int, Ended]:
+    """The ranks that the fault has not ended, or stopped, and so must say something."""
+    ended = {"kill", "kill rank 0", "kill host", "stop", "stop host", "Ctrl-C"}
+    return {rank: end for rank, end in one.said.items() if rank not in one.victims or one.fault not in ended}
+
+
+def _right(one: Trial, rank: int, end: Ended, hosts: Hosts) -> bool:
+    """Does an error name who it should?"""
+    here, named = hosts.beside(rank), set(end.named)
+    if one.fault == "late":
+        return bool(named) and named <= set(one.absent)
+    if rank in one.victims or (one.fault == "cut switch" and end.error):
+        return bool(named) and named.isdisjoint(here)
+    return bool(named) and named <= set(one.victims)
+
+
+def _rows(trials: Sequence[Trial], hosts: Hosts) -> Iterator[list[str]]:
+    for fault, place, found in _cells(trials):
+        ends = [(one, rank, end) for one in found for rank, end in _survivors(one).items()]
+        errors = [(one, rank, end) for one, rank, end in ends if end.error]
+        right = sum(_right(one, rank, end, hosts) for one, rank, end in errors)
+        goes = [end for _, _, end in ends if end.after == "right"]
+        times = f"{len(goes)} of {len(ends)}" + (f", {_times([end.seconds for end in goes])}" if goes else "")
+        same = sum(len({end.left for end in _survivors(one).values() if end.after == "right"}) <= 1 for one in found)
+        left = sum(bool(one.left_behind) for one in found)
+        yield [
+            fault, place, str(len(found)), _kinds(ends) if errors else "no error",
+            f"{right} of {len(errors)}" if errors else "",
+            _times([end.after_s for _, _, end in ends if end.after_s is not None]),
+            times if errors else "same group", str(sum(end.after == "LeftOut" for _, _, end in ends)),
+            f"{same} of {len(found)}", str(left),
+        ]  # fmt: skip
+
+
+def _gloo(trials: Sequence[Trial]) -> Iterator[list[str]]:
+    for fault, place, found in _cells(trials):
+        ends = [end for one in found for end in _survivors(one).values()]
+        told = [end for end in ends if end.after_s is not None]
+        said = Counter(end.text.partition("] ")[2].partition(". This")[0].partition(" [")[0][:60] for end in told)
+        words = "; ".join(f"{text or 'nothing'} ×{count}" for text, count in said.most_common(2))
+        times = _times([end.after_s for end in told if end.after_s is not None])
+        yield [fault, place, str(len(found)), f"{len(told)} of {len(ends)}", times, words.replace("|", "/")]
+
+
+def _kinds(ends: Iterable[tuple[Trial, int, Ended]]) -> str:
+    count = Counter(end.error or ("nothing" if end.after_s is None else "none") for _, _, end in ends)
+    return ", ".join(f"{name} ×{number}" if len(count) > 1 else name for name, number in count.most_common())
+
+
+def _times(seconds: Sequence[float]) -> str:
+    return f"{format_seconds(median(seconds))}, {format_seconds(max(seconds))}" if seconds else ""
 
 
 def bench_host_faults(
@@ -31,12 +123,12 @@ def bench_host_faults(
     places: Annotated[str, typer.Option(help="Where ranks wait.")] = ",".join(PLACES),
     engines: Annotated[str, typer.Option(help="Which engines.")] = f"{OURS},{GLOO}",
     record: Annotated[Path | None, typer.Option(help="Append the trials here, and report all that are there.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Write Markdown here; {vendor} stands for amd, intel ...")] = None,
+    output: Output = None,
 ) -> None:
     """Let something happen while ranks wait, and see what each of them says, when, and what is left behind."""
     if reason := why_not():
         sys.exit(reason)
-    machine, done = {**describe(), LOAD: load()}, _recorded(record)
+    machine, done = describe(), _recorded(record)
     with closing(Cluster(Hosts.parse(shape))) as cluster:
         for engine in engines.split(","):
             for fault in faults.split(","):
@@ -53,11 +145,7 @@ def bench_host_faults(
                             with record.open("a") as file:
                                 file.write(json.dumps(one) + "\n")
                     print(f"{engine}: {fault}, {place}", file=sys.stderr, flush=True)
-    report = host_faults_markdown(machine, shape, done)
-    if output:
-        report_path(output).write_text(report)
-    else:
-        print(report)
+    hand_in(host_faults_markdown(machine, shape, done), output)
 
 
 def _recorded(record: Path | None) -> list[Trial]:

@@ -20,7 +20,7 @@ import unisono
 from unisono.calls.p2p import irecv, isend, recv, send
 from unisono.schedule import Hosts
 
-from ..names import GLOO, OURS
+from ..reports import GLOO, OURS
 
 PLACES = ("gate", "send", "receive", "long call", "messages")
 """Where ranks wait when it happens. `gate`: in an all_reduce, which one rank has not begun. `send`, `receive`: for that

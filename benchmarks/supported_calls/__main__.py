@@ -1,25 +1,89 @@
-"""What each library does with every call, dtype and op: `python -m benchmarks.supported_calls`."""
+"""What each library does with every call, dtype and op: `python -m benchmarks.supported_calls`.
+
+Outcomes are tables: rows are calls and ops, columns dtypes; what has equal outcomes is written once.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
-from ..machine import describe
 from ..mpi import find
-from ..names import GLOO, OPEN_MPI, OURS
-from .attempts import TRIES
-from .mpi_job import try_mpi
-from .table import markdown
+from ..reports import GLOO, OPEN_MPI, OURS, Output, describe, hand_in, table
+from .attempts import ALL_DTYPES, SITUATIONS, TRIES, Try
+from .open_mpi import try_mpi
 from .torch_like import try_torch_like
+
+_HEAD = """# What the calls take
+
+Every call with every dtype and op, tried on three ranks with small whole numbers, some of them negative.
+
+- **right**: the result is, to the last bit but for the sign of a zero. **wrong**: the call returned, and on some rank
+  the result is not. Where the ranks disagree there is no right result, so that returning is wrong.
+- **undefined**: the call returned, where nobody has said what would be right.
+- **raises**: an exception. **aborts**: a process was killed. **hangs**: a rank waited for more than some seconds.
+- **no call, no op**: there is none by this name. **no type, no buffer**: mpi4py finds no MPI type for the tensor, or
+  cannot take its memory. bfloat16 and float8 it takes as single bytes, which MPI then combines as integers.
+
+`custom` is a function of the user's own, x + y + 1. Whoever wants NaN, large numbers or other layouts tried, too: for
+ours, `make matrix` does. Made by `make calls`."""
+
+
+def markdown(machine: Mapping[str, str], notes: Sequence[str], outcomes: Mapping[str, Sequence[str]]) -> list[str]:
+    """The report: one table of dtypes per library, and one of SITUATIONS for all."""
+    lines = [_HEAD, "", *(f"- {name}: {value}" for name, value in machine.items()), *(f"- {note}" for note in notes)]
+    for library, found in outcomes.items():
+        lines += ["", f"## {library}", *_dtype_table(dict(zip(TRIES, found, strict=True)))]
+    lines += ["", "## Layouts, sizes, and ranks that disagree"]
+    places = {situation: TRIES.index(Try(situation)) for situation in SITUATIONS}
+    rows = ([situation, *(found[place] for found in outcomes.values())] for situation, place in places.items())
+    return lines + table(["call", *outcomes], rows)
+
+
+def _dtype_table(found: Mapping[Try, str]) -> list[str]:
+    pairs = list(dict.fromkeys((one.call, one.op) for one in found if one.dtype))
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for dtype in ALL_DTYPES:
+        columns.setdefault(tuple(found[Try(call, dtype, op)] for call, op in pairs), []).append(dtype)
+    rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for k, (call, op) in enumerate(pairs):
+        cells = tuple(column[k] for column in columns)
+        rows.setdefault(cells, {}).setdefault(call, []).append(op)
+    lines: list[list[str]] = []
+    for cells, ops_of in rows.items():
+        calls_of: dict[str, list[str]] = {}
+        for call, ops in ops_of.items():
+            calls_of.setdefault(", ".join(ops), []).append(call)
+        lines += [[", ".join(calls), ops, *cells] for ops, calls in calls_of.items()]
+    return table(["call", "op", *(", ".join(dtypes) for dtypes in columns.values())], lines)
+
+
+def outcomes_in(text: str, library: str) -> dict[Try, str]:
+    """The outcomes of a library, read back from its table of dtypes."""
+    section = text.partition(f"\n## {library}\n")[2].partition("\n## ")[0]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
+    ]
+    found = {}
+    for calls, ops, *cells in lines[2:]:
+        for dtypes, outcome in zip(lines[0][2:], cells, strict=True):
+            found.update(
+                {
+                    Try(call, dtype, op): outcome
+                    for call in calls.split(", ")
+                    for op in ops.split(", ")
+                    for dtype in dtypes.split(", ")
+                }
+            )
+    return found
 
 
 def calls(
     *,
     mpi: Annotated[bool, typer.Option(help="Try Open MPI too, where installed.")] = True,
-    output: Annotated[Path | None, typer.Option(help="Write Markdown here.")] = None,
+    output: Output = None,
 ) -> None:
     """Try every call with every dtype and op on three ranks: ours, Gloo and MPI. Takes some minutes."""
     outcomes = {OURS: try_torch_like(OURS, TRIES), GLOO: try_torch_like(GLOO, TRIES)}
@@ -29,12 +93,7 @@ def calls(
         notes.append(f"Open MPI: {found}")
     else:
         outcomes[OPEN_MPI] = try_mpi(found, TRIES)
-    text = markdown(describe(), notes, outcomes)
-    if output:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text)
-    else:
-        print(text)
+    hand_in(markdown(describe(), notes, outcomes), output)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 There are three ranks because an exscan of two combines nothing. Values are small whole numbers, whose sums and products
 are exact in every dtype. Some are negative, so that a library that takes a dtype for another of its size is found out.
+An error in a call of the library under test is an outcome; any other is a bug of the test.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from typing import Any
 import torch
 
 from unisono.engine.reducers import DTYPES
-
-from .library import LOST, Library, NoResult
-from .situations import SITUATIONS
 
 RANKS = 3
 COMBINING = ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
@@ -53,6 +51,134 @@ class Try:
     call: str
     dtype: str = ""
     op: str = ""
+
+
+LOST = ("aborts", "hangs")
+"""Outcomes after which the ranks cannot be used any more."""
+
+
+class NoResult(Exception):
+    """Raised where a call has no result. word: "raises", "hangs", or what the library lacks, such as "no op"."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        super().__init__(word)
+
+
+class Library:
+    """Makes calls, and turns what they raise into NoResult."""
+
+    rank: int
+
+    def perform(
+        self, call: str, x: torch.Tensor, y: torch.Tensor | None = None, op: str = "sum", root: int = 0
+    ) -> None:
+        """Make a call: in place with x, or from x to y."""
+        self._guarded(self._perform, call, x, y, op, root)
+
+    def gather_blocks(self, blocks: Sequence[torch.Tensor] | None, x: torch.Tensor) -> Sequence[torch.Tensor]:
+        """An all_gather of blocks of several sizes; None where they are not known. Returns the blocks."""
+        made: Sequence[torch.Tensor] = self._guarded(self._gather_blocks, blocks, x)
+        return made
+
+    def _guarded(self, function: Any, *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except NoResult:
+            raise
+        except Exception as error:
+            raise NoResult(self._word(error)) from error
+
+    def _perform(self, call: str, x: torch.Tensor, y: torch.Tensor | None, op: str, root: int) -> None:
+        raise NotImplementedError
+
+    def _gather_blocks(self, blocks: Sequence[torch.Tensor] | None, x: torch.Tensor) -> Sequence[torch.Tensor]:
+        raise NotImplementedError
+
+    def _word(self, _error: Exception) -> str:
+        return "raises"
+
+
+_TOTAL = 3 * torch.arange(6.0) + 30
+"""The sum of what three ranks pass: 0 to 5, 10 to 15, 20 to 25."""
+
+
+def _filled(library: Library, count: int = 6) -> torch.Tensor:
+    return torch.arange(count) + 10.0 * library.rank
+
+
+def _all_reduce(library: Library, x: torch.Tensor) -> bool:
+    x.copy_(_filled(library).view(x.shape))
+    library.perform("all_reduce", x)
+    return torch.equal(x, _TOTAL.view(x.shape))
+
+
+def _broadcast(library: Library, x: torch.Tensor) -> bool:
+    x.copy_(_filled(library).view(x.shape))
+    library.perform("broadcast", x)
+    return torch.equal(x, torch.arange(6.0).view(x.shape))
+
+
+def _conjugate(library: Library) -> bool:
+    x = torch.complex(_filled(library), torch.ones(6))
+    x = x.conj() if library.rank == 0 else x
+    library.perform("broadcast", x)
+    return torch.equal(x.resolve_conj(), torch.complex(torch.arange(6.0), -torch.ones(6)))
+
+
+def _all_gather(library: Library, y: torch.Tensor) -> bool:
+    library.perform("all_gather", _filled(library, 2), y)
+    return y.flatten().tolist() == [0.0, 1.0, 10.0, 11.0, 20.0, 21.0]
+
+
+def _leaf(library: Library) -> bool:
+    x = _filled(library).requires_grad_()
+    library.perform("all_reduce", x)
+    return x.requires_grad and x.is_leaf and torch.equal(x.detach(), _TOTAL)
+
+
+def _uneven(library: Library, known: bool) -> bool:
+    blocks = [torch.zeros(count) for count in (1, 2, 3)] if known else None
+    got = library.gather_blocks(blocks, _filled(library, 1 + library.rank))
+    return [block.tolist() for block in got] == [[0.0], [10.0, 11.0], [20.0, 21.0, 22.0]]
+
+
+def _disagree(call: Callable[[Library, bool], None]) -> Callable[[Library], bool]:
+    """A call that rank 0 makes otherwise than the rest. It has no right result: all ranks should raise."""
+
+    def attempt(library: Library) -> bool:
+        call(library, library.rank == 0)
+        return False
+
+    return attempt
+
+
+SITUATIONS: dict[str, Callable[[Library], bool]] = {
+    "all_reduce of transposed tensors": lambda lib: _all_reduce(lib, torch.zeros(3, 2).t()),
+    "all_reduce of every second element": lambda lib: _all_reduce(lib, torch.zeros(12)[::2]),
+    "all_reduce of a leaf that requires grad": _leaf,
+    "broadcast of every second element": lambda lib: _broadcast(lib, torch.zeros(12)[::2]),
+    "broadcast, transposed on rank 0 only": lambda lib: _broadcast(
+        lib, torch.zeros(2, 3) if lib.rank else torch.zeros(3, 2).t()
+    ),
+    "broadcast of a conjugate view": _conjugate,
+    "all_gather into a transposed tensor": lambda lib: _all_gather(lib, torch.zeros(2, 3).t()),
+    "all_reduce, shapes differ, counts do not": lambda lib: _all_reduce(lib, torch.zeros((6,) if lib.rank else (2, 3))),
+    "all_gather of 1, 2 and 3 elements": lambda lib: _uneven(lib, known=True),
+    "all_gather, sizes not known": lambda lib: _uneven(lib, known=False),
+    "all_reduce, counts differ": _disagree(lambda lib, odd: lib.perform("all_reduce", _filled(lib, 1000 + odd))),
+    "all_reduce, dtypes differ": _disagree(
+        lambda lib, odd: lib.perform("all_reduce", _filled(lib).to(torch.int32 if odd else torch.float32))
+    ),
+    "all_reduce, ops differ": _disagree(
+        lambda lib, odd: lib.perform("all_reduce", _filled(lib), op="max" if odd else "sum")
+    ),
+    "broadcast, roots differ": _disagree(lambda lib, odd: lib.perform("broadcast", _filled(lib), root=0 if odd else 1)),
+    "all_reduce here, broadcast there": _disagree(
+        lambda lib, odd: lib.perform("all_reduce" if odd else "broadcast", _filled(lib))
+    ),
+}
+"""What is tried -> whether it is right."""
 
 
 def outcome(one: Try, library: Library) -> str:

@@ -13,9 +13,8 @@ import unisono
 from unisono.base.errors import PeerError, WaitTimeout
 from unisono.tools.cli.shared.beside_gloo import start_gloo
 
-from ..names import GLOO
-from .attempts import COMBINING, FACTORS, OPS, RANKS, Try, outcome, worst
-from .library import LOST, Library, NoResult
+from ..reports import GLOO
+from .attempts import COMBINING, FACTORS, LOST, OPS, RANKS, Library, NoResult, Try, outcome, worst
 
 _DIST: Any = torch.distributed
 

@@ -12,9 +12,8 @@ from torch import nn
 
 import unisono
 
-from ..rendezvous import Rendezvous
-from .calls import Times
-from .groups import Groups
+from ..turns import Rendezvous, Times
+from .calls import Groups
 
 LARGE = "DistributedDataParallel, 16 MiB of gradients"
 KINDS = ("DistributedDataParallel", "fully_shard", LARGE)

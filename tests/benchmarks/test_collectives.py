@@ -20,8 +20,8 @@ from benchmarks.collectives.goals import Row, table
 from benchmarks.collectives.protocol import Cell, Sample, encode, expected, measure, shapes
 from benchmarks.collectives.report import json_lines, markdown
 from benchmarks.collectives.session import OPS, Plan
-from benchmarks.names import GLOO, MPICH, OPEN_MPI, OURS, SHARED
-from benchmarks.rendezvous import Rendezvous
+from benchmarks.reports import GLOO, MPICH, OPEN_MPI, OURS, SHARED
+from benchmarks.turns import Rendezvous
 from typer.testing import CliRunner
 
 from unisono.base.errors import ArgumentError, WaitTimeout

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from benchmarks.faults.__main__ import faults_markdown
 from benchmarks.faults.contenders import contenders
-from benchmarks.faults.report import faults_markdown
 from benchmarks.faults.trial import CALLS, FAULTS, Trial, possible, trial
-from benchmarks.names import GLOO, OURS
+from benchmarks.reports import GLOO, OURS
 from torch.distributed import TCPStore
 
 ERROR = {"SIGKILL": "PeerGone", "longer": "MismatchError", "refused": "MismatchError"}
@@ -63,7 +63,7 @@ def test_the_report() -> None:
               {0: "rank 0 was killed by signal 6 (SIGABRT)", 2: "rank 2 was killed by signal 6 (SIGABRT)"},
               {0: "enforce fail", 2: "enforce fail"}),
     ]  # fmt: skip
-    text = faults_markdown({"date": "a day", "command": "python"}, trials)
+    text = "\n".join(faults_markdown({"date": "a day", "command": "python"}, trials))
     for words in (
         "torchft is not installed here.",
         "| SIGKILL | all_reduce | PeerGone, named, 50 ms<br>new group 4 ms | hangs ×1, nothing ×1<br>does not go on |",

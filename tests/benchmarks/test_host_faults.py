@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-from benchmarks.host_faults.report import host_faults_markdown
+from benchmarks.host_faults.__main__ import host_faults_markdown
 from benchmarks.host_faults.trial import Ended, Trial, trial
 
 from tests.support.cluster import Cluster, why_not
@@ -18,7 +18,7 @@ def test_a_report() -> None:
         Trial("unisono", "kill", "gate", (2,), (2,), {0: gone, 1: gone._replace(after_s=0.3), 2: Ended(None)}, ()),
         Trial("unisono", "gone 1 s", "gate", (2,), (2,), {0: same, 1: same, 2: same}, ("sentinel",)),
     ]
-    lines = host_faults_markdown({"machine": "none"}, "2+1", trials).splitlines()
+    lines = host_faults_markdown({"machine": "none"}, "2+1", trials)
     assert "| kill | gate | 1 | PeerGone | 2 of 2 | 200 ms, 300 ms | 2 of 2, 10 ms, 10 ms | 0 | 1 of 1 | 0 |" in lines
     assert "| gone 1 s | gate | 1 | no error |  | 200 ms, 200 ms | same group | 0 | 1 of 1 | 1 |" in lines
 

