@@ -133,7 +133,15 @@ def power_sgd(wrapped: Any) -> None:
     wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-@pytest.mark.parametrize("register", [bf16, fp16, wrapped_fp16, power_sgd])
+def builtin_plain(wrapped: Any) -> None:
+    wrapped._register_builtin_comm_hook(torch._C._distributed_c10d.BuiltinCommHookType.ALLREDUCE)
+
+
+def builtin_fp16(wrapped: Any) -> None:
+    wrapped._register_builtin_comm_hook(torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS)
+
+
+@pytest.mark.parametrize("register", [bf16, fp16, wrapped_fp16, power_sgd, builtin_plain, builtin_fp16])
 def test_hooks(ranks: TorchRanks, register: Callable[[Any], None]) -> None:
     def work() -> list[float]:
         wrapped = nn.parallel.DistributedDataParallel(model())

@@ -71,7 +71,6 @@ def test_any_backend_for_another_device(ranks: TorchRanks) -> None:
     ranks(2)(work)
 
 
-@with_a_backend
 def test_messages_of_several_ranks_in_one_operator(ranks: TorchRanks) -> None:
     def work() -> None:
         gc.collect()  # torch alone holds the backend
@@ -88,7 +87,23 @@ def test_messages_of_several_ranks_in_one_operator(ranks: TorchRanks) -> None:
         ranks(size)(work)
 
 
-@with_a_backend
+def test_a_gather_into_a_tensor_that_is_there(ranks: TorchRanks) -> None:
+    """inductor makes such calls of gathers that it joins; other groups have torch's own kernel."""
+
+    def work() -> None:
+        me, size = dist.get_rank(), dist.get_world_size()
+        operators = import_module("torch.ops")._c10d_functional
+        for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
+            out = torch.zeros(2 * size)
+            operators.wait_tensor(
+                operators.all_gather_into_tensor_out(torch.full((2,), 1.0 + me), size, group.group_name, out=out)
+            )
+            assert out.tolist() == [1.0 + rank for rank in range(size) for _ in range(2)]
+
+    for size in (1, 2, 3):
+        ranks(size)(work)
+
+
 def test_a_compiled_exchange(ranks: TorchRanks) -> None:
     def work() -> None:
         def exchange(mine: torch.Tensor, other: int) -> torch.Tensor:

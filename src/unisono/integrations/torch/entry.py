@@ -14,6 +14,7 @@ from torch.profiler import record_function
 from ...base.errors import ArgumentError, WaitTimeout
 from .call_forms import CallForms
 from .name import NAME
+from .other_ways import MESSAGES, other_way
 from .torch_errors import for_torch, late_phrase, waiting_phrase
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -32,13 +33,14 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
 
     The call may have any of torch's forms (see `CallForms` for options and short); a profiler sees it; its errors are
     torch's, too. A call on tensors of another device goes to torch's method of this name, if the group has backends
-    for other devices (`self.elsewhere`).
+    for other devices (`self.elsewhere`). A group under Gloo's name makes some calls in another way (`other_way`).
     """
 
     def decorate(method: Method) -> Method:
         name = method.__name__
         title = f"{NAME}:{name.strip('_')}"
         forms = None if options is None else CallForms(method, options, short)
+        on_tensors = forms is not None or name in MESSAGES
 
         def made(self: Any, *args: Any, **keywords: Any) -> Any:
             if self.elsewhere and not _on_cpu((*args, *keywords.values())):
@@ -46,6 +48,8 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
             try:
                 if forms is not None and (keywords or not args or args[-1].__class__ is not options):
                     args, keywords = forms.complete(args, keywords), {}
+                if self.lenient and on_tensors and (work := other_way(self, method, args)) is not None:
+                    return work
                 if _profiling():
                     with record_function(title):
                         return method(self, *args, **keywords)

@@ -53,13 +53,13 @@ class Calls:
     """The calls of one group. With `opts.asyncOp`, a call runs in the background; else it is over when it returns.
 
     With TORCH_DISTRIBUTED_DEBUG=DETAIL every collective is over, and its errors raised, when it returns.
-    group: the ranks. asked_as: the name by which the program has asked for it. elsewhere: does the group have backends
-    for other devices? base: the last class before torch's.
+    group: the ranks. asked_as: the name by which the program has asked for it. lenient: does it make what only Gloo
+    does, too? elsewhere: does the group have backends for other devices? base: the last class before torch's.
     """
 
     group: Group
     asked_as = NAME
-    elsewhere = False
+    lenient = elsewhere = False
     base: type
     _barriers = 0
     _together: list[Work[Any]] | None = None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch's __all__ omits it
 
+from .gloo_beside import GlooBeside, gloo_beside
+from .group_methods import Calls
 from .name import NAME
+from .other_ways import Method, now, results
 from .patch import hide_from_dynamo
 from .process_group import UnisonoProcessGroup
 
@@ -16,7 +18,9 @@ class NamedGloo(UnisonoProcessGroup):
     """A process group that a program has asked of Gloo, and that is ours."""
 
     asked_as = "gloo"
+    lenient = True
     _gloo: Any = None
+    _beside: GlooBeside | None = None
 
     def name(self) -> str:
         """What the program has asked for. C++ code asks `getBackendName`, and looks for a backend in C++ at "gloo"."""
@@ -27,20 +31,34 @@ class NamedGloo(UnisonoProcessGroup):
         return f"<ProcessGroupGloo{name} of {NAME} (UNISONO_AS=gloo): rank {self.group.rank} of {self.group.size}>"
 
     def gloo(self) -> Any:
-        """Gloo's own group of these ranks, for C++ code. They connect with their first message, not here."""
+        """Gloo's own group of these ranks, for C++ code."""
         if self._gloo is None:
-            made: Any = c10d.ProcessGroupGloo
-            options = made._Options()  # noqa: SLF001
-            options._devices = [made.create_default_device(lazy_init=True)]  # noqa: SLF001
-            options._timeout = self.options._timeout  # noqa: SLF001
-            store = PrefixStore(f"gloo beside {NAME}", self._store)
-            self._gloo = made(store, self.group.rank, self.group.size, options)
+            self._gloo = gloo_beside(self._store, self.group, self.options._timeout)  # noqa: SLF001
         return self._gloo
+
+    def over_gloo(self, method: Method, args: tuple[Any, ...]) -> c10d.Work:
+        """Make a call in a group of Gloo's, in the background if the call says so."""
+        *places, opts = args
+        kept, inner, timeout = [_kept(place) for place in places], now(opts), self.options._timeout  # noqa: SLF001
+        calls = vars(Calls)
+        names = [method.__name__, *(name for name, made in calls.items() if made is calls[method.__name__])]
+        beside = self._beside = self._beside or GlooBeside(self.group)
+        store = self._store
+
+        def action(_: str | None) -> None:
+            beside.call(names, (*kept, inner), store, timeout)
+
+        return self._started(action, method.__name__, opts, results(method, args))
 
     def shutdown(self) -> None:
         """Leave the group, and Gloo's."""
-        self._gloo = None
+        self._gloo = self._beside = None
         super().shutdown()
+
+
+def _kept(place: Any) -> Any:
+    """An argument, with lists that the caller does not change."""
+    return [_kept(item) for item in place] if isinstance(place, list | tuple) else place
 
 
 hide_from_dynamo(NamedGloo)

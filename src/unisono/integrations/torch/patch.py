@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 from .after_import import after_import
 from .group_methods import Calls
-from .shared_buffers import share_buckets, share_rebuilt, share_sharded
+from .shared_buffers import process_group_of, share_buckets, share_rebuilt, share_sharded
 
 _MARK = "_unisono"
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
@@ -33,6 +33,7 @@ def patch_torch() -> None:
     if hasattr(distributed_c10d, "_create_shrunk_process_group"):  # from torch 2.9 on
         change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
     change(_with_works_kept, "_set_forward_pass_work_handle", c10d.Reducer)
+    change(_with_fp16_in_python, "_register_builtin_comm_hook", distributed, c10d)
     change(share_buckets, "__init__", c10d.Reducer)
     change(share_rebuilt, "_rebuild_buckets", c10d.Reducer)
     after_import(_FSDP, _patch_fsdp)
@@ -97,6 +98,22 @@ def _with_works_kept(original: Any) -> Any:
         original(reducer, work, *args, **options)
 
     return set_forward_pass_work_handle
+
+
+def _with_fp16_in_python(original: Any) -> Any:
+    """DDP's builtin hook FP16_COMPRESS asks for a future of a type that Python cannot make; this one does the same."""
+
+    def register_builtin_comm_hook(reducer: Any, kind: Any) -> None:
+        ours = process_group_of(reducer)
+        if ours is None or kind != c10d.BuiltinCommHookType.FP16_COMPRESS:
+            original(reducer, kind)
+            return
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+        register: Any = distributed._register_comm_hook  # type: ignore[attr-defined]  # noqa: SLF001
+        register(reducer, ours, fp16_compress_hook)
+
+    return register_builtin_comm_hook
 
 
 def hide_from_dynamo(*classes: type) -> None:

@@ -14,6 +14,7 @@ from torch import distributed
 
 from .group_methods import Calls
 from .join_group import go_on, leave
+from .operators import find_our_groups
 from .patch import hide_from_dynamo
 from .shared_buffers import make_buffer
 from .works import Finished, TorchWork
@@ -136,8 +137,10 @@ class UnisonoBackend(Calls, c10d.Backend):
 
 
 def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
-    """Give a process group a backend for CPU tensors, where torch allows one in Python."""
-    if BACKEND_IN_PYTHON:
+    """Give a process group a backend for CPU tensors, where torch allows one in Python; or let operators do without."""
+    if not BACKEND_IN_PYTHON:
+        find_our_groups()
+    else:
         # A process group has one backend of each type, for all devices; nobody else's is of this one.
         undefined = c10d.ProcessGroup.BackendType.UNDEFINED
         made._register_backend(_CPU, undefined, UnisonoBackend(group))  # noqa: SLF001

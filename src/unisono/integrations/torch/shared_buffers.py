@@ -19,8 +19,13 @@ from ...schedule.choose import is_oversubscribed, one_shot_limit
 from .group_methods import Calls
 
 _EMPTY = torch.ops.aten.empty.memory_format
-_groups: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
-"""The groups of reducers of DistributedDataParallel."""
+_groups: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
+"""Our process groups of reducers of DistributedDataParallel."""
+
+
+def process_group_of(reducer: Any) -> Calls | None:
+    """Our process group in which a reducer communicates; None if it is not ours."""
+    return _groups.get(reducer)
 
 
 def make_buffer(group: Group, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -60,7 +65,7 @@ def share_buckets(original: Any) -> Any:
             return
         with SharedBuffers(ours.group):
             original(reducer, *args, **options)
-        _groups[reducer] = ours.group
+        _groups[reducer] = ours
 
     return init
 
@@ -72,7 +77,7 @@ def share_rebuilt(original: Any) -> Any:
         group = _groups.get(reducer)
         if group is None:
             return original(reducer)
-        with SharedBuffers(group):
+        with SharedBuffers(group.group):
             return original(reducer)
 
     return rebuild_buckets

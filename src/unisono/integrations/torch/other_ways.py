@@ -1,0 +1,178 @@
+"""Calls that our groups refuse and Gloo makes: a group under Gloo's name makes them in another way.
+
+The way is chosen before anything is sent, and no two ranks part there. Tensors of other devices, and outputs that share
+memory, are a rank's own affair: our call runs on copies. The rest goes to a group of Gloo's (`gloo_beside`), once all
+ranks have agreed on it in ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations, pairwise
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from ...calls.dispatch import Call
+from ...calls.work import FinishedWork
+from ...engine.tensors.aliasing import share_memory
+from ...engine.tensors.written import mark_written, needed_by_autograd
+from .name import NAME
+from .works import Finished
+
+Method = Callable[..., Any]
+Pairs = list[tuple[torch.Tensor, torch.Tensor]]
+
+_LOG = logging.getLogger(NAME)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+MESSAGES = "send", "recv", "recv_anysource"
+_SUMS = "allreduce", "reduce", "reduce_scatter", "reduce_scatter_single"
+_WRITTEN = "tensors", "output"
+"""How the names of parameters begin whose tensors a call may write."""
+_said: set[str] = set()
+
+
+def other_way(group: Any, method: Method, args: tuple[Any, ...]) -> c10d.Work | None:
+    """Make a call of a group under Gloo's name in another way, if it needs one; None if it does not.
+
+    method: of `Calls`. args: in torch's long form. Returns the call's work.
+    """
+    if len(args) == 2 and (given := args[0]).__class__ is list and len(given) == 1 and _is_usual(given[0]):
+        return None  # most calls are of one tensor
+    name, tensors = method.__name__, _tensors(args, [])
+    if all(map(_is_usual, tensors)) and (name != "allreduce" or len(tensors) == 1):
+        outputs = results(method, args, "output") if len(tensors) > 2 else []
+        if len(outputs) < 2 or not _share(outputs):
+            return None
+        _say_once(f"{name}: outputs share memory, so only what is written last stays, as over Gloo")
+        return _on_copies(group, method, args, lambda _, written: written)
+    if any(tensor.is_meta or type(tensor).__name__ == "FakeTensor" for tensor in tensors):
+        _say_once(f"{name}: tensors without elements are not communicated, as over Gloo")
+        return Finished(FinishedWork(None), tensors)
+    if name in MESSAGES:
+        return None
+    if devices := {tensor.device.type for tensor in tensors if not tensor.is_cpu}:
+        _say_once(f"{name}: tensors of {', '.join(sorted(devices))} go through the memory of the host, as over Gloo")
+        return _on_copies(group, method, args, lambda tensor, _: not tensor.is_cpu)
+    if why := _only_gloo(name, tensors, args[-1]):
+        _say_once(f"{name}: {why}: such calls go to a group of Gloo's")
+        work: c10d.Work = group.over_gloo(method, args)
+        return work
+    return None
+
+
+def _is_usual(tensor: torch.Tensor) -> bool:
+    return (
+        (tensor.__class__ is torch.Tensor or tensor.__class__ in _PLAIN)
+        and tensor.is_cpu
+        and tensor.dtype is not torch.complex32
+    )
+
+
+def _only_gloo(name: str, tensors: list[torch.Tensor], opts: Any) -> str:
+    """Why only Gloo can make this call of CPU tensors; empty: it is not so. Ranks differ in this by a mistake only."""
+    for tensor in tensors:
+        kind = type(tensor)
+        stands_for_others = kind not in _PLAIN and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        if stands_for_others and kind.__name__ != "AsyncCollectiveTensor":  # which waits for its elements, and has them
+            return f"a {kind.__name__} passes calls on to its parts"
+    op = getattr(opts, "reduceOp", None)
+    if name == "allreduce" and len(tensors) > 1 and op != c10d.ReduceOp.AVG:  # of which Gloo divides the first only
+        return "several tensors are combined with each other"
+    if name in _SUMS and op == c10d.ReduceOp.SUM and any(tensor.dtype is torch.complex32 for tensor in tensors):
+        return "complex32 is added"
+    return ""
+
+
+def _on_copies(
+    group: Any, method: Method, args: tuple[Any, ...], which: Callable[[torch.Tensor, bool], bool]
+) -> c10d.Work:
+    """Make the call on copies in the memory of the host, and copy the results back, in order.
+
+    which: does this tensor need one? Asked with whether the call writes it.
+    """
+    *places, opts = args
+    pairs, again, inner = Pairs(), getattr(group, method.__name__), now(opts)
+    with Call(method.__name__, group.group, opts.asyncOp) as call:
+        named = zip(_parameters(method), places, strict=True)
+        made = [_replaced(place, name, which, pairs) for name, place in named]
+        marked = needed_by_autograd([tensor for tensor, _ in pairs])
+
+        def action(_: str | None) -> None:
+            again(*made, inner)
+            with torch.no_grad():
+                for tensor, copy in pairs:
+                    (tensor.data if tensor.layout is torch.strided else tensor).copy_(copy)
+            mark_written(marked)
+
+        call.action = action
+    return group._work(call.run(), results(method, args))  # type: ignore[no-any-return]  # noqa: SLF001  a part of `Calls`
+
+
+def _replaced(place: Any, name: str, which: Callable[[torch.Tensor, bool], bool], pairs: Pairs) -> Any:
+    """An argument with copies in it. pairs: gets those that the call writes."""
+    if isinstance(place, list | tuple):
+        return [_replaced(item, name, which, pairs) for item in place]
+    written = name.startswith(_WRITTEN)
+    if not isinstance(place, torch.Tensor) or not which(place, written):
+        return place
+    if name.startswith("output") and place.layout is torch.strided:  # its values do not matter
+        copy = torch.empty(place.shape, dtype=place.dtype, device="cpu")
+    else:
+        copy = place.detach().to("cpu", copy=True)
+    if written:
+        pairs.append((place, copy))
+    return copy
+
+
+def now(opts: Any) -> Any:
+    """The options of a call, for the same call made on this thread."""
+    made = type(opts)()
+    for field in ("reduceOp", "rootRank", "rootTensor", "timeout"):
+        if hasattr(opts, field):
+            setattr(made, field, getattr(opts, field))
+    made.asyncOp = False
+    return made
+
+
+@cache
+def _parameters(method: Method) -> list[str]:
+    """The names of the tensors' parameters of a method."""
+    return list(inspect.signature(method).parameters)[1:-1]
+
+
+def results(method: Method, args: tuple[Any, ...], *names: str) -> list[torch.Tensor]:
+    """The tensors that a call may write. names: how the names of their parameters begin."""
+    pairs = zip(_parameters(method), args, strict=False)
+    return [tensor for name, place in pairs if name.startswith(names or _WRITTEN) for tensor in _tensors((place,), [])]
+
+
+def _tensors(args: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Add the tensors among arguments and their lists."""
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            found.append(arg)
+        elif isinstance(arg, list | tuple):
+            _tensors(arg, found)
+    return found
+
+
+def _share(tensors: list[torch.Tensor]) -> bool:
+    """Do some of these share memory?"""
+    if any(tensor.layout is not torch.strided or tensor.is_nested for tensor in tensors):
+        return False
+    places = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.is_contiguous())
+    if len(places) == len(tensors) and all(start + size <= after for (start, size), (after, _) in pairwise(places)):
+        return False
+    return any(share_memory(first, second) for first, second in combinations(tensors, 2))
+
+
+def _say_once(text: str) -> None:
+    """Log what is not as in our own groups, once in this process."""
+    if text not in _said:
+        _said.add(text)
+        _LOG.warning("%s. Said once", text)

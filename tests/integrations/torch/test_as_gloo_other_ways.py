@@ -1,0 +1,284 @@
+"""Calls that our own groups refuse: under Gloo's name they do what they do over Gloo, in every kind of group."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.two_tensor import TwoTensor
+
+from tests.integrations.torch.test_as_gloo_refused import said
+from tests.support.torch_ranks import TorchRanks
+from unisono.base.errors import ArgumentError, MismatchError, WaitTimeout
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor of a device that this machine does not have, with its elements on the host."""
+
+    held: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> Any:
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device="lazy")  # type: ignore[attr-defined]
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten, mine = torch.ops.aten, args[0]
+        if func is aten._to_copy.default:
+            assert kwargs["device"].type == "cpu"
+            return mine.held.clone()
+        if func is aten.copy_.default:
+            mine.held.copy_(args[1])
+            return mine
+        assert func in (aten.detach.default, aten.alias.default), func
+        return cls(mine.held)
+
+
+def numbers(seed: int, count: int) -> torch.Tensor:
+    """Other ones on each rank, whose sums are exact."""
+    return torch.randint(1, 9, (count,), generator=torch.Generator().manual_seed(100 * dist.get_rank() + seed)).float()
+
+
+class Over:
+    """One of the calls, in a group: over Gloo in the form that Gloo has of it, else in the form that is another way."""
+
+    def __init__(self, seed: int, group: Any, *, async_op: bool, gloo: bool) -> None:
+        self.seed, self.group, self.async_op, self.gloo = seed, group, async_op, gloo
+        self.size, self.root = dist.get_world_size(group), seed % dist.get_world_size(group)
+        self.is_root = dist.get_rank(group) == self.root
+
+    def __call__(self, name: str) -> list[Any]:
+        found: list[Any] = getattr(self, name)()
+        return found
+
+    def _end(self, work: Any) -> None:
+        if self.async_op:
+            assert work.wait()
+
+    def usual(self) -> list[Any]:
+        tensor = numbers(self.seed, 5)
+        self._end(dist.all_reduce(tensor, group=self.group, async_op=self.async_op))
+        return tensor.tolist()
+
+    def elsewhere(self) -> list[Any]:
+        out, mine = torch.zeros(3 * self.size), numbers(self.seed, 3)
+        kept, rooted = mine.clone(), numbers(self.seed + 1, 4)
+        pair: Any = (out, mine) if self.gloo else (Elsewhere(out), Elsewhere(mine))
+        self._end(dist.all_gather_single(*pair, group=self.group, async_op=self.async_op))
+        there: Any = rooted if self.gloo else Elsewhere(rooted)
+        self._end(dist.broadcast(there, group=self.group, group_src=self.root, async_op=self.async_op))
+        assert torch.equal(mine, kept)
+        return out.tolist() + rooted.tolist()
+
+    def elsewhere_on_one_rank(self) -> list[Any]:
+        tensor = numbers(self.seed, 4)
+        there: Any = Elsewhere(tensor) if self.is_root and not self.gloo else tensor
+        self._end(dist.all_reduce(there, dist.ReduceOp.MAX, group=self.group, async_op=self.async_op))
+        return tensor.tolist()
+
+    def without_elements(self) -> list[Any]:
+        meta = torch.empty(3, device="meta")
+        self._end(dist.all_reduce(meta, group=self.group, async_op=self.async_op))
+        self._end(dist.all_gather([meta] * self.size, meta, group=self.group, async_op=self.async_op))
+        return [meta.device.type]
+
+    def outputs_in_one_place(self) -> list[Any]:
+        out, several = torch.zeros(3), torch.zeros(2)
+        self._end(dist.all_gather([out] * self.size, numbers(self.seed, 3), group=self.group, async_op=self.async_op))
+        places = [several] * self.size if self.is_root else None
+        mine = numbers(self.seed, 2)
+        self._end(dist.gather(mine, places, group=self.group, group_dst=self.root, async_op=self.async_op))
+        rows = torch.zeros(self.size + 1)
+        overlapping = [rows[rank : rank + 2] for rank in range(self.size)]
+        given = [numbers(self.seed + rank, 2) for rank in range(self.size)]
+        self._end(dist.all_to_all(overlapping, given, group=self.group, async_op=self.async_op))
+        return out.tolist() + several.tolist() + rows.tolist()
+
+    def several_tensors(self) -> list[Any]:
+        pair = [numbers(self.seed, 3), numbers(self.seed + 1, 3)]
+        options = dist.AllreduceOptions()
+        options.reduceOp, options.asyncOp = (
+            random.Random(self.seed).choice([dist.ReduceOp.SUM, dist.ReduceOp.MAX]),
+            True,
+        )
+        self.group.allreduce(pair, options).wait()
+        return [tensor.tolist() for tensor in pair]
+
+    def complex32(self) -> list[Any]:
+        def half(seed: int, count: int) -> torch.Tensor:
+            return torch.view_as_complex(numbers(seed, 2 * count).view(count, 2).half())
+
+        tensor, part = half(self.seed, 3), half(self.seed, 2)
+        self._end(dist.reduce(tensor, group=self.group, group_dst=self.root, async_op=self.async_op))
+        whole = half(self.seed + 1, 2 * self.size)
+        self._end(dist.reduce_scatter_single(part, whole, group=self.group, async_op=self.async_op))
+        self._end(dist.reduce_scatter(part, [part.clone()] * self.size, group=self.group, async_op=self.async_op))
+        return torch.view_as_real(part).tolist() + (torch.view_as_real(tensor).tolist() if self.is_root else [])
+
+    def several_parts(self) -> list[Any]:
+        parts = [numbers(self.seed, 4), numbers(self.seed + 1, 4)]
+        # Over Gloo the work is that of one part only.
+        for tensor in parts if self.gloo else [TwoTensor(*parts)]:
+            self._end(dist.all_reduce(tensor, group=self.group, async_op=self.async_op))
+        return [part.tolist() for part in parts]
+
+
+KINDS = [name for name in vars(Over) if not name.startswith("_")]
+
+
+def run(seeds: range, size: int, *, gloo: bool) -> list[Any]:
+    """A random program: the same calls, in the same groups, on every rank."""
+    draw, world = random.Random(seeds.start), dist.group.WORLD
+    groups: list[Any] = [world, dist.new_group(range(size - 1)), dist.new_group(range(size - 1, -1, -2))]
+    found = []
+    for seed in seeds:
+        name, group, async_op = draw.choice(KINDS), draw.choice(groups), draw.random() < 0.5
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            found.append((seed, name, Over(seed, group, async_op=async_op, gloo=gloo)(name)))
+    return found
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("hosts", ["", "2+1"])
+def test_each_call(ranks: TorchRanks, name: str, hosts: str) -> None:
+    def work(*, gloo: bool) -> list[Any]:
+        return [Over(7, dist.group.WORLD, async_op=async_op, gloo=gloo)(name) for async_op in (False, True)]
+
+    ours = ranks(3, "gloo", named=range(3), hosts=hosts)(lambda: work(gloo=False))
+    assert ours == ranks(3, "gloo")(lambda: work(gloo=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("size", [2, 4])
+def test_random_programs(ranks: TorchRanks, seed: int, size: int) -> None:
+    seeds = range(1000 * seed, 1000 * seed + 40)
+    ours = ranks(size, "gloo", named=range(size))(lambda: run(seeds, size, gloo=False))
+    assert ours == ranks(size, "gloo")(lambda: run(seeds, size, gloo=True))
+
+
+def mistaken(call: Callable[[int], Any], error: type[BaseException], match: str) -> Callable[[], None]:
+    """A call that raises this on every rank, after which the group is as good as before."""
+
+    def work() -> None:
+        with pytest.raises(error, match=match):
+            call(dist.get_rank())
+        tensor = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(tensor)
+        pair = [tensor, tensor.clone()]
+        dist.group.WORLD.allreduce(pair).wait()
+        assert (tensor.item(), pair[1].item()) == (12.0, 12.0)
+
+    return work
+
+
+def two(count: int) -> Any:
+    return TwoTensor(torch.ones(count), torch.ones(count))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (
+            lambda me: dist.all_reduce(two(2) if me else torch.ones(2)),
+            MismatchError,
+            r"rank 1  allreduce\(sum, float32\[2\], over Gloo\)",
+        ),
+        (lambda me: dist.all_reduce(two(2 + me)), MismatchError, r"rank 0  allreduce\(sum, float32\[2\], over Gloo\)"),
+        (lambda me: dist.broadcast(two(2), me), MismatchError, r"float32\[2\], root 1 over Gloo\)"),
+        (
+            lambda me: dist.barrier() if me else dist.all_reduce(two(2)),
+            MismatchError,
+            r"rank 0  allreduce\(sum, float32\[2\], over Gloo\)",
+        ),
+        (
+            lambda _: dist.group.WORLD.allreduce([torch.ones(2)] * 2, dist.ReduceOp.AVG),
+            ArgumentError,
+            "requires a single-element tensor list",
+        ),
+        (
+            lambda _: dist.group.WORLD.allreduce([torch.ones(2), torch.ones(3)]).wait(),
+            RuntimeError,
+            "invalid tensor size",
+        ),
+        (lambda me: dist.send(Elsewhere(torch.ones(2)), 1 - me), ArgumentError, "has no elements of its own"),
+        (
+            lambda _: dist.all_gather([torch.nested.nested_tensor([torch.ones(2)])] * 2, torch.ones(2)),
+            TypeError,
+            "nested tensors are not supported",
+        ),
+    ],
+)
+def test_mistakes_are_told_on_all_ranks(
+    ranks: TorchRanks, call: Callable[[int], Any], error: type[BaseException], match: str
+) -> None:
+    ranks(2, "gloo", named=range(2))(mistaken(call, error, match))
+
+
+def test_what_gloo_refuses_on_one_rank_the_others_hear(ranks: TorchRanks) -> None:
+    def work() -> None:
+        me, size = dist.get_rank(), dist.get_world_size()
+        for _ in range(2):
+            places = [two(2 + (rank == 1)) for rank in range(size)] if me == 0 else None
+            with pytest.raises(RuntimeError if me == 0 else MismatchError, match="gather: invalid tensor size"):
+                dist.gather(two(2), places)
+            mine = two(2)
+            dist.all_reduce(mine)
+            assert mine.a.tolist() == [float(size)] * 2
+
+    ranks(3, "gloo", named=range(3))(work)
+
+
+def test_a_rank_that_does_not_come_is_named_before_gloo_is_asked(ranks: TorchRanks) -> None:
+    def work() -> None:
+        options, store = dist.AllreduceOptions(), dist.distributed_c10d._get_default_store()
+        options.timeout = timedelta(seconds=0.3)
+        if dist.get_rank() == 0:
+            with pytest.raises(WaitTimeout) as caught:
+                dist.group.WORLD.allreduce([torch.ones(2), torch.ones(2)], options).wait()
+            assert caught.value.missing == (1,)
+            store.set("over", "")
+        store.wait(["over"])
+
+    ranks(2, "gloo", named=range(2))(work)
+
+
+def test_each_way_is_said_once(ranks: TorchRanks) -> None:
+    def work() -> list[str]:
+        from unisono.integrations.torch import other_ways
+
+        other_ways._said.clear()
+        with said() as lines:
+            for _ in range(3):
+                dist.all_gather([torch.ones(2)] * 2, torch.ones(2))
+                dist.all_reduce(two(2))
+                dist.all_reduce(torch.ones(2))
+        assert dist.get_backend() == "gloo"
+        return lines
+
+    lines, _ = ranks(2, "gloo", named=range(2))(work)
+    assert lines == [
+        "allgather: outputs share memory, so only what is written last stays, as over Gloo. Said once",
+        "allreduce: a TwoTensor passes calls on to its parts: such calls go to a group of Gloo's. Said once",
+    ]
+
+
+def test_groups_by_our_own_name_go_on_refusing(ranks: TorchRanks) -> None:
+    def work() -> None:
+        for call in (
+            lambda: dist.group.WORLD.allreduce([torch.ones(2)] * 2),
+            lambda: dist.all_gather([torch.ones(2)] * 2, torch.ones(2)),
+            lambda: dist.all_reduce(two(2)),
+        ):
+            with pytest.raises(ArgumentError):
+                call()
+
+    ranks(2)(work)
