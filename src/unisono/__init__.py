@@ -16,7 +16,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from .base.supported import unsupported as _unsupported
 from .base.version import __version__ as __version__
+
+if _missing := _unsupported():
+    import warnings
+
+    warnings.warn(_missing, RuntimeWarning, stacklevel=2)
 
 _NAMES = {
     "base.config": ["Config"],

@@ -7,6 +7,7 @@ import tomllib
 
 import yaml
 
+import unisono
 from tests.support.markdown import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -56,3 +57,20 @@ def test_what_is_declared_is_said_nowhere_else() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     again = [str(page) for page in pages if re.search(r"(Python|PyTorch|torch) \d\.\d+ or later", page.read_text())]
     assert not again
+
+
+def test_what_is_cited_is_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == unisono.__version__
+    assert f"\n## {unisono.__version__} (" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_actions_of_others_are_taken_by_their_commit() -> None:
+    used = [
+        line.split("uses: ")[1]
+        for workflow in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in workflow.read_text().splitlines()
+        if "uses: " in line
+    ]
+    assert len(used) >= 10
+    assert not [action for action in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v[\d.]+", action)]

@@ -1,4 +1,4 @@
-"""The version of this package. `pyproject.toml` has it, too."""
+"""The version of this package, which its build reads here, too."""
 
 from __future__ import annotations
 

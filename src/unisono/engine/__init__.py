@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
+from ..base.supported import RUNS, unsupported
+
 __all__ = []
+
+if not RUNS:
+    raise ImportError(unsupported())

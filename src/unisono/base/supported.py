@@ -1,0 +1,20 @@
+"""Where this library runs. Elsewhere `import unisono` says in one sentence what is missing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+RUNS = sys.platform == "linux"
+"""Can ranks run here at all? Tables can be made, proved and drawn anyway."""
+
+
+def unsupported() -> str | None:
+    """What is missing on this system, as a sentence; None: nothing."""
+    if RUNS and os.uname().machine == "x86_64":
+        return None
+    import platform
+
+    missing = "its kernels have not been tried there" if RUNS else "memfd, futexes and process descriptors are missing"
+    here = f"{platform.system()} on {platform.machine()}"
+    return f"unisono is made for Linux on x86-64, and this is {here}: {missing}. torch's Gloo runs here."
