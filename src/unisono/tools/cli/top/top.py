@@ -23,8 +23,7 @@ from ....engine.process.alive import parent
 from ....observe.live.diagnosis import headlines
 from ....observe.live.jobs import attached, find_jobs, the_job
 from ....observe.live.rank_stacks import stack_of
-from ....observe.live.rates import rates
-from ....observe.live.snapshot import Culprit, Snapshot, snapshot
+from ....observe.live.snapshot import Culprit, Snapshot, rates, snapshot
 from ..shared.paint import console, plain_table
 from .top_screen import watch
 
