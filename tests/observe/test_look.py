@@ -29,7 +29,7 @@ from unisono.observe.live.snapshot import Culprit, Snapshot, rates, snapshot, ti
 from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.tracks import RankCall, Track
 from unisono.tools.cli import app
-from unisono.tools.cli.top.top import _command
+from unisono.tools.cli.top import _command
 
 RANKS = 4
 PACKAGE = Path(unisono.__file__).parent

@@ -22,8 +22,7 @@ from ...observe.traces.recorded import Recorded, jobs_in, recorded
 from ...observe.traces.recording import export
 from ...observe.traces.rounds import RoundKind, WaitedIn, round_name, round_report
 from ...observe.traces.trace_report import TraceReport, report
-from .shared.named_files import make_folder
-from .shared.paint import console, plain_table
+from .shared.printing import console, make_folder, plain_table
 from .shared.progress_bar import progress
 
 _MOST_ROWS, _WIDTH = 12, 110
