@@ -25,9 +25,8 @@ from tests.support.namespaces import Namespaces, why_no_namespaces
 import unisono
 from unisono.base.units import format_bytes, format_seconds, parse_bytes
 from unisono.schedule import Hosts, host_bounds
-from unisono.tools.cli.bench.bench import calls_on
-from unisono.tools.cli.shared.beside_gloo import ENGINES
-from unisono.tools.cli.shared.timed_calls import slowest
+from unisono.tools.cli.bench import calls_on
+from unisono.tools.cli.shared.timed_calls import ENGINES, slowest
 
 from .hosts_under_mpi import compare_calls, compare_under_mpi
 from .reports import OPEN_MPI, Output, describe, hand_in, head, table

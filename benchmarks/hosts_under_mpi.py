@@ -17,8 +17,7 @@ from tests.support.mpi_launchers import launcher, mpirun
 from tests.support.namespaces import Namespaces
 
 import unisono
-from unisono.tools.cli.shared.beside_gloo import ENGINES
-from unisono.tools.cli.shared.timed_calls import Compared, Maker, Trial, compare
+from unisono.tools.cli.shared.timed_calls import ENGINES, Compared, Maker, Trial, compare
 
 from .mpi import make_call
 from .reports import OPEN_MPI

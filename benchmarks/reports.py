@@ -17,7 +17,7 @@ import typer
 from unisono import __version__
 from unisono.base.cpu import cpuinfo, vendor
 from unisono.base.cpu import model as processor
-from unisono.tools.cli.shared.this_machine import date, processors
+from unisono.tools.cli.shared.printing import date, processors
 
 OURS, GLOO, OPEN_MPI, MPICH = "unisono", "Gloo", "Open MPI", "MPICH"
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from unisono.tools.cli.shared.beside_gloo import start_gloo
+from unisono.tools.cli.shared.timed_calls import start_gloo
 
 from ..reports import GLOO, SHARED
 from ..turns import Rendezvous

@@ -11,7 +11,7 @@ import torch.distributed
 
 import unisono
 from unisono.base.errors import PeerError, WaitTimeout
-from unisono.tools.cli.shared.beside_gloo import start_gloo
+from unisono.tools.cli.shared.timed_calls import start_gloo
 
 from ..reports import GLOO
 from .attempts import COMBINING, FACTORS, LOST, OPS, RANKS, Library, NoResult, Try, outcome, worst

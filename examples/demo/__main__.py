@@ -18,10 +18,9 @@ import unisono
 from unisono.base.errors import ArgumentError
 from unisono.schedule.choose import choose
 from unisono.schedule.draw import text
-from unisono.tools.cli.shared.beside_gloo import ENGINES
-from unisono.tools.cli.shared.compiling import compile_first
-from unisono.tools.cli.shared.paint import console
-from unisono.tools.cli.shared.progress_bar import progress
+from unisono.tools.cli.shared.printing import console
+from unisono.tools.cli.shared.progress_bar import compile_first, progress
+from unisono.tools.cli.shared.timed_calls import ENGINES
 
 from .collectives import SMALL_BYTES, perform
 from .model import LENGTH

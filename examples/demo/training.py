@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from unisono.tools.cli.shared.beside_gloo import start_gloo
+from unisono.tools.cli.shared.timed_calls import start_gloo
 
 from .model import LENGTH, CharacterModel, read_text
 

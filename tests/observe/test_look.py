@@ -25,12 +25,11 @@ from unisono.engine.memory.arena import Arena
 from unisono.observe.live.diagnosis import diagnose
 from unisono.observe.live.jobs import attached, find_jobs, the_job
 from unisono.observe.live.rank_stacks import stack_of
-from unisono.observe.live.rates import rates, time_inside_ns
-from unisono.observe.live.snapshot import Culprit, Snapshot, snapshot
+from unisono.observe.live.snapshot import Culprit, Snapshot, rates, snapshot, time_inside_ns
 from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.tracks import RankCall, Track
 from unisono.tools.cli import app
-from unisono.tools.cli.top.top import _command
+from unisono.tools.cli.top import _command
 
 RANKS = 4
 PACKAGE = Path(unisono.__file__).parent

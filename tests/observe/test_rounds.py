@@ -22,8 +22,7 @@ from unisono.engine.logs.plan_registry import PlanNote, ProgramRow
 from unisono.observe.traces.perfetto import events
 from unisono.observe.traces.recorded import Recorded, jobs_in, recorded
 from unisono.observe.traces.recording import export
-from unisono.observe.traces.round_report import WaitedIn, round_report
-from unisono.observe.traces.rounds import stretches
+from unisono.observe.traces.rounds import WaitedIn, round_report, stretches
 from unisono.observe.traces.tracks import RankCall, RankRow, Track
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import find

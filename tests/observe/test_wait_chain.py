@@ -15,7 +15,7 @@ from unisono.base.user_code import is_users
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import Board
 from unisono.engine.process.stacks import Answer
-from unisono.observe.live.user_frames import shown
+from unisono.observe.live.rank_stacks import shown
 from unisono.observe.live.wait_chain import wait_chain
 
 PACKAGE, TORCH = (os.path.dirname(module.__file__ or "") for module in (unisono, torch))

@@ -1,12 +1,10 @@
 """A collective as a table of transfers: tables, the algorithms that make them, proofs, choice, prices and drawings."""
 
 from .combine import DUALS, as_collective, fold, on, once, par, pipeline, seq, transpose
-from .contract import BLOCKED, HOLDERS, ROOTED, Contract, contract
-from .count import Bounds, Counts, count, lower_bounds
+from .contract import BLOCKED, HOLDERS, ROOTED, Contract, Fault, contract
+from .count import Bounds, Counts, HostBounds, Levels, count, host_bounds, levels, levels_of, lower_bounds
 from .execute import even_bounds, execute
-from .fault import Fault
 from .hosts import Hosts
-from .levels import HostBounds, Levels, host_bounds, levels, levels_of
 from .moves import Move, check_rows, moves
 from .proofs.fingerprint import prove_by_fingerprints
 from .proofs.symmetric import Rank, prove_symmetric, trace_symmetric

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .contract import Slot
-from .fault import fault, slot_text
+from .contract import Slot, fault, slot_text
 from .table import ADD, COPY, DBUF, DCHUNK, DST, JOIN, OP, ROUND, SBUF, SCHUNK, SRC, N, Schedule, expand
 
 _BUFFERS = 3

@@ -27,7 +27,7 @@ from unisono.schedule.simulate import (
     ready,
     routed,
 )
-from unisono.schedule.simulate.kernel import play_rounds
+from unisono.schedule.simulate.clocks import play_rounds
 
 PLAIN = Hardware(Link(10e-6, 1e9), Link(1e-6, 4e9), hop_s=0.0, message_share=0.0, combine_bytes_per_s=2e9)
 MANY = 64 << 20

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 import unisono
 from unisono.base.errors import ArgumentError
-from unisono.tools.cli.bench import bench as command
-from unisono.tools.cli.shared.beside_gloo import ENGINES
-from unisono.tools.cli.shared.timed_calls import Compared, Trial, compare
+from unisono.tools.cli import bench as command
+from unisono.tools.cli.shared.timed_calls import ENGINES, Compared, Trial, compare
 from unisono.tools.machine.load import Load
 
 ROW = r"^(\w+) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +(?:\S+x (?:faster|slower) than|about as fast as) Gloo"

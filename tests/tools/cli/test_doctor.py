@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from tests.support.waiting import until
 from unisono.base.errors import OutOfMemory
 from unisono.engine.memory.meeting_page import waiting_of
-from unisono.tools.cli import app
-from unisono.tools.cli.doctor import doctor_machine
+from unisono.tools.cli import app, doctor_machine
 from unisono.tools.machine.checks import look
 
 TOPICS = {

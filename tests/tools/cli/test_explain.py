@@ -21,7 +21,7 @@ from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.choose import choose, is_oversubscribed
 from unisono.schedule.draw import html, svg, svg_contract, svg_film, text
 from unisono.tools.cli import app
-from unisono.tools.cli.explain.costs_text import reason
+from unisono.tools.cli.explain import reason
 from unisono.tools.cli.shared.target import COLLECTIVES, find_target
 
 MINE = '''
@@ -273,9 +273,9 @@ def test_where_nothing_is_known_nothing_is_said_of_this_machine() -> None:
 
 
 def test_all_algorithms_are_timed_on_request(costs: HostCosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unisono.tools.cli.explain import on_this_host
+    from unisono.tools.cli import explain
 
-    monkeypatch.setattr(on_this_host, "_SECONDS", 0.0)
+    monkeypatch.setattr(explain, "_SECONDS", 0.0)
     printed = say("explain", "all_gather", "--ranks", "2", "--bytes", "4KiB", "--measure", "--no-rounds")
     for algorithm in CATALOGUE.values():
         if algorithm.collective == "all_gather" and algorithm.allows(2):
@@ -286,7 +286,7 @@ def test_all_algorithms_are_timed_on_request(costs: HostCosts, monkeypatch: pyte
 
 
 def test_every_collective_can_be_timed() -> None:
-    from unisono.tools.cli.tune.timed_here import least_times
+    from unisono.tools.cli.tune import least_times
 
     with unisono.world(2, timeout_s=60) as world:
         names = [next(a.full_name for a in CATALOGUE.values() if a.collective == kind) for kind in COLLECTIVES]

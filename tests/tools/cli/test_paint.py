@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unisono.tools.cli.explain.costs_text import reason
-from unisono.tools.cli.shared.paint import console
+from unisono.tools.cli.explain import reason
+from unisono.tools.cli.shared.printing import console
 
 
 @pytest.mark.parametrize(("columns", "width"), [("80", 80), ("133", 133), ("", 80), ("wide", 80)])

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import unisono
 from unisono.engine.kernels import unit
 from unisono.tools.cli import app
-from unisono.tools.cli.shared import compiling
+from unisono.tools.cli.shared import progress_bar
 from unisono.tools.cli.shared.progress_bar import progress
 
 COUNT = (
@@ -92,10 +92,10 @@ class CompiledFirst(Exception):
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("bench.bench", ["bench", "--ranks", "2"]),
-        ("doctor.doctor_machine", ["doctor", "--ranks", "2"]),
+        ("bench", ["bench", "--ranks", "2"]),
+        ("doctor_machine", ["doctor", "--ranks", "2"]),
         ("run", ["run", "script.py"]),
-        ("tune.tune", ["tune", "--anyway"]),
+        ("tune", ["tune", "--anyway"]),
     ],
 )
 def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +104,8 @@ def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], mon
 
     monkeypatch.setattr(unisono, "world", None)
     monkeypatch.setattr(f"unisono.tools.cli.{module}.compile_first", compiling_begins)
-    if module == "tune.tune":
-        monkeypatch.setattr("unisono.tools.cli.tune.tune.processors", lambda: 2)
+    if module == "tune":
+        monkeypatch.setattr("unisono.tools.cli.tune.processors", lambda: 2)
         monkeypatch.setenv("UNISONO_MEASURED", "figures.json")
     assert isinstance(CliRunner().invoke(app, arguments).exception, CompiledFirst)
 
@@ -119,10 +119,10 @@ def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], mon
             ["draw", "all_reduce.ring", "--film", "-o", "film.svg"],
             ["making the table", "drawing all_reduce.ring", "proving all_reduce.ring"],
         ),
-        ("explain.explain", ["explain", "all_reduce.ring"], ["proving all_reduce.ring for 4 ranks"]),
-        ("explain.explain", ["explain", "all_reduce", "--hosts", "2x2"], ["explaining 4 ranks on 2 hosts (2x2)"]),
+        ("explain", ["explain", "all_reduce.ring"], ["proving all_reduce.ring for 4 ranks"]),
+        ("explain", ["explain", "all_reduce", "--hosts", "2x2"], ["explaining 4 ranks on 2 hosts (2x2)"]),
         ("simulate", ["simulate", "broadcast", "--hosts", "2x1"], ["simulate, 2 ranks"]),
-        ("doctor.doctor_machine", ["doctor", "--seconds", "0"], ["doctor: looking at the machine"]),
+        ("doctor_machine", ["doctor", "--seconds", "0"], ["doctor: looking at the machine"]),
     ],
 )
 def test_work_that_may_take_long_has_a_title(
@@ -147,12 +147,12 @@ def test_work_that_may_take_long_has_a_title(
 def test_commands_compile_first_where_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     monkeypatch.setattr("unisono.engine.host.warm_up", lambda: compiled.append("all"))
-    compiling.compile_first()
+    progress_bar.compile_first()
     assert compiled == ([] if unit("interpret.run").on_disk else ["all"])
     monkeypatch.setenv("UNISONO_CACHE_DIR", f"{tmp_path}")
-    compiling.compile_first()
+    progress_bar.compile_first()
     assert compiled[-1:] == ["all"]
     monkeypatch.setenv("UNISONO_CACHE_DIR", "/proc/nowhere")
     compiled.clear()
-    compiling.compile_first()
+    progress_bar.compile_first()
     assert compiled == [], "it could not be kept"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.observe.test_look import looping, running
 from tests.support.waiting import until
-from unisono.tools.cli.top.top_screen import RankChoice, keys_in
+from unisono.tools.cli.top import RankChoice, keys_in
 
 
 def pressed(ranks: int, data: str) -> list[int | None]:

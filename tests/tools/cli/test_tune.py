@@ -15,10 +15,9 @@ from unisono.base.errors import ArgumentError
 from unisono.base.tuning import LIMITS, HostCosts, Moment, Rates, TuningResults, measured, save
 from unisono.base.units import format_seconds
 from unisono.schedule.simulate import known_costs
-from unisono.tools.cli import app
+from unisono.tools.cli import app, tune
 from unisono.tools.cli.shared.timed_calls import Trial, measure
-from unisono.tools.cli.tune import tune
-from unisono.tools.cli.tune.tune import cut, pick
+from unisono.tools.cli.tune import cut, pick
 from unisono.tools.machine.checks import check_tuned
 from unisono.tools.machine.load import Load
 

@@ -12,7 +12,7 @@ import pytest
 
 from unisono.base.cgroups import Allowance
 from unisono.base.tuning import HostCosts, Moment, Rates, TuningResults
-from unisono.tools.cli.doctor.doctor_calls import Speed, check_barriers, time_copies
+from unisono.tools.cli.doctor_machine import Speed, check_barriers, time_copies
 from unisono.tools.machine.checks import Seen, check_tuned, look, starts, surroundings
 from unisono.tools.machine.finding import Finding
 from unisono.tools.machine.load import Load, look_at_load, shares

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from ...base.errors import ProgramError
 from ...schedule import Schedule, moves
-from ...schedule.contract import Slot
-from ...schedule.fault import slot_text
+from ...schedule.contract import Slot, slot_text
 from .message_program import FINAL, GIVEN, KEPT, MOVE, POST, TAKE, MessageProgram, Piece, TableMessage, memory_of
 
 _Clock = list[int]

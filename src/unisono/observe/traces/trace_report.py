@@ -10,7 +10,7 @@ from ...base.errors import UnisonoError
 from ...base.records import CallRecord
 from ...schedule import count, lower_bounds
 from ...schedule.algorithms import find
-from ..live.rates import time_inside_ns
+from ..live.snapshot import time_inside_ns
 from .tracks import RankCall, Track, by_number, waits_for_last
 
 _BACK_TO_BACK_NS, _SERIES, _SMALL = 50_000, 4, 64 << 10

@@ -10,7 +10,7 @@ from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
 from ...engine.process.process_status import process_status
 from ...engine.process.stacks import Answer, ask_for_stacks
-from ...observe.live.user_frames import shown
+from ...observe.live.rank_stacks import shown
 from ..group.group import Group
 
 _MOST = 8

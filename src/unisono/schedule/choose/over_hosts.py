@@ -17,8 +17,8 @@ from ...base.link import Link, rate_text
 from ...base.units import format_bytes, format_seconds, plural
 from ..algorithms.catalogue import Algorithm, AlgorithmLike, find
 from ..algorithms.over_hosts import CORES, HierarchicalTable, flat, spanning, spanning_name
+from ..count import host_bounds
 from ..hosts import Hosts
-from ..levels import host_bounds
 
 _MESSAGE_S = 40e-6
 """What a message more in a round costs its host; Gloo takes 35 to 50 microseconds."""

@@ -10,8 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from ..contract import Slot, Value, contract
-from ..fault import Fault
+from ..contract import Fault, Slot, Value, contract
 from ..moves import check_rows
 from ..proofs.table_proof import find_fault
 from ..table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule, expand, spread

@@ -4,16 +4,205 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
 from html import escape
 from importlib.resources import files
+from typing import Any
+
+import numpy as np
 
 from ...base.errors import ArgumentError
 from ...base.link import Link
 from ...base.units import plural
-from ..table import Schedule
-from .picture import Page
-from .tape import tape
+from ..contract import Slot
+from ..hosts import Hosts
+from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, X, spread
+from .film import Film, Held, film
+from .text import transfers
+from .words import between, costs, size, spans
+
+
+class Page(str):
+    """A drawing as the source of an HTML page. A notebook displays it in a frame."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        style = "width:100%;height:36rem;border:0"
+        return f'<iframe srcdoc="{escape(self)}" sandbox="allow-scripts" style="{style}"></iframe>'
+
+
+_MOST_SHOWN = 64
+"""Ranks, and slots of each."""
+
+_MOST_MOVES, _MOST_CONTENTS = 100_000, 600_000
+"""Transfers of chunks, and contents of slots in all states, that are played; what a film of them takes is seconds."""
+
+_MOST_WORDS = 40
+"""Lines of a round."""
+
+
+def tape(schedule: Schedule) -> dict[str, Any]:
+    """The data of one table, for JSON. Cells are numbered by rank shown and slot shown; a move is the cell it comes
+    from and that it goes to (-1: not shown), the two ranks, the op, the number of its content, and whether it is far.
+
+    Raises ArgumentError for a table of which not even one round can be played.
+    """
+    schedule = spread(schedule)
+    rounds = _rounds(schedule)
+    story = film(schedule, rounds)
+    hosts = schedule.hosts if schedule.hosts and schedule.hosts.spans else None
+    ranks = (hosts.order if hosts else tuple(range(schedule.ranks)))[:_MOST_SHOWN]
+    slots = story.slots[:_MOST_SHOWN]
+    cells = {(rank, *slot): k * len(slots) + i for k, rank in enumerate(ranks) for i, slot in enumerate(slots)}
+    contents = _Contents()
+    frames = [
+        {
+            "moves": [
+                [
+                    cells.get(move.source, -1),
+                    cells.get(move.target, -1),
+                    move.source[0],
+                    move.target[0],
+                    move.op,
+                    contents.number(move.carries),
+                    int(bool(hosts and hosts.host_of(move.source[0]) != hosts.host_of(move.target[0]))),
+                ]
+                for move in frame.moves
+                if move.source in cells or move.target in cells
+            ],
+            "writes": [
+                [cells[slot], contents.number(frame.after[slot])]
+                for slot in dict.fromkeys(move.target for move in frame.moves)
+                if slot in cells
+            ],
+            "words": _words(story, number),
+        }
+        for number, frame in enumerate(story.frames)
+    ]
+    for frame, cost in zip(frames, _costs(schedule), strict=False):
+        frame["cost"] = cost
+    shown = set(ranks)
+    houses = [(number, [r for r in host if r in shown]) for number, host in enumerate(hosts.members if hosts else ())]
+    return {
+        "name": schedule.name,
+        "lines": [
+            f"{size(schedule)}, {plural(schedule.rounds, 'round')}",
+            costs(schedule),
+            *between(schedule),
+        ],
+        "fault": str(story.fault) if story.fault else "",
+        "left_out": _left_out(story, len(ranks), len(slots)),
+        "partial": len(story.frames) < schedule.rounds,
+        "rounds_in_all": schedule.rounds,
+        "total": schedule.ranks,
+        "full": story.full,
+        "shifts": story.shifts,
+        "root": schedule.root,
+        "ranks": list(ranks),
+        "hosts": [host for _, host in houses if host],
+        "numbers": [number for number, host in houses if host],
+        "slots": [_slot(story, *slot) for slot in slots],
+        "before": _state(contents, story.before, cells),
+        "must": _state(contents, story.must, cells),
+        "rounds": frames,
+        "wrong": [
+            sorted(cells[slot] for slot in story.wrong(number) if slot in cells) for number in range(len(frames) + 1)
+        ],
+        "held": contents.runs,
+    }
+
+
+class _Contents:
+    """All contents that occur, numbered; each as runs [first rank, last rank, chunk]."""
+
+    def __init__(self) -> None:
+        self.runs: list[list[list[int]]] = []
+        self._numbers: dict[Held, int] = {}
+
+    def number(self, held: Held) -> int:
+        """The number of a content; -1 for none."""
+        if not held:
+            return -1
+        if held not in self._numbers:
+            runs: list[list[int]] = []
+            for rank, chunk in sorted(held, key=lambda pair: (pair[1], pair[0])):
+                if runs and runs[-1][1:] == [rank - 1, chunk]:
+                    runs[-1][1] = rank
+                else:
+                    runs.append([rank, rank, chunk])
+            self._numbers[held] = len(self.runs)
+            self.runs.append(runs)
+        return self._numbers[held]
+
+
+def _state(contents: _Contents, state: dict[Slot, Held], cells: dict[Slot, int]) -> list[int]:
+    return [contents.number(state.get(slot, ())) for slot in cells]
+
+
+def _rounds(schedule: Schedule) -> int:
+    """How many rounds of a table are played."""
+    rows, slots = schedule.rows, 1
+    if len(rows):
+        slots = max(1, int(rows[:, [3, 5]].max()) + 1)
+    boxes = schedule.ranks * schedule.chunks * slots
+    ends = np.cumsum(np.bincount(rows[:, ROUND], rows[:, N], schedule.rounds))
+    fit = min(_MOST_CONTENTS // boxes - 1, int(np.searchsorted(ends, _MOST_MOVES, side="right")))
+    if fit < min(1, schedule.rounds):
+        raise ArgumentError(
+            f"{schedule.name}: {schedule.ranks} ranks with {plural(schedule.chunks, 'chunk')} each are too many for a"
+            " page: draw fewer ranks or chunks"
+        )
+    return min(fit, schedule.rounds)
+
+
+def _left_out(story: Film, ranks: int, slots: int) -> str:
+    """What of a table is not on the page, in words."""
+    schedule = story.schedule
+    shown = (
+        ("ranks", ranks, schedule.ranks),
+        ("chunks", slots, len(story.slots)),
+        ("rounds", len(story.frames), schedule.rounds),
+    )
+    said = [f"{what} {spans(range(some))} of {whole}" for what, some, whole in shown if some < whole]
+    return f"Not all of it is shown: only {', '.join(said)}." if said else ""
+
+
+def _words(story: Film, number: int) -> list[str]:
+    lines = transfers(story, story.frames[number].moves)
+    if len(lines) <= _MOST_WORDS:
+        return lines
+    return [*lines[: _MOST_WORDS - 1], f"… {len(lines) - _MOST_WORDS + 1} more lines"]
+
+
+def _slot(story: Film, buffer: int, chunk: int) -> dict[str, Any]:
+    plain = story.slots[-1][0] == X
+    return {
+        "chunk": chunk,
+        "short": f"{chunk}" if plain else f"{'XYT'[buffer]} {chunk}",
+        "name": f"chunk {chunk}" if plain else f"{'XYT'[buffer]} chunk {chunk}",
+    }
+
+
+def _costs(schedule: Schedule) -> Iterable[list[float]]:
+    """For each round: 1 if something moves between hosts, what the busiest host sends or receives then, and what the
+    busiest rank copies or adds from ranks of its own host; in fractions of the vector. Unless hosts are known, each
+    rank is one of its own.
+    """
+    hosts = schedule.hosts if schedule.hosts and schedule.hosts.spans else Hosts.of(range(schedule.ranks))
+    host = np.array([hosts.host_of(rank) for rank in range(schedule.ranks)])
+    moves: Rows = schedule.rows[(schedule.rows[:, SRC] != schedule.rows[:, DST]) | (schedule.rows[:, OP] != COPY)]
+    far = host[moves[:, SRC]] != host[moves[:, DST]]
+    for number in range(schedule.rounds):
+        now = moves[:, ROUND] == number
+        out, home = moves[now & far], moves[now & ~far]
+        ends = [np.bincount(host[out[:, side]], out[:, N]).max(initial=0) for side in (SRC, DST)]
+        busiest = np.bincount(home[:, DST], home[:, N]).max(initial=0)
+        words = schedule.collective == "barrier"
+        amounts = [0.0, 0.0] if words else [float(max(ends)) / schedule.chunks, float(busiest) / schedule.chunks]
+        yield [float(len(out) > 0), *amounts]
+
 
 SCRIPTS = ("clock", "story", "layout", "stage", "player")
 """The scripts of the page, in their order."""

@@ -11,9 +11,18 @@ from ...base.units import plural
 from ..contract import Slot
 from ..table import Schedule, X
 from .film import Film, film
-from .picture import Svg
 from .shapes import HUES, LABELS, Geometry, arrows, boxes, key, lanes, layout
 from .words import between, costs, size
+
+
+class Svg(str):
+    """A drawing as SVG source."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
 
 _MOST_BOXES = 20_000
 _LETTERS = 56  # that fit into one line of the narrowest picture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from html import escape
 from itertools import zip_longest
 from textwrap import wrap
 
@@ -11,8 +12,17 @@ from ..contract import Slot
 from ..hosts import Hosts
 from ..table import ADD, COPY, JOIN, Schedule, X
 from .film import Film, Held, Motion, film
-from .picture import Grid
 from .words import between, costs, size, spans
+
+
+class Grid(str):
+    """A drawing as plain text."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self)}</pre>"
+
 
 MARK = "▸"
 """The mark of what a round has written."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...base.units import plural
-from ..count import count
-from ..levels import levels
+from ..count import count, levels
 from ..table import Schedule
 
 

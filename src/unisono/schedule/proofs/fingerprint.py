@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...base.errors import ArgumentError
-from ..contract import BLOCKED, HOLDERS
-from ..fault import fault
+from ..contract import BLOCKED, HOLDERS, fault
 from ..moves import check_rows
 from ..table import COPY, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, N, Rows, Schedule, X, spread
 from .table_proof import Proof

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import ArgumentError
-from ..contract import HOLDERS
-from ..fault import fault
+from ..contract import HOLDERS, fault
 from ..moves import check_rows
 from ..table import COPY, DCHUNK, DST, ROUND, SCHUNK, SRC, Rounds, Rows, Schedule, X, current_line
 from .table_proof import Proof

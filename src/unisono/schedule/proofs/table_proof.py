@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from ...base.errors import AlgorithmError
 from ...base.units import ranks_text
-from ..contract import Slot, Value, contract
-from ..fault import Fault, fault, ranks_in, slot_text
+from ..contract import Fault, Slot, Value, contract, fault, ranks_in, slot_text
 from ..moves import moves
 from ..table import DBUF, DCHUNK, DST, ROUND, Schedule, expand
 

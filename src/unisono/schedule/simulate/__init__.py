@@ -1,12 +1,11 @@
 """Networks as data, and what the tables of the catalogue cost on them: no messages are sent, only counted and timed."""
 
 from .clocks import Played, Routed, play, routed
-from .networks.by_name import NETWORKS, network
-from .networks.network import Hardware, Network
-from .survey import Candidate, Price, Ready, candidates, price, ready
+from .links import Hardware, Network
+from .networks import NETWORKS, network
+from .survey import Candidate, Price, Ready, candidates, price, prices, ready
 from .table_messages import Messages, messages, messages_of_call
 from .this_host import Timed, calibrate, known_costs, like_this_host, price_here, trusted, whole_call, without_own
-from .workers import prices
 
 __all__ = [
     "NETWORKS",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import partial
 from math import ceil, log2
+from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +22,7 @@ from ..choose.over_hosts import SpanningChoice, choose_spanning, why_priced_only
 from ..contract import ROOTED
 from ..hosts import Hosts
 from .clocks import Routed, play, routed
-from .networks.network import Network
+from .links import Network
 from .table_messages import Messages, messages, messages_of_call
 
 _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
@@ -162,3 +166,59 @@ def _too_large(algorithm: Algorithm, ranks: int) -> str:
         if expected > most:
             return f"left out: its table would have about {expected:.2g} {what}"
     return ""
+
+
+_MANY = 4096
+"""From so many ranks on, several processes are worth their start."""
+
+
+def prices(
+    some: Iterable[Candidate],
+    make: Callable[[], Network],
+    nbytes: float,
+    *,
+    late: Mapping[int, float] | None = None,
+    segment_bytes: int = 0,
+    processes: int = 0,
+) -> Iterator[Price]:
+    """Price candidates, as they come; those that are left out are passed over.
+
+    make: the network; several processes each call it, so it must be a function that can be pickled. processes: how
+    many; 0: as many as this process may use processors, and one where there are few ranks.
+    """
+    able = (one for one in some if not one.why_not)
+    network = make()
+    processes = processes or (len(os.sched_getaffinity(0)) if network.ranks >= _MANY else 1)
+    if processes == 1:
+        for one in able:
+            yield _price(one, network, nbytes, late, segment_bytes)
+        return
+    # Not forked: this process may have threads.
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin, initargs=(make,)) as pool:
+        waiting: list[Future[Price]] = []
+        try:
+            waiting += (pool.submit(_work, one, nbytes, late, segment_bytes) for one in able)
+            for done in as_completed(waiting):
+                yield done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_network: Network
+"""Of a process that works for `prices`."""
+
+
+def _begin(make: Callable[[], Network]) -> None:
+    global _network  # noqa: PLW0603  a process is one worker
+    gc.disable()  # of all that a table is made of, nothing is garbage, and looking takes a third of the time
+    _network = make()
+
+
+def _work(one: Candidate, nbytes: float, late: Mapping[int, float] | None, segment_bytes: int) -> Price:
+    return _price(one, _network, nbytes, late, segment_bytes)
+
+
+def _price(
+    one: Candidate, network: Network, nbytes: float, late: Mapping[int, float] | None, segment_bytes: int
+) -> Price:
+    return price(ready(one, network), network, nbytes, late=late, segment_bytes=segment_bytes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algorithms.over_hosts import HierarchicalTable, Part
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule
-from .networks.network import Ints, Numbers
+from .links import Ints, Numbers
 
 MOST_MESSAGES = 1 << 20
 """Of a table in which all ranks do the same, about so many messages are looked at."""

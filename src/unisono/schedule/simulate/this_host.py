@@ -20,8 +20,8 @@ from ...base.units import format_bytes, format_seconds
 from ..algorithms import Algorithm
 from ..hosts import Hosts
 from .clocks import routed
-from .networks.by_name import network
-from .networks.network import Hardware, Numbers
+from .links import Hardware, Numbers
+from .networks import network
 from .survey import Price, Ready, price
 from .table_messages import Messages, messages
 

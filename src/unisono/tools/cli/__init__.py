@@ -14,12 +14,8 @@ from ...base.errors import RankFailed, UnisonoError, UsageError
 
 __all__ = ["app", "main"]
 
-_COMMANDS = {
-    "explain": "explain.explain", "draw": "draw", "compare": "compare", "list": "listing", "bench": "bench.bench",
-    "run": "run", "simulate": "simulate", "tune": "tune.tune", "top": "top.top", "trace": "trace",
-    "doctor": "doctor.doctor",
-}  # fmt: skip
-"""Command -> the module of this package that has it, as a function of the module's name."""
+_COMMANDS = "explain", "draw", "compare", "list", "bench", "run", "simulate", "tune", "top", "trace", "doctor"
+"""Each is a function in a module of its own name; that of `list` has the name `listing`."""
 
 
 class _Commands(TyperGroup):
@@ -35,9 +31,9 @@ class _Commands(TyperGroup):
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _COMMANDS:
             return None
-        home = _COMMANDS[cmd_name]
+        home = "listing" if cmd_name == "list" else cmd_name
         single = typer.Typer(add_completion=False)
-        single.command(cmd_name)(getattr(import_module(f".{home}", __name__), home.rpartition(".")[2]))
+        single.command(cmd_name)(getattr(import_module(f".{home}", __name__), home))
         command = typer.main.get_command(single)
         # What follows a script or a command is its own.
         command.context_settings["allow_interspersed_args"] = cmd_name not in ("run", "trace")

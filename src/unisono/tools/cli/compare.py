@@ -10,9 +10,9 @@ from rich.markup import escape
 from ...base.errors import ArgumentError
 from ...base.units import format_bytes, parse_bytes, plural
 from ...schedule.algorithms import CATALOGUE, lines
-from .explain.costs_text import VERBS, amount_text, bits_text, rounds_text
+from .explain import VERBS, amount_text, bits_text, rounds_text
 from .shared.facts import Costs, Facts, bound_costs, facts
-from .shared.paint import console, plain_table
+from .shared.printing import console, plain_table
 from .shared.progress_bar import progress
 from .shared.target import Target, find_target
 

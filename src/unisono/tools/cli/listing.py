@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...schedule.algorithms import CATALOGUE, formula, lines
-from .shared.paint import console
+from .shared.printing import console
 from .shared.target import COLLECTIVES, check_collective
 
 

@@ -8,7 +8,7 @@ import typer
 
 from ...base.errors import ArgumentError
 from ...ranks.launch.script import run_script
-from .shared.compiling import compile_first
+from .shared.progress_bar import compile_first
 
 _RANKS = ("-n", "--ranks")
 

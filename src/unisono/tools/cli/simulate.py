@@ -31,7 +31,7 @@ from ...schedule.simulate import (
     whole_call,
     without_own,
 )
-from .shared.paint import console, plain_table
+from .shared.printing import console, plain_table
 from .shared.progress_bar import progress
 from .shared.target import check_collective
 

@@ -2,9 +2,20 @@
 
 from .chaos import chaos
 from .check import check_algorithm, lowerings
-from .combine_oracle import combine
 from .multi_process import ranks
-from .oracle import all_gather, all_reduce, all_to_all, broadcast, exscan, gather, reduce, reduce_scatter, scan, scatter
+from .oracle import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    combine,
+    exscan,
+    gather,
+    reduce,
+    reduce_scatter,
+    scan,
+    scatter,
+)
 from .rehearsal import rehearse, rows_of
 
 __all__ = [

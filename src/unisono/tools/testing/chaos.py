@@ -20,7 +20,7 @@ from ...engine.compile.plan import Plan
 from ...engine.compile.program import WAITING, StateWord
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
-from .stop_at_row import stop_at_row
+from .rehearsal import stop_at_row
 
 _BRIEF_NS = 1000
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,31 @@ from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError
 from ...base.records import CallRecord, Departure, DepartureKind, GivenUp
 from ...engine.compile.plan import Blocks, Plan
-from ...engine.compile.program import DONE, Lowering, StateWord
+from ...engine.compile.program import DONE, STEP_BITS, Lowering, Op, PlanWord, RowWord, StateWord
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
 from ...ranks.failures.verdict import Gone, PeerView, Situation, judge
 from ...schedule import Schedule
 from ...schedule.contract import contract
-from .stop_at_row import stop_at_row
+
+_NEVER = (1 << STEP_BITS) - 1
+"""A step that no program has."""
+
+
+def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
+    """A copy of a rank's plan that stops before a row; the plan itself goes on from there.
+
+    Raises ArgumentError if the program has no such row.
+    """
+    rows, *rest = plan.kept
+    if not 0 <= row < len(rows):
+        raise ArgumentError(f"row {row}: the program of this {plan.record.collective} has {len(rows)} rows")
+    rows, words = rows.copy(), plan.words.copy()
+    rows[row] = 0
+    rows[row, [RowWord.OP, RowWord.RANK, RowWord.STEP]] = Op.WAIT, rank, _NEVER
+    words[PlanWord.ROWS] = rows.ctypes.data
+    return replace(plan, address=words.ctypes.data, words=words, kept=(rows, *rest))
+
 
 _ELEMENTS = 16
 """Of a chunk: a cache line pair of int64, so that chunks are as long as in the table."""

@@ -6,8 +6,7 @@ what runs, see `calls.dispatch.over_hosts`.
 """
 
 from .decompose import CORES, RAILED, flat, spanning, spanning_name
-from .part import Part
 from .parts_proof import prove_by_parts
-from .whole import HierarchicalTable
+from .whole import HierarchicalTable, Part
 
 __all__ = ["CORES", "RAILED", "HierarchicalTable", "Part", "flat", "prove_by_parts", "spanning", "spanning_name"]

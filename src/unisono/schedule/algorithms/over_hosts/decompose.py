@@ -13,10 +13,8 @@ from ...hosts import Hosts
 from ...moves import check_rows
 from ...table import Schedule, spread
 from ..broadcast import SEGMENTS
-from . import block_tables as blocks
-from . import exchange_tables, vector_tables
-from .part import Part, width
-from .whole import HierarchicalTable, transposed
+from . import parts
+from .whole import HierarchicalTable, Part, transposed, width
 
 CORES: Mapping[str, tuple[str, ...]] = {
     "all_reduce": ("circulant", "recursive_doubling", "rabenseifner", "ring", "two_shot"),
@@ -75,18 +73,18 @@ def _made(collective: str, hosts: Hosts, root: int, rails: int, core: str, segme
     n = len(hosts.members)
     match collective:
         case "all_reduce":
-            return vector_tables.all_reduce(hosts, rails, core, width("all_reduce", core, n))
+            return parts.all_reduce(hosts, rails, core, width("all_reduce", core, n))
         case "broadcast":
             cut = (segments or SEGMENTS) if core in _SEGMENTED else width("broadcast", core, n)
-            return vector_tables.broadcast(hosts, root, rails, core, cut)
+            return parts.broadcast(hosts, root, rails, core, cut)
         case "all_gather":
-            return blocks.all_gather(hosts, rails, core)
+            return parts.all_gather(hosts, rails, core)
         case "scatter":
-            return blocks.scatter(hosts, root, core)
+            return parts.scatter(hosts, root, core)
         case "all_to_all":
-            return exchange_tables.all_to_all(hosts, core)
+            return parts.all_to_all(hosts, core)
         case "barrier":
-            return exchange_tables.barrier(hosts, core)
+            return parts.barrier(hosts, core)
     dual = {"reduce": "broadcast", "reduce_scatter": "all_gather", "gather": "scatter"}[collective]
     return transposed(_made(dual, hosts, root, rails, core, segments))
 

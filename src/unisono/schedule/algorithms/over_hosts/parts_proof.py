@@ -12,14 +12,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from ....base.errors import AlgorithmError
-from ...contract import BLOCKED, HOLDERS
-from ...fault import Fault
+from ...contract import BLOCKED, HOLDERS, Fault
 from ...proofs.fingerprint import prove_by_fingerprints
 from ...proofs.symmetric import prove_symmetric
 from ...proofs.table_proof import Proof, prove
 from ...table import N, X
-from .part import Part, alike
-from .whole import HierarchicalTable
+from .whole import HierarchicalTable, Part, alike
 
 _MOST_MOVED = 100_000
 """The table of a part is proved exactly if it moves at most so many chunks."""

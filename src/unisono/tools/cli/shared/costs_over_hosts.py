@@ -19,7 +19,7 @@ from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, p
 from ....schedule.choose.over_hosts import choose_spanning, derive_between, derive_inside, time_between, time_inside
 from ....schedule.draw.words import share
 from .facts import MOST_EXACT, Facts
-from .paint import plain_table
+from .printing import plain_table
 from .target import check_collective
 
 _METHODS = {

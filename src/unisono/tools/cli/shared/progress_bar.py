@@ -1,7 +1,7 @@
 """How far a command has come, once it takes longer than a second: a bar on a terminal, nothing elsewhere.
 
-A pipe, a file or a log gets results only. The bar goes when the work is done.
-"""
+A pipe, a file or a log gets results only. The bar goes when the work is done. The kernels are compiled once per
+installation: commands do so before they start ranks, which would be silent."""
 
 from __future__ import annotations
 
@@ -40,3 +40,16 @@ def progress(title: str, total: int | None = None, after_s: float = 1.0) -> Iter
         timer.cancel()
         timer.join()
         bar.stop()
+
+
+def compile_first() -> None:
+    """Compile the kernels if they are not on disk and can be kept there: it takes ten seconds and more."""
+    from ....engine.kernels import unit
+    from ....engine.machine_code import writable_folder
+
+    if unit("interpret.run").on_disk or writable_folder() is None:
+        return
+    with progress("compiling, once per installation"):
+        from ....engine.host import warm_up  # torch and numba
+
+        warm_up()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,11 +14,31 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d
+from torch.distributed import FileStore, distributed_c10d, init_process_group  # type: ignore[attr-defined]
 
 import unisono
 
 from ....schedule import BLOCKED
-from .beside_gloo import ENGINES, start_gloo
+
+ENGINES = ("unisono", "Gloo")
+"""What `bench` and `make demo` compare, by the names that they print."""
+
+
+@functools.cache
+def start_gloo(folder: str, timeout_s: float = 120.0) -> None:
+    """Make Gloo torch's default process group over the calling ranks. They meet in `folder`, so no port is needed.
+
+    Gloo talks over the loopback interface, its fastest transport within a host; its threads are not pinned.
+    """
+    rank, ranks = unisono.get_rank(), unisono.get_world_size()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = FileStore(f"{folder}/gloo-{ranks}", ranks)
+    limit = datetime.timedelta(seconds=timeout_s)
+    places: Any = distributed_c10d
+    places.ProcessGroupGloo = _distributed_c10d.ProcessGroupGloo  # torch's own, also where ours has taken its place
+    init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
+
 
 _WARM_UP, _MOST = 3, 100
 """Calls of a turn that are not timed, and that are, at most."""

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ....base.errors import ArgumentError
-from ....base.link import Link
+from ...base.errors import ArgumentError
+from ...base.link import Link
 
 Ints = npt.NDArray[np.int64]
 Links = npt.NDArray[np.int32]

@@ -13,18 +13,15 @@ from rich.table import Table
 
 import unisono
 
-from ....base.cpu import model as processor
-from ....base.errors import ArgumentError
-from ....base.units import format_bytes, format_seconds, parse_bytes, plural
-from ....schedule import Hosts
-from ...machine.load import check_load, look_at_load
-from ..shared.beside_gloo import ENGINES
-from ..shared.compiling import compile_first
-from ..shared.costs_over_hosts import known_hosts
-from ..shared.paint import console, plain_table
-from ..shared.progress_bar import progress
-from ..shared.this_machine import date, processors
-from ..shared.timed_calls import Compared, Trial, compare, slowest
+from ...base.cpu import model as processor
+from ...base.errors import ArgumentError
+from ...base.units import format_bytes, format_seconds, parse_bytes, plural
+from ...schedule import Hosts
+from ..machine.load import check_load, look_at_load
+from .shared.costs_over_hosts import known_hosts
+from .shared.printing import console, date, plain_table, processors
+from .shared.progress_bar import compile_first, progress
+from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
 
 _TURNS = 5
 """How many turns each engine has with each size."""

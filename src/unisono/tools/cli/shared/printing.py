@@ -1,15 +1,18 @@
-"""The console that commands print on, a plain table, and the colours of a grid."""
+"""What commands print and write: the console, a plain table, colours, named files, and what stands beside figures."""
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ....base.errors import ArgumentError
 from ....schedule.draw.text import MARK, WRONG
 
 
@@ -34,3 +37,29 @@ def paint(grid: str) -> Text:
     painted.highlight_regex(re.compile(r"^(round \d+|before)", re.MULTILINE), "bold")
     painted.highlight_regex(r"(?<= )(rank|host) \d+|chunks? |· |│", "dim")
     return painted
+
+
+def write(output: Path, content: str) -> None:
+    """Write a file. Raises ArgumentError where that is not possible."""
+    try:
+        output.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"cannot write {output}: {error.strerror}") from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, unless it is there. Raises ArgumentError where that is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
+def processors() -> int:
+    """How many processors this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def date() -> str:
+    """Now, to the minute, as `2026-11-20 20:42 UTC`."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

@@ -12,14 +12,14 @@ from rich.columns import Columns
 from rich.panel import Panel
 from rich.text import Text
 
-from ....base.errors import ArgumentError
-from ....observe.live.diagnosis import Diagnosis, diagnose
-from ....observe.live.jobs import attached, the_job
-from ....observe.live.rank_stacks import Stack, stack_of
-from ....observe.live.snapshot import snapshot
-from ....observe.live.without_group import meeting_ranks
-from ....observe.traces.last_calls import last_calls_text
-from ..shared.paint import console
+from ...base.errors import ArgumentError
+from ...observe.live.diagnosis import Diagnosis, diagnose
+from ...observe.live.jobs import attached, the_job
+from ...observe.live.rank_stacks import Stack, stack_of
+from ...observe.live.snapshot import snapshot
+from ...observe.live.without_group import meeting_ranks
+from ...observe.traces.last_calls import last_calls_text
+from .shared.printing import console
 
 _APART_S = 0.3
 _MOST_STACKS, _FRAMES = 6, 8

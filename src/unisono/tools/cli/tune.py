@@ -4,28 +4,70 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from statistics import median
 from typing import Annotated
 
 import typer
 
 import unisono
 
-from ....base.config import Config
-from ....base.cpu import model as processor
-from ....base.errors import ArgumentError
-from ....base.tuning import HostCosts, Moment, TuningResults, file, measured, save
-from ....base.units import format_bytes, format_seconds
-from ....schedule.choose import one_shot_limit, one_shot_product
-from ....schedule.simulate import trusted
-from ...machine.load import check_load, look_at_load
-from ..shared.compiling import compile_first
-from ..shared.paint import console, plain_table
-from ..shared.progress_bar import progress
-from ..shared.this_machine import date, processors
-from ..shared.timed_calls import Trial, measure, quietest
-from .timed_here import SIZES, host_costs
+from ...base.config import Config
+from ...base.cpu import model as processor
+from ...base.errors import ArgumentError
+from ...base.tuning import HostCosts, Moment, TuningResults, file, measured, save
+from ...base.units import format_bytes, format_seconds
+from ...schedule.algorithms import CATALOGUE
+from ...schedule.choose import is_oversubscribed, one_shot_limit, one_shot_product
+from ...schedule.simulate import Timed, calibrate, trusted
+from ..machine.load import check_load, look_at_load
+from .shared.printing import console, date, plain_table, processors
+from .shared.progress_bar import compile_first, progress
+from .shared.timed_calls import Trial, measure, quietest
+
+_CALL_TURNS = 5
+
+CALIBRATION = (
+    "all_reduce.one_shot", "all_reduce.two_shot", "all_reduce.tree", "all_reduce.linear_pipeline", "broadcast.linear",
+    "all_gather.direct",
+)  # fmt: skip
+"""What they copy and combine, and in how many rounds, differs most."""
+
+SIZES = (8, 64 << 10, 1 << 20, 16 << 20)
+"""The first is for calls and rounds; the last does not stay in a cache of one processor."""
+
+
+def time_here(collective: str, names: Sequence[str], ranks: int, nbytes: int, seconds: float) -> dict[str, float]:
+    """The least seconds of a call by each of these algorithms among so many new ranks, in about `seconds`."""
+    most = 4 * (os.cpu_count() or 1)
+    if ranks > most:
+        raise ArgumentError(f"--measure: {ranks} ranks on these processors would say nothing; take {most} at most")
+    with unisono.world(ranks, timeout_s=120) as world:
+        full = [f"{collective}.{name}" for name in names]
+        return dict(zip(names, least_times(world, full, nbytes, seconds), strict=True))
+
+
+def least_times(world: unisono.World, names: Sequence[str], nbytes: int, seconds: float) -> list[float]:
+    """For each algorithm, by its full name, the least seconds of a call: of the slowest rank in the quietest turn.
+
+    In a crowd, the median of that turn: the least depends on who happened to have a processor.
+    """
+    called = [name.partition(".") for name in names]
+    trials = [Trial(collective, nbytes, algorithm=name) for collective, _, name in called]
+    ranks = world.run(measure, trials, _CALL_TURNS, seconds, median if is_oversubscribed(world.size) else min)
+    return quietest(ranks)
+
+
+def host_costs(world: unisono.World, seconds: float, show: Callable[[int], object]) -> HostCosts:
+    """What calls cost on this host, by calls of two ranks. show: is told for how many sizes that is done."""
+    timed = []
+    for done, nbytes in enumerate(SIZES):
+        show(done)
+        times = least_times(world, CALIBRATION, nbytes, seconds / len(SIZES))
+        timed += [Timed(CATALOGUE[name], nbytes, took_s) for name, took_s in zip(CALIBRATION, times, strict=True)]
+    return calibrate(timed, 2, Config().segment_bytes)
+
 
 _KI, _MI = 1 << 10, 1 << 20
 

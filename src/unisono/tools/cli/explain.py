@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,14 +13,18 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ....base.errors import AlgorithmError, ArgumentError
-from ....base.tuning import measured
-from ....base.units import format_bytes, format_seconds, parse_bytes, plural
-from ....schedule import levels
-from ....schedule.algorithms.formula import LINES
-from ....schedule.choose.over_hosts import why_priced_only
-from ....schedule.draw.text import text
-from ..shared.costs_over_hosts import (
+from ...base.config import Config
+from ...base.errors import AlgorithmError, ArgumentError
+from ...base.tuning import HostCosts, measured
+from ...base.units import format_bytes, format_seconds, parse_bytes, plural
+from ...schedule import levels
+from ...schedule.algorithms import CATALOGUE
+from ...schedule.algorithms.formula import LINES
+from ...schedule.choose.over_hosts import why_priced_only
+from ...schedule.draw.text import text
+from ...schedule.draw.words import share
+from ...schedule.simulate import price_here
+from .shared.costs_over_hosts import (
     OverHosts,
     derived_rows,
     find_call,
@@ -28,12 +34,143 @@ from ..shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
-from ..shared.facts import MOST_EXACT, Costs, Facts, bound_costs, facts
-from ..shared.paint import console, paint, plain_table
-from ..shared.progress_bar import progress
-from ..shared.target import Target, find_target
-from .costs_text import VERBS, amount_text, proof_rows, reason, rounds_text
-from .on_this_host import on_this_host, time_candidates
+from .shared.facts import MOST_EXACT, Costs, Facts, bound_costs, facts
+from .shared.printing import console, paint, plain_table
+from .shared.progress_bar import progress
+from .shared.target import Target, find_target
+
+VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
+"""What a rank does -> the field of `Costs`."""
+
+_METHODS = {
+    "exact": "",
+    "symmetric": "; all ranks do the same, so one of them stands for all",
+    "fingerprints": "; by random fingerprints of a sample of chunks",
+    "parts": "; by its parts, each of which keeps its own contract",
+    "sampled parts": "; by its parts, each of which keeps its own contract, for a sample of blocks",
+    "symmetric fingerprints": "; by random fingerprints of one rank, which stands for all because all do the same",
+}
+
+
+def rounds_text(costs: Costs) -> str:
+    """Such as `6`, or `at most 11`."""
+    return f"{'at most ' if costs.bound else ''}{costs.rounds:g}"
+
+
+def amount_text(costs: Costs, field: str, ranks: int, size: str) -> str:
+    """Such as `6/4 m = 24 MiB`; `?` for what is not known. size: of the vector, as the user gave it."""
+    amount: float | None = getattr(costs, field)
+    if amount is None:
+        return "?"
+    exact = share(amount, ranks)
+    most = "at most " if costs.bound else ""
+    return exact if exact == "0" else f"{most}{exact} = {format_bytes(amount * parse_bytes(size), size)}"
+
+
+def bits_text(found: Facts) -> str:
+    """Whether all ranks end with the same bits; "" where there is nothing to say."""
+    if found.proof is None or found.proof.same_bits is None:
+        return ""
+    return "the same on every rank" if found.proof.same_bits else "may differ between ranks, by rounding"
+
+
+def proof_rows(found: Facts) -> Iterator[tuple[str, str]]:
+    """The lines about the proof: a label and what there is to say."""
+    if found.proof is None:
+        yield "proof", found.note
+        return
+    proved = "every rank ends with what it must have, each contribution exactly once"
+    yield "proved", f"in {format_seconds(found.took_s)}: {proved}{_METHODS[found.proof.method]}"
+    if bits_text(found):
+        yield "bits", bits_text(found)
+
+
+def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
+    """One or two sentences about the lower bound of a collective, in bytes.
+
+    nbytes: the size of the vector. like: that size as the user gave it, such as "1GB"; see `format_bytes`.
+    """
+    amount = partial(format_bytes, like=like)
+    p, whole = ranks, amount(nbytes)
+    if p == 1:
+        return "A single rank has nothing to send."
+    block, others = amount(nbytes / p), amount(nbytes * (p - 1) / p)
+    lg = (p - 1).bit_length()
+    blocks = f"{p - 1} × {block} = {others}, or {p - 1}/{p}"
+    return {
+        "broadcast": f"The {whole} of the root must reach each of the {p - 1} others, and so leave it once.",
+        "reduce": f"Every rank but the root must send its {whole} once, added to those of others or not.",
+        "scatter": f"The vector is {p} blocks of {block}. The root keeps its own; the others must leave it: {blocks}.",
+        "gather": f"The result is {p} blocks of {block}. The root has its own; the others must reach it: {blocks}.",
+        "all_gather": (
+            f"The result is {p} blocks of {block}. A rank has its own; the others must reach it: {blocks} of the "
+            "result, which nears the whole as ranks are added."
+        ),
+        "reduce_scatter": (
+            f"A rank's vector is {p} blocks of {block}. One stays, to become its result; the others must leave it, "
+            f"each once, as part of a sum: {blocks} of the vector, which nears the whole as ranks are added. "
+            f"An all_reduce, which is a reduce_scatter and an all_gather, moves twice that: {2 * (p - 1)}/{p}."
+        ),
+        "all_reduce": (
+            f"A vector is {p} blocks of {block}. Every block but one must leave a rank to be summed elsewhere "
+            f"(reduce_scatter), and every sum but one must come back (all_gather): 2 × {p - 1} × {block} = "
+            f"{amount(2 * nbytes * (p - 1) / p)}, or {2 * (p - 1)}/{p} of the vector, which nears twice the "
+            "vector as ranks are added."
+        ),
+        "all_to_all": f"A tensor is {p} blocks of {block}, one for each rank. All but its own must go: {blocks}.",
+        "scan": f"Every rank but the last must send its {whole} on once, added to those of others or not.",
+        "exscan": f"Every rank but the last must send its {whole} on once, added to those of others or not.",
+        "barrier": f"No data moves, but all must hear of all. Who knows at most doubles in a round: {lg} rounds.",
+    }[collective]
+
+
+_SECONDS = 3.0
+"""For all calls of `--measure` together, besides the start."""
+
+
+def time_candidates(target: Target, nbytes: int) -> dict[str, float]:
+    """Start ranks, and time a call by each algorithm of the catalogue: name -> seconds. Raises ArgumentError."""
+    kind = target.algorithm.collective
+    names = [some.name for some in CATALOGUE.values() if some.collective == kind and some.allows(target.ranks)]
+    from .tune import time_here  # it loads torch
+
+    return time_here(kind, names, target.ranks, nbytes, _SECONDS)
+
+
+def on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Mapping[str, float]) -> Table:
+    """All algorithms of the catalogue, the fastest first, with the one that is explained in bold.
+
+    costs: those of this machine, if they are known. times: measured seconds by the name of the algorithm.
+    """
+    kind, ranks, segment_bytes = target.algorithm.collective, target.ranks, Config.from_env().segment_bytes
+    size = 0 if kind == "barrier" else nbytes
+    prices: dict[str, float] = {}
+    if costs:
+        for some in CATALOGUE.values():
+            if some.collective == kind and some.allows(ranks):
+                prices[some.name] = price_here(some, ranks, size, costs, segment_bytes).seconds
+    table = plain_table()
+    columns = ["on this machine", *["predicted"] * bool(prices), *["measured"] * bool(times)]
+    columns += ["predicted / measured"] * bool(prices and times)
+    for column in columns:
+        table.add_column(column)
+    for name in sorted(prices or times, key=lambda name: times.get(name, prices.get(name, 0.0))):
+        cells = [format_seconds(some[name]) for some in (prices, times) if some]
+        ratio = [f"{prices[name] / times[name]:.2f}"] if prices and times else []
+        mine = name == target.algorithm.name
+        table.add_row(f"[bold]{escape(name)}[/]" if mine else escape(name), *cells, *ratio)
+    if costs:
+        table.add_row("the least by these costs", format_seconds(least_time(kind, ranks, size, costs)))
+    return table
+
+
+def least_time(collective: str, ranks: int, nbytes: int, costs: HostCosts) -> float:
+    """What no algorithm should beat: a call of one round in which the busiest rank copies and combines what it must."""
+    bounds, rates = bound_costs(collective, ranks), costs.rates_of(nbytes)
+    copied, added = max(bounds.sent, bounds.received or 0.0), bounds.added or 0.0
+    each_s = rates.own_s + copied * rates.copy_s + added * rates.combine_s
+    return costs.call_s + costs.step_s + nbytes * each_s
+
 
 _MOST_ROUNDS, _MOST_LINES = 16, 20
 

@@ -1,0 +1,290 @@
+"""Networks by name, as a user writes them: `flat`, `fat-tree:k=8,oversubscription=2`, `torus:4x4x2`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import ArgumentError
+from ..hosts import Hosts
+from .links import Bundle, Hardware, Ints, Network, mix
+
+
+def place_of(hosts: Hosts) -> Ints:
+    """For each rank the number of its host."""
+    return np.array([hosts.host_of(rank) for rank in range(hosts.ranks)], np.int64)
+
+
+def host_ports(hosts: int, hardware: Hardware, switch: str = "switch", each: int = 1) -> tuple[Bundle, Bundle]:
+    """The links of hosts to their switch, and back. each: so many hosts have one switch; 0: all have the same."""
+
+    def up(host: int) -> tuple[str, str]:
+        return f"host{host}", switch if not each else f"{switch}{host // each}"
+
+    rate = hardware.between.bytes_per_s
+    return Bundle(hosts, rate, up), Bundle(hosts, rate, lambda host: (up(host)[1], up(host)[0]))
+
+
+def flat(hosts: Hosts, hardware: Hardware) -> Network:
+    """Every rank has a port of its own at one switch that never blocks, and none is near: the model of most papers.
+
+    source: the single-port, fully connected model, as in Chan, Heimlich, Purkayastha and van de Geijn 2007
+    """
+    p = hosts.ranks
+    ports = host_ports(p, hardware, each=0)
+    return Network("flat", hardware, np.arange(p), ports, lambda src, dst: np.stack([src, p + dst]))
+
+
+def two_levels(hosts: Hosts, hardware: Hardware) -> Network:
+    """Every host has one port at one switch that never blocks; its ranks share it.
+
+    source: Karonis, de Supinski, Foster, Gropp, Lusk and Bresnahan 2000, with two of their levels
+    """
+    place, n = place_of(hosts), len(hosts.members)
+    ports = host_ports(n, hardware, each=0)
+    path = lambda src, dst: np.stack([place[src], n + place[dst]])  # noqa: E731
+    return Network("two-levels", hardware, place, ports, path)
+
+
+def rails(hosts: Hosts, hardware: Hardware, *, oversubscription: float = 1.0, spines: int = 4) -> Network:
+    """Every rank has a port at the switch of its seat (its rail); between rails a message passes one of the spines.
+
+    oversubscription: how much more the hosts can send into a rail's switch than the switch can send to the spines.
+    source: Wang and others 2023, "Optimized network architectures for large language model training"
+    """
+    place = place_of(hosts)
+    seat = np.array([hosts.seat(rank) for rank in range(hosts.ranks)], np.int64)
+    p, n, each, rate = hosts.ranks, len(hosts.members), max(map(len, hosts.members)), hardware.between.bytes_per_s
+    wide = max(1.0, n / spines) * rate / oversubscription
+
+    def path(src: Ints, dst: Ints) -> Ints:
+        spine, changes = mix(src, dst) % spines, seat[src] != seat[dst]
+        up = np.where(changes, 2 * p + seat[src] * spines + spine, -1)
+        down = np.where(changes, 2 * p + each * spines + seat[dst] * spines + spine, -1)
+        return np.stack([src, p + dst, up, down])
+
+    def port(rank: int) -> tuple[str, str]:
+        return f"host{place[rank]}", f"rail{seat[rank]}"
+
+    def trunk(index: int) -> tuple[str, str]:
+        return f"rail{index // spines}", f"spine{index % spines}"
+
+    fabric = (
+        Bundle(p, rate, port),
+        Bundle(p, rate, lambda rank: port(rank)[::-1]),
+        Bundle(each * spines, wide, trunk),
+        Bundle(each * spines, wide, lambda index: trunk(index)[::-1]),
+    )
+    return Network("rails", hardware, place, fabric, path)
+
+
+def dragonfly(hosts: Hosts, hardware: Hardware, *, p: int = 0, a: int = 0, h: int = 0) -> Network:
+    """Groups of a routers, all with cables to each other; a router has p hosts and h cables to other groups.
+
+    By default a = 2 p = 2 h, the least that has room. Routes are minimal: to the router with the cable, across, to the
+    receiver's router. Where two groups have several cables, a hash of sender and receiver says which.
+
+    source: Kim, Dally, Scott and Abts 2008
+    """
+    place, n = place_of(hosts), len(hosts.members)
+    least = next(h for h in range(1, n + 1) if h * 2 * h * (2 * h * h + 1) >= n)
+    h = h or least
+    p, a = p or h, a or 2 * h
+    each = p * a
+    groups = -(-n // each)
+    if min(p, a, h) < 1 or groups > a * h + 1:
+        room = max(each * (a * h + 1), 0)
+        raise ArgumentError(f"dragonfly:p={p},a={a},h={h} has room for {room} hosts, not for {n}")
+    others = max(groups - 1, 1)
+    first = np.cumsum([0, n, n, groups * a * a])
+
+    def port(group: Ints, other: Ints, copy: Ints) -> Ints:
+        return np.asarray(np.where(other < group, other, other - 1) + copy * others)
+
+    def path(src: Ints, dst: Ints) -> Ints:
+        x, y = place[src], place[dst]
+        here, there = x // p, y // p
+        group, other = here // a, there // a
+        cables = a * h // others
+        copy = mix(src, dst) % max(cables, 1)
+        leaves, enters = port(group, other, copy), port(other, group, copy)
+        away = group != other
+        out, into = np.where(away, group * a + leaves // h, there), np.where(away, other * a + enters // h, there)
+        hop = np.where(here != out, first[2] + here * a + out % a, -1)
+        across = np.where(away, first[3] + group * a * h + leaves, -1)
+        last = np.where(into != there, first[2] + into * a + there % a, -1)
+        return np.stack([x, n + y, hop, across, last])
+
+    def local(index: int) -> tuple[str, str]:
+        router, other = divmod(index, a)
+        return f"router{router}", f"router{router // a * a + other}"
+
+    def cable(index: int) -> tuple[str, str]:
+        group, leaves = divmod(index, a * h)
+        copy, at = divmod(leaves, others)
+        other = at + (at >= group)
+        enters = int(port(np.array(other), np.array(group), np.array(copy)))
+        return f"router{group * a + leaves // h}", f"router{other * a + enters // h}"
+
+    rate = hardware.between.bytes_per_s
+    fabric = (
+        *host_ports(n, hardware, "router", p),
+        Bundle(groups * a * a, rate, local),
+        Bundle(groups * a * h, rate, cable),
+    )
+    return Network(f"dragonfly:p={p},a={a},h={h}", hardware, place, fabric, path)
+
+
+def fat_tree(
+    hosts: Hosts, hardware: Hardware, *, k: int = 0, oversubscription: float = 1.0, routing: str = "ecmp"
+) -> Network:
+    """k pods of k / 2 edge and k / 2 aggregation switches, k / 2 hosts at each edge switch, (k / 2)^2 core switches.
+
+    k: even; by default the least that has room. oversubscription: how much more the hosts of an edge switch can send
+    than its links upwards carry; those to the core are as slow. routing: `ecmp` takes a way upwards by a hash of sender
+    and receiver, `dmodk` by the number of the receiver's host, with which shifts never collide (Zahavi 2010).
+
+    source: Al-Fares, Loukissas and Vahdat 2008, after Leiserson 1985
+    """
+    place, n = place_of(hosts), len(hosts.members)
+    k = k or next(k for k in range(2, n + 4, 2) if k**3 // 4 >= n)
+    if k < 2 or k % 2 or k**3 // 4 < n:
+        raise ArgumentError(f"fat-tree: k={k} has room for {max(k, 0) ** 3 // 4} hosts, not for {n}; k must be even")
+    if routing not in ("ecmp", "dmodk"):
+        raise ArgumentError(f"fat-tree: routing={routing} is neither ecmp nor dmodk")
+    half = k // 2
+    edges = -(-n // half)
+    pods = -(-edges // half)
+    slow = hardware.between.bytes_per_s / oversubscription
+    first = np.cumsum([0, n, n, edges * half, edges * half, pods * half * half])
+
+    def path(src: Ints, dst: Ints) -> Ints:
+        a, b = place[src], place[dst]
+        edge_a, edge_b = a // half, b // half
+        pod_a, pod_b = edge_a // half, edge_b // half
+        way = mix(src, dst) if routing == "ecmp" else b
+        agg, core = way % half, way // half % half
+        up = np.where(edge_a != edge_b, first[2] + edge_a * half + agg, -1)
+        down = np.where(edge_a != edge_b, first[3] + edge_b * half + agg, -1)
+        far_up = np.where(pod_a != pod_b, first[4] + (pod_a * half + agg) * half + core, -1)
+        far_down = np.where(pod_a != pod_b, first[5] + (pod_b * half + agg) * half + core, -1)
+        return np.stack([a, n + b, up, far_up, far_down, down])
+
+    def aggregation(index: int) -> tuple[str, str]:
+        edge, agg = divmod(index, half)
+        return f"edge{edge}", f"agg{edge // half * half + agg}"
+
+    def core_of(index: int) -> tuple[str, str]:
+        switch, core = divmod(index, half)
+        return f"agg{switch}", f"core{switch % half * half + core}"
+
+    fabric = (
+        *host_ports(n, hardware, "edge", half),
+        Bundle(edges * half, slow, aggregation),
+        Bundle(edges * half, slow, lambda index: aggregation(index)[::-1]),
+        Bundle(pods * half * half, slow, core_of),
+        Bundle(pods * half * half, slow, lambda index: core_of(index)[::-1]),
+    )
+    name = f"fat-tree:k={k}" + (f",oversubscription={oversubscription:g}" if oversubscription != 1 else "")
+    return Network(name + (",routing=dmodk" if routing == "dmodk" else ""), hardware, place, fabric, path)
+
+
+def torus(hosts: Hosts, hardware: Hardware, *, sides: tuple[int, ...] = ()) -> Network:
+    """Hosts in a grid whose rows are rings, with a cable to each neighbour; hosts pass messages on.
+
+    sides: their product is the number of hosts; by default three that are about equal. A message goes the shorter way
+    round, dimension by dimension; where both are as long, those of even hosts go up.
+
+    source: Dally and Seitz 1987 (dimension order); Adiga and others 2005 (Blue Gene/L)
+    """
+    place, n = place_of(hosts), len(hosts.members)
+    sides = sides or sides_of(n)
+    if prod(sides) != n or min(sides) < 1:
+        raise ArgumentError(f"torus:{'x'.join(map(str, sides))} has {prod(sides)} hosts, not {n}")
+    stride = np.cumprod((1, *sides))
+    at = [np.arange(n) // stride[d] % side for d, side in enumerate(sides)]
+    around = [np.tile(np.arange(side), 3) * stride[d] for d, side in enumerate(sides)]
+
+    def path(src: Ints, dst: Ints) -> Ints:
+        a, b = place[src], place[dst]
+        rows = []
+        for d, side in enumerate(sides):
+            x, y = at[d][a], at[d][b]
+            up = (y - x) % side
+            upwards = (2 * up < side) | ((2 * up == side) & (a % 2 == 0))
+            steps = np.where(upwards, up, side - up)
+            way = np.where(upwards, 1, -1)
+            # The host at 0 of this ring, as dimensions before are at their goal, and those behind not yet.
+            first = a // (stride[d] * side) * (stride[d] * side) + b % stride[d] + (2 * d + ~upwards) * n
+            for step in range(int(steps.max(initial=0))):
+                rows.append(np.where(steps > step, first + around[d][x + side], -1))
+                x += way
+        return np.stack(rows) if rows else np.zeros((0, len(src)), np.int64)
+
+    def ends(d: int, way: int, host: int) -> tuple[str, str]:
+        here = host // int(stride[d]) % sides[d]
+        return f"host{host}", f"host{host + ((here + way) % sides[d] - here) * int(stride[d])}"
+
+    fabric = tuple(
+        Bundle(n, hardware.between.bytes_per_s, lambda host, d=d, way=way: ends(d, way, host))  # type: ignore[misc]
+        for d in range(len(sides))
+        for way in (1, -1)
+    )
+    return Network(f"torus:{'x'.join(map(str, sides))}", hardware, place, fabric, path)
+
+
+def sides_of(hosts: int, dimensions: int = 3) -> tuple[int, ...]:
+    """Sides of a grid of so many hosts, as equal as they can be."""
+    if dimensions == 1:
+        return (hosts,)
+    side = next(d for d in range(round(hosts ** (1 / dimensions)), 0, -1) if hosts % d == 0)
+    return (*sides_of(hosts // side, dimensions - 1), side)
+
+
+NETWORKS: Mapping[str, Callable[..., Network]] = {
+    "flat": flat,
+    "two-levels": two_levels,
+    "rails": rails,
+    "fat-tree": fat_tree,
+    "torus": torus,
+    "dragonfly": dragonfly,
+}
+"""Name -> the function that makes it, of hosts, a hardware, and what may be written behind the name."""
+
+_KINDS: Mapping[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "tuple[int, ...]": lambda text: tuple(map(int, text.split("x"))),
+}
+
+
+def network(text: str, hosts: Hosts, hardware: Hardware | None = None) -> Network:
+    """The network of that name for these hosts. Raises ArgumentError.
+
+    text: a name of `NETWORKS`, and behind a colon what it takes: `fat-tree:k=8,oversubscription=2`, `torus:4x4x2`.
+    """
+    name, _, rest = text.strip().partition(":")
+    if name not in NETWORKS:
+        raise ArgumentError(f"{name!r} is no network; there are: {', '.join(NETWORKS)}")
+    make = NETWORKS[name]
+    takes = {key: p for key, p in inspect.signature(make).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    known = f"{name} takes {', '.join(takes) or 'nothing'}"
+    given: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            key, value = next(iter(takes), ""), key
+        if key.strip() not in takes or key.strip() in given:
+            raise ArgumentError(f"network {text!r}: {part!r} is not known here; {known}")
+        try:
+            given[key.strip()] = _KINDS[takes[key.strip()].annotation](value.strip())
+        except ValueError:
+            raise ArgumentError(f"network {text!r}: {value!r} is no value of {key}; {known}") from None
+    if given.get("oversubscription", 1.0) <= 0:
+        raise ArgumentError(f"network {text!r}: oversubscription must be above 0")
+    return make(hosts, hardware or Hardware(), **given)

@@ -1,5 +1,0 @@
-"""`unisono bench`."""
-
-from __future__ import annotations
-
-__all__ = []

@@ -1,5 +1,0 @@
-"""`unisono doctor`."""
-
-from __future__ import annotations
-
-__all__ = []

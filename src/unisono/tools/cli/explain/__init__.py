@@ -1,5 +1,0 @@
-"""`unisono explain`."""
-
-from __future__ import annotations
-
-__all__ = []

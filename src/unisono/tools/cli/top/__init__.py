@@ -1,5 +1,0 @@
-"""`unisono top`."""
-
-from __future__ import annotations
-
-__all__ = []

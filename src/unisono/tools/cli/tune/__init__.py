@@ -1,5 +1,0 @@
-"""`unisono tune`."""
-
-from __future__ import annotations
-
-__all__ = []
