@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -71,11 +72,10 @@ if __name__ == "__main__":
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """A directory with the metadata that an installation of this project leaves."""
-    tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    metadata = tmp_path / f"unisono-{project['version']}.dist-info"
+    metadata = tmp_path / f"unisono-{unisono.__version__}.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: unisono\nVersion: {project['version']}\n")
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: unisono\nVersion: {unisono.__version__}\n")
     lines = []
     for group, points in project["entry-points"].items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
