@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...base.units import format_seconds, ranks_text
 from ...engine.memory.arena import Arena
 from .message_pairs import RankMessage
-from .recorded import Recorded
 from .tracks import RankCall, Track, by_number, tracks
+
+if TYPE_CHECKING:
+    from .recorded import Recorded
 
 _CALLS, _RANKS = 5, 8
 
