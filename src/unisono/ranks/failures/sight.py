@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from ...base.records import Sighting, Wait
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import start_ticks
-from ...engine.process.process_status import process_status
+from ...engine.process.alive import process_status, start_ticks
 from ...engine.process.stacks import Answer, ask_for_stacks
 from ...observe.live.rank_stacks import shown
 from ..group.group import Group
