@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from llvmlite.binding import ObjectFileRef
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
 from unisono.engine.kernels import interpret, kernel, unit
@@ -23,8 +23,6 @@ from unisono.engine.logs.clock import Clock, read_cycles
 from unisono.engine.logs.plan_registry import PLAN_REGISTRY_BYTES, GroupNote, PlanNote, PlanRegistry
 from unisono.engine.logs.row_log import REUSE, LoggedRow, RowLog, row_log_bytes
 from unisono.ranks.group.group import Group
-
-Worlds = Callable[[int], unisono.World]
 
 
 def entry_log(calls: int = 8) -> CallLog:

@@ -7,7 +7,7 @@ import resource
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +16,11 @@ import torch
 
 import unisono
 from tests.support.waiting import until
+from tests.support.worlds import Worlds
 from unisono.engine.compile.program import LEARNED_WORDS, StateWord
 from unisono.engine.kernels import kernel
 from unisono.engine.mailbox.poller import Poller
 
-Worlds = Callable[[int], unisono.World]
 NEVER = 1 << 62
 ALWAYS_A_SLICE, NEVER_A_SLICE = 0, 1 << 50
 """What counts as a slow yield, in cycles: any yield then takes a time slice, or none does."""

@@ -12,10 +12,9 @@ import torch
 
 import unisono
 from tests.support.each import each
+from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError
 from unisono import autograd as ag
-
-Worlds = Callable[[int], unisono.World]
 
 
 def mine(*shape: int, seed: int = 0) -> torch.Tensor:

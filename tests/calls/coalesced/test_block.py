@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError, all_reduce
 from unisono.base.config import Config
 from unisono.calls.coalesced import coalescing, flatten_
-
-Worlds = Callable[[int], unisono.World]
 
 
 def mine(count: int, seed: int = 0) -> torch.Tensor:

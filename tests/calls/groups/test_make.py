@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
 from unisono.calls.coalesced.list_layout import _Memory
 from unisono.calls.groups import (
@@ -32,8 +33,6 @@ from unisono.calls.groups import (
 from unisono.hosts.sentinel import board_replicas
 from unisono.ranks.group.non_member import NonMember
 from unisono.schedule.algorithms import all_gather
-
-Worlds = Callable[[int], unisono.World]
 
 
 def members_by_call(group: unisono.Group) -> list[int]:

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError, PeerFailed
 from unisono.calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 
-Worlds = Callable[[int], unisono.World]
 SIZES = (1, 3)
 
 

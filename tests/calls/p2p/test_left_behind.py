@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -20,12 +19,10 @@ import torch
 import unisono
 from tests.support.faults import DEADLINE_S
 from tests.support.waiting import until
+from tests.support.worlds import NewWorld, Worlds
 from unisono import PeerGone, WaitTimeout, p2p
 from unisono.calls.groups import destroy_group, new_group
 from unisono.calls.p2p.progress_engine import progress_engine
-
-Worlds = Callable[[int], unisono.World]
-NewWorld = Callable[..., unisono.World]
 
 LONG = 2_000_000
 

@@ -18,6 +18,7 @@ import torch
 import unisono
 from tests.support.message_runs import combined, cut, elements, tag
 from tests.support.waiting import until
+from tests.support.worlds import Worlds
 from unisono import RankFailed
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
@@ -27,8 +28,6 @@ from unisono.hosts.messages import Exchange, lower, nap
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import Y, execute
 from unisono.schedule.algorithms import CATALOGUE
-
-Worlds = Callable[[int], unisono.World]
 
 NAMES = [
     "all_reduce.circulant",
