@@ -1,6 +1,8 @@
 # Everything below makes its own environment in .venv; all it needs is a Python with venv, and make.
 PYTHON ?= python3
 VENV := .venv
+# Tests start hundreds of processes: where this variable is set, each of them would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -62,7 +64,7 @@ PYTEST := $(BIN)/python -m pytest --instafail --numprocesses $(JOBS) --dist load
 
 test: $(VENV)/ready
 	@echo "All tests but the long ones: some twelve minutes on 2 processors. Failures are shown as they happen."
-	$(PYTEST) --reruns 1 --durations=10 -m "not long"
+	$(PYTEST) --reruns 1 --durations=60 -m "not long"
 
 quick: $(VENV)/ready
 	@echo "Proofs, decisions, and the most common calls: a minute on 2 processors."

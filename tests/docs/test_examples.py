@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.markdown import ROOT, Block, blocks, run
 from tests.support.scripts import Scripts
 from unisono.base.config import Config
 from unisono.base.tuning import LIMITS, HostCosts, Rates, TuningResults, save
 
-PAGES = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "index.md", DOCS / "start.md", *sorted((DOCS / "guides").glob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 COMMANDS = [
     line.removeprefix("$ ")
     for block in BLOCKS
-    if block.language == "console"
+    if block.language == "console" and block.output is None
     for line in block.text.splitlines()
     if line.startswith("$ ")
 ]
+SHOWN = [block for block in BLOCKS if block.language == "console" and block.output is not None]
 
 
 def test_every_page_has_examples_and_every_block_is_known() -> None:
     assert {block.page for block in PYTHON} == {str(page.relative_to(ROOT)) for page in PAGES}
-    assert {block.language for block in BLOCKS} <= {"python", "output", "bash", "console"}
+    assert {block.language for block in BLOCKS} <= {"python", "output", "bash", "console", "dockerfile", "yaml"}
     assert len(COMMANDS) >= 3
+    assert SHOWN
 
 
 @pytest.mark.sampled(most=12)
@@ -39,6 +44,30 @@ def test_python(block: Block, tmp_path: Path, scripts: Scripts) -> None:
     printed = run(block, tmp_path, scripts)
     if block.output is not None:
         assert printed == block.output
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=str)
+def test_a_command_prints_what_is_shown(block: Block) -> None:
+    program, *words = shlex.split(block.text.removeprefix("$ "))
+    done = subprocess.run(
+        [sys.executable, "-m", program, *words],
+        env=dict(os.environ, COLUMNS="100"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    def plain(text: str) -> list[str]:
+        # How long a proof took, and the line of the source, may change.
+        return [re.sub(r"in [\d.]+ [nµm]?s|\.py:\d+", "", line).rstrip() for line in text.splitlines() if line.strip()]
+
+    assert plain(block.output or "") == plain(done.stdout)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=str)
+def test_manifests_are_yaml(block: Block) -> None:
+    assert all(part["kind"] for part in yaml.safe_load_all(block.text))
 
 
 @pytest.fixture(scope="module")

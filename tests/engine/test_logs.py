@@ -142,16 +142,16 @@ def test_every_rank_can_read_what_all_have_called() -> None:
 def test_a_sub_group_has_a_log_of_its_own(worlds: Worlds) -> None:
     def work() -> None:
         world = unisono.init()
-        pair = unisono.new_group([0, 1], name="pair")
+        pair = unisono.new_group([0, 1], name="logged pair")
         if world.rank < 2:
             for _ in range(3):
                 unisono.all_reduce(torch.full((2,), world.rank + 1.0), group=pair)
             calls = pair.host.log.read()
             assert [call.number for call in calls][:3] == [1, 2, 3]
-            note = next(note for note in world.host.plan_registry.groups() if note.name == "pair")
+            note = next(note for note in world.host.plan_registry.groups() if note.name == "logged pair")
             assert (note.rank, note.size, note.start) == (world.rank, 2, pair.host.arena.start)
             unisono.destroy_group(pair)
-        assert "pair" not in {note.name for note in world.host.plan_registry.groups()}
+        assert "logged pair" not in {note.name for note in world.host.plan_registry.groups()}
 
     worlds(3).run(work)
 

@@ -91,6 +91,7 @@ class InProcessCarrier:
     name = "in process"
     tags = 1 << 30
     own_thread = True
+    wait = None
 
     def __init__(self, wires: Wires, rank: int) -> None:
         self._wires, self._rank = wires, rank
@@ -114,6 +115,10 @@ class InProcessCarrier:
         transfer = _Transfer(self._wires, peer, data)
         self._wires.put(key, transfer, sent)
         return transfer
+
+    def pending(self, messages: Iterable[Handle]) -> list[Handle]:
+        """See `Carrier`."""
+        return [*messages]
 
     def progress(self) -> None:
         """See `Carrier`."""

@@ -47,11 +47,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def run(block: Block, folder: Path, scripts: Scripts) -> str:
-    """What a block of Python prints, run as a script in this folder; it must end well."""
+    """What a block of Python prints, run as script.py in this folder; it must end well. The folder is left out."""
     script = folder / "script.py"
     script.write_text(block.text)
     if not block.ranks:
-        return scripts.run(script)
+        return scripts.run(script).replace(f"{folder}/", "")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(block.ranks)]
     words = [sys.executable, *launcher, str(script)]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)

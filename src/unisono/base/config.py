@@ -23,7 +23,7 @@ rank or the parent of the ranks, are in that memory and count on all ranks there
 files they find. Another host may have others.
 """
 
-_CARRIERS = ("gloo", "mpi")
+_CARRIERS = ("gloo", "mpi", "ucx")
 
 
 def _carrier(text: str) -> str:
@@ -37,7 +37,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "folder": str,
 }  # fmt: skip
 """Unit -> how its text is read."""
-_WHAT = {"link": "no link", "carrier": f"no carrier: there are {' and '.join(_CARRIERS)}"}
+_WHAT = {"link": "no link", "carrier": f"no carrier: there are {', '.join(_CARRIERS[:-1])} and {_CARRIERS[-1]}"}
 
 
 def environment_name(setting: str) -> str:
@@ -128,7 +128,8 @@ class Config:
     carrier: str = _setting(
         "gloo",
         "carrier",
-        "what takes messages between hosts: gloo, which comes with torch, or mpi, where an MPI has started the ranks",
+        "what takes messages between hosts: gloo, which comes with torch; ucx, from unisono[ucx], where calls shall be "
+        "short and nobody else reaches the network; or mpi, where an MPI has started the ranks",
     )
     host_silence_s: float = _setting(
         1.5,

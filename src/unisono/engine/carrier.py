@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import torch
+
+
+Wait: TypeAlias = "Callable[[int, int, int, int, int, int], int]"
+"""wait(address, goal, pairs, count, waited_ns, limit_ns): let messages go on until something has changed in memory, see
+`kernels.waiting.wait`: 1; 0 after limit_ns.
+"""
 
 
 class Lost(Exception):
@@ -43,18 +50,25 @@ class Carrier(Protocol):
     tensor is flat, contiguous and of uint8, and belongs to the carrier until the handle is settled. A receive must have
     exactly the size of its message: no engine can tell the receiver in time that it has not.
 
-    tags: the number of tags; a tag is below it. own_thread: messages go on while nobody calls the carrier.
+    tags: the number of tags; a tag is below it. own_thread: messages go on while nobody calls the carrier. wait: see
+    `Wait`; None: memory is looked at by others, who call `progress` meanwhile where there is no thread.
     """
 
     name: str
     tags: int
     own_thread: bool
 
+    @property
+    def wait(self) -> Wait | None: ...
+
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
         """Begin to send a tensor; does not wait for the receiver. Raises Lost."""
 
     def irecv(self, peer: int, tag: int, data: torch.Tensor) -> Handle:
         """Begin to receive a tensor. Raises Lost."""
+
+    def pending(self, messages: Iterable[Handle]) -> list[Handle]:
+        """Those of these that are not over, as far as the engine can tell at once. Raises Lost."""
 
     def progress(self) -> None:
         """Let messages go on; to be called while one waits."""

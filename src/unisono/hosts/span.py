@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.errors import ArgumentError
-from ..observe.traces.recording import RecordedAt
 from ..schedule import Hosts
 
 if TYPE_CHECKING:
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
     from ..base.records import Departure
     from ..engine.carrier import Carrier
+    from ..observe.traces.recording import RecordedAt
     from .far import Far
 
 _ASK_S = 0.0005
@@ -51,6 +51,8 @@ class Span:
     @property
     def recorded_at(self) -> RecordedAt:
         """Where what this rank of the world keeps of its calls belongs."""
+        from ..observe.traces.recording import RecordedAt
+
         return RecordedAt(self.gid, self.hosts.host_of(self.rank), self.name)
 
     def register(self, start: int, members: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import Self
 
 from ...base.errors import DTypeError, MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
 from ...base.records import CallRecord
@@ -13,9 +13,6 @@ from ...ranks.failures.attend import caller
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ...ranks.group.non_member import NonMember
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _PATIENCE_S = 1.0
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...base.errors import AlgorithmError, InternalError
+from ...base.late_module import LateModule
 from ...engine.tensors.written import mark_written, needed_by_autograd
 from ...schedule import BLOCKED, DBUF, DCHUNK, DST, SBUF, SCHUNK, SRC, Schedule, X, expand
-from ...schedule.choose.over_hosts import choose_spanning
 from ..arguments import scale_name
 from .debug import debug_line
-from .over_hosts.hosts_plan import SpanPlan, plan_span
-from .over_hosts.hosts_run import run_span
-from .over_hosts.rank_order import needs_rank_order, plan_in_rank_order
 from .plain_tensors import PlainTensors
 from .plan_cache import CallKey
 from .planning import check_order
 from .request import Request, Tensors
 from .step import Action, CallOptions, plan_inside
+
+if TYPE_CHECKING:
+    from ...schedule.choose import over_hosts as spanning
+    from .over_hosts import hosts_plan, hosts_run, rank_order
+else:  # groups on one host need none of them
+    spanning = LateModule("...schedule.choose.over_hosts", __package__)
+    hosts_plan, hosts_run = (LateModule(f".over_hosts.{name}", __package__) for name in ("hosts_plan", "hosts_run"))
+    rank_order = LateModule(".over_hosts.rank_order", __package__)
 
 _MOST_PLANS = 4096
 
@@ -28,8 +34,8 @@ def plan_step(how: CallOptions, request: Request, known_as: CallKey | None = Non
     """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
     if how.group.span is None:
         return plan_inside(how, request, known_as)
-    if needs_rank_order(request):
-        return plan_in_rank_order(how, request, _plan_over_hosts)
+    if rank_order.needs_rank_order(request):
+        return rank_order.plan_in_rank_order(how, request, _plan_over_hosts)
     return _plan_over_hosts(how, request)
 
 
@@ -41,7 +47,7 @@ def _plan_over_hosts(how: CallOptions, request: Request) -> Action:
     def action(where: str | None) -> Tensors:
         group, began = how.group, time.perf_counter()
         plain.take()
-        run_span(group, plan, request, plain.inp, plain.out, how.timeout_s, where)
+        hosts_run.run_span(group, plan, request, plain.inp, plain.out, how.timeout_s, where)
         if group.host.config.debug:
             debug_line(group, plan.record, request.like.nbytes, plan.why, began)
         plain.give()
@@ -51,7 +57,7 @@ def _plan_over_hosts(how: CallOptions, request: Request) -> Action:
     return action
 
 
-def _plan(how: CallOptions, request: Request) -> SpanPlan:
+def _plan(how: CallOptions, request: Request) -> hosts_plan.SpanPlan:
     """The plan of a request. Plans are kept."""
     group, span = how.group, how.group.span
     if span is None:
@@ -61,16 +67,16 @@ def _plan(how: CallOptions, request: Request) -> SpanPlan:
         "plan", request.collective, request.op, request.root, request.like.dtype, request.like.numel(),
         request.extents, request.words, scale, request.in_place, request.says, how.algorithm,
     )  # fmt: skip
-    plan: SpanPlan | None = span.resources.get(key)
+    plan: hosts_plan.SpanPlan | None = span.resources.get(key)
     if plan is None:
         nbytes = request.like.nbytes * (group.size if request.collective in BLOCKED else 1)
-        chosen = choose_spanning(request.collective, nbytes, span.hosts, group.host.config, how.algorithm)
+        chosen = spanning.choose_spanning(request.collective, nbytes, span.hosts, group.host.config, how.algorithm)
         made = chosen.make(request.collective, span.hosts, request.root)
         if chosen.table is not None:
             check_order(request, made.schedule())
             _check_places(request, made.schedule())
         pieces = chosen.pieces if request.extents is None else 1
-        plan = plan_span(group, request, made, pieces, chosen.why)
+        plan = hosts_plan.plan_span(group, request, made, pieces, chosen.why)
         if len(span.resources) > _MOST_PLANS:
             plans = [key for key in span.resources if isinstance(key, tuple) and key[0] == "plan"]
             for old in plans[: _MOST_PLANS // 2]:

@@ -24,7 +24,7 @@ _LAST_NEWS_S = 0.5
 """How long nothing has come from a rank on another host that has gone or failed, before what it had sent is believed to
 be there."""
 _CARRIER_S = 0.001
-"""How often a carrier is called that has no thread of its own."""
+"""How often a carrier is called that has no thread of its own, and does not go on while a thread waits."""
 _CUT_S = 2.0
 """How long a connection has been lost before it stands for a rank of which nobody has said that it has gone."""
 _ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
@@ -46,7 +46,8 @@ class ProgressLoop:
         host, far = group.host, _far_peers(group)
         self._mailbox = Mailbox(arena, host.heap, group.rank, spins, self._world_ranks, far, host.messages)
         self._poller = self._mailbox.poller
-        calls_carrier = group.span is not None and not group.span.carrier.own_thread
+        carrier = group.span.carrier if group.span is not None else None
+        calls_carrier = carrier is not None and not carrier.own_thread and carrier.wait is None
         self._most_nap_s = _CARRIER_S if calls_carrier else self._look_up_s
         self._noticed_at: dict[tuple[int, int], float] = {}
         """In which run, and when, this rank found first that one on another host has gone or failed."""

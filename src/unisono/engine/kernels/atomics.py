@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _CLOCK_MONOTONIC = 1
+_POLLIN = 1
 
 memcpy = types.ExternalFunction("memcpy", types.voidptr(types.intp, types.intp, types.intp))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -216,3 +217,31 @@ def call_combine(typing: Any, function: Any, outs: Any, nout: Any, ins: Any, nin
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 7), generate
+
+
+@intrinsic
+def call_engine(typing: Any, function: Any, argument: Any) -> Any:
+    """Call the function at an address, of another library, with a word; it returns an integer of 32 bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_I32, [_I64])
+        return builder.sext(builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:]), _I64)
+
+    return types.int64(types.intp, types.intp), generate
+
+
+@intrinsic
+def sleep_on(typing: Any, descriptor: Any, limit_ns: Any) -> Any:
+    """Sleep until there is something to read at a descriptor, but no longer than this, which is below a second."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_I32, [_I64.as_pointer(), _I64, _I64.as_pointer(), _I64])
+        ppoll = cgutils.get_or_insert_function(builder.module, kind, "ppoll")
+        asked, limit = cgutils.alloca_once(builder, _I64), cgutils.alloca_once(builder, _I64, size=2)
+        builder.store(builder.or_(args[0], ir.Constant(_I64, _POLLIN << 32)), asked)
+        builder.store(ir.Constant(_I64, 0), limit)
+        builder.store(args[1], builder.gep(limit, [ir.Constant(_I32, 1)]))
+        builder.call(ppoll, [asked, ir.Constant(_I64, 1), limit, ir.Constant(_I64, 0)])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate

@@ -26,7 +26,7 @@ _SET_TIMER_SLACK, _GET_TIMER_SLACK = 29, 30
 
 
 @compiled
-def _changed(address, goal, pairs, count):  # type: ignore[no-untyped-def]
+def has_changed(address, goal, pairs, count):  # type: ignore[no-untyped-def]
     """Whether the word at `address` has reached its goal, or the two words of any pair differ."""
     if load_acquire(address) >= goal:
         return True
@@ -45,7 +45,7 @@ def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_n
         start = cycles()
         sched_yield()
         took = cycles() - start
-        changed = _changed(address, goal, pairs, count)
+        changed = has_changed(address, goal, pairs, count)
         slices = load(learned + 8) + 1 if took > _SLICE * slow_yield else 0
         store(learned + 8, slices)
         if slices > 1:
@@ -77,7 +77,7 @@ def _nap(address, goal, pairs, count, most_spins, learned, waited_ns, limit_ns):
     while not changed and now - begin <= limit_ns:
         nap_us = (waited_ns + now - begin) // _NAP_SHARE_NS
         usleep(np.uint32(min(_LONGEST_NAP_US, max(_SHORTEST_NAP_US, nap_us))))
-        changed = _changed(address, goal, pairs, count)
+        changed = has_changed(address, goal, pairs, count)
         now = now_ns()
         turns += 1
     prctl(np.int32(_SET_TIMER_SLACK), slack, 0, 0, 0)
@@ -94,10 +94,10 @@ def _sleep(address, goal, pairs, count, limit_ns, asleep):  # type: ignore[no-un
     begin = now
     while not changed and now - begin < limit_ns:
         ticket = announce(asleep)
-        changed = _changed(address, goal, pairs, count)
+        changed = has_changed(address, goal, pairs, count)
         if not changed:
             doze(asleep, ticket, limit_ns - (now - begin))
-            changed = _changed(address, goal, pairs, count)
+            changed = has_changed(address, goal, pairs, count)
         now = now_ns()
     return 1 if changed else 0
 
@@ -117,7 +117,7 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
     """
     if waited_ns <= _PATIENCE_NS:
         for _ in range(load(learned)):
-            if _changed(address, goal, pairs, count):
+            if has_changed(address, goal, pairs, count):
                 return 1
             pause()
         if cycles() >= load(learned + 16):

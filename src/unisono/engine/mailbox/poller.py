@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from ..carrier import Wait
 from ..compile.program import LEARNED_WORDS
 from ..kernels import kernel
 from ..process.slow_yield import slow_yield_cycles
@@ -17,10 +18,11 @@ class Poller:
 
     Any number of threads may `wait`; all else is for one thread at a time. most_spins: see `waiting.wait`. asleep: the
     address of the word by which all who write to the words that are watched are told that a thread sleeps; 0: they look
-    at none, so it naps. wakeups: how often `wake` has been called. zero: address of a word that stays 0.
+    at none, so it naps. carrier: what brings messages while a thread waits, see `engine.carrier`. wakeups: how often
+    `wake` has been called. zero: address of a word that stays 0.
     """
 
-    def __init__(self, count: int, most_spins: int, asleep: int = 0) -> None:
+    def __init__(self, count: int, most_spins: int, asleep: int = 0, carrier: Wait | None = None) -> None:
         # The pairs of addresses, the slots that are ready, wakeups, zero, and what `wait` learns.
         words = np.zeros(3 * count + 2 + LEARNED_WORDS, np.int64)
         self._words, self._count = words.data, count
@@ -31,7 +33,7 @@ class Poller:
         self._spinning = most_spins, slow_yield_cycles(), self._wakeups + 16
         words[: 2 * count] = self.zero
         words[3 * count + 2] = most_spins
-        self._poll, self._wait = kernel("poll.poll"), kernel("waiting.wait")
+        self._poll, self._wait, self._carrier = kernel("poll.poll"), kernel("waiting.wait"), carrier
         self._wake, self._asleep = kernel("sleeping.wake"), asleep if kernel("sleeping.register")() else 0
         self.wakeups = 0
         self._memory: list[object] = [None] * count
@@ -80,6 +82,8 @@ class Poller:
         goal, began = (self._wakeups, wakeups + 1), next(self._moments)
         self._waiting.add(began)
         try:
+            if self._carrier is not None:
+                return bool(self._carrier(*goal, self._pairs, self._count, waited_ns, limit_ns))
             return bool(self._wait(*goal, self._pairs, self._count, *self._spinning, waited_ns, limit_ns, self._asleep))
         finally:
             self._waiting.discard(began)

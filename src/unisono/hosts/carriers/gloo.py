@@ -53,6 +53,7 @@ class GlooCarrier:
     name = "gloo"
     tags = 1 << 30
     own_thread = True
+    wait = None
 
     def __init__(
         self,
@@ -112,6 +113,10 @@ class GlooCarrier:
                 return _GlooHandle(_unrecorded(self._group.recv, data, peer, tag), peer, data, self._leaving)
             except RuntimeError as error:
                 raise _lost(peer, error) from None
+
+    def pending(self, messages: Iterable[Handle]) -> list[Handle]:
+        """See `Carrier`. Gloo can only wait."""
+        return [*messages]
 
     def progress(self) -> None:
         """See `Carrier`. Nothing: Gloo has a thread."""

@@ -28,6 +28,7 @@ class MpiCarrier:
 
     name = "mpi"
     own_thread = False
+    wait = None
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -77,6 +78,10 @@ class MpiCarrier:
         """The memory of what is under way is never freed: MPI ends after Python, and moves messages until then."""
         for handle in self._under_way:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+
+    def pending(self, messages: Iterable[Handle]) -> list[Handle]:
+        """See `Carrier`."""
+        return [each for each in messages if not (isinstance(each, _MpiHandle) and self.test(each))]
 
     def progress(self) -> None:
         """See `Carrier`."""

@@ -154,6 +154,7 @@ class Exchange:
         if self._standing is not None:
             for landing in self._landings:
                 self._standing.landings.has_used(landing)
+        self._sends = carrier.pending(self._sends)
         if self._sends and not carrier.own_thread and self._settling is None:
             self._settling = _SETTLER.settle(self._sends)  # who waits for messages lets them go on
         return True
@@ -177,9 +178,10 @@ class Exchange:
     @property
     def watched(self) -> tuple[int, int] | None:
         """The addresses of two words that differ as soon as the message is there that is missing. None: there is none,
-        or the carrier has no thread of its own.
+        or nobody brings it while this rank looks there.
         """
-        return None if self.done or not self._carrier.own_thread else self._rows[self._at].wire.watched
+        looks = self._carrier.own_thread or self._carrier.wait is not None
+        return None if self.done or not looks else self._rows[self._at].wire.watched
 
     def wake(self, news: Callable[[], object]) -> bool:
         """Have `news` called, by another thread, when the message that is missing has come, or when all is sent.

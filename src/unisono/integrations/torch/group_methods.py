@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._C._distributed_c10d as c10d
 
 from ...base.errors import ArgumentError
+from ...base.late_module import LateModule
 from ...calls.arguments import check_tensor, check_whole
-from ...calls.coalesced import all_gather_coalesced, all_reduce_coalesced, reduce_scatter_coalesced
 from ...calls.collectives import (
     all_gather,
     all_gather_single,
@@ -31,16 +31,18 @@ from ...calls.collectives import (
     scatter,
 )  # fmt: skip
 from ...calls.dispatch import Call, checking
-from ...calls.p2p import irecv, isend
 from ...calls.work import FinishedWork, Work
 from ...engine.tensors.written import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .entry import detail, entry
-from .monitored_barrier import monitored_barrier
 from .name import NAME
 from .own_memory import one, real, reals
-from .sparse import all_reduce_sparse
 from .works import DONE, Finished, Together, TorchWork
+
+if TYPE_CHECKING:
+    from ...calls import coalesced, p2p
+else:  # many programs need neither
+    coalesced, p2p = LateModule("...calls.coalesced", __package__), LateModule("...calls.p2p", __package__)
 
 _Tensor = torch.Tensor
 _UNSET = timedelta(milliseconds=-1)
@@ -79,6 +81,8 @@ class Calls:
         return self._work(work, tensors) if async_op else DONE
 
     def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> c10d.Work:
+        from .sparse import all_reduce_sparse
+
         op, limit_s = _op(opts), _limit(opts)
 
         def action(_: str | None) -> None:
@@ -93,7 +97,9 @@ class Calls:
             raise ArgumentError("requires non-empty tensor list")
         if len({tensor.data_ptr() for tensor in tensors}) < len(tensors):
             return self._allreduce_copies(reals(tensors), opts)
-        work = all_reduce_coalesced(reals(tensors), _op(opts), self.group, opts.asyncOp, timeout_s=_limit(opts))
+        work = coalesced.all_reduce_coalesced(
+            reals(tensors), _op(opts), self.group, opts.asyncOp, timeout_s=_limit(opts)
+        )
         return self._work(work, tensors)
 
     def _allreduce_copies(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:
@@ -101,7 +107,7 @@ class Calls:
 
         def action(_: str | None) -> None:
             copies = [tensor.detach().clone() for tensor in tensors]
-            all_reduce_coalesced(copies, op, self.group, timeout_s=limit_s)
+            coalesced.all_reduce_coalesced(copies, op, self.group, timeout_s=limit_s)
             for tensor, copy in zip(tensors, copies, strict=True):
                 tensor.data.copy_(copy)
             mark_written(marked)
@@ -138,7 +144,9 @@ class Calls:
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """all_gather of each input into its output."""
         limit_s = _limit(opts)
-        work = all_gather_coalesced(reals(outputs), reals(inputs), self.group, opts.asyncOp, timeout_s=limit_s)
+        work = coalesced.all_gather_coalesced(
+            reals(outputs), reals(inputs), self.group, opts.asyncOp, timeout_s=limit_s
+        )
         return self._work(work, outputs)
 
     @entry(c10d.AllgatherOptions)
@@ -198,7 +206,7 @@ class Calls:
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
         """reduce_scatter of each input into its output."""
         limit_s, pair = _limit(opts), (reals(outputs), reals(inputs))
-        work = reduce_scatter_coalesced(*pair, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
+        work = coalesced.reduce_scatter_coalesced(*pair, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, outputs)
 
     @entry(c10d.AllToAllOptions, "timeout")
@@ -231,6 +239,8 @@ class Calls:
     @entry()
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the first missing rank, or all of them with `wait_all_ranks`."""
+        from .monitored_barrier import monitored_barrier
+
         number, self._barriers = self._barriers, self._barriers + 1
         limit_s = self.group.timeout_s if timeout is None else timeout.total_seconds()
         monitored_barrier(self.group, number, limit_s, wait_all_ranks)
@@ -238,17 +248,17 @@ class Calls:
     @entry()
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> c10d.Work:
         """Send the tensor in the list to a rank, in the background."""
-        return self._made(isend(one(tensors), dstRank, self.group, tag), tensors)
+        return self._made(p2p.isend(one(tensors), dstRank, self.group, tag), tensors)
 
     @entry()
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> c10d.Work:
         """Receive the tensor in the list from a rank, in the background."""
-        return self._made(irecv(one(tensors), srcRank, self.group, tag), tensors)
+        return self._made(p2p.irecv(one(tensors), srcRank, self.group, tag), tensors)
 
     @entry()
     def recv_anysource(self, tensors: Any, tag: int = 0) -> c10d.Work:
         """Receive the tensor in the list from any rank, in the background; `_source_rank` of the work is the sender."""
-        return self._made(irecv(one(tensors), None, self.group, tag), tensors)
+        return self._made(p2p.irecv(one(tensors), None, self.group, tag), tensors)
 
     @entry()
     def _start_coalescing(self, _device: torch.device) -> None:

@@ -271,8 +271,7 @@ class Watch:
         """Note in the error what all ranks have called last; it is printed below the message."""
         arena = self.group.world.host.arena
         if isinstance(arena, Arena) and arena.map is not None:
-            told = last_calls(arena, self.group.host.arena.start)
-            vars(error).setdefault("__notes__", []).append(told)  # as add_note does, which Python 3.10 has not
+            error.add_note(last_calls(arena, self.group.host.arena.start))
 
 
 def _can_be_cured(calls: Mapping[int, CallRecord]) -> bool:

@@ -24,7 +24,6 @@ from ...engine.host import Host
 from ...engine.memory.arena import Arena
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
-from ...observe.traces.recording import record
 from ...schedule import Hosts
 from ..failures.rank_liveness import RankLiveness
 
@@ -76,6 +75,8 @@ class Group:
         self.closed = False
         self.host = Host(arena, rank, config)
         if config.trace and isinstance(arena, Arena):
+            from ...observe.traces.recording import record
+
             at = span.recorded_at if span else None
             record(self.host, Path(config.trace), at, rounds=bool(config.trace_rounds))
         self.host.note_group(name, span.gid if span else 0)

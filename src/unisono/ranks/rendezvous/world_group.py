@@ -20,7 +20,6 @@ from ..elastic import survivors  # noqa: F401  it tells groups how they shrink
 from ..group.group import Group
 from .asked_store import AskedStore, at_store
 from .connecting import connect
-from .measured_link import agreed_link
 from .meeting_result import MeetingResult
 from .rendezvous_messages import SentinelNotice
 from .unmet import died, missing
@@ -50,7 +49,10 @@ def world_group(
     deadline = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
     far = _Joining(met, rank, met.store, config.host_silence_s, deadline).far()
     try:
-        carrier = _mpi(met, rank) if config.carrier == "mpi" else _gloo(met, rank, met.store, far, deadline)
+        if config.carrier == "mpi":
+            carrier = _mpi(met, rank)
+        else:
+            carrier = _connected(met, rank, met.store, far, deadline, ucx=config.carrier == "ucx")
     except BaseException as error:
         if not isinstance(error, PeerGone):  # else all the others hear of that one, too
             said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
@@ -58,6 +60,8 @@ def world_group(
         far.close()
         raise
     if not config.link.known:
+        from .measured_link import agreed_link
+
         try:
             config = replace(config, link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
         except BaseException:
@@ -69,20 +73,28 @@ def world_group(
     return Group(met.arena, rank, name=name, config=config, span=span)
 
 
-def _gloo(met: MeetingResult, rank: int, store: Store, far: Far, deadline: float) -> Carrier:
-    """Gloo, connected to all other ranks: tables that know nothing of hosts send messages within one, too."""
+def _connected(met: MeetingResult, rank: int, store: Store, far: Far, deadline: float, *, ucx: bool) -> Carrier:
+    """Gloo or UCX, connected to all other ranks: tables that know nothing of hosts send messages within one, too."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
 
     from ...hosts.carriers.gloo import GlooCarrier
+    from ...hosts.carriers.ucx import UcxCarrier
 
+    kind = UcxCarrier if ucx else GlooCarrier
     left_s = min(LONGEST_S, max(0.0, deadline - time.monotonic()))
 
     waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
 
     def make() -> Carrier:
-        return GlooCarrier(PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s)
+        return kind(PrefixStore("messages", store), rank, met.hosts.ranks, met.address, left_s)
 
-    return connect(make, far, met, rank, deadline)
+    try:
+        return connect(make, far, met, rank, deadline)
+    except ImportError as error:
+        raise ArgumentError(
+            f"UNISONO_CARRIER=ucx, but UCX cannot be used ({error}): pip install 'unisono[ucx]', or leave the variable "
+            "out"
+        ) from error
 
 
 def _mpi(met: MeetingResult, rank: int) -> Carrier:

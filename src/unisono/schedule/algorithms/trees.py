@@ -45,8 +45,8 @@ def double_tree(r: Rows, p: int, root: int) -> Iterator[list[Transfer]]:
     name = np.concatenate([[root], r[r != root]])
     above = {(t, v): _parent(v - t, p - 1 - t) + t if v > t else 0 for t in (0, 1) for v in range(1, p)}
     below = defaultdict(list)
-    for (t, v), parent in above.items():
-        below[t if parent else 0, parent].append((t, v))
+    for (t, v), up in above.items():
+        below[t if up else 0, up].append((t, v))
     differ = [[(0, v), (1, v)] for v in range(1, p)] + [edges for edges in below.values() if len(edges) == 2]
     colour = _two_colours(differ)
     when: dict[tuple[int, int], int] = {}

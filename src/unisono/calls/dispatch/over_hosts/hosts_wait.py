@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -88,6 +89,8 @@ class SpanWait:
         self._group, self._span, self._plan, self._allowed_s, self._where = group, span, plan, allowed_s, where
         self.all_entered_here = False
         self._looks_s = _LOOKS_S if group.host.processors_for_carriers else 0.0
+        if span.carrier.wait is not None:
+            self._looks_s = math.inf
         self._watching: _SpanWatch | None = None
         self._news: SimpleQueue[None] | None = None
         self._waited_s = 0.0
@@ -129,7 +132,9 @@ class SpanWait:
 
         def pause(_: int, waited_s: float, most_s: float) -> bool:
             began, first = read_cycles(), next((exchange for exchange in exchanges if not exchange.done), None)
-            heard = self._poll(exchanges, waited_s) if waited_s < self._looks_s else self._sleep(exchanges, most_s)
+            heard = (
+                self._poll(exchanges, waited_s, most_s) if waited_s < self._looks_s else self._sleep(exchanges, most_s)
+            )
             if first is not None:
                 first.write_down(began)
             return heard
@@ -155,14 +160,16 @@ class SpanWait:
                 nap(now - began)
             missing, now = done(), time.monotonic()
 
-    def _poll(self, exchanges: Iterable[Exchange], waited_s: float) -> bool:
+    def _poll(self, exchanges: Iterable[Exchange], waited_s: float, most_s: float) -> bool:
         """Look at memory until there is news of one of them; False if nobody would write there."""
-        poller: Poller = self._span.resources.get(Poller) or Poller(_POLLED, self._group.host.most_spins)
-        self._span.resources[Poller] = poller
+        poller: Poller | None = self._span.resources.get(Poller)
+        if poller is None:
+            poller = Poller(_POLLED, self._group.host.most_spins, carrier=self._span.carrier.wait)
+            self._span.resources[Poller] = poller
         watched = [pair for exchange in exchanges if (pair := exchange.watched)][:_POLLED]
         for slot in range(_POLLED):
             poller.watch(slot, *(watched[slot] if slot < len(watched) else (poller.zero, poller.zero)))
-        return bool(watched) and poller.wait(poller.wakeups, waited_s, self._looks_s)
+        return bool(watched) and poller.wait(poller.wakeups, waited_s, min(self._looks_s, most_s))
 
     def _sleep(self, exchanges: Iterable[Exchange], most_s: float) -> bool:
         """Sleep until there is news of one of them, or for so long; False if nobody would tell."""

@@ -62,4 +62,4 @@ def processors() -> int:
 
 def date() -> str:
     """Now, to the minute, as `2026-11-20 20:42 UTC`."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,10 +1,11 @@
-"""Messages by Gloo between real processes: all collectives, and what happens when messages do not come."""
+"""Messages by Gloo and by UCX between real processes: all collectives, and what happens when messages do not come."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,17 +18,20 @@ import torch
 
 import unisono
 from tests.support.message_runs import combined, cut, elements, tag
+from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono import RankFailed
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
-from unisono.hosts.carriers import gloo
 from unisono.hosts.carriers.gloo import GlooCarrier
+from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.hosts.messages import Exchange, lower, nap
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import Y, execute
 from unisono.schedule.algorithms import CATALOGUE
+
+Kind = type[GlooCarrier] | type[UcxCarrier]
 
 NAMES = [
     "all_reduce.circulant",
@@ -51,11 +55,19 @@ SIZES = (0, 1, 7, 1001, 70_003)
 LATE_S = 20.0
 
 
-def carrier_of(folder: Path, peers: list[int] | None = None) -> GlooCarrier:
+@pytest.fixture(params=[GlooCarrier, UcxCarrier], ids=["gloo", "ucx"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    made: Kind = request.param
+    if made is UcxCarrier and (reason := why_no_ucx()):
+        pytest.skip(reason)
+    return made
+
+
+def carrier_of(kind: Kind, folder: Path, peers: list[int] | None = None) -> GlooCarrier | UcxCarrier:
     """Every rank's end of one carrier."""
     me, size = unisono.get_rank(), unisono.get_world_size()
     store = torch.distributed.FileStore(str(folder / "store"), size)
-    return GlooCarrier(store, me, size, "127.0.0.1", LATE_S, peers)
+    return kind(store, me, size, "127.0.0.1", LATE_S, peers)
 
 
 def word(value: int = 0) -> torch.Tensor:
@@ -71,9 +83,9 @@ def wait(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_all_collectives(worlds: Worlds, size: int, tmp_path: Path) -> None:
+def test_all_collectives(kind: Kind, worlds: Worlds, size: int, tmp_path: Path) -> None:
     def run() -> int:
-        carrier, me, call = carrier_of(tmp_path), unisono.get_rank(), 0
+        carrier, me, call = carrier_of(kind, tmp_path), unisono.get_rank(), 0
         for name in NAMES:
             schedule = CATALOGUE[name].schedule(size, size - 1)
             program, chunks = lower(schedule)[me], schedule.chunks
@@ -107,9 +119,9 @@ def test_all_collectives(worlds: Worlds, size: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.complex128], ids=str)
-def test_types(worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_types(kind: Kind, worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -> None:
     def run() -> None:
-        carrier, me = carrier_of(tmp_path), unisono.get_rank()
+        carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
         schedule = CATALOGUE["all_reduce.circulant"].schedule(3)
         program = lower(schedule)[me]
         assert set(program.ends.values()) == {FINAL}
@@ -143,9 +155,9 @@ def test_types(worlds: Worlds, dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_messages_that_nobody_waits_for_are_in_nobody_s_way(worlds: Worlds, tmp_path: Path) -> None:
+def test_messages_that_nobody_waits_for_are_in_nobody_s_way(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
     def run() -> int:
-        carrier, peer = carrier_of(tmp_path), 1 - unisono.get_rank()
+        carrier, peer = carrier_of(kind, tmp_path), 1 - unisono.get_rank()
         left = [carrier.isend(peer, 1000 + k, torch.zeros(1 << 16, dtype=torch.uint8)) for k in range(10)]
         left += [carrier.irecv(peer, 2000 + k, word()) for k in range(10)]
         send, got = carrier.isend(peer, 7, word(peer + 1)), word()
@@ -160,11 +172,13 @@ def test_messages_that_nobody_waits_for_are_in_nobody_s_way(worlds: Worlds, tmp_
     assert worlds(2).run(run) == [20, 40]
 
 
-def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(worlds: Worlds, tmp_path: Path) -> None:
+def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(
+    kind: Kind, worlds: Worlds, tmp_path: Path
+) -> None:
     """The two ranks take part in two calls; the receiver of each message never takes it."""
 
     def run() -> None:
-        carrier, me = carrier_of(tmp_path), unisono.get_rank()
+        carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
         for name in ("all_reduce.circulant", "broadcast.linear"):
             schedule = CATALOGUE[name].schedule(2)
             chunks = cut(torch.ones(1000), schedule.chunks)
@@ -172,7 +186,7 @@ def test_a_carrier_that_closes_waits_for_no_message_of_a_failed_call(worlds: Wor
             exchange.advance()
             exchange.give_up()
         unisono.barrier()
-        with patch.object(gloo, "_LAST_S", 2 * LATE_S):
+        with patch.object(sys.modules[kind.__module__], "_LAST_S", 2 * LATE_S):
             closing = threading.Thread(target=carrier.close)
             closing.start()
             closing.join(LATE_S)
@@ -187,7 +201,7 @@ def test_a_profiler_does_not_see_messages(worlds: Worlds, tmp_path: Path) -> Non
     def run() -> list[str]:
         from torch.profiler import profile
 
-        carrier, me = carrier_of(tmp_path), unisono.get_rank()
+        carrier, me = carrier_of(GlooCarrier, tmp_path), unisono.get_rank()
         with profile() as seen:
             torch.ones(3).neg()
             handles = [carrier.irecv(1 - me, 1, word()), carrier.isend(1 - me, 1, word())]
@@ -202,13 +216,13 @@ def test_a_profiler_does_not_see_messages(worlds: Worlds, tmp_path: Path) -> Non
 
 
 def test_a_carrier_that_is_forgotten_ends_although_messages_come_for_forgotten_receives(
-    worlds: Worlds, tmp_path: Path
+    kind: Kind, worlds: Worlds, tmp_path: Path
 ) -> None:
     def run() -> None:
         me = unisono.get_rank()
         for turn in range(2):
             (tmp_path / str(turn)).mkdir(exist_ok=True)
-            carrier = carrier_of(tmp_path / str(turn))
+            carrier = carrier_of(kind, tmp_path / str(turn))
             carrier.irecv(1 - me, 5, word())
             if turn == me:
                 carrier.isend(1 - me, 5, word())
@@ -222,13 +236,13 @@ def test_a_carrier_that_is_forgotten_ends_although_messages_come_for_forgotten_r
     worlds(2).run(run)
 
 
-def test_abort_wakes_who_waits(worlds: Worlds, tmp_path: Path) -> None:
-    assert worlds(2).run(lambda: _abort(tmp_path)) == [1, 0]
+def test_abort_wakes_who_waits(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
+    assert worlds(2).run(lambda: _abort(kind, tmp_path)) == [1, 0]
 
 
-def _abort(folder: Path) -> int:
+def _abort(kind: Kind, folder: Path) -> int:
     """Rank 0 aborts while both are blocked in another thread."""
-    carrier, me = carrier_of(folder), unisono.get_rank()
+    carrier, me = carrier_of(kind, folder), unisono.get_rank()
     said: list[int] = []
 
     def blocked() -> None:
@@ -248,9 +262,9 @@ def _abort(folder: Path) -> int:
     return said[0]
 
 
-def test_a_peer_that_dies(tmp_path: Path) -> None:
+def test_a_peer_that_dies(kind: Kind, tmp_path: Path) -> None:
     def outlive() -> None:
-        carrier, me = carrier_of(tmp_path), unisono.get_rank()
+        carrier, me = carrier_of(kind, tmp_path), unisono.get_rank()
         unisono.barrier()
         if me == 1:
             until((tmp_path / "posted").exists)
@@ -279,26 +293,26 @@ def test_a_peer_that_dies(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "0.json").read_text()) == [1, 1]
 
 
-def test_a_peer_that_cannot_be_reached_is_named(worlds: Worlds, tmp_path: Path) -> None:
+def test_a_peer_that_cannot_be_reached_is_named(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
     def run() -> int:
         me = unisono.get_rank()
         store = torch.distributed.FileStore(str(tmp_path / "store"), 2)
         if me == 1:  # its carrier says that it will have nothing to do with rank 0
-            carrier = GlooCarrier(store, me, 2, "127.0.0.1", LATE_S, [])
+            carrier = kind(store, me, 2, "127.0.0.1", LATE_S, [])
             unisono.barrier()
             carrier.close()
             return 0
         with pytest.raises(Lost) as lost:
-            GlooCarrier(store, me, 2, "127.0.0.1", 0.5)
+            kind(store, me, 2, "127.0.0.1", 0.5)
         unisono.barrier()
         return lost.value.peer
 
     assert worlds(2).run(run) == [1, 0]
 
 
-def test_a_forked_process_has_no_carrier(worlds: Worlds, tmp_path: Path) -> None:
+def test_a_forked_process_has_no_carrier(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
     def run() -> int:
-        carrier = carrier_of(tmp_path)
+        carrier = carrier_of(kind, tmp_path)
         child = os.fork()
         if not child:
             try:

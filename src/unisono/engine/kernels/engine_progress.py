@@ -1,0 +1,82 @@
+"""Wait for messages of an engine that moves them only while somebody calls it.
+
+A call in which nothing has moved costs little, so a rank calls on for a while, and yields its processor from time to
+time. Then it sleeps until the engine has something to move, which a descriptor tells: who is woken runs ahead of those
+who compute. It sleeps for a millisecond at most, since other threads, and ranks of this host, write to memory, too.
+"""
+
+from __future__ import annotations
+
+from .atomics import call_engine, load, now_ns, sched_yield, sleep_on
+from .compiled import compiled
+from .waiting import has_changed
+
+_CALLS = 32
+"""How many in which nothing moves, before others have the processor."""
+_PATIENCE_NS, _SHORTEST_NS, _LONGEST_NS = 50_000, 50_000, 1_000_000
+"""After so long without anything that has moved a rank sleeps; and for how long."""
+_PROGRESS, _ENGINE, _ARM, _DESCRIPTOR, _STATUS, _UNDER_WAY = range(0, 48, 8)
+"""See `EngineWord` in `hosts/carriers/ucx`."""
+
+
+@compiled
+def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
+    """Call the engine until the word at `address` has reached its goal, or any pair differs: 1; 0 after limit_ns.
+
+    pairs: see `waiting.wait`. waited_ns: how long nothing has moved before. words: address of those of the engine.
+    """
+    begin = now_ns()
+    quiet_since, turns = begin - waited_ns, 0
+    while True:
+        moved = call_engine(load(words + _PROGRESS), load(words + _ENGINE))
+        if has_changed(address, goal, pairs, count):
+            return 1
+        turns += 1
+        if moved == 0 and turns % _CALLS:
+            continue
+        now = now_ns()
+        if now - begin > limit_ns:
+            return 0
+        if moved:
+            quiet_since = now
+        elif now - quiet_since < _PATIENCE_NS:
+            sched_yield()
+        elif _may_sleep(words) and not has_changed(address, goal, pairs, count):
+            _sleep(words, now - quiet_since, limit_ns)
+
+
+@compiled
+def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
+    """Call the engine until a request is over, or for so long. Returns its status."""
+    begin = now_ns()
+    quiet_since, turns = begin - waited_ns, 0
+    while True:
+        moved = call_engine(load(words + _PROGRESS), load(words + _ENGINE))
+        status = call_engine(load(words + _STATUS), request)
+        if status != load(words + _UNDER_WAY):
+            return status
+        turns += 1
+        if moved == 0 and turns % _CALLS and limit_ns > 0:
+            continue
+        now = now_ns()
+        if now - begin >= limit_ns:
+            return status
+        if moved:
+            quiet_since = now
+        elif now - quiet_since < _PATIENCE_NS:
+            sched_yield()
+        elif _may_sleep(words) and call_engine(load(words + _STATUS), request) == load(words + _UNDER_WAY):
+            _sleep(words, now - quiet_since, limit_ns)
+
+
+@compiled
+def _may_sleep(words):  # type: ignore[no-untyped-def]
+    """Whether the engine has nothing to move, and its descriptor tells when it has. What other threads have moved is in
+    memory when this returns.
+    """
+    return call_engine(load(words + _ARM), load(words + _ENGINE)) == 0
+
+
+@compiled
+def _sleep(words, quiet_ns, limit_ns):  # type: ignore[no-untyped-def]
+    sleep_on(load(words + _DESCRIPTOR), min(limit_ns, _LONGEST_NS, max(_SHORTEST_NS, quiet_ns // 16)))

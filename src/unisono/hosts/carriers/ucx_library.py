@@ -1,0 +1,179 @@
+"""UCX's library: where it is, what is called in it, and that it leaves the process as it is.
+
+It comes with the wheel `libucx-cu12`, which needs no CUDA, or with the system. When it is loaded it would put handlers
+on signals and its own code in front of the system's functions for memory. All of that is off here; a program that has
+loaded UCX before decides for itself.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+OLDEST = 1, 13
+"""The version whose functions are used."""
+
+IN_PROGRESS, CANCELED = 1, -16
+FIRST_ERROR = (1 << 64) - 200
+"""What begins a message returns its request; 0: it is over; from here on: 2**64 and the status of an error."""
+
+_ALWAYS = {
+    "UCX_MEM_EVENTS": "n",
+    "UCX_MEM_MMAP_HOOK_MODE": "none",
+    "UCX_MEM_CUDA_HOOK_MODE": "none",
+    "UCX_HANDLE_ERRORS": "none",
+    "UCX_ERROR_SIGNALS": "",
+    "UCX_DEBUG_SIGNO": "0",
+    "UCX_VFS_ENABLE": "n",
+}
+_BY_DEFAULT = {"UCX_LOG_LEVEL": "fatal", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+"""What goes wrong is told by errors of this library."""
+
+_HOST_MEMORY = 1 << 6
+_TAGS_AND_DESCRIPTOR = 1 | 1 << 4
+_U64, _P, _SIZE = c.c_uint64, c.c_void_p, c.c_size_t
+
+
+class _Fields(c.Structure):
+    """A structure of UCX: it reads the fields of which the mask has the bit."""
+
+
+class ContextParams(_Fields):
+    """How a context is made: for messages with tags, and threads that sleep until there are some."""
+
+    _fields_ = (("mask", _U64), ("features", _U64), ("more", c.c_char * 128))
+
+    def __init__(self) -> None:
+        super().__init__(mask=1, features=_TAGS_AND_DESCRIPTOR)
+
+
+class ThreadMode(_Fields):
+    """How a worker is made, and what it then says: any thread may call it at any time."""
+
+    MANY = 2
+    _fields_ = (("mask", _U64), ("mode", c.c_int), ("more", c.c_char * 320))
+
+    def __init__(self) -> None:
+        super().__init__(mask=1, mode=self.MANY)
+
+
+class EndpointParams(_Fields):
+    """The address of a peer, and who is told with which argument that the connection is lost."""
+
+    _fields_ = (
+        ("mask", _U64), ("address", _P), ("error_mode", c.c_int), ("on_error", _P), ("argument", _P),
+        ("more", c.c_char * 160),
+    )  # fmt: skip
+
+    def __init__(self, address: Any, on_error: Any) -> None:
+        super().__init__(mask=7, address=c.addressof(address), error_mode=1)
+        self.on_error = c.cast(on_error, _P)
+
+
+class MessageParams(_Fields):
+    """How messages are begun: their bytes are in memory of the host."""
+
+    _fields_ = (("mask", c.c_uint32), ("more", c.c_char * 156))
+
+    def __init__(self) -> None:
+        super().__init__(mask=_HOST_MEMORY)
+
+
+ON_ERROR = c.CFUNCTYPE(None, _P, _P, c.c_int)
+
+_FUNCTIONS: tuple[tuple[Any, ...], ...] = (
+    ("ucp_get_version", None, _P, _P, _P),
+    ("ucp_config_read", c.c_int, c.c_char_p, c.c_char_p, _P),
+    ("ucp_config_modify", c.c_int, _P, c.c_char_p, c.c_char_p),
+    ("ucp_config_release", None, _P),
+    ("ucp_init_version", c.c_int, c.c_uint, c.c_uint, _P, _P, _P),
+    ("ucp_cleanup", None, _P),
+    ("ucp_worker_create", c.c_int, _P, _P, _P),
+    ("ucp_worker_query", c.c_int, _P, _P),
+    ("ucp_worker_get_address", c.c_int, _P, _P, _P),
+    ("ucp_worker_release_address", None, _P, _P),
+    ("ucp_worker_progress", c.c_uint, _P),
+    ("ucp_worker_get_efd", c.c_int, _P, _P),
+    ("ucp_worker_arm", c.c_int, _P),
+    ("ucp_worker_destroy", None, _P),
+    ("ucp_ep_create", c.c_int, _P, _P, _P),
+    ("ucp_tag_send_nbx", _SIZE, _P, _P, _SIZE, _U64, _P),
+    ("ucp_tag_recv_nbx", _SIZE, _P, _P, _SIZE, _U64, _U64, _P),
+    ("ucp_request_check_status", c.c_int, _P),
+    ("ucp_request_cancel", None, _P, _P),
+    ("ucp_request_free", None, _P),
+    ("ucs_status_string", c.c_char_p, c.c_int),
+)
+
+
+class UcxError(RuntimeError):
+    """UCX has refused something."""
+
+
+@cache
+def ucx_library() -> Any:
+    """The library. Raises ImportError where there is none, or one that is too old."""
+    place = _place()
+    try:
+        with _left_alone():
+            library = c.CDLL(place)
+    except OSError as error:
+        raise ImportError(str(error)) from None
+    version = [c.c_uint() for _ in range(3)]
+    library.ucp_get_version(*map(c.byref, version))
+    found = tuple(number.value for number in version)
+    if found < OLDEST:
+        raise ImportError(f"{place} is UCX {_dotted(found)}, and {_dotted(OLDEST)} is the oldest that will do")
+    for name, result, *arguments in _FUNCTIONS:
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def check(status: int, what: str) -> None:
+    """Raise UcxError for the status of what could not be done."""
+    if status:
+        raise UcxError(f"UCX cannot {what}: {said(status)}")
+
+
+def said(status: int) -> str:
+    """What UCX says of a status."""
+    words: bytes = ucx_library().ucs_status_string(status)
+    return words.decode(errors="replace")
+
+
+def _place() -> str:
+    """The wheel's library; the system's where there is no wheel."""
+    spec = importlib.util.find_spec("libucx")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        file = Path(folder) / "lib" / "libucp.so.0"
+        if file.exists():
+            return str(file)
+    return "libucp.so.0"
+
+
+@contextmanager
+def _left_alone() -> Iterator[None]:
+    """Let UCX, which reads its settings when it is loaded, leave the process alone."""
+    before = dict(os.environ)
+    for name, value in {**_BY_DEFAULT, **before, **_ALWAYS}.items():
+        if before.get(name) != value:
+            os.environ[name] = value
+    try:
+        yield
+    finally:
+        for name in (*_ALWAYS, *_BY_DEFAULT):
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                os.environ.pop(name, None)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,161 @@
+"""Calls over several hosts by UCX: the same results and the same errors as by Gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+
+import unisono
+from tests.support.ucx import why_no_ucx
+from unisono.schedule import Hosts
+
+pytestmark = pytest.mark.skipif(bool(why_no_ucx()), reason=why_no_ucx() or "it is installed")
+
+
+@pytest.fixture(autouse=True)
+def by_ucx() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNISONO_CARRIER", "ucx")
+        yield
+
+
+def name_of(group: unisono.Group) -> str:
+    return group.span.carrier.name if group.span is not None else ""
+
+
+def go_on(tensor: torch.Tensor) -> None:
+    while True:
+        unisono.all_reduce(tensor.fill_(1.0))
+
+
+def every_call() -> str:
+    """Calls whose messages are short, and long ones."""
+    group = unisono.init()
+    me, size = group.rank, group.size
+    for items in (3, 5_000, 300_000):
+        own, all_own = torch.arange(items) + me, [torch.arange(items) + rank for rank in range(size)]
+        total = torch.stack(all_own).sum(0)
+        for _ in range(4):  # the later ones are kept
+            tensor = own.clone()
+            unisono.all_reduce(tensor)
+            assert tensor.equal(total)
+        gathered = [torch.empty_like(own) for _ in range(size)]
+        unisono.all_gather(gathered, own)
+        assert torch.stack(gathered).equal(torch.stack(all_own))
+        part = torch.empty_like(own)
+        unisono.reduce_scatter(part, [own * (rank + 1) for rank in range(size)])
+        assert part.equal(total * (me + 1))
+        got = [torch.empty_like(own) for _ in range(size)]
+        unisono.all_to_all(got, [own * (rank + 1) for rank in range(size)])
+        assert torch.stack(got).equal(torch.stack(all_own) * (me + 1))
+        tensor = own.clone()
+        unisono.broadcast(tensor, src=size - 1)
+        assert tensor.equal(all_own[-1])
+        after, before = (me + 1) % size, (me - 1) % size
+        sent = unisono.isend(own, after)
+        assert unisono.recv(src=before).equal(all_own[before])
+        sent.wait()
+        unisono.barrier()
+    words: list[str] = [""] * size
+    unisono.all_gather_object(words, f"{me}" * 100_000)
+    assert words == [f"{rank}" * 100_000 for rank in range(size)]
+    return name_of(group)
+
+
+@pytest.mark.parametrize("shape", ["2x1", "2x2", "3+1"])
+def test_calls_and_messages(shape: str) -> None:
+    ranks = Hosts.parse(shape).ranks
+    assert unisono.run(every_call, ranks, hosts=shape, timeout_s=90) == ["ucx"] * ranks
+
+
+def test_two_jobs_at_once() -> None:
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        jobs = [stack.enter_context(unisono.world(2, hosts="2x1", timeout_s=90)) for _ in range(2)]
+        assert list(pool.map(lambda job: job.run(every_call), jobs)) == [["ucx"] * 2] * 2
+
+
+def test_threads_and_groups_of_their_own() -> None:
+    def work() -> list[float]:
+        group = unisono.init()
+        parts = [unisono.new_group(range(group.size)) for _ in range(3)]
+
+        def run(part: unisono.Group) -> float:
+            for turn in range(30):
+                tensor = torch.full((30_000 if turn % 3 else 2,), 1.0 + turn)
+                unisono.all_reduce(tensor, group=part)
+                assert tensor[-1].item() == group.size * (1.0 + turn)
+            return tensor[0].item()
+
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(run, parts))
+
+    assert unisono.run(work, 4, hosts="2x2", timeout_s=90) == [[120.0] * 3] * 4
+
+
+@pytest.mark.parametrize("nbytes", [40, 32 << 20])
+def test_a_death_is_told_and_the_others_go_on(nbytes: int) -> None:
+    """Also in the middle of long messages."""
+
+    def lose() -> tuple[str, float]:
+        group = unisono.init()
+        tensor = torch.ones(nbytes // 4)
+        for _ in range(3):
+            unisono.all_reduce(tensor)
+        if group.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(unisono.PeerGone) as told:
+            go_on(tensor)
+        smaller = group.shrink()
+        total = torch.full((nbytes // 4,), 10.0**group.rank)
+        unisono.all_reduce(total, group=smaller)
+        return str(told.value), total[-1].item()
+
+    results = unisono.run(lose, 4, hosts="2x2", timeout_s=90, return_exceptions=True)
+    for result in results[:3]:
+        assert isinstance(result, tuple), result
+        assert "rank 3 " in result[0]
+        assert result[1] == 111.0
+
+
+def test_an_abort_in_the_middle_of_long_calls() -> None:
+    def work() -> tuple[str, float]:
+        group = unisono.init()
+        tensor = torch.ones(4 << 20)
+        unisono.all_reduce(tensor)
+        if group.rank == 1:
+            group.abort("the disk is full")
+        with pytest.raises(unisono.PeerFailed) as told:
+            go_on(tensor)
+        again = group.shrink()
+        total = torch.full((4 << 20,), 10.0**group.rank)
+        unisono.all_reduce(total, group=again)
+        return str(told.value), total[7].item()
+
+    for words, total in unisono.run(work, 4, hosts="2x2", timeout_s=90):
+        assert "the disk is full" in words
+        assert total == 1111.0
+
+
+def test_a_rank_that_is_stopped_is_waited_for(tmp_path: Path) -> None:
+    def work() -> float:
+        group = unisono.init()
+        tensor = torch.ones(1 << 20)
+        (tmp_path / f"{group.rank}").write_text(str(os.getpid()))
+        unisono.barrier()
+        if group.rank == 0:
+            other = int((tmp_path / "1").read_text())
+            os.kill(other, signal.SIGSTOP)
+            threading.Timer(0.5, os.kill, (other, signal.SIGCONT)).start()
+        for _ in range(4):
+            unisono.all_reduce(tensor)
+        return tensor[-1].item()
+
+    assert unisono.run(work, 2, hosts="2x1", timeout_s=90) == [16.0, 16.0]

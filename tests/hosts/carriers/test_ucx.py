@@ -1,0 +1,328 @@
+"""What is special about UCX: it has no thread, no idea of who speaks to it, and habits that are off here."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch.distributed import HashStore
+
+import unisono
+from tests.support.ucx import why_no_ucx
+from unisono import ArgumentError
+from unisono.engine.carrier import Lost
+from unisono.hosts.carriers import ucx_library as library
+from unisono.hosts.carriers.ucx import UcxCarrier, network_interface
+from unisono.ranks.rendezvous import world_group
+
+Worlds = Callable[[int], unisono.World]
+
+HERE, LATE_S = "127.0.0.1", 20.0
+
+needs_ucx = pytest.mark.skipif(bool(why_no_ucx()), reason=why_no_ucx() or "it is installed")
+
+
+def word(value: int = 0, nbytes: int = 8) -> torch.Tensor:
+    return torch.full((nbytes,), value, dtype=torch.uint8)
+
+
+@contextmanager
+def pair() -> Iterator[list[UcxCarrier]]:
+    """Two ranks of one process, connected."""
+    store = HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda rank: UcxCarrier(store, rank, 2, HERE, LATE_S), range(2)))
+    with closing(made[0]), closing(made[1]):
+        yield made
+
+
+def exchange(carriers: list[UcxCarrier], tag: int, nbytes: int) -> None:
+    """A message each way, and whether it is the right one."""
+    sent = [torch.randint(256, (nbytes,), dtype=torch.uint8) for _ in carriers]
+    got = [word(0, nbytes) for _ in carriers]
+    handles = [carrier.irecv(1 - rank, tag, got[rank]) for rank, carrier in enumerate(carriers)]
+    handles += [carrier.isend(1 - rank, tag, sent[rank]) for rank, carrier in enumerate(carriers)]
+    finish(carriers, handles)
+    assert got[0].equal(sent[1])
+    assert got[1].equal(sent[0])
+
+
+def finish(carriers: list[UcxCarrier], handles: list[Any]) -> None:
+    until = time.monotonic() + LATE_S
+    while handles:
+        for carrier in carriers:
+            carrier.progress()
+        handles = [handle for handle in handles if handle._carrier.pending([handle])]
+        assert time.monotonic() < until
+
+
+ALONE = """
+import ctypes, os
+from torch.distributed import HashStore
+from unisono.hosts.carriers.ucx import UcxCarrier
+
+libc = ctypes.CDLL(None)
+
+def state():
+    signals = [line for line in open("/proc/self/status") if line.startswith("Sig")]
+    names = "mmap", "munmap", "mremap", "madvise", "brk", "sbrk", "shmat", "shmdt", "malloc", "free"
+    code = {name: ctypes.string_at(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value, 16) for name in names}
+    return signals, code, dict(os.environ)
+
+before = state()
+carrier = UcxCarrier(HashStore(), 0, 1, "127.0.0.1", 5.0)
+assert state() == before, [new for new, old in zip(state(), before) if new != old]
+carrier.close()
+assert state() == before
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@needs_ucx
+def test_signals_memory_functions_and_environment_are_left_alone() -> None:
+    """Also in a forked child, which ends as processes do."""
+    environment = {**os.environ, "UCX_HANDLE_ERRORS": "bt", "UCX_MEM_EVENTS": "y"}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_ucx
+def test_it_listens_at_its_own_address_only() -> None:
+    def listening() -> set[Any]:
+        return {each.laddr for each in psutil.Process().net_connections("all") if each.status == psutil.CONN_LISTEN}
+
+    before = listening()
+    with pair():
+        new = listening() - before
+        assert len(new) == 2
+        assert {address.ip for address in new} == {HERE}
+    assert listening() == before
+
+
+def test_an_address_of_no_interface() -> None:
+    assert network_interface(HERE) == "lo"
+    with pytest.raises(ArgumentError, match=r"192\.0\.2\.1 is the first IPv4 address of no network interface"):
+        network_interface("192.0.2.1")
+
+
+@pytest.mark.parametrize("version", [None, (99, 0)], ids=["none", "old"])
+def test_where_the_library_is_missing_or_too_old(
+    version: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if version is None:
+        monkeypatch.setattr(library, "_place", lambda: "/nowhere/libucp.so.0")
+        words = "/nowhere/libucp.so.0"
+    else:
+        if why_no_ucx():
+            pytest.skip(why_no_ucx())
+        monkeypatch.setattr(library, "OLDEST", version)
+        words = r"is UCX 1\.[0-9.]+, and 99\.0 is the oldest that will do"
+    library.ucx_library.cache_clear()
+
+    def connect(make: Callable[[], object], *_: object) -> object:
+        return make()
+
+    monkeypatch.setattr(world_group, "connect", connect)
+    met: Any = SimpleNamespace(hosts=SimpleNamespace(ranks=2), address=HERE)
+    far: Any = None
+    with pytest.raises(ArgumentError, match=rf"UNISONO_CARRIER=ucx, .*{words}.*: pip install 'unisono\[ucx\]', or"):
+        world_group._connected(met, 0, HashStore(), far, time.monotonic() + 9.0, ucx=True)
+    library.ucx_library.cache_clear()
+
+
+@needs_ucx
+@pytest.mark.parametrize("nbytes", [0, 1, 8, 4_095, 65_537, (16 << 20) + 3])
+def test_messages_of_all_lengths(nbytes: int) -> None:
+    with pair() as carriers:
+        for tag in range(3):
+            exchange(carriers, tag, nbytes)
+
+
+@needs_ucx
+@pytest.mark.long
+def test_a_hundred_thousand_messages_leave_nothing_behind() -> None:
+    count, batch = 100_000, 100
+    with pair() as (first, second):
+        began = 0
+        for turn in range(count // batch):
+            if turn == 50:
+                began = psutil.Process().memory_info().rss
+            got = [word() for _ in range(batch)]
+            handles: list[Any] = [second.irecv(0, turn * batch + k, got[k]) for k in range(batch)]
+            handles += [first.isend(1, turn * batch + k, word((turn + k) % 256)) for k in range(batch)]
+            finish([first, second], handles)
+            assert [int(each[3]) for each in got] == [(turn + k) % 256 for k in range(batch)]
+        assert not first._under_way
+        assert not second._under_way
+        assert psutil.Process().memory_info().rss < began + (32 << 20)
+
+
+@needs_ucx
+def test_the_sender_is_in_the_tag() -> None:
+    store = HashStore()
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda rank: UcxCarrier(store, rank, 3, HERE, LATE_S), range(3)))
+    got = [word(), word()]
+    handles: list[Any] = [made[2].irecv(rank, 7, got[rank]) for rank in range(2)]
+    handles += [made[rank].isend(2, 7, word(rank + 1)) for rank in (1, 0)]
+    finish(made, handles)
+    assert [int(each[0]) for each in got] == [1, 2]
+    for each in made:
+        each.close()
+
+
+@needs_ucx
+def test_what_is_sent_lives_until_it_has_left() -> None:
+    with pair() as carriers:
+        carriers[0].isend(1, 1, word(7, 4 << 20))
+        gc.collect()
+        others = [word(9, 4 << 20) for _ in range(4)]
+        got = word(0, 4 << 20)
+        finish(carriers, [carriers[1].irecv(0, 1, got)])
+        assert bool((got == 7).all()), len(others)
+
+
+@needs_ucx
+def test_many_threads() -> None:
+    """Each sends and receives on its own, and all of them move the messages of all."""
+    with pair() as carriers:
+
+        def run(number: int) -> None:
+            for turn in range(200):
+                exchange(carriers, number << 16 | turn, 8 if turn % 20 else 1 << 20)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(run, range(4)))
+
+
+@needs_ucx
+def test_what_a_rank_has_sent_before_it_closed_is_received() -> None:
+    with pair() as (first, second):
+        first.isend(1, 1, word(5))
+        first.close()
+        got = word()
+        until = time.monotonic() + LATE_S
+        while not second._lost and time.monotonic() < until:
+            second.progress()
+        second.irecv(0, 1, got).settle()
+        assert int(got[0]) == 5
+        with pytest.raises(Lost):
+            second.irecv(0, 2, got).settle()
+        with pytest.raises(Lost):
+            second.isend(0, 2, got).settle()
+
+
+@needs_ucx
+def test_receives_that_are_given_up_are_taken_back() -> None:
+    with pair() as carriers:
+        never = carriers[1].irecv(0, 1, word())
+        carriers[1].give_up([never])
+        with pytest.raises(Lost, match=r"[Cc]ancel"):
+            never.settle()
+        assert not carriers[1]._under_way
+        exchange(carriers, 1, 1000)
+
+
+@needs_ucx
+def test_abort_in_the_middle_of_a_long_message() -> None:
+    with pair() as (first, second):
+        sent, got = first.isend(1, 1, word(1, 64 << 20)), second.irecv(0, 1, word(0, 64 << 20))
+        for _ in range(20):
+            first.progress()
+            second.progress()
+
+        def wait() -> None:
+            with pytest.raises(Lost):
+                got.settle()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        first.abort()
+        waiting.join(LATE_S)
+        assert not waiting.is_alive()
+        with pytest.raises(Lost, match="this rank has aborted"):
+            sent.settle()
+        assert not first._worker
+
+
+@needs_ucx
+def test_a_peer_that_is_another_process_than_the_store_says() -> None:
+    """As where a rank has died, and its port is another job's now. Nothing of one reaches the other."""
+    with pair() as others:
+        store, theirs = HashStore(), HashStore()
+        with ThreadPoolExecutor(1) as pool:
+            making = pool.submit(UcxCarrier, theirs, 0, 2, HERE, LATE_S)
+            there = theirs.get("ucx 0")
+            store.set("ucx 1", bytes(16).hex() + there.decode()[32:])
+            with pytest.raises(Lost, match="it does not answer"):
+                UcxCarrier(store, 0, 2, HERE, 0.5)
+            with closing(UcxCarrier(theirs, 1, 2, HERE, LATE_S)) as second, closing(making.result()) as first:
+                exchange([first, second], 1, 1000)
+        exchange(others, 1, 1000)
+
+
+@needs_ucx
+def test_strangers_at_its_port() -> None:
+    """They say nothing, or nonsense, or leave at once: the messages of ranks go on."""
+    with pair() as carriers:
+        ports = [
+            each.laddr.port
+            for each in psutil.Process().net_connections("inet")
+            if each.status == psutil.CONN_LISTEN and each.laddr.ip == HERE
+        ]
+        assert len(ports) >= 2
+        strangers = []
+        for port in ports:
+            for said in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), bytes(64)):
+                stranger = socket.create_connection((HERE, port), timeout=5.0)
+                stranger.sendall(said)
+                strangers.append(stranger)
+            socket.create_connection((HERE, port)).close()
+        for tag in range(20):
+            exchange(carriers, tag, 100_000)
+            time.sleep(0.005)
+        for stranger in strangers:
+            stranger.close()
+        exchange(carriers, 21, 100_000)
+
+
+@needs_ucx
+def test_a_peer_that_is_stopped_for_a_while(worlds: Worlds, tmp_path: Path) -> None:
+    def run() -> bool:
+        me = unisono.get_rank()
+        carrier = UcxCarrier(torch.distributed.FileStore(str(tmp_path / "store"), 2), me, 2, HERE, LATE_S)
+        (tmp_path / f"{me}").write_text(str(os.getpid()))
+        unisono.barrier()
+        got = word(0, 8 << 20)
+        receive = carrier.irecv(1 - me, 1, got)
+        if me == 0:
+            other = int((tmp_path / "1").read_text())
+            os.kill(other, signal.SIGSTOP)
+            threading.Timer(0.5, os.kill, (other, signal.SIGCONT)).start()
+        send = carrier.isend(1 - me, 1, word(me + 1, 8 << 20))
+        receive.settle()
+        send.settle()
+        unisono.barrier()
+        carrier.close()
+        return bool((got == 2 - me).all())
+
+    assert worlds(2).run(run) == [True, True]

@@ -1,0 +1,74 @@
+"""What a fresh process imports for its first call, as users start it: not what only other calls need."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.ports import free_port
+
+pytestmark = pytest.mark.cold
+
+MOST_MODULES = 200
+"""Each costs a process a tenth of a millisecond to a millisecond."""
+
+NOT_NEEDED = (
+    "calls.coalesced", "calls.codec", "calls.dispatch.over_hosts.", "calls.p2p", "engine.mailbox",
+    "hosts.carriers.gloo", "hosts.far", "hosts.messages", "hosts.sentinel", "integrations.torch.monitored_barrier",
+    "integrations.torch.sparse", "observe.traces.perfetto", "observe.traces.recorded", "observe.traces.recording",
+    "ranks.elastic.join_", "ranks.launch", "ranks.rendezvous.measured_link", "schedule.algorithms.over_hosts",
+    "schedule.choose.over_hosts", "schedule.draw", "schedule.simulate", "tools",
+)  # fmt: skip
+"""The beginnings of their names, without "unisono."."""
+
+PROGRAM = """
+import json, sys
+import torch
+{}
+print(json.dumps([t.tolist(), sorted(name for name in sys.modules if name.startswith("unisono"))]))
+"""
+
+CALLS = {
+    "torch": """
+import torch.distributed as dist
+dist.init_process_group("unisono")
+t = torch.full((4,), dist.get_rank() + 1.0)
+dist.all_reduce(t)
+""",
+    "own": """
+import unisono
+unisono.init()
+t = torch.full((4,), unisono.get_rank() + 1.0)
+unisono.all_reduce(t)
+""",
+}
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_a_first_call_imports_only_what_it_needs(way: str) -> None:
+    code, there = PROGRAM.format(CALLS[way]), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    there |= {"WORLD_SIZE": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **there, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        printed = [rank.communicate(timeout=100)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for text in printed:
+        result, modules = json.loads(text)
+        assert result == [3.0] * 4
+        names = [name.removeprefix("unisono.") for name in modules]
+        assert not [name for name in names if name.startswith(NOT_NEEDED)]
+        assert len(names) <= MOST_MODULES, names
