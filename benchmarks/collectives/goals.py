@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from unisono.base.units import format_bytes, format_seconds
 
@@ -16,7 +17,6 @@ KI, MI = 1 << 10, 1 << 20
 GOAL_SIZES = {64 * KI: 15.0, MI: 4.0, 16 * MI: 3.0}
 """Bytes of the other collectives, and how many times faster than Gloo they should be there."""
 
-
 _MEMCPY = "memcpy", "a memcpy of the bytes alone"
 _YARDSTICKS = {
     "all_reduce": ("floor", "one read-modify-write pass alone"),
@@ -27,40 +27,26 @@ _YARDSTICKS = {
 """What every engine does at least with private tensors, and in words: it reads and writes the larger tensor once."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One goal. `reached` is None where nothing was measured."""
+class Row(NamedTuple):
+    """One goal. verdict: `pass`, `short`, `out of reach` of any engine with private tensors, or `not measured`."""
 
     goal: str
     target: str
-    measured: str
-    reached: bool | None
-    in_reach: bool = True
-    """Could any engine reach it with private tensors?"""
-
-    @property
-    def verdict(self) -> str:
-        """`pass`, `short`, `out of reach` or `not measured`."""
-        if self.reached is None:
-            return "not measured"
-        return "pass" if self.reached else "short" if self.in_reach else "out of reach"
+    measured: str = ""
+    verdict: str = "not measured"
 
 
-@dataclass(frozen=True)
-class _Point:
-    """A ratio at one size that must reach `needed`, both by least times and by medians."""
+class _Point(NamedTuple):
+    """A ratio at one size that must reach `needed`, both by least times and by medians.
+
+    bound: the ratio of an engine that only moves the bytes once, as the yardstick of the collective does.
+    """
 
     key: Key
     needed: float
     least: float
     p50: float
-    bound: float | None = None
-    """The ratio of an engine that only moves the bytes once, as the yardstick of the collective does."""
-
-    @property
-    def in_reach(self) -> bool:
-        """Is the goal not beyond the bound?"""
-        return self.bound is None or self.bound >= self.needed
+    bound: float = inf
 
     @property
     def where(self) -> str:
@@ -75,146 +61,126 @@ class _Point:
 
 def table(known: Mapping[Key, Figure], extras: Extras) -> list[Row]:
     """One row per goal, the most important first."""
+    sizes = sorted({key.nbytes for key in known})
+    small, large = [size for size in sizes if size <= 64 * KI], [size for size in sizes if size >= MI]
+    mpi_sizes, factors = [size for size in sizes if 64 * KI <= size <= 64 * MI], GOAL_SIZES.values()
+
+    def points(needed: Mapping[int, float], theirs: str, op: str = "all_reduce") -> Iterator[_Point]:
+        return _points(known, needed, OURS, theirs, op)
+
+    mpi = [*points(dict.fromkeys(mpi_sizes, 1.5), OPEN_MPI), *points(dict.fromkeys(mpi_sizes, 1.5), MPICH)]
+    better = {point.key: point for point in sorted(mpi, key=lambda point: -point.margin) if point.key.ranks == 2}
+    half = [key for key in known if key[:2] == ("all_reduce", "bfloat16") and key.contender == OURS]
+    halves = [(key, ratio(known, key, key._replace(dtype="float32"))) for key in half]
+    both = "the better of Open MPI and MPICH"
+    zero_copy = "zero copy all_reduce, 2 ranks, 1 MiB ... 64 MiB, against"
     return [
-        *_against_gloo(known),
-        *_small(known),
-        _against_mpi(known),
-        *_zero_copy(known),
-        _half_precision(known),
+        _row("all_reduce against Gloo, up to 64 KiB", ">= 30x", points(dict.fromkeys(small, 30.0), GLOO)),
+        _row("all_reduce against Gloo, from 1 MiB", ">= 6x", points(dict.fromkeys(large, 6.0), GLOO)),
+        *(
+            _row(
+                f"{op} against Gloo at {' / '.join(map(format_bytes, GOAL_SIZES))}",
+                f">= {' / '.join(f'{factor:.0f}x' for factor in factors)}",
+                points(GOAL_SIZES, GLOO, op),
+            )
+            for op in ("all_gather", "reduce_scatter", "broadcast", "all_to_all")
+        ),
+        *_least_call(known),
+        _row(f"all_reduce against {both}, 2 ranks, 64 KiB ... 64 MiB", ">= 1.5x", better.values()),
+        *(
+            _row(
+                f"{zero_copy} {words}",
+                f">= {needed:g}x",
+                _points(known, {size: needed for size in large if size <= 64 * MI}, SHARED, yardstick, ranks=2),
+            )
+            for yardstick, needed, words in (
+                ("floor", 0.8, "one read-modify-write pass"), ("memcpy", 1.0, "a memcpy of the tensor"),
+            )
+        ),
+        _row(
+            "bfloat16 all_reduce against float32 of as many bytes",
+            ">= 0.77x (at most 1.3x its time)",
+            [_Point(key, 1 / 1.3, *found) for key, found in halves if found],
+        ),
         *_others(extras),
-    ]
+    ]  # fmt: skip
 
 
 def _row(goal: str, target: str, points: Iterable[_Point]) -> Row:
     points = list(points)
     if not points:
-        return Row(goal, target, "", None)
-    worst, met = min(points, key=lambda point: point.margin), sum(point.margin >= 1 for point in points)
+        return Row(goal, target)
+    worst, missed = min(points, key=lambda point: point.margin), [point for point in points if point.margin < 1]
     text = f"{worst.least:.3g}x by least times, {worst.p50:.3g}x by medians at {worst.where}"
     if len(points) > 1:
         sizes = sorted(point.key.nbytes for point in points)
         ranks = " and ".join(map(str, sorted({point.key.ranks for point in points})))
         span = f"{format_bytes(sizes[0])} ... {format_bytes(sizes[-1])}, {ranks} ranks"
-        text = f"reached at {met} of {len(points)} ({span}); worst: {text}"
-    missed = [point for point in points if point.margin < 1]
-    for point in missed:
-        if not point.in_reach:
-            text += f"; at {point.where} {_YARDSTICKS[point.key.op][1]} would reach {point.bound:.3g}x"
-    return Row(goal, target, text, not missed, not missed or any(point.in_reach for point in missed))
+        text = f"reached at {len(points) - len(missed)} of {len(points)} ({span}); worst: {text}"
+    beyond = [point for point in missed if point.bound < point.needed]
+    for point in beyond:
+        text += f"; at {point.where} {_YARDSTICKS[point.key.op][1]} would reach {point.bound:.3g}x"
+    return Row(goal, target, text, "pass" if not missed else "out of reach" if len(beyond) == len(missed) else "short")
 
 
 def _points(
-    known: Mapping[Key, Figure], ours: str, theirs: str, op: str, needed: Mapping[int, float]
+    known: Mapping[Key, Figure],
+    needed: Mapping[int, float],
+    ours: str,
+    theirs: str,
+    op: str = "all_reduce",
+    ranks: int = 0,
 ) -> Iterator[_Point]:
-    """A point for each size, of those in `needed`, at which both were measured."""
+    """A point for each size, of those in `needed`, at which both were measured. theirs: a contender or a yardstick."""
     for key in known:
-        enough = needed.get(key.nbytes)
-        if key[:2] == (op, "float32") and key.contender == ours and enough:
-            found = ratio(known, key, key._replace(contender=theirs))
-            if found:
-                yield _Point(key, enough, *found, _bound(known, key, theirs))
+        if key[:2] == (op, "float32") and key.contender == ours and key.nbytes in needed and ranks in (0, key.ranks):
+            peer = key._replace(op=theirs if theirs in ("floor", "memcpy") else op, contender=theirs)
+            if found := ratio(known, key, peer):
+                yield _Point(key, needed[key.nbytes], *found, _bound(known, key, peer))
 
 
-def _bound(known: Mapping[Key, Figure], key: Key, theirs: str) -> float | None:
-    """The peer's least time over that of the yardstick; None if the collective has none, or it was not measured."""
+def _bound(known: Mapping[Key, Figure], key: Key, peer: Key) -> float:
+    """The peer's least time over that of the yardstick; infinite if there is none, or it was not measured."""
     if key.op not in _YARDSTICKS or key.contender == SHARED:
-        return None
+        return inf
     yardstick, _ = _YARDSTICKS[key.op]
-    found = ratio(known, key._replace(op=yardstick, contender=yardstick), key._replace(contender=theirs))
-    return found and found[0]
+    found = ratio(known, key._replace(op=yardstick, contender=yardstick), peer)
+    return found[0] if found else inf
 
 
-def _against_gloo(known: Mapping[Key, Figure]) -> list[Row]:
-    sizes = {key.nbytes for key in known}
-    small = _points(known, OURS, GLOO, "all_reduce", {size: 30.0 for size in sizes if size <= 64 * KI})
-    large = _points(known, OURS, GLOO, "all_reduce", {size: 6.0 for size in sizes if size >= MI})
-    needed = " / ".join(f"{factor:.0f}x" for factor in GOAL_SIZES.values())
-    return [
-        _row("all_reduce against Gloo, up to 64 KiB", ">= 30x", small),
-        _row("all_reduce against Gloo, from 1 MiB", ">= 6x", large),
-        *(
-            _row(
-                f"{op} against Gloo at {' / '.join(map(format_bytes, GOAL_SIZES))}",
-                f">= {needed}",
-                _points(known, OURS, GLOO, op, GOAL_SIZES),
-            )
-            for op in ("all_gather", "reduce_scatter", "broadcast", "all_to_all")
-        ),
-    ]
+def _reached(goal: str, target: str, measured: str, reached: bool) -> Row:
+    return Row(goal, target, measured, "pass" if reached else "short")
 
 
-def _small(known: Mapping[Key, Figure]) -> list[Row]:
-    goal = "all_reduce of 8 bytes, 2 ranks"
+def _least_call(known: Mapping[Key, Figure]) -> Iterator[Row]:
     key = Key("all_reduce", "float32", 2, 8, OURS)
-    ours, theirs = known.get(key), known.get(key._replace(contender=OPEN_MPI))
-    against = "against mpi4py and Open MPI"
-    rows = [Row(goal, "median <= 1.5 µs", "", None), Row(f"{goal}, {against}", "median <= 1.5x", "", None)]
+    goal, target, ours, theirs = "all_reduce of 8 bytes, 2 ranks", "median <= 1.5", known.get(key), None
+    row = Row(goal, f"{target} µs")
     if ours:
         text = f"median {format_seconds(ours.p50)}, least {format_seconds(ours.least)}"
         text += f" (barrier {format_seconds(ours.barrier_s)})"
-        rows[0] = Row(goal, rows[0].target, text, ours.p50 <= 1.5e-6)
+        row, theirs = _reached(*row[:2], text, ours.p50 <= 1.5e-6), known.get(key._replace(contender=OPEN_MPI))
+    yield row
+    row = Row(f"{goal}, against mpi4py and Open MPI", f"{target}x")
     if ours and theirs:
         text = f"{ours.p50 / theirs.p50:.3g}x by medians, {ours.least / theirs.least:.3g}x by least times"
         text += f" (Open MPI: median {format_seconds(theirs.p50)})"
-        rows[1] = Row(rows[1].goal, rows[1].target, text, ours.p50 <= 1.5 * theirs.p50)
-    return rows
+        row = _reached(*row[:2], text, ours.p50 <= 1.5 * theirs.p50)
+    yield row
 
 
-def _against_mpi(known: Mapping[Key, Figure]) -> Row:
-    points: dict[Key, _Point] = {}
-    for peer in (OPEN_MPI, MPICH):
-        for point in _points(known, OURS, peer, "all_reduce", dict.fromkeys(_sizes(known, 64 * KI), 1.5)):
-            if point.key.ranks == 2:
-                points[point.key] = min(point, points.get(point.key, point), key=lambda point: point.margin)
-    name = "all_reduce against the better of Open MPI and MPICH, 2 ranks, 64 KiB ... 64 MiB"
-    return _row(name, ">= 1.5x", points.values())
-
-
-def _zero_copy(known: Mapping[Key, Figure]) -> list[Row]:
-    floor: list[_Point] = []
-    copy: list[_Point] = []
-    for nbytes in _sizes(known, MI):
-        key = Key("all_reduce", "float32", 2, nbytes, SHARED)
-        for yardstick, needed, points in (("floor", 0.8, floor), ("memcpy", 1.0, copy)):
-            found = ratio(known, key, key._replace(op=yardstick, contender=yardstick))
-            if found:
-                points.append(_Point(key, needed, *found))
-    goal = "zero copy all_reduce, 2 ranks, 1 MiB ... 64 MiB"
-    return [
-        _row(f"{goal}, against one read-modify-write pass", ">= 0.8x", floor),
-        _row(f"{goal}, against a memcpy of the tensor", ">= 1x", copy),
-    ]
-
-
-def _half_precision(known: Mapping[Key, Figure]) -> Row:
-    points = []
-    for key in known:
-        if key[:2] == ("all_reduce", "bfloat16") and key.contender == OURS:
-            found = ratio(known, key, key._replace(dtype="float32"))
-            if found:
-                points.append(_Point(key, 1 / 1.3, *found))
-    return _row("bfloat16 all_reduce against float32 of as many bytes", ">= 0.77x (at most 1.3x its time)", points)
-
-
-def _others(extras: Extras) -> list[Row]:
-    def at_most(goal: str, limit_s: float, measured_s: float | None, note: str = "") -> Row:
+def _others(extras: Extras) -> Iterator[Row]:
+    for goal, limit_s, took_s, note in (
+        ("proof of a catalogue schedule, up to 16 ranks", 5e-3, extras.proof_s, extras.proof_name),
+        ("proof of the ring all_reduce at 65,536 ranks", 5.0, extras.ring_s, ""),
+        ("first call after install, with compilation", 20.0, extras.first_call_s, ""),
+        ("start of a later process, over importing torch, in processor time", 0.1, extras.later_s, ""),
+    ):
         target = f"<= {format_seconds(limit_s)}"
-        if measured_s is None:
-            return Row(goal, target, note, None)
-        return Row(goal, target, " ".join(filter(None, [format_seconds(measured_s), note])), measured_s <= limit_s)
-
-    return [
-        at_most("proof of a catalogue schedule, up to 16 ranks", 5e-3, extras.proof_s, extras.proof_name),
-        at_most("proof of the ring all_reduce at 65,536 ranks", 5.0, extras.ring_s),
-        at_most("first call after install, with compilation", 20.0, extras.first_call_s),
-        at_most("start of a later process, over importing torch, in processor time", 0.1, extras.later_s),
-        *([] if extras.run_ratio is None else [_run(extras.run_ratio)]),
-    ]
-
-
-def _run(ratio: float) -> Row:
-    return Row("run(int, ranks=4) against import torch", "<= 1.3x its time", f"{ratio:.3g}x", ratio <= 1.3)
-
-
-def _sizes(known: Mapping[Key, Figure], least: int) -> list[int]:
-    return sorted({key.nbytes for key in known if least <= key.nbytes <= 64 * MI})
+        if took_s is None:
+            yield Row(goal, target, note)
+        else:
+            yield _reached(goal, target, f"{format_seconds(took_s)} {note}".rstrip(), took_s <= limit_s)
+    if extras.run_ratio is not None:
+        text = f"{extras.run_ratio:.3g}x"
+        yield _reached("run(int, ranks=4) against import torch", "<= 1.3x its time", text, extras.run_ratio <= 1.3)

@@ -13,8 +13,7 @@ from tests.support.far_mailboxes import FarMailboxes, far_mailboxes
 from unisono.base.errors import InternalError, PeerFailed, PeerGone
 from unisono.base.records import Departure, DepartureKind
 from unisono.engine.mailbox import ANY_SOURCE, Receive, Send, far_channel
-from unisono.engine.mailbox.far_channel import COPIED_BYTES, HEAD_WORDS, WINDOW_BYTES, HeadWord
-from unisono.engine.mailbox.frames import HEAD_BYTES
+from unisono.engine.mailbox.far_channel import COPIED_BYTES, HEAD_BYTES, HEAD_WORDS, WINDOW_BYTES, HeadWord
 from unisono.schedule import Hosts
 
 

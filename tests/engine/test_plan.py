@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono.base.config import Config
 from unisono.base.records import CallRecord
 from unisono.engine.compile.compile_schedule import compile_schedule
@@ -17,7 +16,6 @@ from unisono.schedule.choose import choose
 
 pytestmark = pytest.mark.quick
 
-Worlds = Callable[[int], unisono.World]
 KI, MI = 1 << 10, 1 << 20
 
 

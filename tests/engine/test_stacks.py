@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from unisono.engine.process import stacks
-from unisono.engine.process.alive import start_ticks
-from unisono.engine.process.process_status import process_status
+from unisono.engine.process.alive import process_status, start_ticks
 from unisono.engine.process.stacks import SIGNAL, Answer, ask_for_stacks
 
 PROGRAM = """

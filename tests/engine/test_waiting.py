@@ -1,21 +1,26 @@
-"""How a rank waits: when it yields, when it naps, what it costs, and that it always goes on."""
+"""How ranks wait for words in shared memory: they spin, yield, nap and sleep."""
 
 from __future__ import annotations
 
 import random
 import resource
+import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
 import unisono
+from tests.support.waiting import until
+from tests.support.worlds import Worlds
 from unisono.engine.compile.program import LEARNED_WORDS, StateWord
 from unisono.engine.kernels import kernel
+from unisono.engine.mailbox.poller import Poller
 
-Worlds = Callable[[int], unisono.World]
 NEVER = 1 << 62
 ALWAYS_A_SLICE, NEVER_A_SLICE = 0, 1 << 50
 """What counts as a slow yield, in cycles: any yield then takes a time slice, or none does."""
@@ -131,3 +136,225 @@ def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
     expected = [v for n in range(calls) for v in (ranks, ranks * n, ranks * n + sum(range(ranks)))]
     seen = unisono.run(hurried, ranks, (7, calls, spins), timeout_s=60)
     assert all(each == expected for each in seen)
+
+
+def test_memory_that_is_watched_no_more_stays_while_a_thread_waits() -> None:
+    poller, memory = Poller(1, most_spins=0), np.zeros(1, np.int64)
+    gone = weakref.ref(memory)
+    poller.watch(0, memory.ctypes.data, poller.zero, memory)
+    thread = threading.Thread(target=poller.wait, args=(poller.wakeups, 0.0, 20.0))
+    thread.start()
+    until(lambda: bool(poller._waiting))
+    del memory
+    poller.unwatch(0)
+    assert gone() is not None
+    poller.wake()
+    thread.join()
+    poller.unwatch(0)
+    assert gone() is None
+
+
+def test_a_thread_that_waits_later_does_not_keep_it() -> None:
+    poller, memory = Poller(2, most_spins=0), [np.zeros(1, np.int64) for _ in range(2)]
+    gone = [weakref.ref(one) for one in memory]
+    for slot in (0, 1):
+        poller.watch(slot, memory[slot].ctypes.data, poller.zero, memory[slot])
+    poller.unwatch(0)
+    thread = threading.Thread(target=poller.wait, args=(poller.wakeups, 0.0, 20.0))
+    thread.start()
+    until(lambda: bool(poller._waiting))
+    memory.clear()
+    poller.unwatch(1)
+    assert [ref() is None for ref in gone] == [True, False]
+    poller.wake()
+    thread.join()
+
+
+SLEEPER = ("ticket", "announce", "fence everywhere", "look", "sleep")
+WRITER = ("store", "load", "clear", "raise", "wake")
+
+
+class Process(NamedTuple):
+    """A process of the model.
+
+    number: of a writer, whose own word it writes. at: its next step. goal: for how many writes a sleeper waits, or how
+    many a writer has still to make. ticket: what a sleeper has read of the counter. seen: what a writer has read of the
+    flag. buffer: stores that have not reached memory: where, and what.
+    """
+
+    steps: tuple[str, ...]
+    goal: int
+    number: int = 0
+    at: int = 0
+    asleep: bool = False
+    ticket: int = 0
+    seen: int = 0
+    buffer: tuple[tuple[int, int], ...] = ()
+
+
+FLAG, COUNTER, WORDS = 0, 1, 2
+State = tuple[tuple[int, ...], tuple[Process, ...]]
+"""Memory, which is the flag, the counter, and the writers' words; and the processes."""
+
+
+def stored(memory: tuple[int, ...], buffer: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """Memory, as a process sees it whose stores are in this buffer."""
+    words = list(memory)
+    for where, value in buffer:
+        words[where] = value
+    return tuple(words)
+
+
+def after(state: State, who: int) -> Iterator[State]:
+    """What one step of a process leads to."""
+    memory, processes = state
+    me = processes[who]
+
+    def with_me(changed: Process, memory: tuple[int, ...] = memory) -> State:
+        return memory, (*processes[:who], changed, *processes[who + 1 :])
+
+    if me.buffer:  # the oldest store reaches memory
+        yield with_me(me._replace(buffer=me.buffer[1:]), stored(memory, me.buffer[:1]))
+    if me.asleep or me.at == len(me.steps):
+        return
+    mine, further = stored(memory, me.buffer), me._replace(at=me.at + 1)
+    match me.steps[me.at]:
+        case "ticket":
+            yield with_me(further._replace(ticket=mine[COUNTER]))
+        case "announce":
+            yield with_me(further._replace(buffer=(*me.buffer, (FLAG, 1))))
+        case "fence everywhere":
+            everything = memory
+            for process in processes:
+                everything = stored(everything, process.buffer)
+            empty = tuple(process._replace(buffer=()) for process in processes)
+            yield everything, (*empty[:who], further._replace(buffer=()), *empty[who + 1 :])
+        case "look":
+            yield with_me(me._replace(at=len(me.steps)) if sum(mine[WORDS:]) >= me.goal else further)
+        case "sleep":  # the system compares the counter in memory; a sleeper that is woken begins anew
+            yield with_me(me._replace(at=0, asleep=mine[COUNTER] == me.ticket, buffer=()), mine)
+        case "sleep while the flag is set":
+            yield with_me(me._replace(at=0, asleep=mine[FLAG] == 1, buffer=()), mine)
+        case "store":
+            word = WORDS + me.number
+            yield with_me(further._replace(buffer=(*me.buffer, (word, mine[word] + 1))))
+        case "load":
+            yield with_me(further._replace(seen=mine[FLAG]))
+        case "clear":
+            yield with_me(further._replace(buffer=(*me.buffer, (FLAG, 0))) if me.seen else further)
+        case "raise":
+            raised = stored(mine, ((COUNTER, mine[COUNTER] + 1),))
+            yield with_me(further._replace(buffer=()), raised) if me.seen else with_me(further)
+        case "wake" | "wake none" as kind:
+            again = me._replace(goal=me.goal - 1, at=0 if me.goal > 1 else len(me.steps), seen=0)
+            if not me.seen or kind == "wake none":
+                yield with_me(again)
+                return
+            awake = tuple(process._replace(asleep=False) for process in processes)
+            yield mine, (*awake[:who], again._replace(buffer=()), *awake[who + 1 :])
+
+
+class Scene(NamedTuple):
+    """goals: of each sleeper. writers: each writes so often that together they reach all goals. left: the flag."""
+
+    goals: tuple[int, ...]
+    writers: int = 1
+    left: int = 0
+
+
+SCENES = [
+    Scene(goals, writers, left)
+    for goals, writers in [((1,), 1), ((2,), 1), ((1, 1), 1), ((1, 2), 1), ((2, 2), 1), ((2,), 2), ((1, 2), 2)]
+    for left in (0, 1)
+]
+
+
+def loses_a_wake_up(sleeper: tuple[str, ...], writer: tuple[str, ...], scene: Scene) -> bool:
+    """Whether an order of steps leaves a sleeper asleep for ever."""
+    sleepers = [Process(sleeper, goal) for goal in scene.goals]
+    writes = -(-max(scene.goals) // scene.writers)
+    writers = [Process(writer, writes, number) for number in range(scene.writers)]
+    start: State = (scene.left, 0, *[0] * scene.writers), (*sleepers, *writers)
+    seen, todo = {start}, [start]
+    while todo:
+        state = todo.pop()
+        following = [new for who in range(len(state[1])) for new in after(state, who)]
+        if not following and any(process.asleep for process in state[1]):
+            return True
+        for new in following:
+            if new not in seen:
+                seen.add(new)
+                todo.append(new)
+    assert len(seen) > 20
+    return False
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=str)
+def test_no_order_of_stores_loads_and_fences_loses_a_wake_up(scene: Scene) -> None:
+    assert not loses_a_wake_up(SLEEPER, WRITER, scene)
+
+
+MUTANTS = {
+    "no fence": (("ticket", "announce", "look", "sleep"), WRITER),
+    "looks too early": (("ticket", "announce", "look", "fence everywhere", "sleep"), WRITER),
+    "announces too late": (("ticket", "look", "announce", "fence everywhere", "sleep"), WRITER),
+    "fences too early": (("ticket", "fence everywhere", "announce", "look", "sleep"), WRITER),
+    "takes its ticket too late": (("announce", "fence everywhere", "look", "ticket", "sleep"), WRITER),
+    "does not look": (("ticket", "announce", "fence everywhere", "sleep"), WRITER),
+    "no counter": (("announce", "fence everywhere", "look", "sleep while the flag is set"), WRITER),
+    "loads too early": (SLEEPER, ("load", "store", "clear", "raise", "wake")),
+    "does not raise": (SLEEPER, ("store", "load", "clear", "wake")),
+    "clears too late": (SLEEPER, ("store", "load", "raise", "clear", "wake")),
+    "wakes none": (SLEEPER, ("store", "load", "clear", "raise", "wake none")),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_model_finds_what_is_left_out_or_in_another_order(mutant: str) -> None:
+    sleeper, writer = MUTANTS[mutant]
+    assert any(loses_a_wake_up(sleeper, writer, scene) for scene in SCENES)
+
+
+def ends_a_wait(late_s: float) -> float:
+    """All ranks but the last wait for it, longer than they spin or yield; how long this rank was in the call."""
+    rank, size = unisono.get_rank(), unisono.get_world_size()
+    state = unisono.init().host._state
+    state[StateWord.LOOK_UP_NS] = 60 * 10**9  # the kernel does not return to look: only a wake-up ends its sleep
+    x, began = torch.tensor([float(rank)]), time.perf_counter()
+    if rank == size - 1:
+        time.sleep(late_s)  # the delay is what is tested
+    unisono.all_reduce(x)
+    took = time.perf_counter() - began
+    state[StateWord.LOOK_UP_NS] = 20 * 10**6
+    assert x.item() == sum(range(size))
+    return took
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_sleeper_is_woken_by_the_write_that_it_waits_for(worlds: Worlds, ranks: int) -> None:
+    def work() -> list[float]:
+        return [ends_a_wait(0.02) for _ in range(10)]
+
+    for took in worlds(ranks).run(work):
+        assert max(took) < 10
+
+
+def messages_at_a_distance(late_s: float, turns: int) -> float:
+    """A message to and fro, each side late in turn, so that the other sleeps."""
+    group = unisono.init()
+    rank, peer = group.rank, 1 - group.rank
+    began, x = time.perf_counter(), torch.zeros(100_001)
+    for turn in range(turns):
+        if turn % 2 == rank:
+            time.sleep(late_s)  # the delay is what is tested
+            unisono.send(torch.full((100_001,), float(turn)), peer)
+        else:
+            unisono.recv(x, peer)
+            assert x[-1] == turn
+    return time.perf_counter() - began
+
+
+def test_messages_that_come_late_wake_their_receivers() -> None:
+    """Also those that do not fit into a ring: then the sender sleeps until there is room."""
+    with unisono.World(2, config=unisono.Config(look_up_s=30.0), timeout_s=60) as world:
+        assert max(world.run(messages_at_a_distance, 0.01, 20)) < 25

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 import unisono
 from tests.support.matrix import MOVED
 from tests.support.matrix_layouts import Held
+from tests.support.worlds import OnHosts, Worlds
 from unisono import p2p
-
-Worlds = Callable[[int], unisono.World]
-OnHosts = Callable[[str], unisono.World]
 
 COUNT = 1001
 

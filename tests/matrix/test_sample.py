@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -13,9 +12,8 @@ import unisono
 from tests.support.matrix import FORMS, MOVED, OPS, PAIR_OF, REDUCING, WRITTEN, Case, every, sample
 from tests.support.matrix_driver import IN_PLACE, arguments, gives, run_cases, takes
 from tests.support.matrix_layouts import READ_ONLY, Held, exists
+from tests.support.worlds import Worlds
 from unisono.engine.reducers import DTYPES
-
-Worlds = Callable[[int], unisono.World]
 
 SEED = int(os.environ.get("MATRIX_SEED", "20"))
 CASES = 1500

@@ -101,7 +101,7 @@ MUTANTS = [
         "calls/groups.py",
         "@hints_timeout_s\ndef split(",
         "def split(",
-        ("base/units/test_timeout_name.py",),
+        ("base/units/test_units.py",),
         "quick",
     ),
     Mutant(

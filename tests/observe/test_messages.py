@@ -1,18 +1,36 @@
-"""Messages are logged by both their ranks, and stand in the trace: who has sent what to whom, and who waited."""
+"""Messages are logged by both their ranks, and stand in the trace: who has sent what to whom, and who waited.
+
+Errors of calls that do not end come with the last calls of all ranks, aligned by number.
+However the ranks of a traced job end, its trace and their last calls can be had afterwards.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import unisono
-from tests.observe.test_trace import NEEDED
+from tests.observe.test_trace import NEEDED, read
+from tests.support.waiting import until
+from unisono import PeerGone, WaitTimeout
+from unisono.base.records import CallRecord
 from unisono.engine.logs.message_log import MESSAGES, LoggedMessage, MessageLog, message_log_bytes
+from unisono.engine.logs.plan_registry import PlanNote
+from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.message_pairs import MessageGroup, message_flows, pairs_of, rank_messages
+from unisono.observe.traces.recorded import jobs_in, recorded
+from unisono.observe.traces.tracks import RankCall, Track
+from unisono.tools.cli import app
 
 
 def message_log(messages: int = 8) -> MessageLog:
@@ -114,3 +132,182 @@ def test_the_log_is_always_on_and_outside_of_traces_too() -> None:
         unisono.barrier()
 
     unisono.run(check, 2, timeout_s=90)
+
+
+def track(rank: int, *calls: RankCall) -> Track:
+    return Track("world", 0, rank, rank, 3, calls)
+
+
+def call(number: int, entered_us: int, left_us: int, counts: int = 2) -> RankCall:
+    note = PlanNote(CallRecord("all_reduce", "float32", (counts,), op="sum", where=f"a.py:{counts}"), 8)
+    return RankCall(number, 1000 * entered_us, 1000 * left_us, note)
+
+
+def test_calls_are_aligned_by_number() -> None:
+    tracks = [
+        track(0, call(1, 100, 140), call(2, 200, 0)),
+        track(1, call(1, 130, 150), call(2, 210, 0, 5)),
+        track(2, call(1, 110, 151)),
+    ]
+    assert last_calls_text(tracks, 1_200_000).splitlines() == [
+        "last calls of group 'world', by number:",
+        "  #1 all_reduce(float32[2], sum) (first at a.py:2): ranks 0, 1, 2 left it, after 41 µs at most; "
+        "rank 1 came last, 30 µs after the first",
+        "  #2 all_reduce(float32[2], sum) (first at a.py:2): rank 0 in it, for 1 ms at most",
+        "  #2 all_reduce(float32[5], sum) (first at a.py:5): rank 1 in it, for 990 µs at most; not entered by rank 2",
+    ]
+    assert last_calls_text([], 0) == ""
+    assert last_calls_text(tracks).splitlines()[2].endswith("(first at a.py:2): rank 0 in it")
+
+
+def notes_of(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", ()))
+
+
+def test_a_timeout_shows_who_misses_the_call(worlds: Callable[[int], unisono.World]) -> None:
+    def work() -> None:
+        pair = unisono.new_group([0, 2], name="pair")
+        tensor = torch.full((3,), unisono.get_rank() + 1.0)
+        if unisono.get_rank() == 1:
+            unisono.barrier()
+            return
+        unisono.all_reduce(tensor, "max", group=pair)
+        if unisono.get_rank() == 0:
+            with pytest.raises(WaitTimeout) as caught:
+                unisono.all_reduce(tensor, "min", group=pair, timeout_s=0.1)
+            lines = notes_of(caught.value).splitlines()
+            assert lines[0] == "last calls of group 'pair', by number:"
+            assert lines[1].startswith("  #1 all_reduce(float32[3], max) (first at ")
+            assert "ranks 0, 2 left it" in lines[1]
+            assert lines[2].startswith("  #2 all_reduce(float32[3], min) (first at ")
+            assert "rank 0 in it, for " in lines[2]
+            assert "not entered by rank 2" in lines[2]
+        unisono.barrier()
+
+    worlds(3).run(work)
+
+
+def test_the_calls_of_a_dead_rank_are_shown() -> None:
+    def work() -> str:
+        group, tensor = unisono.init(), torch.full((3,), unisono.get_rank() + 1.0)
+        unisono.all_reduce(tensor, "max")
+        if group.rank == 1:
+            until(lambda: group.host.entered(0) >= 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(PeerGone) as caught:
+            unisono.all_reduce(tensor, "min")
+        return notes_of(caught.value)
+
+    told = unisono.run(work, 2, return_exceptions=True)[0]
+    assert isinstance(told, str)
+    assert "ranks 0, 1 left it" in told
+    assert "not entered by rank 1" in told
+
+
+SCRIPT = """
+import ctypes, faulthandler, os, signal, sys, time, torch, unisono
+how, rank = sys.argv[1], unisono.init().rank
+tensor = torch.full((4,), rank + 1.0)
+for _ in range(10):
+    unisono.all_reduce(tensor, "max")
+if how == "abort":
+    faulthandler.enable()
+    os.abort()
+if how == "segv":
+    ctypes.string_at(0)
+if how == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 1:
+    while unisono.init().host.entered(0) < 11:
+        time.sleep(0.001)
+    print("ready", flush=True)
+    time.sleep(1000)
+unisono.barrier()
+"""
+LAUNCHERS = {
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+    "unisono": ["-m", "unisono", "run", "-n", "2"],
+}
+
+
+def start(folder: Path, launcher: str, how: str) -> subprocess.Popen[str]:
+    """Two ranks that end in this way, traced there."""
+    (folder / "script.py").write_text(SCRIPT)
+    environ = {**os.environ, "UNISONO_TRACE": str(folder), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, *LAUNCHERS[launcher], str(folder / "script.py"), how]
+    return subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def text_in(folder: Path) -> str:
+    """What `unisono trace` says, in one line."""
+    done = CliRunner().invoke(app, ["trace", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.mark.sampled(most=1)
+@pytest.mark.parametrize("how", ["kill", "abort", "segv"])
+def test_ranks_that_end_at_once(tmp_path: Path, how: str) -> None:
+    with start(tmp_path, "unisono", how) as job:
+        assert job.wait(timeout=110)
+    text = text_in(tmp_path)
+    assert "rank 0 (pid " in text
+    assert "has ended without a word rank 1 (pid " in text
+    assert "#10 all_reduce(float32[4], max) (first at " in text
+    _, slices = read(tmp_path)
+    assert sorted(one["args"]["number"] for one in slices) == sorted([*range(1, 11)] * 2)
+
+
+@pytest.mark.long
+def test_a_launcher_that_is_asked_to_end(tmp_path: Path) -> None:
+    """As by Slurm, when the time is over: the launcher ends all ranks by SIGTERM."""
+    with start(tmp_path, "torchrun", "wait") as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        job.send_signal(signal.SIGTERM)
+        job.wait(timeout=110)
+    text = text_in(tmp_path)
+    assert "has ended without a word" in text
+    line = text.partition("#11 barrier() (first at ")[2]
+    assert "rank 0 in it; not entered by rank 1" in line
+    assert any(one["args"].get("unfinished") for one in read(tmp_path)[1])
+
+
+def test_a_message_that_was_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        arena = unisono.init().host.arena
+        if unisono.get_rank() == 0:
+            unisono.recv(torch.full((3,), 0.0), 1, tag=5)
+        until(lambda: arena.wait_status(0).wait is not None)
+        for rank in range(2):
+            os.kill(arena.board(rank).pid, signal.SIGKILL)
+
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    with pytest.raises(unisono.RankFailed):
+        unisono.run(work, 2)
+    assert "rank 0: recv 12 B from 1, tag 5, in group 'world'" in text_in(tmp_path)
+
+
+def test_an_error_has_the_last_calls_of_a_traced_rank_that_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> None:
+        rank = unisono.get_rank()
+        unisono.all_reduce(torch.full((2,), rank + 1.0), "max")
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        unisono.barrier()
+
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    with pytest.raises(unisono.RankFailed) as raised:
+        unisono.run(work, 2)
+    assert "#1 all_reduce(float32[2], max) (first at " in str(raised.value)
+    assert "ranks 0, 1 left it" in str(raised.value)
+
+
+def test_a_rank_that_ends_well_needs_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    unisono.run(unisono.barrier, 2)
+    (job,) = jobs_in(tmp_path)
+    assert all(part.ended for part in recorded([tmp_path], job))
+    assert "without a word" not in text_in(tmp_path)

@@ -1,12 +1,22 @@
-"""Counts against what can be worked out by hand, and against each other."""
+"""Counts against what can be worked out by hand, and against each other.
+
+Costs by level: by hand, against the bounds, and from parts as from the whole table.
+"""
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from math import ceil, log2
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.each import each
 from unisono.base.errors import ArgumentError
-from unisono.schedule import Bounds, Counts, count, lower_bounds
+from unisono.schedule import ROOTED, Bounds, Counts, HostBounds, Hosts, Levels, count, host_bounds, levels, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.algorithms.over_hosts import CORES, HierarchicalTable, spanning
 
 pytestmark = pytest.mark.quick
 
@@ -62,3 +72,117 @@ def test_lower_bounds_at_five_ranks(collective: str, bounds: Bounds) -> None:
 def test_lower_bounds_of_nothing() -> None:
     with pytest.raises(ArgumentError, match="'gossip' is no collective that has lower bounds; those that have: broad"):
         lower_bounds("gossip", 4)
+
+
+MAPS = ["2x1", "2x2", "2x2:round_robin", "4x1", "3+1", "1+3", "4+2+3", "2+3+4:round_robin", "3x3", "5x2", "4"]
+
+
+def busiest(call: HierarchicalTable) -> tuple[float, float]:
+    found = call.levels()
+    return max(found.leaves), max(found.enters)
+
+
+def test_a_ring_crosses_where_neighbours_are_on_several_hosts() -> None:
+    ring = CATALOGUE["all_reduce.ring"].schedule(4)
+    assert levels(replace(ring, hosts=Hosts.parse("2x2"))) == Levels(6, 6, (1.5, 1.5), (1.5, 1.5), 3)
+    assert levels(replace(ring, hosts=Hosts.parse("2x2:round_robin"))) == Levels(0, 6, (3.0, 3.0), (3.0, 3.0), 6)
+    assert levels(replace(ring, hosts=Hosts.one(4))) == Levels(6, 0, (0.0,), (0.0,), 0)
+
+
+def test_which_hosts_must_be_known() -> None:
+    with pytest.raises(ArgumentError, match=r"all_reduce\.ring: which ranks share a host"):
+        levels(CATALOGUE["all_reduce.ring"].schedule(4))
+
+
+def test_bounds_by_hand() -> None:
+    hosts = Hosts.parse("3+1")
+    assert host_bounds("all_reduce", hosts) == HostBounds(1, 1.0, 1.0)
+    assert host_bounds("all_gather", hosts) == HostBounds(1, 0.75, 0.75)
+    assert host_bounds("scatter", hosts, 3) == HostBounds(1, 0.75, 0.75)
+    assert host_bounds("scatter", hosts, 0) == HostBounds(1, 0.25, 0.25)
+    assert host_bounds("all_to_all", hosts) == HostBounds(1, 0.75, 0.75)
+    assert host_bounds("all_reduce", Hosts.parse("4x8")).leaves == 1.5
+    assert host_bounds("broadcast", Hosts.one(3)) == HostBounds(0, 0.0, 0.0)
+    with pytest.raises(ArgumentError, match="'gossip' is no collective"):
+        host_bounds("gossip", hosts)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=9), st.sampled_from(sorted(CORES)), st.data())
+def test_no_table_over_hosts_is_below_the_bounds(names: list[int], collective: str, data: st.DataObject) -> None:
+    hosts = Hosts.of(names)
+    root = data.draw(st.integers(0, hosts.ranks - 1)) if collective in ROOTED else 0
+    core = data.draw(st.sampled_from(CORES[collective]))
+    call = spanning(collective, hosts, root, rails=data.draw(st.integers(1, hosts.rails)), core=core)
+    bounds, (leaves, enters) = host_bounds(collective, hosts, root), busiest(call)
+    assert leaves >= bounds.leaves - 1e-9
+    assert enters >= bounds.enters - 1e-9
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.sampled_from(sorted(CATALOGUE)))
+def test_nor_is_any_other(names: list[int], name: str) -> None:
+    hosts, algorithm = Hosts.of(names), CATALOGUE[name]
+    if not algorithm.allows(hosts.ranks):
+        return
+    root = hosts.ranks - 1
+    found = levels(replace(algorithm.schedule(hosts.ranks, root), hosts=hosts))
+    bounds = host_bounds(algorithm.collective, hosts, root)
+    assert max(found.leaves) >= bounds.leaves - 1e-9
+    assert max(found.enters) >= bounds.enters - 1e-9
+
+
+@pytest.mark.parametrize("text", MAPS)
+@each("collective", CORES)
+def test_parts_count_as_the_whole_table(collective: str, text: str) -> None:
+    hosts = Hosts.parse(text)
+    for rails in range(1, hosts.rails + 1):
+        call = spanning(collective, hosts, hosts.ranks - 1 if collective in ROOTED else 0, rails=rails)
+        whole, parts = levels(call.schedule()), call.levels()
+        assert parts.leaves == pytest.approx(whole.leaves)
+        assert parts.enters == pytest.approx(whole.enters)
+        assert parts.inside == whole.inside
+        assert parts.between == max([whole.between, *(part.table.rounds for part in call.across)])
+
+
+@pytest.mark.parametrize("text", MAPS)
+def test_what_goes_between_hosts_is_as_little_as_can_be(text: str) -> None:
+    hosts = Hosts.parse(text)
+    for rails in range(1, hosts.rails + 1):
+        for collective in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):
+            bounds, (leaves, enters) = host_bounds(collective, hosts), busiest(spanning(collective, hosts, rails=rails))
+            alike = len({len(host) for host in hosts.members}) == 1
+            if alike or collective != "reduce_scatter":
+                assert enters == pytest.approx(bounds.enters)
+            if alike or collective != "all_gather":
+                assert leaves == pytest.approx(bounds.leaves)
+        for root in range(hosts.ranks):
+            for collective in ("scatter", "gather"):
+                bounds = host_bounds(collective, hosts, root)
+                assert busiest(spanning(collective, hosts, root)) == pytest.approx((bounds.leaves, bounds.enters))
+            for collective in ("broadcast", "reduce"):
+                bounds = host_bounds(collective, hosts, root)
+                chain = spanning(collective, hosts, root, rails=rails, core="chain")
+                assert busiest(chain) == pytest.approx((bounds.leaves, bounds.enters))
+
+
+@pytest.mark.parametrize("text", MAPS)
+def test_rounds_between_hosts(text: str) -> None:
+    hosts = Hosts.parse(text)
+    n = len(hosts.members)
+    lg = ceil(log2(n))
+    expected = {
+        ("all_reduce", "circulant"): 2 * lg,
+        ("all_reduce", "recursive_doubling"): n.bit_length() - 1 + 2 * (n & n - 1 > 0),
+        ("all_gather", "circulant"): lg,
+        ("reduce_scatter", "circulant"): lg,
+        ("broadcast", "binomial"): lg,
+        ("broadcast", "circulant"): 7 + lg if n > 1 else 0,
+        ("reduce", "circulant"): 7 + lg if n > 1 else 0,
+        ("scatter", "linear"): lg,  # the words take longer than the blocks
+        ("gather", "linear"): lg,
+        ("all_to_all", "direct"): min(1, n - 1),
+        ("barrier", "dissemination"): lg,
+    }
+    for (collective, core), rounds in expected.items():
+        assert spanning(collective, hosts, core=core).levels().between == rounds, collective

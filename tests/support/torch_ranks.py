@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono.ranks.rendezvous.identity import HOST_ID
 from unisono.schedule import Hosts
-
-Worlds = Callable[[int], unisono.World]
-
 
 _kept: list[Any] = []
 

@@ -1,5 +1,1 @@
 """What users call: collectives, messages, objects, models; and the way from a call to the engine or to other hosts."""
-
-from __future__ import annotations
-
-__all__ = []

@@ -7,7 +7,3 @@ judges ranks of other hosts only by copies that it has asked for after its wait 
 
 The kernel knows nothing of hosts, and groups on one host use nothing of this room.
 """
-
-from __future__ import annotations
-
-__all__ = []

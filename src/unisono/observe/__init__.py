@@ -1,5 +1,1 @@
 """Look at running jobs from outside, and at what their ranks have logged: tracks of calls, who waits for whom."""
-
-from __future__ import annotations
-
-__all__ = []

@@ -1,5 +1,1 @@
 """The processes of a job: how they are started, meet, form groups, are watched, and become fewer and more."""
-
-from __future__ import annotations
-
-__all__ = []

@@ -1,5 +1,1 @@
 """The command line, checks of the machine, and what users' own tests need. No other room imports this one."""
-
-from __future__ import annotations
-
-__all__ = []

@@ -1,13 +1,23 @@
-"""Messages with descriptors arrive whole, in order, in bounded time."""
+"""Messages with file descriptors: between a parent and its ranks, and plain ones that nobody unpickles."""
 
+from __future__ import annotations
+
+import json
 import os
+import pickle
+import resource
 import socket
+import struct
 import threading
 import time
+import tracemalloc
+from contextlib import suppress
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from unisono.base.fd_channel import Channel, Descriptor
+from unisono.base.fd_channel import Channel, Descriptor, PlainChannel
 
 pytestmark = pytest.mark.quick
 
@@ -113,3 +123,112 @@ def test_a_descriptor_closes_itself_once():
     assert holder.fileno() == -1
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+HEADER = struct.Struct("<IQB")
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os._exit, (3,)
+
+
+def framed(value: bytes, payload: bytes = b"", fds: int = 0) -> bytes:
+    return HEADER.pack(len(value), len(payload), fds) + value + payload
+
+
+def until_the_end(channel: PlainChannel) -> int:
+    """How many messages come before the end."""
+    for count in range(1 << 20):
+        try:
+            assert channel.poll() is not None
+        except EOFError:
+            return count
+    raise AssertionError("it has no end")
+
+
+pieces = st.binary(max_size=40) | st.builds(
+    framed,
+    st.binary(max_size=20) | st.integers().map(lambda it: json.dumps([it]).encode()),
+    st.binary(max_size=20),
+    st.integers(0, 3) | st.just(0),
+)
+
+
+@given(st.lists(pieces, max_size=6).map(b"".join))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_messages_then_the_end(data: bytes) -> None:
+    channel, raw = PlainChannel.pair()
+    with raw:
+        raw.sendall(data)
+    assert until_the_end(channel) <= len(data)
+    channel.close()
+
+
+def test_pickled_bytes_are_not_unpickled() -> None:
+    channel, raw = PlainChannel.pair()
+    with raw:
+        raw.sendall(framed(pickle.dumps(Bomb())))
+        with pytest.raises(EOFError, match="no message"):
+            channel.poll()
+    channel.close()
+
+
+@pytest.mark.parametrize("sizes", [(1 << 20, 0), (0, 1 << 20), (0, (1 << 64) - 1), ((1 << 32) - 1, (1 << 64) - 1)])
+def test_a_message_that_claims_to_be_long_is_refused_at_once(sizes: tuple[int, int]) -> None:
+    channel, raw = PlainChannel.pair()
+    with raw:
+        raw.sendall(HEADER.pack(*sizes, 0))
+        tracemalloc.start()
+        try:
+            with pytest.raises(EOFError, match="no message"):
+                channel.poll()
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+    channel.close()
+
+
+@pytest.mark.parametrize("text", [b"[" * 60_000, b"9" * 60_000, b"\xff", b"NaN!"])
+def test_values_that_are_no_values_are_the_end(text: bytes) -> None:
+    channel, raw = PlainChannel.pair()
+    with raw:
+        raw.sendall(framed(text))
+    assert until_the_end(channel) <= 1  # versions of Python differ in which numbers are too long
+    channel.close()
+
+
+@pytest.mark.parametrize(("claimed", "sent"), [(2, 1), (1, 0), (0, 16)])
+def test_descriptors_that_were_not_promised_do_not_pile_up(claimed: int, sent: int) -> None:
+    channel, raw = PlainChannel.pair()
+    before = len(os.listdir("/proc/self/fd"))
+    with raw:
+        for _ in range(40):
+            socket.send_fds(raw, [framed(b"1", fds=claimed)], [raw.fileno()] * sent)
+            with suppress(EOFError):
+                channel.poll()
+            assert len(os.listdir("/proc/self/fd")) <= before + 32
+    assert until_the_end(channel) == 0
+    channel.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_the_kernel_says_who_is_there() -> None:
+    channel, raw = PlainChannel.pair()
+    raw.close()
+    assert channel.peer == (os.getpid(), os.getuid())
+    channel.close()
+
+
+def test_a_descriptor_for_which_there_is_no_number_is_an_error() -> None:
+    channel, raw = PlainChannel.pair()
+    with raw:
+        socket.send_fds(raw, [framed(b"1", fds=1)], [raw.fileno()])
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(OSError, match=r"[Tt]oo many open files"):
+                channel.poll()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    channel.close()

@@ -1,14 +1,16 @@
-"""What kind of processors there are, and the defaults that are theirs."""
+"""What this machine has, by files of Linux: processors and control groups."""
 
 from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from unisono.base.cgroups import Allowance, allowance, free_bytes
 from unisono.base.config import Config
 from unisono.base.cpu import KINDS, cpuinfo, shares_cache, vendor
 
@@ -44,3 +46,107 @@ def test_a_default_may_be_of_a_kind() -> None:
     said = "the default for AMD processors that share one cache" if here else "the default"
     assert Config().origin("cross_memory_bytes") == said
     assert Config(cross_memory_bytes=5).origin("cross_memory_bytes") == "as set"
+
+
+Tree = Callable[[Mapping[str, str]], Path]
+
+V2_MOUNT = "cgroup2 /sys/fs/cgroup cgroup2 rw,relatime 0 0\n"
+V1_MOUNTS = (
+    "tmpfs /sys/fs/cgroup tmpfs rw,mode=755 0 0\n"
+    "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n"
+    "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n"
+)
+BASE = "sys/fs/cgroup"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """tree({path: text}): a root with these files."""
+
+    def made(content: Mapping[str, str]) -> Path:
+        for path, text in content.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return tmp_path
+
+    return made
+
+
+def test_no_groups_are_no_limit(tree: Tree) -> None:
+    assert allowance(tree({})) == Allowance(None, None, None)
+
+
+def test_version_2_has_the_least_of_a_group_and_of_those_above(tree: Tree) -> None:
+    root = tree(
+        {
+            "proc/self/mounts": V2_MOUNT,
+            "proc/self/cgroup": "0::/jobs/mine\n",
+            f"{BASE}/jobs/cpu.max": "150000 100000\n",
+            f"{BASE}/jobs/mine/cpu.max": "max 100000\n",
+            f"{BASE}/jobs/memory.max": "max\n",
+            f"{BASE}/jobs/memory.current": "100\n",
+            f"{BASE}/jobs/mine/memory.max": "1000\n",
+            f"{BASE}/jobs/mine/memory.current": "700\n",
+            f"{BASE}/jobs/mine/memory.stat": "anon 400\ninactive_file 250\n",
+        }
+    )
+    assert allowance(root) == Allowance(1.5, 1000, 550)
+
+
+def test_version_1_has_a_folder_for_each_controller(tree: Tree) -> None:
+    root = tree(
+        {
+            "proc/self/mounts": V1_MOUNTS,
+            "proc/self/cgroup": "4:memory:/box\n2:cpu,cpuacct:/box\n0::/\n",
+            f"{BASE}/cpu,cpuacct/box/cpu.cfs_quota_us": "50000\n",
+            f"{BASE}/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",
+            f"{BASE}/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+            f"{BASE}/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            f"{BASE}/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            f"{BASE}/memory/memory.usage_in_bytes": "5\n",
+            f"{BASE}/memory/box/memory.limit_in_bytes": "4096\n",
+            f"{BASE}/memory/box/memory.usage_in_bytes": "5000\n",
+            f"{BASE}/memory/box/memory.stat": "inactive_file 10\ntotal_inactive_file 100\n",
+        }
+    )
+    assert allowance(root) == Allowance(0.5, 4096, 0)
+
+
+def test_in_a_container_the_path_may_be_one_outside(tree: Tree) -> None:
+    root = tree(
+        {
+            "proc/self/mounts": V1_MOUNTS,
+            "proc/self/cgroup": "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n",
+            f"{BASE}/cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
+            f"{BASE}/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            f"{BASE}/memory/memory.limit_in_bytes": "3000\n",
+            f"{BASE}/memory/memory.usage_in_bytes": "1000\n",
+        }
+    )
+    assert allowance(root) == Allowance(2.0, 3000, 2000)
+
+
+def test_what_is_damaged_is_no_limit(tree: Tree) -> None:
+    root = tree(
+        {
+            "proc/self/mounts": V2_MOUNT,
+            "proc/self/cgroup": "0::/\n",
+            f"{BASE}/cpu.max": "many 100000\n",
+            f"{BASE}/memory.max": "1000\n",
+            f"{BASE}/memory.current": "?\n",
+        }
+    )
+    assert allowance(root) == Allowance(None, 1000, None)
+
+
+def test_what_is_free_is_read_again(tree: Tree) -> None:
+    content = {
+        "proc/self/mounts": V2_MOUNT,
+        "proc/self/cgroup": "0::/\n",
+        f"{BASE}/memory.max": "1000\n",
+        f"{BASE}/memory.current": "300\n",
+    }
+    root = tree(content)
+    assert free_bytes(root) == 700
+    tree({f"{BASE}/memory.current": "1200\n"})
+    assert free_bytes(root) == 0

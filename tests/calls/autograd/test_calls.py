@@ -1,17 +1,20 @@
-"""Differentiable collectives: their values, who requires gradients, and ranks that do not go together."""
+"""Differentiable collectives: their values, who requires gradients, and ranks that do not go together.
+
+Gradients against differences: every element of every rank is moved a little, and the sum of all losses looked at.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 import unisono
+from tests.support.each import each
+from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError
 from unisono import autograd as ag
-
-Worlds = Callable[[int], unisono.World]
 
 
 def mine(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -182,3 +185,211 @@ def test_what_no_call_takes(worlds: Worlds) -> None:
             unisono.barrier()
 
     worlds(2).run(work)
+
+
+Tensors = Sequence[torch.Tensor]
+Function = Callable[[Tensors], Tensors]
+REAL, COMPLEX = torch.float64, torch.complex128
+STEP = 1e-5
+
+
+def loss(results: Tensors) -> torch.Tensor:
+    """A function of the results that is another one on every rank, and not linear."""
+    generator = torch.Generator().manual_seed(unisono.get_rank())
+    total = torch.zeros((), dtype=REAL)
+    for result in results:
+        weight = torch.randn(result.shape, dtype=result.dtype, generator=generator)
+        term = (weight * result * result).sum() + (weight.conj() * result.conj()).sum()
+        total = total + (term.real if term.is_complex() else term)
+    return total
+
+
+def sum_of_losses(function: Function, inputs: Tensors) -> float:
+    total = loss(function(inputs)).detach().clone()
+    unisono.all_reduce(total)
+    return float(total)
+
+
+def differences(function: Function, inputs: Tensors, like: Tensors) -> list[torch.Tensor]:
+    """The gradients of this rank's inputs, measured."""
+    found = [torch.zeros_like(tensor) for tensor in like]
+    mine = torch.tensor([sum(tensor.numel() for tensor in like)])
+    sizes = [int(size) for size in unisono.all_gather(None, mine)]
+    for rank, size in enumerate(sizes):
+        for k in range(size):
+            for direction in (1, 1j) if like_is_complex(inputs, rank) else (1,):
+                values = []
+                for sign in (1, -1):
+                    moved = [tensor.detach().clone() for tensor in inputs]
+                    if rank == unisono.get_rank():
+                        flat, at = place(moved, k)
+                        flat[at] += sign * STEP * direction
+                    leaves = [
+                        tensor.requires_grad_(old.requires_grad) for tensor, old in zip(moved, inputs, strict=True)
+                    ]
+                    values.append(sum_of_losses(function, leaves))
+                if rank == unisono.get_rank():
+                    flat, at = place(found, k)
+                    flat[at] += direction * (values[0] - values[1]) / (2 * STEP)
+    return found
+
+
+def like_is_complex(inputs: Tensors, rank: int) -> bool:
+    """Are that rank's inputs complex? Ranks without inputs cannot know by themselves."""
+    mine = torch.tensor([int(any(tensor.is_complex() for tensor in inputs))])
+    unisono.broadcast(mine, rank)
+    return bool(mine)
+
+
+def place(tensors: Tensors, k: int) -> tuple[torch.Tensor, int]:
+    """Element k of the tensors in a row."""
+    for tensor in tensors:
+        if k < tensor.numel():
+            return tensor.view(-1), k
+        k -= tensor.numel()
+    raise IndexError
+
+
+def value(*shape: int, dtype: torch.dtype = REAL, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * unisono.get_rank() + seed)
+    return torch.randn(shape, dtype=dtype, generator=generator)
+
+
+def rank() -> int:
+    return unisono.get_rank()
+
+
+def size() -> int:
+    return unisono.get_world_size()
+
+
+def last() -> int:
+    return size() - 1
+
+
+def columns(dtype: torch.dtype) -> list[torch.Tensor]:
+    return [value(k % 2 + 1, 1, dtype=dtype, seed=k) for k in range(size())]
+
+
+def uneven(dtype: torch.dtype) -> list[torch.Tensor]:
+    return [value((rank() + 2 * k) % 3, dtype=dtype, seed=k) for k in range(size())]
+
+
+def exchange(tensors: Tensors) -> Tensors:
+    """Blocks of rank + 2 k rows from each rank to rank k."""
+    gives = [rank() + 2 * k for k in range(size())]
+    takes = [k + 2 * rank() for k in range(size())]
+    return [ag.all_to_all_single(tensors[0], takes, gives)]
+
+
+# What a rank passes, and what is done with it.
+CALLS: dict[str, tuple[Callable[[torch.dtype], list[torch.Tensor]], Function]] = {
+    "all_reduce": (lambda d: [value(2, 1, dtype=d)], lambda t: [ag.all_reduce(t[0])]),
+    "all_reduce avg": (lambda d: [value(2, dtype=d)], lambda t: [ag.all_reduce(t[0], "avg")]),
+    "all_reduce of a number": (lambda d: [value(dtype=d)], lambda t: [ag.all_reduce(t[0])]),
+    "reduce": (lambda d: [value(1, 2, dtype=d)], lambda t: [ag.reduce(t[0], last())]),
+    "reduce avg": (lambda d: [value(2, dtype=d)], lambda t: [ag.reduce(t[0], 0, "avg")]),
+    "broadcast": (lambda d: [value(1, 2, dtype=d)], lambda t: [ag.broadcast(t[0], last())]),
+    "scatter": (lambda d: uneven(d) if rank() == last() else [], lambda t: [ag.scatter(t or None, last())]),
+    "gather": (lambda d: [value(rank() + 1, 1, dtype=d)], lambda t: ag.gather(t[0], last())),
+    "all_gather": (lambda d: [value(2, 1, dtype=d)], lambda t: ag.all_gather(t[0])),
+    "all_gather of several sizes": (lambda d: [value(rank() + 1, dtype=d)], lambda t: ag.all_gather(t[0])),
+    "all_gather_single": (lambda d: [value(1, 2, dtype=d)], lambda t: [ag.all_gather_single(t[0])]),
+    "all_gather_single of numbers": (lambda d: [value(dtype=d)], lambda t: [ag.all_gather_single(t[0])]),
+    "reduce_scatter": (columns, lambda t: [ag.reduce_scatter(t)]),
+    "reduce_scatter avg": (columns, lambda t: [ag.reduce_scatter(t, "avg")]),
+    "reduce_scatter_single": (lambda d: [value(2 * size(), 1, dtype=d)], lambda t: [ag.reduce_scatter_single(t[0])]),
+    "all_to_all": (uneven, ag.all_to_all),
+    "all_to_all_single": (lambda d: [value(size(), 1, dtype=d)], lambda t: [ag.all_to_all_single(t[0])]),
+    "all_to_all_single with sizes": (
+        lambda d: [value(sum(rank() + 2 * k for k in range(size())), dtype=d)],
+        exchange,
+    ),
+    "joined": (
+        lambda d: [value(2, dtype=d), value(dtype=d)],
+        lambda t: [ag.join(t[1], ag.reduce(t[0], 0))] if rank() else [t[1] * ag.reduce(t[0], 0)],
+    ),
+    "all_reduce product": (lambda d: [value(2, dtype=d)], lambda t: [ag.all_reduce(t[0], "product")]),
+}
+ORDERED: dict[str, tuple[Callable[[torch.dtype], list[torch.Tensor]], Function]] = {
+    "all_reduce min": (lambda d: [value(1, 2, dtype=d)], lambda t: [ag.all_reduce(t[0], "min")]),
+    "reduce max": (lambda d: [value(1, 2, dtype=d)], lambda t: [ag.reduce(t[0], last(), "max")]),
+    "reduce product": (lambda d: [value(1, 2, dtype=d)], lambda t: [ag.reduce(t[0], last(), "product")]),
+    "reduce_scatter max": (columns, lambda t: [ag.reduce_scatter(t, "max")]),
+    "reduce_scatter_single product": (
+        lambda d: [value(size(), 1, dtype=d)],
+        lambda t: [ag.reduce_scatter_single(t[0], "product")],
+    ),
+}
+CASES = [(name, REAL) for name in (*CALLS, *ORDERED)] + [(name, COMPLEX) for name in CALLS]
+
+
+def gradients(function: Function, inputs: Tensors, create_graph: bool = False) -> list[torch.Tensor]:
+    """Of the inputs that require some; every rank takes part."""
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    mine = loss(function(inputs))
+    if not wanted:
+        mine.backward(create_graph=create_graph)
+        return []
+    return list(torch.autograd.grad(mine, wanted, create_graph=create_graph))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@each("name, dtype", CASES)
+def test_gradients(worlds: Worlds, ranks: int, name: str, dtype: torch.dtype) -> None:
+    def work() -> None:
+        make, function = {**CALLS, **ORDERED}[name]
+        inputs = [tensor.requires_grad_() for tensor in make(dtype)]
+        found = gradients(function, inputs)
+        for one, other in zip(found, differences(function, inputs, inputs), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+    worlds(ranks).run(work)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ["all_reduce", "broadcast", "gather", "all_gather", "all_to_all", "reduce_scatter"])
+def test_inputs_that_require_gradients_on_one_rank(worlds: Worlds, ranks: int, name: str) -> None:
+    """The others take part, and get none."""
+
+    def work() -> None:
+        make, function = CALLS[name]
+        for chosen in {0, ranks - 1}:
+            inputs = make(REAL)
+            for tensor in inputs:
+                tensor.requires_grad_(rank() == chosen)
+            found = gradients(function, inputs)
+            like = inputs if rank() == chosen else []
+            for one, other in zip(found, differences(function, inputs, like), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+    worlds(ranks).run(work)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [(name, 2) for name in (*CALLS, *ORDERED) if name != "scatter"] + [("gather", 3), ("reduce_scatter", 3)],
+)
+def test_gradients_of_gradients(worlds: Worlds, name: str, ranks: int) -> None:
+    def work() -> None:
+        make, function = {**CALLS, **ORDERED}[name]
+        inputs = [tensor.requires_grad_() for tensor in make(REAL)]
+
+        def inner(tensors: Tensors) -> Tensors:
+            return gradients(function, tensors, create_graph=True)
+
+        for one, other in zip(gradients(inner, inputs), differences(inner, inputs, inputs), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+    worlds(ranks).run(work)
+
+
+@each("name, dtype", CASES)
+def test_torch_agrees_where_one_rank_is_all(worlds: Worlds, name: str, dtype: torch.dtype) -> None:
+    def work() -> None:
+        make, function = {**CALLS, **ORDERED}[name]
+        inputs = [tensor.requires_grad_() for tensor in make(dtype)]
+        assert torch.autograd.gradcheck(lambda *tensors: tuple(function(tensors)), inputs)
+        assert torch.autograd.gradgradcheck(lambda *tensors: tuple(function(tensors)), inputs)
+
+    worlds(1).run(work)

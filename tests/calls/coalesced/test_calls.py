@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono.calls.coalesced import (
     all_gather_coalesced,
     all_reduce_coalesced,
@@ -19,7 +20,6 @@ from unisono.calls.coalesced import (
     reduce_scatter_coalesced,
 )
 
-Worlds = Callable[[int], unisono.World]
 SIZES = [1, 3]
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError, make_op
 from unisono.calls.coalesced import (
     all_gather_coalesced,
@@ -21,8 +22,6 @@ from unisono.calls.coalesced import (
     reduce_scatter_coalesced,
 )
 from unisono.engine.tensors.aliasing import first_overlap
-
-Worlds = Callable[[int], unisono.World]
 
 
 def ones(*counts: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:

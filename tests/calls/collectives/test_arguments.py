@@ -14,10 +14,9 @@ import torch
 import unisono
 from tests.support.matrix import Case
 from tests.support.matrix_driver import algorithms, check
+from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError
 from unisono.schedule import send
-
-Worlds = Callable[[int], unisono.World]
 
 
 def f(count: int = 4) -> torch.Tensor:

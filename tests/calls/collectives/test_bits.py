@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import testing as oracle
 
-Worlds = Callable[[int], unisono.World]
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 WHOLE = 50_000
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 
 import unisono
-
-Worlds = Callable[[int], unisono.World]
+from tests.support.worlds import Worlds
 
 
 def test_calls_where_new_tensors_have_no_memory(worlds: Worlds) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -14,11 +13,11 @@ import unisono
 from tests.support.matrix import ALIASED, FORMS, MOVED, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
 from tests.support.reducers_driver import NUMERIC
+from tests.support.worlds import Worlds
 from unisono.base.config import Config
 from unisono.engine.reducers import DTYPES
 from unisono.schedule import ADD, COPY, Y, send
 
-Worlds = Callable[[int], unisono.World]
 SIZES = (1, 2, 3, 4, 5, 7)
 WHOLE = [form for form in FORMS if f"{form}_single" not in FORMS]
 """The calls, without the forms for lists of those that have another one."""

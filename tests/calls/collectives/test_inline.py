@@ -12,9 +12,8 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono.calls.dispatch.background import patience_ns
-
-Worlds = Callable[[int], Any]
 
 
 def test_a_call_that_needs_nobody_is_over_when_it_returns(worlds: Worlds) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import unisono
-
-Worlds = Callable[[int], Any]
+from tests.support.worlds import Worlds
 
 
 @contextmanager

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import unisono
-
-Worlds = Callable[[int], Any]
+from tests.support.worlds import Worlds
 
 
 def f(count: int = 4) -> torch.Tensor:

@@ -15,8 +15,8 @@ import torch
 
 import unisono
 from tests.support.waiting import until
+from tests.support.worlds import Worlds
 
-Worlds = Callable[[int], Any]
 Make = Callable[..., torch.Tensor]
 COUNT = 6000
 

@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono.base.errors import AlgorithmError
 from unisono.schedule import prove
 from unisono.schedule.algorithms import CATALOGUE
-
-Worlds = Callable[[int], Any]
 
 
 def values(rank: int, count: int = 7) -> torch.Tensor:

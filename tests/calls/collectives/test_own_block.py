@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -10,10 +9,9 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError
 from unisono.calls.dispatch import step
-
-Worlds = Callable[[int], Any]
 
 COUNT = 300_000
 

@@ -13,9 +13,9 @@ import unisono
 from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, roots, start
 from tests.support.reducers_driver import INTEGERS, NUMERIC
+from tests.support.worlds import Worlds
 from unisono.base.config import Config
 
-Worlds = Callable[[int], unisono.World]
 COUNTS = (0, 1, 2, 3, 7, 64, 130, 1000, 2049, 5003, 20_011)
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 

@@ -12,8 +12,8 @@ import torch
 import unisono
 from tests.support.matrix import FORMS, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget
+from tests.support.worlds import Worlds
 
-Worlds = Callable[[int], Any]
 SIZES = (1, 2, 3, 5)
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import unisono
-
-Worlds = Callable[[int], unisono.World]
+from tests.support.worlds import Worlds
 
 
 def made() -> dict[str, Callable[[], tuple[list[torch.Tensor], list[torch.Tensor], Any]]]:

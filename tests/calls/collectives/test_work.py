@@ -7,15 +7,13 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
-
-Worlds = Callable[[int], Any]
+from tests.support.worlds import Worlds
 
 
 def test_a_work_tells_how_far_its_call_is(worlds: Worlds) -> None:

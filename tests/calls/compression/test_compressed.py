@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import OnHosts
 
-OnHosts = Callable[[str], unisono.World]
 SHAPES = ("2x2", "3+1", "2x2:round_robin", "2x1", "4x1")
 
 

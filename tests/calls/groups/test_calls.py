@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import testing as oracle
 from unisono.calls.groups import new_group, split
-
-Worlds = Callable[[int], unisono.World]
 
 
 def values(world_rank: int, count: int, seed: int) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
 from tests.support.waiting import until
+from tests.support.worlds import Worlds
 from unisono.base.config import Config
 from unisono.base.errors import (
     ArgumentError,
@@ -26,8 +26,6 @@ from unisono.base.errors import (
 )
 from unisono.base.records import CallRecord, Departure
 from unisono.calls.groups import destroy_group, new_group, split
-
-Worlds = Callable[[int], unisono.World]
 
 
 def test_different_ranks_are_a_mismatch_that_names_them(worlds: Worlds) -> None:

@@ -1,14 +1,27 @@
-"""Making groups: who is in them, in which order, and what their ranks are called elsewhere."""
+"""Making groups: who is in them, in which order, and what their ranks are called elsewhere.
+
+What is kept for later calls has a limit, and calls whose part has gone are right all the same.
+Ranks that a group leaves out hold something false that no call takes for the world.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
+from unisono.calls.coalesced.list_layout import _Memory
 from unisono.calls.groups import (
     destroy_group,
     get_global_rank,
@@ -17,8 +30,9 @@ from unisono.calls.groups import (
     new_group,
     split,
 )
-
-Worlds = Callable[[int], unisono.World]
+from unisono.hosts.sentinel import board_replicas
+from unisono.ranks.group.non_member import NonMember
+from unisono.schedule.algorithms import all_gather
 
 
 def members_by_call(group: unisono.Group) -> list[int]:
@@ -159,3 +173,153 @@ def test_wrong_arguments(worlds: Worlds) -> None:
         assert tensor.tolist() == [3.0] * 3
 
     worlds(3).run(wrong)
+
+
+@contextmanager
+def limit(module: str, name: str, value: int) -> Iterator[None]:
+    """Another limit, in a rank that tests share."""
+    home: Any = import_module(module)
+    usual = getattr(home, name)
+    setattr(home, name, value)
+    try:
+        yield
+    finally:
+        setattr(home, name, usual)
+
+
+def gathers(group: unisono.Group, count: int, algorithm: Any) -> None:
+    table = torch.empty(group.size * count)
+    unisono.all_gather_single(table, torch.arange(count) + group.rank * 1000.0, group, algorithm=algorithm)
+    assert table.tolist() == [rank * 1000.0 + k for rank in range(group.size) for k in range(count)]
+
+
+def test_programs(worlds: Worlds) -> None:
+    """Tables that are made for one call each have programs of their own."""
+
+    def work() -> int:
+        group = unisono.new_group()
+        assert isinstance(group, unisono.Group)
+        with limit("unisono.engine.host", "_MOST_PROGRAMS", 4):
+            for k in range(12):
+
+                def mine(r: Any, ranks: int) -> Any:
+                    yield from all_gather.ring(r, ranks)
+
+                gathers(group, 10 + k, mine)
+                gathers(group, 10 + k, None)
+            return len(group.host._programs)
+
+    assert max(worlds(2).run(work)) <= 4
+
+
+def test_steps_of_lists_with_ever_new_timeouts(worlds: Worlds) -> None:
+    def work() -> int:
+        group = unisono.new_group()
+        assert isinstance(group, unisono.Group)
+        for k in range(100):
+            tensors = [torch.full((5,), 1.0 + group.rank), torch.full((7,), 10.0 * group.rank)]
+            unisono.all_reduce_coalesced(tensors, group=group, timeout_s=50.0 + k)
+            assert [tensor.tolist() for tensor in tensors] == [[3.0] * 5, [10.0] * 7]
+        memory = group.kept[_Memory]
+        return max(len(layout.steps) for layouts in memory.layouts.values() for layout in layouts)
+
+    assert max(worlds(2).run(work)) <= 16
+
+
+def test_calls_with_tensors_in_shared_memory_on_some_ranks_only(worlds: Worlds) -> None:
+    def work() -> int:
+        group = unisono.new_group()
+        assert isinstance(group, unisono.Group)
+        with limit("unisono.calls.dispatch.lowering_mismatch", "_MOST_KINDS", 3):
+            for k in range(30):
+                count = 50_000 + k % 10
+                tensor = unisono.empty(count) if group.rank else torch.empty(count)
+                tensor.copy_(torch.arange(count) + group.rank * 7.0)
+                unisono.all_reduce(tensor, group=group)
+                assert torch.equal(tensor, torch.arange(count) * 2.0 + 7)
+            unisono.barrier(group)
+        return len(group.mixed)
+
+    assert worlds(2).run(work) == [3, 3]
+
+
+def test_groups_that_a_host_has_forgotten() -> None:
+    memory: Any = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None, read=lambda *_: b"")
+    told: list[object] = []
+    known = board_replicas.Copies(0, [0, 1], memory, lambda *_: None, lambda _, words: told.append(words))
+    for gid in range(board_replicas._MOST_FORGOTTEN + 100):
+        known.register(0, gid, 4096, (0, 1))
+        known.forget(0, gid)
+    assert len(told) == board_replicas._MOST_FORGOTTEN + 100
+    assert len(known._forgotten) == board_replicas._MOST_FORGOTTEN
+    assert board_replicas._MOST_FORGOTTEN + 99 in known._forgotten
+
+
+def every_call(group: unisono.Group) -> list[Callable[[], object]]:
+    t, wide = torch.ones(2), torch.ones(4)
+    return [
+        lambda: unisono.all_reduce(t, group=group),
+        lambda: unisono.all_reduce(t, group=group, async_op=True),
+        lambda: unisono.reduce(t, 0, group=group),
+        lambda: unisono.broadcast(t, 0, group),
+        lambda: unisono.scatter(t, None, 0, group),
+        lambda: unisono.gather(t, None, 0, group),
+        lambda: unisono.all_gather([t, t], t, group),
+        lambda: unisono.all_gather_single(wide, t, group),
+        lambda: unisono.reduce_scatter(t, [t, t], group=group),
+        lambda: unisono.reduce_scatter_single(t, wide, group=group),
+        lambda: unisono.all_to_all([t, t], [t, t], group=group),
+        lambda: unisono.all_to_all_single(wide, wide, group=group),
+        lambda: unisono.barrier(group),
+        lambda: unisono.empty(3, group=group),
+        lambda: unisono.share_(t, group=group),
+        lambda: new_group(group=group),
+        lambda: split(0, group=group),
+        lambda: group.timeout_s,
+    ]
+
+
+def test_calls_of_a_group_on_a_rank_outside_raise(worlds: Worlds) -> None:
+    def outside() -> None:
+        group = new_group([0, 2], name="pair")
+        nothing = split(None)
+        if unisono.get_rank() == 1:
+            for call in every_call(group):  # type: ignore[arg-type]
+                with pytest.raises(ArgumentError, match=r"rank 1 is no member of group 'pair': .*`if group:`"):
+                    call()
+            with pytest.raises(ArgumentError, match="rank 1 is no member"):
+                unisono.barrier(nothing)  # type: ignore[arg-type]
+        unisono.barrier()
+
+    worlds(3).run(outside)
+
+
+def test_what_it_knows(worlds: Worlds) -> None:
+    def outside() -> None:
+        group = new_group([0, 2])
+        assert bool(group) is (unisono.get_rank() != 1)
+        assert get_process_group_ranks(group) == [0, 2]
+        assert get_group_rank(group, 2) == 1
+        if isinstance(group, NonMember):
+            assert (unisono.get_rank(group), unisono.get_world_size(group)) == (-1, -1)
+            assert repr(group) == "NonMember('ranks 0, 2', rank 1 of the world)"
+            for same in (copy.copy(group), copy.deepcopy(group)):
+                assert (same.name, same.world_ranks, bool(same)) == (group.name, (0, 2), False)
+            group.close()
+        destroy_group(group)
+        assert not split(-1)
+        assert get_process_group_ranks(split(None)) == []
+
+    worlds(3).run(outside)
+
+
+def test_no_code_takes_a_false_group_for_none() -> None:
+    """`group or ...` would make a call of the world out of a call of a group that this rank is not in."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path in sorted(Path(unisono.__file__).parent.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or)
+        if isinstance(node.values[0], ast.Name) and node.values[0].id == "group"
+    ]
+    assert not found, "ask `if group is None`"

@@ -6,16 +6,14 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono.calls.groups import destroy_group, new_group, split
-
-Worlds = Callable[[int], unisono.World]
 
 
 def total(group: unisono.Group, tensor: torch.Tensor) -> float:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import p2p
 
-Worlds = Callable[[int], unisono.World]
 LONG = 40_000
 ROUNDS = 3
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError
 from unisono.calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
 
-Worlds = Callable[[int], unisono.World]
 SIZES = [1, 3]
 
 

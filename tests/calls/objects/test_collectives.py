@@ -1,18 +1,24 @@
-"""Collectives of objects: what every rank gets, and what stays as it was."""
+"""Collectives of objects: what every rank gets, and what stays as it was.
+
+Trouble with an object on one rank: an error that names it, on every rank that it concerns, and the group goes on.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
+from unisono import ArgumentError, DTypeError, MismatchError, PeerFailed
 from unisono.calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 
-Worlds = Callable[[int], unisono.World]
 SIZES = (1, 3)
 
 
@@ -128,3 +134,178 @@ def test_scatter_object_list(worlds: Worlds, ranks: int) -> None:
 
 def test_anything_travels_by_pickle(worlds: Worlds) -> None:
     assert worlds(3).run(anything_by_pickle) == [[30, 31, 32, 1, 2, 3, 5, 0], [30, 31, 32, 5, 1], [30, 31, 32, 5, 2]]
+
+
+Said = tuple[str, str]
+
+
+def attempt(call: Callable[[], None]) -> Said:
+    """What the call raised, after which the group must still work."""
+    said = ("", "")
+    try:
+        call()
+    except unisono.UnisonoError as error:
+        said = (type(error).__name__, str(error))
+    group = unisono.init()
+    places: list[Any] = [None] * group.size
+    all_gather_object(places, group.rank)
+    assert places == list(range(group.size))
+    return said
+
+
+def unknown_everywhere(culprits: set[int]) -> list[Said]:
+    """An object of no known type on these ranks, in every call in which they send."""
+    group = unisono.init()
+    thing = {"deep": [1, object()]} if group.rank in culprits else group.rank
+    root, places = min(culprits), ["old"] * group.size
+    said = [
+        attempt(lambda: all_gather_object(places, thing)),
+        attempt(lambda: gather_object(thing, places if group.rank == 0 else None)),
+        attempt(lambda: broadcast_object_list([thing], root)),
+        attempt(lambda: scatter_object_list(places, [*range(group.size - 1), thing], root)),
+    ]
+    assert places == ["old"] * group.size
+    return said
+
+
+@pytest.mark.parametrize(("ranks", "culprits"), [(1, {0}), (2, {1}), (3, {0}), (5, {1, 3})])
+def test_an_object_that_cannot_be_encoded_raises_everywhere(worlds: Worlds, ranks: int, culprits: set[int]) -> None:
+    calls = ["all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"]
+    wheres = ["obj: ", "obj: ", r"object_list: ", f"scatter_object_input_list[{ranks - 1}]: "]
+    first = min(culprits)
+    for rank, said in enumerate(worlds(ranks).run(unknown_everywhere, culprits)):
+        for call, where, (kind, message) in zip(calls, wheres, said, strict=True):
+            sends = rank == first or (rank in culprits and "gather" in call)
+            assert kind == ("DTypeError" if sends else "PeerFailed")
+            assert where + "builtins.object at " in message
+            assert "['deep'][1]" in message
+            if not sends:
+                assert f"rank {first} gave up {call} ({__file__}:" in message
+                assert f"in which rank {rank} waited for it: DTypeError: " in message
+
+
+def one(
+    function: Callable[..., None], wrong: Callable[[int], tuple[Any, ...]], right: Callable[[], tuple[Any, ...]]
+) -> Said:
+    """Rank 1 calls with wrong arguments."""
+    group = unisono.init()
+    return attempt(lambda: function(*(wrong(group.size) if group.rank == 1 else right())))
+
+
+def three() -> list[Any]:
+    return [None, None, None]
+
+
+WRONG: dict[str, tuple[Callable[..., None], Callable[[int], tuple[Any, ...]], Callable[[], tuple[Any, ...]], str]] = {
+    "too few places": (all_gather_object, lambda p: ([None] * (p - 1), 1), lambda: (three(), 1), "list of 3 places"),
+    "too many places": (all_gather_object, lambda p: ([None] * 4, 1), lambda: (three(), 1), "got 4"),
+    "no list": (all_gather_object, lambda p: ((None,) * p, 1), lambda: (three(), 1), "expected a list, got tuple"),
+    "no list to gather in": (gather_object, lambda p: (1, None, 1), lambda: (1, None, 1), "got NoneType"),
+    "a list elsewhere": (gather_object, lambda p: (1, [0] * p), lambda: (1, None, 2), "pass None here"),
+    "no list to broadcast": (broadcast_object_list, lambda p: (None,), lambda: ([1],), "object_list: expected a list"),
+    "no place": (scatter_object_list, lambda p: ([],), lambda: (three(), three()), "is empty"),
+    "nothing to scatter": (scatter_object_list, lambda p: ([0], None, 1), lambda: ([0], None, 1), "got NoneType"),
+    "too few to scatter": (scatter_object_list, lambda p: ([0], [1, 2], 1), lambda: ([0], None, 1), "got 2"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_list_on_one_rank_raises_everywhere(worlds: Worlds, name: str) -> None:
+    function, wrong, right, message = WRONG[name]
+    if name == "a list elsewhere":
+        right = lambda: (1, three() if unisono.get_rank() == 2 else None, 2)  # noqa: E731
+        wrong = lambda p: (1, [0] * p, 2)  # noqa: E731
+    said = worlds(3).run(one, function, wrong, right)
+    assert [kind for kind, _ in said] == ["PeerFailed", said[1][0], "PeerFailed"]
+    assert said[1][0] in {"ArgumentError", "DTypeError"}
+    for _, text in said:
+        assert message in text
+
+
+def wrong_roots() -> list[Said]:
+    return [
+        attempt(lambda: gather_object(1, None, 3)),
+        attempt(lambda: broadcast_object_list([1], -1)),
+        attempt(lambda: scatter_object_list([1], None, True)),
+    ]
+
+
+def test_a_root_that_is_no_rank_raises_before_anything_moves(worlds: Worlds) -> None:
+    for said in worlds(3).run(wrong_roots):
+        assert [kind for kind, _ in said] == ["ArgumentError", "ArgumentError", "DTypeError"]
+        assert "dst=3: the ranks of this group are 0 to 2" in said[0][1]
+
+
+def only_rank_0_pickles() -> tuple[Said, list[Any]]:
+    group = unisono.init()
+    places: list[Any] = ["old"] * group.size
+    return attempt(lambda: all_gather_object(places, group.rank, pickle=group.rank == 0)), places
+
+
+def test_pickled_objects_are_an_error_only_where_they_are_not_wanted(worlds: Worlds) -> None:
+    (first, got), *others = worlds(3).run(only_rank_0_pickles)
+    assert first == ("", "")
+    assert got == [0, 1, 2]
+    for (kind, message), places in others:
+        assert kind == "ArgumentError"
+        assert "all_gather_object: what rank 0 sent cannot be decoded here: the sender used pickle=True" in message
+        assert places == ["old"] * 3, "filled in part"
+
+
+def a_class_of_rank_0() -> Said:
+    group = unisono.init()
+    thing: Any = None
+    if group.rank == 0:
+        module = ModuleType("only_here")
+        module.Thing = dataclasses.make_dataclass("Thing", ["x"])  # type: ignore[attr-defined]
+        module.Thing.__module__ = "only_here"
+        sys.modules["only_here"] = module
+        thing = module.Thing(3)
+    try:
+        return attempt(lambda: broadcast_object_list([thing]))
+    finally:
+        sys.modules.pop("only_here", None)
+
+
+def test_a_class_that_is_not_imported_is_named_where_it_is_missing(worlds: Worlds) -> None:
+    sender, *others = worlds(3).run(a_class_of_rank_0)
+    assert sender == ("", "")
+    for kind, message in others:
+        assert kind == "ArgumentError"
+        assert "what rank 0 sent" in message
+        assert "there is no class only_here.Thing on this rank: import only_here here first" in message
+
+
+def lists_of_different_lengths() -> tuple[Said, list[Any]]:
+    objects: list[Any] = list("abc") if unisono.get_rank() != 2 else [None, None]
+    return attempt(lambda: broadcast_object_list(objects)), objects
+
+
+def test_a_list_of_another_length_is_an_error_where_it_is(worlds: Worlds) -> None:
+    first, second, third = worlds(3).run(lists_of_different_lengths)
+    assert first == second == (("", ""), list("abc"))
+    (kind, message), objects = third
+    assert (kind, objects) == ("ArgumentError", [None, None])
+    assert "has 2 places on rank 2, but rank 0 (src) sent 3 objects" in message
+
+
+def different_sources() -> Said:
+    rank = unisono.get_rank()
+    return attempt(lambda: broadcast_object_list(["x" * 3], rank))
+
+
+def test_ranks_that_disagree_about_the_source_all_raise(worlds: Worlds) -> None:
+    for kind, message in worlds(2).run(different_sources):
+        assert kind == MismatchError.__name__
+        assert "src=1" in message
+
+
+def not_all_alike() -> None:
+    all_gather_object([None] * 2, object() if unisono.get_rank() == 1 else 1)
+
+
+def test_a_run_blames_the_rank_whose_object_it_was(worlds: Worlds) -> None:
+    with pytest.raises(DTypeError, match=r"rank 1 failed(.|\n)*builtins\.object at the top") as raised:
+        worlds(2).run(not_all_alike)
+    assert raised.value.rank == 1
+    assert not isinstance(raised.value, PeerFailed | ArgumentError)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,11 +11,10 @@ import torch
 
 import unisono
 from tests.conftest import NIGHTLY, commit
+from tests.support.worlds import OnHosts
 from unisono.schedule import ADD, COPY, Hosts, T, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
 from unisono.tools.testing import oracle
-
-OnHosts = Callable[[str], unisono.World]
 
 SHAPES = ["2x1", "2x2", "3+1", "3x1", "1x3"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -13,9 +12,8 @@ import torch
 import unisono
 from tests.support.matrix import FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import check
+from tests.support.worlds import OnHosts
 from unisono.schedule import ROOTED
-
-OnHosts = Callable[[str], unisono.World]
 
 SHAPES = ["2x2", "3+1", "2x1", "2x2:round_robin"]
 MANY = 20_011

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 import unisono
 from tests.support.waiting import until
+from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls.dispatch.over_hosts.hosts_wait import SpanWait, _SpanWatch
 from unisono.hosts.messages import Exchange
@@ -20,7 +20,6 @@ from unisono.hosts.span import Span
 from unisono.ranks.failures.attend import Watch
 from unisono.schedule import Hosts
 
-OnHosts = Callable[[str], unisono.World]
 KILLED = "was killed by signal 9 (SIGKILL)"
 
 

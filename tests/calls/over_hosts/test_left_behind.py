@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Callable
 
 import pytest
 import torch
 
 import unisono
-
-OnHosts = Callable[[str], unisono.World]
+from tests.support.worlds import OnHosts
 
 
 def use(group: unisono.Group) -> None:

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import OnHosts
 from unisono.base.errors import AlgorithmError, ArgumentError, MismatchError
 from unisono.schedule import Rows, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm
-
-OnHosts = Callable[[str], unisono.World]
 
 UNEVEN = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
 

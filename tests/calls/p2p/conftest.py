@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import unisono
-
-NewWorld = Callable[..., unisono.World]
+from tests.support.worlds import NewWorld
 
 
 def _make(size: int, hosts: int, **options: Any) -> unisono.World:

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import p2p
 from unisono.base.errors import MessageMismatch
 from unisono.calls.p2p import Transfer
-
-Worlds = Callable[[int], unisono.World]
 
 
 def values(count: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

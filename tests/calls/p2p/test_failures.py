@@ -15,12 +15,10 @@ import torch
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
 from tests.support.waiting import once_waiting, until
+from tests.support.worlds import NewWorld, Worlds
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
-
-Worlds = Callable[[int], unisono.World]
-NewWorld = Callable[..., unisono.World]
 
 LONG = 2_000_000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 import torch
 
 import unisono
-
-Worlds = Callable[[int], Any]
+from tests.support.worlds import Worlds
 
 
 def test_objects_go_round_beside_tensors_with_the_same_tags(worlds: Worlds) -> None:

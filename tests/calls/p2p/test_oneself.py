@@ -13,11 +13,9 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.torch_ranks import TorchRanks
+from tests.support.worlds import NewWorld, Worlds
 from unisono import WaitTimeout, p2p
 from unisono.base.config import Config
-
-Worlds = Callable[[int], unisono.World]
-NewWorld = Callable[..., unisono.World]
 
 
 def values(count: int, seed: int) -> torch.Tensor:

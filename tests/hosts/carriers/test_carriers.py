@@ -20,6 +20,7 @@ import unisono
 from tests.support.message_runs import combined, cut, elements, tag
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
+from tests.support.worlds import Worlds
 from unisono import RankFailed
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
@@ -30,7 +31,6 @@ from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule import Y, execute
 from unisono.schedule.algorithms import CATALOGUE
 
-Worlds = Callable[[int], unisono.World]
 Kind = type[GlooCarrier] | type[UcxCarrier]
 
 NAMES = [

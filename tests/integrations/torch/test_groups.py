@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.torch_ranks import TorchRanks
-
-Worlds = Callable[[int], unisono.World]
+from tests.support.worlds import Worlds
 
 
 def test_names(ranks: TorchRanks) -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import unisono
+from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
 from unisono.schedule import send
 
-Worlds = Callable[[int], unisono.World]
 COUNT = 5000
 
 

@@ -17,11 +17,11 @@ import unisono
 from tests.support.each import each
 from tests.support.faults import DEADLINE_S
 from tests.support.waiting import once_waiting, until
+from tests.support.worlds import Worlds
 from unisono import NestedCall, p2p
 from unisono.calls.dispatch import checking
 from unisono.calls.p2p.progress_engine import progress_engine
 
-Worlds = Callable[[int], unisono.World]
 Call = Callable[[], Any]
 
 CALLS: dict[str, Call] = {

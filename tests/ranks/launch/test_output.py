@@ -1,15 +1,35 @@
-"""What ranks print arrives where the parent prints, before `run` returns."""
+"""What ranks print arrives where the parent prints, before `run` returns.
+
+What a notebook shows of a world and of a failed run.
+What can be imported travels by name, everything else by value.
+"""
+
+from __future__ import annotations
 
 # ruff: noqa: T201  printing is what is tested
-
 import atexit
 import ctypes
+import functools
+import importlib.util
 import io
+import json
+import math
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import cloudpickle
+import pytest
+import torch
+
+import unisono
 from unisono import init, run, world
+from unisono.base.errors import MismatchError, RankFailed
+from unisono.base.records import CallRecord
+from unisono.ranks.launch.outcome import rank_failed
+from unisono.ranks.launch.pickling import pack, unpack
 
 
 def speak():
@@ -102,3 +122,103 @@ def test_lines_with_a_prefix_into_a_file_and_in_the_next_run(capfd):
 def test_what_exit_handlers_print(capsys):
     run(lambda: atexit.register(print, "bye") and None, 2, prefix=True)
     assert lines(capsys.readouterr().out) == ["[rank 0] bye", "[rank 1] bye"]
+
+
+def test_a_world_says_what_it_is():
+    w = unisono.World(2)
+    assert repr(w) == "World(2 ranks, new)"
+    with w:
+        seen = []
+        w.run(int)
+        assert repr(w) == f"World(2 ranks, idle, pids {w.pids[0]} {w.pids[1]})"
+        assert all(f"<td>{rank}</td><td>{pid}</td>" in w._repr_html_() for rank, pid in enumerate(w.pids))
+        with w._one_run:
+            seen.append(w.state)
+        assert seen == ["running"]
+    assert repr(w) == "World(2 ranks, closed)"
+
+
+def boom():
+    raise ValueError("boom")
+
+
+def test_ipython_shows_the_caller_s_frames_only():
+    with pytest.raises(RankFailed) as caught:
+        unisono.run(boom, 2)
+    lines = caught.value._render_traceback_()
+    text = "\n".join(lines)
+    assert "test_ipython_shows_the_caller_s_frames_only" in text
+    assert "unisono.run(boom, 2)" in text
+    assert str(Path(unisono.__file__).parent) not in text
+    assert re.search(r"^RankFailed: rank [01] failed:", text, re.MULTILINE)
+    assert text.count("in boom") == 1
+
+
+def test_a_traceback_has_no_frames_below_the_world():
+    with pytest.raises(RankFailed) as caught:
+        unisono.run(boom, 1)
+    assert [entry.name for entry in caught.traceback][-2:] == ["run", "run"]
+
+
+def test_errors_of_both_kinds_render_too():
+    error = rank_failed(
+        1,
+        "Traceback of rank 1",
+        {},
+        MismatchError(1, {0: CallRecord("a", where="x"), 1: CallRecord("b", where="y")}, [1]),
+    )
+    assert error._render_traceback_() == ["RankFailed: rank 1 failed:\nTraceback of rank 1"]
+
+
+def top_level(x):
+    return x + 1
+
+
+@pytest.fixture
+def stray(tmp_path):
+    """A module that is loaded, but on no path."""
+    file = tmp_path / "stray.py"
+    file.write_text("BASE = 40\ndef helper(x):\n    return BASE + x\nclass Thing:\n    worth = 7\n")
+    spec = importlib.util.spec_from_file_location("stray", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["stray"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["stray"]
+
+
+def elsewhere(data: bytes) -> str:
+    """repr of the unpacked value's call, in a process that has nothing but the packages."""
+    code = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=data, capture_output=True, timeout=60, check=True, cwd="/"
+    )
+    return done.stdout.decode().strip()
+
+
+def test_importable_functions_travel_by_name():
+    assert unpack(pack(math.sqrt)) is math.sqrt
+    assert unpack(pack(json.dumps)) is json.dumps
+    assert unpack(pack(top_level)) is top_level
+
+
+def test_a_module_on_no_path_travels_by_value_even_behind_other_objects(stray):
+    assert elsewhere(pack(functools.partial(stray.helper, 2))) == "42"
+    assert elsewhere(pack(lambda: stray.Thing().worth)) == "7"
+
+
+def test_packing_leaves_no_trace_in_cloudpickle(stray):
+    before = set(cloudpickle.list_registry_pickle_by_value())
+    pack(stray.helper)
+    with pytest.raises(TypeError):
+        pack((stray.helper, sys._getframe()))
+    assert set(cloudpickle.list_registry_pickle_by_value()) == before
+
+
+def test_tensors_travel_by_value():
+    source = torch.arange(7.0)
+    copy = unpack(pack({"t": source, "half": source.to(torch.bfloat16)}))
+    source.zero_()
+    assert copy["t"].tolist() == list(range(7))
+    assert copy["half"].dtype is torch.bfloat16
+    assert not copy["t"].is_shared()

@@ -1,4 +1,7 @@
-"""The choice on one host, where each rank has a processor and where several share one."""
+"""The choice on one host, where each rank has a processor and where several share one.
+
+How a call goes between hosts: few bytes by few rounds, many bytes by all rails, and always the cheaper of both.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,14 @@ import os
 import pytest
 
 import unisono
+from tests.support.each import each
 from unisono.base.config import Config
+from unisono.base.errors import ArgumentError
+from unisono.base.link import Link
+from unisono.schedule import Hosts
+from unisono.schedule.algorithms.over_hosts import CORES, spanning
 from unisono.schedule.choose import choose, is_oversubscribed, one_shot_limit
+from unisono.schedule.choose.over_hosts import choose_spanning, time_between, time_inside
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
@@ -43,3 +52,75 @@ def test_calls_follow_it(capfd: pytest.CaptureFixture[str]) -> None:
         with unisono.world(ranks, config=Config(debug=1, crowd_one_shot_bytes=product), timeout_s=90) as world:
             world.run(work)
         assert f"all_reduce.{name}" in capfd.readouterr().err
+
+
+MAPS = ["2x1", "2x2", "4x2", "3x8", "16x8", "3+1", "4+2+3"]
+SIZES = [0, 8, 4096, 1 << 18, 1 << 20, 1 << 24, 1 << 28]
+LINKS = ["10Gbit,100us", "1Gbit,100us", "100Gbit,5us"]
+
+
+def choice(collective: str, nbytes: int, hosts: str, link: str = "10Gbit,100us"):
+    return choose_spanning(collective, nbytes, Hosts.parse(hosts), Config(link=Link.parse(link)))
+
+
+def test_few_bytes_take_one_rail_and_few_rounds() -> None:
+    assert choice("all_reduce", 8, "4x8")[:2] == (1, "recursive_doubling")
+    assert choice("broadcast", 8, "4x8")[:2] == (1, "binomial")
+    assert choice("all_gather", 8, "4x8")[:2] == (1, "circulant")
+
+
+def test_many_bytes_take_all_rails_and_few_bytes_on_the_link() -> None:
+    assert choice("all_reduce", 64 << 20, "4x8")[:2] == (8, "circulant")
+    assert choice("all_reduce", 64 << 20, "3+1")[:2] == (1, "recursive_doubling")  # of two hosts each moves as much
+    assert choice("reduce_scatter", 64 << 20, "4x8")[:2] == (8, "circulant")
+
+
+def test_the_slower_the_link_the_fewer_bytes_on_it() -> None:
+    cores = [choice("all_reduce", 1 << 20, "4x2", link).core for link in ("100Gbit,1ms", "1Gbit,10us")]
+    assert cores == ["recursive_doubling", "circulant"]
+
+
+def test_a_slow_link_makes_more_segments_of_more_bytes() -> None:
+    cuts = [choice("broadcast", 1 << power, "4x2", "1Gbit,100us").segments or 1 for power in range(10, 28)]
+    assert cuts == sorted(cuts)
+    assert cuts[0] == 1 < cuts[-1]
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("hosts", MAPS)
+@each("collective", CORES)
+def test_there_is_a_table_for_every_choice_and_its_time_is_that_of_the_counts(
+    collective: str, hosts: str, link: str
+) -> None:
+    for nbytes in SIZES:
+        found = choice(collective, nbytes, hosts, link)
+        call = spanning(collective, Hosts.parse(hosts), rails=found.rails, core=found.core, segments=found.segments)
+        if len({len(host) for host in call.hosts.members}) > 1:
+            continue  # the busiest host depends on where the root is
+        levels, rails = call.levels(), found.rails or 1
+        most = 0 if collective == "barrier" else levels.most * nbytes
+        assert found.between_s == pytest.approx(time_between(levels.between, most, rails, Link.parse(link)))
+        assert found.inside_s == time_inside(collective, nbytes, call.hosts, rails)
+
+
+def test_the_reason_names_the_link_and_what_else_there_is() -> None:
+    why = choice("all_reduce", 64 << 20, "4x8", "1Gbit,100us").why
+    assert why.startswith("over 1 Gbit/s, 100 µs (as set) circulant on 8 rails takes about 8")
+    assert "ms, circulant on 1 rail 9" in why
+    assert "(the default)" in choice("all_reduce", 8, "2x2").why
+
+
+def test_what_goes_in_segments_goes_in_pieces_only_where_ranks_share_hosts() -> None:
+    assert choice("broadcast", 256 << 20, "2x1").pieces == 4, "one segment"
+    alone, together = (choice("broadcast", 256 << 20, hosts) for hosts in ("4x1", "4x2"))
+    assert (alone.segments or 1) > 1
+    assert (alone.pieces, together.pieces) == (1, 4)
+
+
+def test_an_unknown_collective() -> None:
+    with pytest.raises(ArgumentError, match="'scan' has no table over hosts; there are: all_reduce"):
+        choice("scan", 8, "2x2")
+
+
+def test_one_host_needs_no_link() -> None:
+    assert choice("all_reduce", 8, "4").between_s == 0

@@ -1,8 +1,12 @@
-"""What a user gets wrong on the command line is said in a line: what is wrong, and what to do. No traceback."""
+"""What a user gets wrong on the command line is said in a line: what is wrong, and what to do. No traceback.
+
+`unisono run`: scripts on several ranks, their output, their arguments, their failures.
+"""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +71,120 @@ def test_ranks_that_disagree_are_no_wrong_command(tmp_path: Path) -> None:
     script.write_text("import torch, unisono\nunisono.all_reduce(torch.ones(2 + unisono.get_rank()))\n")
     done = CliRunner().invoke(app, ["run", "-n", "2", str(script)])
     assert (done.exit_code, "the ranks disagree" in done.output) == (1, True), done.output
+
+
+SCRIPT = """
+import os, sys
+import torch
+import {module}
+{start}
+t = torch.full((2,), 10.0 ** {rank})
+{call}
+print(sys.argv[1:], t.tolist(), __name__, os.path.basename(__file__), helper.VALUE)
+sys.exit()
+"""
+
+NATIVE = {
+    "module": "helper, unisono", "start": "unisono.init()", "rank": "unisono.get_rank()",
+    "call": "unisono.all_reduce(t)",
+}  # fmt: skip
+TORCH = {
+    "module": "helper, torch.distributed as dist",
+    "start": "dist.init_process_group('unisono')\nassert os.environ['LOCAL_RANK'] == str(dist.get_rank())",
+    "rank": "dist.get_rank()", "call": "dist.all_reduce(t)\ndist.destroy_process_group()",
+}  # fmt: skip
+
+
+def unisono(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "unisono", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "helper.py").write_text("VALUE = 17\n")
+
+    def write(text):
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("way", [NATIVE, TORCH], ids=["native", "torch.distributed"])
+def test_a_script_on_three_ranks(script, way):
+    done = unisono("run", script(SCRIPT.format(**way)), "-n", 3, "--epochs", "2", "-n", "7")
+    assert done.returncode == 0, done.stderr
+    said = "['--epochs', '2', '-n', '7'] [111.0, 111.0] __main__ train.py 17"
+    assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] {said}" for rank in range(3)]
+
+
+def test_without_prefix_and_with_the_options_first(script):
+    done = unisono("run", "--ranks", 2, "--no-prefix", script("import sys\nprint(sys.argv[1:])"), "--help")
+    assert done.stdout == "['--help']\n" * 2
+
+
+def test_a_rank_that_fails_is_the_command_s_failure(script):
+    text = "import unisono\ndef work():\n    1 // unisono.get_rank()\nwork()\n"
+    path = script(text)
+    done = unisono("run", path, "-n", 2)
+    assert done.returncode == 1
+    assert "rank 0 failed:" in done.stderr
+    assert f'File "{path}", line 3, in work' in done.stderr
+    assert "local_world" not in done.stderr
+    assert done.stderr.rstrip().endswith("ZeroDivisionError: integer division or modulo by zero")
+
+
+@pytest.mark.parametrize(("fail_from", "code"), [(1, 0), (0, 1)])
+def test_keep_going_lets_the_others_end(script, fail_from, code):
+    text = f"import unisono\nrank = unisono.get_rank()\nif rank >= {fail_from}: raise SystemExit(3)\nprint('well')"
+    done = unisono("run", "--keep-going", script(text), "-n", 2)
+    assert done.returncode == code
+    assert ("[rank 0] well" in done.stdout) == (code == 0)
+    assert [f"rank {rank} failed:" in done.stderr for rank in (0, 1)] == [code == 1, True]
+
+
+def test_an_exit_status_of_a_script_is_a_failure(script):
+    done = unisono("run", script("raise SystemExit(3)"), "-n", 2)
+    assert done.returncode == 1
+    assert "SystemExit: 3" in done.stderr
+
+
+def test_wrong_calls():
+    done = unisono("run", "nowhere.py", "-n", 2)
+    assert done.returncode == 2
+    assert "nowhere.py is not a file" in done.stderr
+    done = unisono("run", "nowhere.py", "-n", "many")
+    assert done.returncode == 2
+    assert "-n needs a number" in done.stderr
+
+
+LOSES_A_RANK = """
+import os, signal, unisono
+group = unisono.init()
+if not group.newcomers:
+    unisono.barrier()
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        unisono.barrier()
+    except unisono.PeerGone:
+        group.shrink()
+    group = unisono.grow(size=2)
+unisono.barrier()
+print(group.rank, group.newcomers, os.environ["RANK"])
+"""
+
+
+def test_a_process_in_the_place_of_one_that_died(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(LOSES_A_RANK)
+    done = unisono("run", "-n", 2, "--restarts", 1, script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == ["[rank 0] 0 (1,) 0", "[rank 1] 1 (1,) 1"]

@@ -36,7 +36,7 @@ from .differentiable import (
     reduce_scatter_single,
     scatter,
 )
-from .join_loss import join
+from .linear import join
 
 __all__ = [
     "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "join",

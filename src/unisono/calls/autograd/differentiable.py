@@ -14,8 +14,7 @@ from ...ranks.group.initialize import group_or_default
 from ..arguments import check_op, check_root, check_splits, check_tensor, check_tensors, shape_name
 from ..dispatch import checking
 from ..ops import OpLike, ReduceOp
-from .join_loss import join
-from .linear import LinearCall, apply
+from .linear import LinearCall, apply, join
 
 _LINEAR = ("sum", "avg")
 _OTHERS = ("product", "min", "max")

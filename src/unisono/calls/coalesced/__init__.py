@@ -1,7 +1,13 @@
 """Coalesced calls: many tensors in one call, which costs far less than one call each."""
 
-from .coalesced_calls import all_gather_coalesced, all_reduce_coalesced, broadcast_coalesced, reduce_scatter_coalesced
-from .coalescing import Coalescing, coalescing
+from .coalesced_calls import (
+    Coalescing,
+    all_gather_coalesced,
+    all_reduce_coalesced,
+    broadcast_coalesced,
+    coalescing,
+    reduce_scatter_coalesced,
+)
 from .flatten import flatten_
 
 __all__ = [

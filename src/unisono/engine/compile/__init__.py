@@ -26,7 +26,3 @@ A table has three lowerings:
 Each rank tries the system calls once (`Host.crosses_memory`). A tensor that they do not reach is found before the gate,
 and its call is staged. A refusal after the gate is an error (PeerUnreachable), never a wrong value.
 """
-
-from __future__ import annotations
-
-__all__ = []

@@ -6,7 +6,7 @@ registered (`membarrier`), looks once more, and only then sleeps: until the coun
 loads the flag, without a fence of its own. If it is set, the rank clears it, raises the counter and wakes all sleepers.
 
 So either the sleeper sees what was written, or the writer sees the flag. The counter is for several sleepers: one must
-not take the flag of another for its own, which the writer has cleared already. `tests/engine/test_sleeping.py` goes
+not take the flag of another for its own, which the writer has cleared already. `tests/engine/test_waiting.py` goes
 through all orders.
 """
 

@@ -1,8 +1,8 @@
 """Messages between pairs of ranks. A send passes these files:
 
 `mailbox` queues it on the `channel` to its receiver, which writes it into a `ring_buffer` in shared memory. There,
-`poller` tells the receiver's mailbox that bytes have arrived, and `matching` finds the receive that they are for. To a
-rank on another host it goes through a `far_channel` in `frames`, which a carrier moves; `streams` keeps these.
+`poller` tells the receiver's mailbox that bytes have arrived, and the queues in `requests` find the receive that they
+are for. To a rank on another host it goes through a `far_channel`, which a carrier moves; `streams` keeps these.
 
 Each ordered pair of ranks on a host has a ring buffer of its own, which the first message makes in the sender's heap.
 `poller` watches ring buffers and streams alike: a word in memory changes when bytes have arrived.

@@ -9,8 +9,7 @@ from ...base.errors import InternalError
 from ..carrier import Lost
 from ..tensors.plain import DTYPE_CODES
 from . import far_channel as far
-from .far_channel import END, HEAD_WORDS, FarChannel, head_bytes
-from .frames import HEAD_BYTES, FarFrame, Frames, ZeroCopyFrame
+from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, FarFrame, Frames, ZeroCopyFrame, head_bytes
 from .requests import Send
 
 

@@ -15,12 +15,11 @@ from ..memory.heap import Heap
 from ..memory.layout import Layout
 from ..tensors.plain import copy_of, dtype_name
 from .channel import ReceiveChannel, SendChannel
+from .far_channel import FarFrame
 from .far_receive_channel import FarReceiveChannel
 from .far_send_channel import FarSendChannel
-from .frames import FarFrame
-from .matching import MatchingQueues
 from .poller import Poller
-from .requests import ANY_SOURCE, Message, MessageRequest, Receive, Send
+from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
 from .ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, kernels
 from .streams import FarPeers
 

@@ -7,6 +7,10 @@ what the numbers in its logs mean. The heaps hold the tensors of `unisono.empty`
 (`sub_arena`). A page takes memory when it is reserved; that raises OutOfMemory if there is too little. The memory is
 free again when the last process has ended. Its size is sealed, and whoever attaches it checks the header: so no process
 can take pages from under another.
+
+Members of a group look at region tables, and at no store, because only ranks of the world can write there. An
+entry has one writer. It is whole once its check fits: so a reader neither needs a lock nor believes what is half
+written.
 """
 
 from __future__ import annotations
@@ -32,8 +36,38 @@ from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..process.alive import start_ticks
 from .board import BOARD_BYTES, MAX_RANKS
 from .layout import LINE, PAGE, Layout, whole_pages
-from .region_table import RegionTable
 from .wait_status import WHEREABOUTS_BYTES, WaitStatus
+
+KEY_BYTES = 16
+_ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")
+"""The key of the group, where its region begins, and a check of both."""
+
+ENTRIES = 4096 // _ENTRY.size
+NO_ROOM = 0
+"""In place of an offset: the group cannot be made. No region begins there, because the arena's header does."""
+
+
+class RegionTable:
+    """The table of one rank. The owner writes it, its peers read it."""
+
+    def __init__(self, page: memoryview) -> None:
+        self._page = page
+
+    def write(self, entry: int, key: bytes, start: int) -> None:
+        """Say that the region of the group with this key begins at this offset."""
+        _ENTRY.pack_into(self._page, entry * _ENTRY.size, key, start, digest(key, start))
+
+    def clear(self) -> None:
+        """Say nothing any more."""
+        self._page[:] = bytes(len(self._page))
+
+    def find(self, key: bytes) -> int | None:
+        """Where the region of the group with this key begins, or NO_ROOM; None while its owner has not said it."""
+        for written, start, check in _ENTRY.iter_unpack(bytes(self._page)):
+            if written == key and check == digest(key, start):
+                return int(start)
+        return None
+
 
 _MAGIC = 0x6F6E6F73696E75
 _VERSION = digest(4, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)

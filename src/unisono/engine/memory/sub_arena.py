@@ -20,11 +20,10 @@ from hashlib import blake2b
 from ...base.errors import InternalError
 from ...base.records import DepartureKind
 from ..compile.program import LineWord
-from .arena import Arena
+from .arena import ENTRIES, KEY_BYTES, NO_ROOM, Arena
 from .board import Board
 from .heap import Heap
 from .layout import PAGE, Layout
-from .region_table import ENTRIES, KEY_BYTES, NO_ROOM
 
 
 class SubArena(Layout):

@@ -1,5 +1,1 @@
 """Processes of this host: whether they live, what they do, their Python stacks, and what this one may ask of them."""
-
-from __future__ import annotations
-
-__all__ = []

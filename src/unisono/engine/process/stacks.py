@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from .alive import watch_process
-from .process_status import process_status
+from .alive import process_status, watch_process
 
 SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # other systems than Linux import this file, too
 _NAME = "unisono-stacks"

@@ -4,7 +4,3 @@ Nothing here imports torch or numpy: the process starts in a moment, and takes l
 `hosts.sentinel.state_machine.SentinelState`, which decides without I/O; `main` is the loop around it, `start` starts
 the process.
 """
-
-from __future__ import annotations
-
-__all__ = []

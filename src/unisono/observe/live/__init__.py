@@ -1,5 +1,1 @@
 """A running job, seen from outside: which jobs there are, what each rank does now, and on whom it waits."""
-
-from __future__ import annotations
-
-__all__ = []

@@ -1,4 +1,4 @@
-"""The Python stack of a rank of a job, asked for from outside, and what of it is the user's, and worth to be shown."""
+"""The Python stack of a rank of a job, asked for from outside, and what of it is the user's."""
 
 from __future__ import annotations
 

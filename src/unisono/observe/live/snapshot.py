@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from ...base.records import Wait
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import start_ticks
-from ...engine.process.process_status import ProcessStatus, process_status
+from ...engine.process.alive import ProcessStatus, process_status, start_ticks
 from ..traces.tracks import Track, tracks
 from .wait_chain import wait_chain
 

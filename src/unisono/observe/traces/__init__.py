@@ -1,5 +1,1 @@
 """What ranks have logged, kept in files: recorded, read again, and told as a report or for Perfetto."""
-
-from __future__ import annotations
-
-__all__ = []

@@ -4,7 +4,3 @@ Smaller: `survivors` runs the `agreement`, and makes the smaller group in memory
 Larger: a new process knocks at the door of the job (`join_request`, `join_listener`), and the first rank of the group
 lets it in (`join_admission`) when all members call `grow`. A process that was not let in knocks again.
 """
-
-from __future__ import annotations
-
-__all__ = []

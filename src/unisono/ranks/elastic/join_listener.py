@@ -17,8 +17,8 @@ from ...base.errors import ArgumentError
 from ...base.fd_channel import PlainChannel
 from ...engine.process.alive import start_ticks
 from ..group.current import get_door
-from ..rendezvous.launchers import find_job
 from ..rendezvous.local_sockets import WAITING, accept, listen
+from ..rendezvous.which_rank import find_job
 
 ANY = -1
 """In place of a rank: whichever is free."""

@@ -14,9 +14,16 @@ from ...hosts.span import Span
 from ..group.current import get_default, set_default
 from ..group.group import Group, shrinks
 from .agreement import next_proposal
-from .interruption import in_words, named, tell_interrupted
-from .shrink_agreement import agree_to_shrink, check_cut_off, nap, withdraw
-from .shrink_memory import MOST_NAMED
+from .shrink_agreement import (
+    MOST_NAMED,
+    agree_to_shrink,
+    check_cut_off,
+    in_words,
+    named,
+    nap,
+    tell_interrupted,
+    withdraw,
+)
 
 
 def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:

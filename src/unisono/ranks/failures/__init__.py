@@ -4,7 +4,3 @@
 the call up, or made another call? `judge` in `verdict` decides. The error names rank, call and line. `stall` warns of
 calls that take long, with what `sight` sees of the rank they wait for; `abort` ends waits from outside.
 """
-
-from __future__ import annotations
-
-__all__ = []

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ...base.errors import OutOfMemory, PeerGone, WaitTimeout
-from ...engine.memory.region_table import NO_ROOM
+from ...engine.memory.arena import NO_ROOM
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
 from ..failures.abort import check_abort, check_given_up

@@ -1,5 +1,1 @@
 """How processes find each other, whoever started them, and what they must agree on to form the group of all ranks."""
-
-from __future__ import annotations
-
-__all__ = []

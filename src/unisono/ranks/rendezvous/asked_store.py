@@ -1,24 +1,140 @@
-"""A store of torch, asked with a limit; and what to raise where it does not answer, or has gone."""
+"""A store of torch, asked with a limit and without torch's warnings; and what to raise where it has gone.
+
+A store whose process is stopped, or whose host is lost, answers neither yes nor no, and torch's client then waits
+without a limit. So a thread asks it, and the caller can stop waiting. Where a store has gone, torch prints a backtrace
+of C++ for each question, before the error that names the rank.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...base.errors import WaitTimeout
 from ...hosts.addresses import store_place
-from .limited import Limited
-from .quiet_torch import quiet_torch
 from .unmet import store_closed, store_silent
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
+
+_LEVEL = "TORCH_CPP_LOG_LEVEL"
+"""Where a user has set it, torch says what it says."""
+_ERRORS = 2
+
+_lock = threading.Lock()
+_asking = 0
+"""How many threads ask a store."""
+_before = _ERRORS
+
+
+def _in_child() -> None:
+    """The other threads of the parent ask nothing here."""
+    global _lock, _asking  # noqa: PLW0603
+    _lock = threading.Lock()
+    if _asking and (level := _level()) is not None:
+        _asking, level.value = 0, _before
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Torch prints errors only, in all threads of this process."""
+    level = _level()
+    if level is None:
+        yield
+        return
+    _count(level, 1)
+    try:
+        yield
+    finally:
+        _count(level, -1)
+
+
+def _count(level: ctypes.c_int, more: int) -> None:
+    """Threads begin or end asking; the first finds the level as it was, and the last leaves it so."""
+    global _asking, _before  # noqa: PLW0603  torch has one level per process
+    with _lock:
+        if not _asking:
+            _before = level.value
+        _asking += more
+        level.value = max(_before, _ERRORS) if _asking else _before
+
+
+@cache
+def _level() -> ctypes.c_int | None:
+    """Torch's own level, below which it prints nothing; None where it is not to be changed, or cannot be found."""
+    import torch
+
+    try:
+        core = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        return None if _LEVEL in os.environ else ctypes.c_int.in_dll(core, "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):
+        return None
+
+
+_LOOK_S = 0.05
+T = TypeVar("T")
+
+
+class Limited:
+    """A thread that makes one call at a time. After a TimeoutError it is not to be used again: it is in that call."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._started = False
+
+    def call(self, function: Callable[[], T], deadline: float, look: Callable[[], object] = lambda: None) -> T:
+        """What the function returns or raises; TimeoutError at the deadline. look: called now and then, may raise."""
+        if not self._started:
+            threading.Thread(target=_make, args=(self._calls,), name="unisono asks a store", daemon=True).start()
+            self._started = True
+        call = _Call(function)
+        self._calls.put(call)
+        while not call.over.wait(max(0.0, min(_LOOK_S, deadline - time.monotonic()))):
+            look()
+            if time.monotonic() >= deadline:
+                raise TimeoutError("no answer")
+        if call.error is not None:
+            raise call.error
+        returned: T = call.returned
+        return returned
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._calls.put(None)
+
+
+class _Call:
+    """A call, and what has come of it."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function, self.over = function, threading.Event()
+        self.returned: Any = None
+        self.error: BaseException | None = None
+
+
+def _make(calls: SimpleQueue[_Call | None]) -> None:
+    while (call := calls.get()) is not None:
+        try:
+            call.returned = call.function()
+        except BaseException as error:  # noqa: BLE001  raised where it is waited for
+            call.error = error
+        call.over.set()
+
+
 _AT_LEAST_S = 1.0
 """How long a question may take whose time is up already."""
-T = TypeVar("T")
 
 
 class AskedStore:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
@@ -14,13 +16,38 @@ from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host
 from .asked_store import AskedStore, at_store
 from .identity import Identity
-from .late_ranks import stay_for
 from .meetings import END
 from .rendezvous_messages import MeetingVerdict, read_identity, write_identity
 from .socket_store import SocketStore
 from .stores import Store
 from .topology import common_settings
 from .unmet import died, missing, twice, verdict_of, why_ended
+
+if TYPE_CHECKING:
+    from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
+
+_LATE_S = 3.0
+"""How much later ranks may come than the end of the meeting."""
+_LOOK_LATE_S = 0.005
+
+
+def stay_for(store: TorchStore, ranks: Sequence[int]) -> None:
+    """Keep this process for a moment, until these ranks, too, have heard at the store how a meeting has ended.
+
+    Rank 0's process may run the store. Late ranks would look for one that is not there until their time is up.
+    """
+    if ranks:
+        # No daemon: a process ends after its threads.
+        threading.Thread(target=_stay, args=(store, ranks), name="unisono tells late ranks", daemon=False).start()
+
+
+def _stay(store: TorchStore, ranks: Sequence[int]) -> None:
+    until = time.monotonic() + _LATE_S
+    with suppress(RuntimeError, TimeoutError), closing(AskedStore(store, until)) as asked:
+        for rank in ranks:
+            while not asked.check([f"told {rank}"]) and time.monotonic() < until:
+                time.sleep(_LOOK_LATE_S)
+
 
 _ASK_S = 0.005
 _CHECK_S = 0.05

@@ -14,8 +14,7 @@ from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import LONGEST_S
 from ...engine.memory.meeting_page import waits
 from ...hosts.addresses import own_addresses, try_to_reach
-from .asked_store import AskedStore
-from .limited import Limited
+from .asked_store import AskedStore, Limited
 from .meetings import enter_meeting, read_notice
 from .socket_store import SocketStore
 from .unmet import missing, unreachable

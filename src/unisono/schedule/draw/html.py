@@ -1,4 +1,8 @@
-"""Draw tables as one page that plays their rounds: chunks travel from rank to rank. The page is in `player/`."""
+"""Draw tables as one page that plays their rounds: chunks travel from rank to rank. The page is in `player/`.
+
+What a page cannot show legibly is left out, and said in words: ranks and chunks from the 65th on, and late rounds of
+tables with very many transfers.
+"""
 
 from __future__ import annotations
 

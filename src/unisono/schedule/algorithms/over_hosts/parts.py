@@ -1,7 +1,8 @@
 """The parts of each collective over hosts, of which those that are left are the transposed.
 
-Vectors: with one rail, a rank of each host, its leader, stands for all of its ranks. With several, each rail is
-responsible for a slice of the vector, so that all of them send at once, and what must leave a host leaves it once."""
+With one rail, a rank of each host, its leader, stands for all of its ranks. With several, each rail is responsible for
+a slice of the vector, so that all of them send at once, and what must leave a host leaves it once.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,1 @@
 """What several commands share."""
-
-from __future__ import annotations
-
-__all__ = []

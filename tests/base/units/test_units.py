@@ -1,0 +1,127 @@
+"""Numbers as text and back: bytes, counts, links, and how a time-out is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import unisono
+from unisono.base.config import Config
+from unisono.base.errors import ArgumentError
+from unisono.base.link import Link
+from unisono.base.units import format_bytes, parse_bytes, plural, ranks_text
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("4096", 4096), ("8B", 8), ("64k", 65536), ("64KiB", 65536), ("64 KB", 64000), ("1.5MiB", 1572864),
+        ("16m", 16 << 20), ("2MB", 2_000_000), ("1gib", 1 << 30), ("1GB", 10**9), (" 3 Gi ", 3 << 30),
+    ],
+)  # fmt: skip
+def test_sizes_are_read(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "1.", "1TiB", "1e6", "1 2"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match="is not a number of bytes"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (8, "8 B"), (1000, "1000 B"), (1536, "1.5 KiB"), (16 << 20, "16 MiB"), (10**9, "954 MiB")],
+)
+def test_counts_are_written_with_three_digits(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("1GB", "1 GB"), ("1gb", "1 GB"), ("1000MB", "1000 MB"), ("1024MiB", "1024 MiB"), ("64k", "64 KiB"),
+        ("1234567", "1234567 B"), ("1.50GiB", "1.50 GiB"),
+    ],
+)  # fmt: skip
+def test_a_size_is_shown_as_its_user_gave_it(given: str, text: str) -> None:
+    assert format_bytes(parse_bytes(given), like=given) == text
+
+
+def test_other_sizes_are_shown_in_the_powers_that_the_user_chose() -> None:
+    assert format_bytes(10**9 / 4, like="1GB") == "250 MB"
+    assert format_bytes(1500, like="1GB") == "1.5 KB"
+    assert format_bytes(999, like="1GB") == "999 B"
+    assert format_bytes(1 << 28, like="1GiB") == "256 MiB"
+    assert format_bytes(1 << 28, like="1073741824") == "256 MiB"
+
+
+def test_plural() -> None:
+    assert [plural(count, "round") for count in (0, 1, 2)] == ["0 rounds", "1 round", "2 rounds"]
+
+
+def test_ranks() -> None:
+    assert ranks_text([1]) == "rank 1"
+    assert ranks_text(range(1, 3)) == "ranks 1, 2"
+    assert ranks_text(range(9), 2) == "ranks 0, 1 and 7 more"
+    assert ranks_text([4], 2) == "rank 4"
+
+
+@pytest.mark.parametrize(
+    ("text", "link"),
+    [
+        ("10Gbit,100us", Link()),
+        ("1Gbit", Link(bytes_per_s=125e6)),
+        ("25us", Link(latency_s=25e-6)),
+        ("2 ms, 2.5 GB/s", Link(2e-3, 2.5e9)),
+        ("100Mbit/s,1.5µs", Link(1.5e-6, 12.5e6)),
+    ],
+)
+def test_forms(text: str, link: Link) -> None:
+    assert Link.parse(text) == link
+    assert Link.parse(str(link)) == link
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1Gbit,2Gbit", "100us,1Gbit,3", "0Gbit", "-1us", "1 apple", "1Gbit;1us"])
+def test_no_form(text: str) -> None:
+    with pytest.raises(ArgumentError, match="expected such as 1Gbit,100us, or auto, not"):
+        Link.parse(text)
+
+
+def test_it_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISONO_LINK", "1Gbit,2ms")
+    assert Config.from_env().link == Link(2e-3, 125e6)
+    assert Config.from_env().origin("link") == "as set"
+    monkeypatch.setenv("UNISONO_LINK", "fast")
+    with pytest.raises(ArgumentError, match="UNISONO_LINK='fast' is no link"):
+        Config.from_env()
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "init": unisono.init,
+    "join": unisono.join,
+    "new_group": unisono.new_group,
+    "split": unisono.split,
+    "grow": unisono.grow,
+    "shrink": unisono.Group.shrink,
+    "run": unisono.run,
+    "world": unisono.world,
+    "World": unisono.World,
+    "coalescing": unisono.coalescing,
+    "all_gather_object": unisono.all_gather_object,
+    "broadcast_object_list": unisono.broadcast_object_list,
+    "gather_object": unisono.gather_object,
+    "scatter_object_list": unisono.scatter_object_list,
+    "send_object_list": unisono.send_object_list,
+    "recv_object_list": unisono.recv_object_list,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_name_of_torch_is_refused_with_ours(name: str) -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'timeout'. Did you mean 'timeout_s'\?"):
+        CALLS[name](timeout=3.0)
