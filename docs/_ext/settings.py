@@ -24,6 +24,7 @@ them, unless the environment or the program says otherwise, and `unisono explain
 
 Machine code is compiled once per installation and kept beside the package, or in the user's cache directory where that
 cannot be written. `UNISONO_CACHE_DIR` names another folder, such as one that a container's image brings along.
+A file there is used if it belongs to the user of the process, to root or to the owner of the package.
 
 | field | environment variable | default | unit | meaning |
 | --- | --- | --- | --- | --- |

@@ -93,7 +93,7 @@ def test_threads_that_need_many_kernels_at_once(hosts: str) -> None:
 def test_two_worlds_of_such_threads_when_no_code_is_on_disk(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         assert list(pool.map(lambda hosts: program(hosts, tmp_path), ["", "2x1"])) == ["[[], []]\n"] * 2
-    assert not [path.name for path in tmp_path.iterdir() if path.suffix not in (".o", ".lock")]
+    assert not [path.name for path in tmp_path.iterdir() if path.suffix not in (".code", ".lock")]
 
 
 def in_threads(function: Callable[[], object]) -> list[object]:

@@ -1,4 +1,5 @@
-"""Machine code on disk: found again, renewed when its sources change, repaired when damaged, loaded without Numba."""
+"""Machine code on disk: found again, renewed when its sources change, repaired when damaged, loaded without Numba and
+LLVM, and only if nobody else can have written it."""
 
 from __future__ import annotations
 
@@ -28,27 +29,35 @@ import sys
 from unisono.engine.kernels import kernel, unit
 before = unit("poll.poll").on_disk
 found = kernel("poll.poll")(0, 0, 0)
-print(before, found, unit("poll.poll").on_disk, "numba" in sys.modules)
+print(before, found, unit("poll.poll").on_disk, "numba" in sys.modules or "llvmlite" in sys.modules)
 """
 
 
 def run(program: str, folder: Path, source: Path = PACKAGE.parent) -> str:
+    """What a program prints that keeps its code in this folder."""
+    return said_and_told(program, folder, source)[0]
+
+
+def said_and_told(program: str, folder: Path, source: Path = PACKAGE.parent) -> tuple[str, str]:
+    """The same, and what it writes to standard error."""
     environ = {**os.environ, "UNISONO_CACHE_DIR": str(folder), "PYTHONPATH": str(source)}
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True).stdout
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, done.stderr
 
 
-def test_what_is_on_disk_runs_without_numba(tmp_path: Path) -> None:
+def test_what_is_on_disk_runs_without_numba_and_llvm(tmp_path: Path) -> None:
     assert run(USE, tmp_path) == "False 0 True True\n"
     assert run(USE, tmp_path) == "True 0 True False\n"
 
 
 def test_damaged_code_is_compiled_again(tmp_path: Path) -> None:
     run(USE, tmp_path)
-    (code,) = tmp_path.glob("poll.poll.*.o")
+    (code,) = tmp_path.glob("poll.poll.*.code")
     whole = code.read_bytes()
     code.write_bytes(whole[:-100] + bytes(100))
-    assert run(USE, tmp_path) == "True 0 True True\n"
+    said = f"unisono: {code} is damaged; its code is compiled again\n"
+    assert said_and_told(USE, tmp_path) == ("True 0 True True\n", said)
     code.write_bytes(b"")
     assert run(USE, tmp_path) == "True 0 True True\n"
     assert code.read_bytes() == whole
@@ -61,13 +70,19 @@ def test_a_change_in_any_source_renews_the_code_and_removes_the_old(tmp_path: Pa
     with (source / "unisono/engine/kernels/waiting.py").open("a") as file:
         file.write("# another\n")
     assert run(USE, tmp_path, source) == "False 0 True True\n"
-    assert len(list(tmp_path.glob("poll.poll.*.o"))) == 1
+    assert len(list(tmp_path.glob("poll.poll.*.code"))) == 1
 
 
 def test_a_folder_that_nobody_can_write_to_is_no_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     assert run(USE, file / "below") == "False 0 False True\n"
+
+
+def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
+    program = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n{USE}"
+    assert run(program, tmp_path) == "False 0 False True\n"
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_of_two_processes_that_find_nothing_one_compiles(tmp_path: Path) -> None:
@@ -169,7 +184,7 @@ def test_compiled_functions_depend_on_nothing_but_what_renews_them(path: Path) -
     siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
     others = {"..compile.program", "..logs.call_log", "..logs.row_log", "..mailbox.ring_buffer"}
     if path.stem in ("__init__", "compiled"):  # their own code is not compiled
-        others = {"..machine_code", "..once", "...base.errors"}
+        others = {"..machine_code", "..object_code", "..once", "...base.errors"}
     assert {name for name in imports(path) if name.startswith(".")} <= siblings | others
     shared = {"compile/program.py", "logs/call_log.py", "logs/row_log.py", "mailbox/ring_buffer.py"}
     assert {ENGINE / file for file in shared} <= set(kernels.SOURCES)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
 
 from tests.support.ports import free_port
+from unisono.engine.host import warm_up
 
 pytestmark = pytest.mark.cold
 
@@ -29,7 +31,7 @@ PROGRAM = """
 import json, sys
 import torch
 {}
-print(json.dumps([t.tolist(), sorted(name for name in sys.modules if name.startswith("unisono"))]))
+print(json.dumps([t.tolist(), sorted(sys.modules)]))
 """
 
 CALLS = {
@@ -50,6 +52,7 @@ unisono.all_reduce(t)
 
 @pytest.mark.parametrize("way", CALLS)
 def test_a_first_call_imports_only_what_it_needs(way: str) -> None:
+    warm_up()  # from then on, machine code is on disk
     code, there = PROGRAM.format(CALLS[way]), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     there |= {"WORLD_SIZE": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ranks = [
@@ -69,6 +72,8 @@ def test_a_first_call_imports_only_what_it_needs(way: str) -> None:
     for text in printed:
         result, modules = json.loads(text)
         assert result == [3.0] * 4
-        names = [name.removeprefix("unisono.") for name in modules]
+        if platform.machine() == "x86_64":  # on others LLVM links the kernels
+            assert not {"llvmlite", "numba"} & {*modules}
+        names = [name.removeprefix("unisono.") for name in modules if name.startswith("unisono")]
         assert not [name for name in names if name.startswith(NOT_NEEDED)]
         assert len(names) <= MOST_MODULES, names

@@ -26,14 +26,19 @@ def vendor() -> str:
 
 def cpuinfo(name: str) -> str:
     """What the system says of the first processor, such as its `model name`; "" if nothing."""
+    return first_processor().get(name, "")
+
+
+def first_processor() -> dict[str, str]:
+    """All that the system says of the first processor, by name."""
+    said: dict[str, str] = {}
     with suppress(OSError), Path("/proc/cpuinfo").open() as lines:
         for line in lines:  # no further than needed: there may be hundreds of processors
-            key, _, value = line.partition(":")
-            if key.strip() == name:
-                return value.strip()
             if not line.strip():
                 break
-    return ""
+            key, _, value = line.partition(":")
+            said[key.strip()] = value.strip()
+    return said
 
 
 @cache

@@ -1,7 +1,8 @@
-"""Machine code on disk: loaded and called without Numba, which only compiles what is not there yet.
+"""Machine code on disk: loaded and called without Numba and LLVM, which only compile what is not there yet.
 
-A *unit* is one object file, `name.processor.sources.o`: code for this kind of processor, made from sources with this
-checksum. LLVM loads it in a millisecond or two; importing Numba alone takes several hundred.
+A *unit* is one file, `name.processor.sources.code`: code for this kind of processor, made from sources with this
+checksum. It is a code image, or, on processors that have none, an object file, which LLVM links. Loading an image takes
+a tenth of a millisecond; importing LLVM takes ten and more, Numba several hundred.
 """
 
 from __future__ import annotations
@@ -9,21 +10,20 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import hashlib
-import itertools
 import os
+import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-import llvmlite
-import llvmlite.binding as llvm
-
-from .once import once
+from ..base.cpu import first_processor
+from . import code_image
 
 _DIGEST_BYTES = 16
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
@@ -40,11 +40,8 @@ class Unit:
 
     def __init__(self, name: str, sources: Iterable[Path], make: Callable[[], bytes], versions: str = "") -> None:
         self.name, self._make = name, make
-        checksum = hashlib.blake2b(f"{sys.implementation.cache_tag} {llvmlite.__version__} {versions}".encode())
-        for path in sorted(sources):
-            checksum.update(path.read_bytes())
         self._family = f"{name}.{_processor()}."
-        self._file = f"{self._family}{checksum.hexdigest()[:16]}.o"
+        self._file = f"{self._family}{_checksum(tuple(sources), versions)}.code"
 
     @property
     def on_disk(self) -> bool:
@@ -60,33 +57,50 @@ class Unit:
         if code is None:
             folder = writable_folder()
             with _locked(None if folder is None else folder / f"{self._family}lock"):
-                code = self._read()
+                code = self._read(say=False)
                 if code is None:
-                    code = self._make()
+                    made = self._make()
+                    code = code_image.image_of(made, symbol(self.name)) or made
                     if folder is not None:
                         self._keep(folder, code)
-        return _load(self.name, code)
+        if code_image.is_image(code):
+            return code_image.load(code)
+        from .object_code import link
 
-    def _read(self) -> bytes | None:
-        """The code on disk; None if there is none, or it is damaged: LLVM would end the process."""
+        return link(self.name, symbol(self.name), code)
+
+    def _read(self, *, say: bool = True) -> bytes | None:
+        """The code on disk; None if there is none, or none that may run. say: the latter on standard error."""
         for folder in _folders():
-            with suppress(OSError):
-                content = (folder / self._file).read_bytes()
+            with suppress(OSError), (folder / self._file).open("rb") as file:
+                about, content = os.fstat(file.fileno()), file.read()
                 code = content[_DIGEST_BYTES:]
-                if content[:_DIGEST_BYTES] == _digest(code):
+                wrong = ""
+                if about.st_uid not in _owners() or about.st_mode & 0o022:
+                    wrong = "can be written to by other users; it is not used"
+                elif content[:_DIGEST_BYTES] != _digest(code):
+                    wrong = "is damaged; its code is compiled again"
+                if not wrong:
                     return code
+                if say:
+                    print(f"unisono: {file.name} {wrong}", file=sys.stderr)  # noqa: T201
         return None
 
     def _keep(self, folder: Path, code: bytes) -> None:
         """Write the code to disk, in place of that of other sources; without room for it, do nothing."""
         with suppress(OSError):
-            for old in folder.glob(f"{self._family}*.o"):
+            for old in folder.glob(f"{self._family}*.code"):
                 old.unlink(missing_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=self._file, delete=False) as file:
-                file.write(_digest(code) + code)
-            new = Path(file.name)
-            new.chmod(0o644)
-            new.replace(folder / self._file)
+                new = Path(file.name)
+                try:
+                    file.write(_digest(code) + code)
+                    file.flush()
+                    new.chmod(0o644)
+                    new.replace(folder / self._file)
+                except OSError:
+                    new.unlink()
+                    raise
 
 
 def entry_point(unit: Unit) -> Callable[..., int]:
@@ -97,28 +111,9 @@ def entry_point(unit: Unit) -> Callable[..., int]:
     return function
 
 
-def object_code(module: Any) -> bytes:
-    """Optimise an LLVM module for this processor, and return its object file. It keeps what is not internal."""
-    machine = _target_machine()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-    builder.getModulePassManager().run(module, builder)
-    return bytes(machine.emit_object(module))
-
-
 def symbol(name: str) -> str:
     """The name in its object file of the function of a unit."""
     return f"unisono_{name.replace('.', '_')}"
-
-
-@once
-def _target_machine() -> Any:
-    """LLVM's description of this processor, with all that it can do."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3,
-        reloc="pic", codemodel="jitdefault", jit=True,
-    )  # fmt: skip
 
 
 class _Method(ctypes.Structure):
@@ -135,28 +130,44 @@ _new_function.restype, _new_function.argtypes = ctypes.py_object, [ctypes.c_void
 _loaded: list[object] = []
 """What must live as long as the loaded code."""
 
-_numbers = itertools.count()
-"""Of the libraries: the linker refuses a second one of the same name."""
-
 
 @cache
 def _processor() -> str:
-    """The kind of processor, as a part of a file's name."""
-    features = llvm.get_host_cpu_features().flatten()
-    return f"{llvm.get_host_cpu_name()}-{hashlib.blake2b(features.encode(), digest_size=4).hexdigest()}"
+    """The kind of processor, and what it can do, as a part of a file's name. Code uses nothing else of it."""
+    first = first_processor()
+    said = [first.get(name, "") for name in ("vendor_id", "cpu family", "model", "stepping", "flags")]
+    if platform.machine() != "x86_64" or not all(said):
+        from .object_code import processor
+
+        said = [platform.machine(), processor()]
+    return f"{said[0]}-{hashlib.blake2b(' '.join(said).encode(), digest_size=8).hexdigest()}"
 
 
-@once
-def _linker() -> Any:
-    return llvm.create_lljit_compiler(_target_machine())
+@cache
+def _checksum(sources: tuple[Path, ...], versions: str) -> str:
+    """The checksum of all that code depends on: of these files, and of what compiles them."""
+    here = Path(__file__).parent
+    checksum = hashlib.blake2b(f"{sys.implementation.cache_tag} {versions}".encode(), digest_size=8)
+    checksum.update(_llvm_version())
+    for path in (*sorted(sources), here / "code_image.py", here / "object_code.py"):
+        checksum.update(path.read_bytes())
+    return checksum.hexdigest()
 
 
-def _load(name: str, code: bytes) -> int:
-    """Link the code into this process; the address of the function of this name."""
-    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol(name))
-    linked = library.link(_linker(), f"{name} {next(_numbers)}")
-    _loaded.append(linked)
-    return int(linked[symbol(name)])
+def _llvm_version() -> bytes:
+    """What llvmlite says of its version, without importing it, where that is possible."""
+    found = find_spec("llvmlite")
+    if found is not None and found.origin is not None:
+        with suppress(OSError):
+            return Path(found.origin).with_name("_version.py").read_bytes()
+    import llvmlite
+
+    return str(llvmlite.__version__).encode()
+
+
+def _owners() -> tuple[int, ...]:
+    """The users whose code runs here: this one, the system, and the owner of this installation."""
+    return 0, os.geteuid(), Path(__file__).stat().st_uid
 
 
 def _digest(code: bytes) -> bytes:

@@ -10,7 +10,8 @@ from llvmlite import ir
 from numba import njit
 
 from ...base.errors import InternalError
-from ..machine_code import object_code, symbol
+from ..machine_code import symbol
+from ..object_code import object_code
 
 _LITERAL = "Literal_5bint"
 """In the names that Numba gives to functions for arguments that are literals."""

@@ -13,7 +13,8 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from ..machine_code import object_code, symbol
+from ..machine_code import symbol
+from ..object_code import object_code
 from .conversion import TYPES, narrow, splat, vector, widen
 from .dtypes import ELEMENT_TYPES, ElementType
 
