@@ -1,4 +1,4 @@
-"""Training programs of other projects, unchanged, on this backend; what they compute is what Gloo makes of it.
+"""Programs of other projects, unchanged, on this backend and under Gloo's name; they compute what Gloo makes of it.
 
 `make test-integrations` installs the projects and runs this file. pytest does not find it by its name: all other tests
 do without these projects.
@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,11 +20,12 @@ from typing import Any
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
-BACKENDS = ("unisono", "gloo")
-GROUPS = {"unisono": "UnisonoProcessGroup", "gloo": "ProcessGroup"}
+GROUPS = {"unisono": {"UnisonoProcessGroup"}, "named": {"NamedGloo"}, "gloo": {"ProcessGroup", "ProcessGroupGloo"}}
+"""How each program is run -> the classes that its group may have. named: it says gloo, with UNISONO_AS=gloo."""
+BOTH = "unisono", "gloo"
 LIMIT_S, END_S = 200, 40
 
-pytestmark = pytest.mark.timeout(2 * (LIMIT_S + END_S) + 20)
+pytestmark = pytest.mark.timeout(3 * (LIMIT_S + END_S) + 20)
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +39,10 @@ def needs(*projects: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
-def python(*words: str | Path) -> tuple[int, str]:
+def python(*words: str | Path, **settings: str) -> tuple[int, str]:
     """Run a program; its exit status, and what it said. It gets LIMIT_S, and then END_S to end its ranks."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+    fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+    environment = {**os.environ, **fixed, **settings}
     with subprocess.Popen(
         [sys.executable, *map(str, words)],
         env=environment,
@@ -58,9 +61,9 @@ def python(*words: str | Path) -> tuple[int, str]:
         return program.wait(), "it did not end"
 
 
-def torchrun(ranks: int, program: str, *words: str | Path) -> tuple[int, str]:
+def torchrun(ranks: int, program: str | Path, *words: str | Path, **settings: str) -> tuple[int, str]:
     command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return python(*command, PROGRAMS / program, *words)
+    return python(*command, PROGRAMS / program, *words, **settings)
 
 
 def results(directory: Path, ranks: int) -> list[dict[str, Any]]:
@@ -68,21 +71,23 @@ def results(directory: Path, ranks: int) -> list[dict[str, Any]]:
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def on_both(program: str, directory: Path, ranks: int, *, launched: bool = True) -> list[dict[str, Any]]:
-    """What each rank computes with our backend; with Gloo it must be the same, to the last bit."""
+def same(
+    program: str, directory: Path, ranks: int, ways: Sequence[str] = tuple(GROUPS), *, launched: bool = True
+) -> list[dict[str, Any]]:
+    """What each rank computes, in each of these ways; with Gloo, the last, it must be the same, to the last bit."""
     found = []
-    for backend in BACKENDS:
-        where = directory / backend
+    for way in ways:
+        where = directory / way
         where.mkdir()
+        words, settings = ("gloo" if way == "named" else way, where), {"UNISONO_AS": "gloo"} if way == "named" else {}
         status, said = (
-            torchrun(ranks, program, backend, where) if launched else python(PROGRAMS / program, backend, where)
+            torchrun(ranks, program, *words, **settings) if launched else python(PROGRAMS / program, *words, **settings)
         )
         assert status == 0, said
         found.append(results(where, ranks))
-        assert [result.pop("group") for result in found[-1]] == [GROUPS[backend]] * ranks
-    ours, gloos = found
-    assert ours == gloos
-    return ours
+        assert {result.pop("group") for result in found[-1]} <= GROUPS[way]
+    assert all(one == found[-1] for one in found)
+    return found[0]
 
 
 @needs("accelerate")
@@ -104,7 +109,7 @@ def test_ranks_that_part_ways_end_with_an_error() -> None:
 
 @needs("lightning")
 def test_lightning(tmp_path: Path) -> None:
-    ranks = on_both("lightning_training.py", tmp_path, 2, launched=False)
+    ranks = same("lightning_training.py", tmp_path, 2, BOTH, launched=False)
     assert ranks[0]["weights"] == ranks[1]["weights"]
     assert ranks[0]["losses"] != ranks[1]["losses"]  # each has data of its own
     assert ranks[0]["accuracies"][-1] > 0.9
@@ -112,7 +117,7 @@ def test_lightning(tmp_path: Path) -> None:
 
 @needs("transformers", "accelerate")
 def test_transformers(tmp_path: Path) -> None:
-    for rank in on_both("transformers_training.py", tmp_path, 2):
+    for rank in same("transformers_training.py", tmp_path, 2, BOTH):
         assert rank["wrapped"] == "DistributedDataParallel"
         assert rank["losses"][-1] < 0.8 * rank["losses"][0]
         assert rank["evaluations"][1] < rank["evaluations"][0]
@@ -122,6 +127,17 @@ def test_transformers(tmp_path: Path) -> None:
 
 @needs("torchmetrics")
 def test_torchmetrics(tmp_path: Path) -> None:
-    for rank in on_both("metrics.py", tmp_path, 3):
+    for rank in same("metrics.py", tmp_path, 3, BOTH):
         assert rank["mine"] == rank["whole"]  # as if one process had seen all examples
         assert rank["mean"] == pytest.approx(8 / 6)  # none of 0, two of 1, three of 2
+
+
+def test_checkpoints_with_a_group_of_their_own(tmp_path: Path) -> None:
+    for rank in same("checkpoint_beside.py", tmp_path, 2):
+        assert rank["again"] == rank["losses"][3]
+
+
+def test_groups_of_gloo_s_beside_those_that_train(tmp_path: Path) -> None:
+    ranks = same("groups_beside.py", tmp_path, 4)
+    assert [len(rank["written"] or []) for rank in ranks] == [2000, 2000, 0, 0]
+    assert [rank["slowest"] for rank in ranks] == [2.0, 3.0, 2.0, 3.0]

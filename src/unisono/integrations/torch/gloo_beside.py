@@ -55,12 +55,12 @@ class GlooBeside:
         *places, opts = args
         record, limit_s = _record(names[0], places, opts), opts.timeout.total_seconds()
         self._agree(lambda: record, limit_s if limit_s >= 0 else None)
-        if self._made is None:
-            self._made = self._make(store, timeout)
         failed: list[RuntimeError] = []
 
         def made() -> CallRecord:
             try:
+                if self._made is None:
+                    self._made = self._make(store, timeout)
                 self._call(names, args)
             except RuntimeError as error:
                 if _CONNECTION not in str(error):
@@ -78,8 +78,9 @@ class GlooBeside:
             raise failed[0]
 
     def _end(self) -> None:
-        self._made.abort()
-        self._made = None
+        if self._made is not None:
+            self._made.abort()
+            self._made = None
 
     def _call(self, names: list[str], args: tuple[Any, ...]) -> None:
         method = next(getattr(self._made, name) for name in names if hasattr(c10d.ProcessGroup, name))
