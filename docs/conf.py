@@ -14,7 +14,7 @@ author = "the authors of unisono"
 release = unisono.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "_ext.pages"]
-exclude_patterns = ["_build", "_ext", "README.md"]
+exclude_patterns = ["_*", "README.md"]
 
 html_theme = "furo"
 html_title = f"unisono {release}"

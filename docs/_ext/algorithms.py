@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import unisono
@@ -10,10 +11,13 @@ from unisono.schedule import count, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE, RESTRICTIONS, Algorithm, formula, lines
 from unisono.schedule.draw import svg, svg_contract
 
-__all__ = ["RANKS", "pages"]
+__all__ = ["COLLECTIVES", "RANKS", "names_in", "pages"]
 
 RANKS = 4
 """Every table is drawn and counted for so many ranks."""
+
+COLLECTIVES = list(dict.fromkeys(algorithm.collective for algorithm in CATALOGUE.values()))
+"""Each has a page, and a drawing of what it promises."""
 
 _INDEX = """# Algorithms
 
@@ -21,7 +25,7 @@ An algorithm is a table of transfers. All {many} are proved before they run; eac
 ranks and counts what it moves. `unisono draw NAME --ranks P` draws it for another number, and
 `unisono explain COLLECTIVE --ranks P --bytes SIZE` says which one a call uses and why.
 
-In the formulas: {names}
+Each page says what the names in its formulas mean.
 
 ```{{toctree}}
 :maxdepth: 2
@@ -40,6 +44,8 @@ the busiest rank sends or receives at least {bounds.sent:.4g} m.
 | algorithm | rounds | bytes that the busiest rank sends |
 | --- | --- | --- |
 {rows}
+
+In the formulas: {names}
 
 {sections}
 """
@@ -64,10 +70,9 @@ _SECTION = """## {algorithm.name}
 
 def pages() -> dict[str, str]:
     """The texts of all files, pages and drawings, by their paths."""
-    collectives = list(dict.fromkeys(algorithm.collective for algorithm in CATALOGUE.values()))
-    index = _INDEX.format(many=len(CATALOGUE), ranks=RANKS, names=_names(), entries="\n".join(collectives))
+    index = _INDEX.format(many=len(CATALOGUE), ranks=RANKS, entries="\n".join(COLLECTIVES))
     files = {"algorithms/index.md": index}
-    for collective in collectives:
+    for collective in COLLECTIVES:
         found = [algorithm for algorithm in CATALOGUE.values() if algorithm.collective == collective]
         files[f"algorithms/{collective}.md"] = _page(collective, found)
         files[f"algorithms/drawings/{collective}.svg"] = svg_contract(found[0].schedule(RANKS))
@@ -95,14 +100,17 @@ def _page(collective: str, found: list[Algorithm]) -> str:
         ranks=RANKS,
         bounds=lower_bounds(collective, RANKS),
         rows="\n".join(rows),
+        names=names_in(" ".join(said[line] for said in texts.values() for line in ("rounds", "bytes"))),
         sections="\n".join(sections),
     )
 
 
-def _names() -> str:
-    """What the names in formulas mean, from the docstring that defines them."""
-    meaning = (inspect.getdoc(formula) or "").split("\n\n")[-1]
-    return " ".join(meaning.split()).partition(": ")[2]
+def names_in(formulas: str) -> str:
+    """What the names in these formulas mean, from the docstring that defines all of them."""
+    meaning = " ".join((inspect.getdoc(formula) or "").split("\n\n")[-1].split()).partition(": ")[2].rstrip(".")
+    used = set(re.findall(r"[A-Za-z_]\w*", formulas))
+    parts = [part.removeprefix("and ") for part in meaning.split("; ")]
+    return "; ".join(part for part in parts if used.intersection(re.findall(r"(?:^|and )(\w+)", part))) + "."
 
 
 def _where(algorithm: Algorithm) -> str:

@@ -1,4 +1,4 @@
-"""The API reference: every public name, in groups. A name that is in no group stops the build."""
+"""The API reference: every public name, on a page for each subject. A name that is on no page stops the build."""
 
 from __future__ import annotations
 
@@ -10,69 +10,127 @@ from types import ModuleType
 import unisono
 from unisono.base import errors
 
-__all__ = ["GROUPS", "missing", "page"]
+from .algorithms import COLLECTIVES
 
-GROUPS: Mapping[str, str] = {
-    "Groups and ranks": """init shutdown is_initialized get_rank get_world_size new_group split destroy_group
-        get_process_group_ranks get_group_rank get_global_rank Group NonMember answer_to""",
-    "Ranks of one's own": "run world World",
-    "Collectives": """all_reduce reduce broadcast scatter gather all_gather all_gather_single all_gather_into_tensor
-        reduce_scatter reduce_scatter_single reduce_scatter_tensor all_to_all all_to_all_single scan exscan barrier""",
-    "Ops": "ReduceOp make_op premul_sum",
-    "Asynchronous calls": "Work",
-    "Shared memory": "empty share_",
-    "Many tensors in one call": """all_reduce_coalesced broadcast_coalesced all_gather_coalesced
-        reduce_scatter_coalesced coalescing Coalescing flatten_""",
-    "Models": "broadcast_module broadcast_state_dict average_gradients average_parameters",
-    "Compression between hosts": "Compression compress_hook",
-    "After a failure": "retry grow join",
-    "Messages": """send recv isend irecv sendrecv batch_isend_irecv P2POp send_object_list recv_object_list""",
-    "Objects": "all_gather_object gather_object broadcast_object_list scatter_object_list",
-    "What a program did": "tracing",
-    "What errors carry": "CallRecord Departure",
-    "Algorithms and tables": "algorithm Algorithm CATALOGUE Schedule trace prove",
+__all__ = ["SUBJECTS", "missing", "pages"]
+
+SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "collectives": (
+        "Collectives",
+        {
+            "Calls": """all_reduce reduce broadcast scatter gather all_gather reduce_scatter all_to_all barrier scan
+                exscan""",
+            "With one tensor for all blocks": """all_gather_single all_gather_into_tensor reduce_scatter_single
+                reduce_scatter_tensor all_to_all_single""",
+            "Ops": "ReduceOp make_op premul_sum",
+            "Asynchronous calls": "Work",
+        },
+    ),
+    "messages": (
+        "Messages and objects",
+        {
+            "Messages": "send recv isend irecv sendrecv batch_isend_irecv P2POp",
+            "Objects": """send_object_list recv_object_list all_gather_object gather_object broadcast_object_list
+                scatter_object_list""",
+        },
+    ),
+    "groups": (
+        "Ranks and groups",
+        {
+            "Start ranks": "run world World",
+            "Under a launcher": "init shutdown is_initialized get_rank get_world_size answer_to",
+            "Groups": """new_group split destroy_group get_process_group_ranks get_group_rank get_global_rank Group
+                NonMember""",
+        },
+    ),
+    "memory": (
+        "Shared memory and many tensors",
+        {
+            "Shared memory": "empty share_",
+            "Many tensors in one call": """all_reduce_coalesced broadcast_coalesced all_gather_coalesced
+                reduce_scatter_coalesced coalescing Coalescing flatten_""",
+        },
+    ),
+    "models": (
+        "Models",
+        {
+            "Parameters and gradients": "broadcast_module broadcast_state_dict average_gradients average_parameters",
+            "Compression between hosts": "Compression compress_hook",
+            "autograd": "",
+        },
+    ),
+    "failures": (
+        "Failures and records",
+        {
+            "After a failure": "retry grow join",
+            "What errors carry": "CallRecord Departure",
+            "What a program did": "tracing",
+        },
+    ),
+    "tables": (
+        "Algorithms and tables",
+        {"Algorithms": "algorithm Algorithm CATALOGUE", "Tables": "Schedule trace prove", "schedule": "", "draw": ""},
+    ),
+    "networks": ("Networks", {"simulate": ""}),
+    "tests": ("Tests", {"testing": ""}),
 }
-"""Title -> the names of `unisono`, in the order in which they are shown."""
+"""File -> the title of the page, and its sections: a title, and names of `unisono` in the order in which they are
+shown. Without names the title is a module, as users name it, whose own functions are shown.
+"""
 
-_MODULES: Mapping[str, str] = {
-    "Gradients": "autograd",
-    "Tables": "schedule",
-    "Drawings": "draw",
-    "Networks": "simulate",
-    "Tests": "testing",
-}
-"""Title -> a module, as users name it, whose own functions are shown after the groups."""
+_MEMBERS = {"Group": "hosts, empty, shrink, abort, close"}
+"""Of these classes, which users do not make, the page has only what users call; the rest serves the calls."""
 
-_ELSEWHERE = frozenset({*errors.__all__, *_MODULES.values(), "Config", "algorithms", "p2p"})
+_ELSEWHERE = frozenset({*errors.__all__, "autograd", "draw", "simulate", "testing", "Config", "algorithms", "p2p"})
 """Names with a page of their own, and modules."""
 
-_PAGE = """# API reference
+_INDEX = """# API reference
 
-All names below are those of `unisono`, unless a heading names a module. [Errors](errors.md) and [settings](settings.md)
-have pages of their own.
+[Errors](../errors.md) and [settings](../settings.md) have pages of their own.
 
-{groups}
+| subject | names |
+| --- | --- |
+{rows}
+
+```{{toctree}}
+:hidden:
+
+{files}
+```
 """
 
 
 def missing() -> set[str]:
-    """Public names that are in no group."""
-    return set(unisono.__all__) - {name for names in GROUPS.values() for name in names.split()} - _ELSEWHERE
+    """Public names that are on no page."""
+    shown = {name for _, sections in SUBJECTS.values() for names in sections.values() for name in names.split()}
+    return set(unisono.__all__) - shown - _ELSEWHERE
 
 
-def page() -> str:
-    """The page in MyST's Markdown. Raises ValueError if a public name is in no group."""
+def pages() -> dict[str, str]:
+    """The pages in MyST's Markdown, by their paths. Raises ValueError if a public name is on none."""
     if missing():
-        raise ValueError(f"docs/_ext/api.py: put into a group: {', '.join(sorted(missing()))}")
-    parts = [f"## {title}\n\n{_directives(unisono, 'unisono', names.split())}" for title, names in GROUPS.items()]
-    for title, face in _MODULES.items():
-        module = getattr(unisono, face) if face in unisono.__all__ else import_module(f"unisono.{face}")
-        names = [name for name in module.__all__ if _is_shown(getattr(module, name))]
-        parts.append(
-            f"## {title}: unisono.{face}\n\n```{{eval-rst}}\n.. automodule:: {module.__name__}\n```\n\n"
-            f"{_directives(module, f'unisono.{face}', names)}"
-        )
-    return _PAGE.format(groups="\n\n".join(parts))
+        raise ValueError(f"docs/_ext/api.py: put on a page: {', '.join(sorted(missing()))}")
+    rows, files = [], {}
+    for file, (title, sections) in SUBJECTS.items():
+        parts = [_section(title, names) for title, names in sections.items()]
+        files[f"api/{file}.md"] = "\n\n".join([f"# {title}", *parts, ""])
+        names = [name for names in sections.values() for name in names.split()]
+        links = [f"[{name}](#unisono.{name})" for name in names]
+        links += [f"[unisono.{section}]({file}.md)" for section, of_it in sections.items() if not of_it]
+        rows.append(f"| [{title}]({file}.md) | {', '.join(links)} |")
+    files["api/index.md"] = _INDEX.format(rows="\n".join(rows), files="\n".join(SUBJECTS))
+    return files
+
+
+def _section(title: str, names: str) -> str:
+    if names:
+        return f"## {title}\n\n{_directives(unisono, 'unisono', names.split())}"
+    module = getattr(unisono, title) if title in unisono.__all__ else import_module(f"unisono.{title}")
+    own = [name for name in module.__all__ if _is_shown(getattr(module, name))]
+    return (
+        f"## unisono.{title}\n\n```{{eval-rst}}\n.. automodule:: {module.__name__}\n```\n\n"
+        f"{_directives(module, f'unisono.{title}', own)}"
+    )
 
 
 def _directives(module: ModuleType, said: str, names: list[str]) -> str:
@@ -80,9 +138,16 @@ def _directives(module: ModuleType, said: str, names: list[str]) -> str:
     for name in names:
         value = getattr(module, name)
         if isinstance(value, type):
-            rows += [f".. autoclass:: {said}.{name}", "   :members:", ""]
+            shown = _MEMBERS.get(name)
+            rows += [f".. autoclass:: {said}.{name}{'()' * bool(shown)}", f"   :members: {shown or ''}".rstrip(), ""]
         elif callable(value):
             rows += [f".. autofunction:: {said}.{name}", ""]
+            if said == "unisono" and name in COLLECTIVES:
+                rows += [
+                    f"   .. image:: ../algorithms/drawings/{name}.svg",
+                    f"      :alt: {name}, before and after",
+                    "",
+                ]
         else:
             rows += [f".. py:data:: {said}.{name}", f"   :type: {type(value).__name__}", ""]
     return "```{eval-rst}\n" + "\n".join(rows) + "```"

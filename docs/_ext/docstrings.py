@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Collection
+from itertools import groupby
 from typing import Any
 
-__all__ = ["process", "restructured"]
+__all__ = ["process", "restructured", "with_parameters"]
 
 _CODE = re.compile(r"(`+[^`]+`+)")
 _MARKUP = re.compile(r"(\*|\||\\|_(?!\w)|(?<!\w)_)")
@@ -24,9 +27,30 @@ def restructured(lines: list[str]) -> list[str]:
     return out
 
 
+def with_parameters(lines: list[str], names: Collection[str]) -> list[str]:
+    """A paragraph that begins with the name of a parameter and a colon becomes a list of parameters, one for each name
+    at the beginning of a sentence.
+    """
+    start = re.compile(rf"(?:^|(?<=[.;)] ))({'|'.join(names) or '(?!)'}): ")
+    out: list[str] = []
+    for filled, group in groupby(lines, key=bool):
+        paragraph = list(group)
+        text = " ".join(paragraph)
+        if filled and start.match(text):
+            said = start.split(text)[1:]
+            out += [f":param {name}: {what.strip()}" for name, what in zip(said[::2], said[1::2], strict=True)]
+        else:
+            out += paragraph
+    return out
+
+
 def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:  # noqa: ARG001
     """Sphinx's event: rewrite the lines of a docstring in place."""
-    lines[:] = restructured(lines)
+    try:
+        names = inspect.signature(obj).parameters
+    except (TypeError, ValueError):
+        names = {}
+    lines[:] = restructured(with_parameters(lines, names))
 
 
 def _escaped(line: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,21 @@ from . import algorithms, api, docstrings, errors, settings
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-__all__ = ["FOLDER", "generated", "setup"]
+__all__ = ["FOLDER", "SITE", "generated", "local_links", "setup"]
 
-FOLDER = "_generated"
+SITE = "https://unisono.readthedocs.io/en/latest/"
+"""Where the site is. Pages link by it to what only a build has, so that the links work in the repository, too."""
+
+FOLDER = "reference"
 """Below the folder of the sources; git ignores it."""
 
 
 def generated() -> dict[str, str]:
     """Every generated file: its path below FOLDER, and its text."""
     return {
-        "api.md": api.page(),
         "errors.md": errors.page(),
         "settings.md": settings.page(),
+        **api.pages(),
         **algorithms.pages(),
     }
 
@@ -30,8 +34,18 @@ def generated() -> dict[str, str]:
 def setup(app: Sphinx) -> Mapping[str, Any]:
     """Called by Sphinx."""
     app.connect("builder-inited", _write)
+    app.connect("source-read", _localize)
     app.connect("autodoc-process-docstring", docstrings.process)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def local_links(text: str) -> str:
+    """The text with its links to the site as links to pages of this build, which Sphinx then checks."""
+    return re.sub(rf"\]\({re.escape(SITE)}(\S+?)\.html(#\S+?)?\)", r"](/\1.md\2)", text)
+
+
+def _localize(app: Sphinx, name: str, source: list[str]) -> None:  # noqa: ARG001
+    source[0] = local_links(source[0])
 
 
 def _write(app: Sphinx) -> None:

@@ -30,8 +30,8 @@ def site() -> Iterator[Any]:
 
 
 def test_every_public_name_is_in_the_reference(site: Any) -> None:
-    page = site("api").page()
-    shown = set(re.findall(r"^\.\. (?:autofunction|autoclass|py:data):: unisono\.(\w+)$", page, re.MULTILINE))
+    page = "\n".join(site("api").pages().values())
+    shown = set(re.findall(r"^\.\. (?:autofunction|autoclass|py:data):: unisono\.(\w+)(?:\(\))?$", page, re.MULTILINE))
     modules = {"algorithms", "autograd", "draw", "p2p", "simulate", "testing"}
     elsewhere = {*errors.__all__, *modules, "Config"}  # these have pages of their own
     assert shown == set(unisono.__all__) - elsewhere
@@ -40,7 +40,7 @@ def test_every_public_name_is_in_the_reference(site: Any) -> None:
 def test_a_public_name_in_no_group_is_found(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unisono, "__all__", [*unisono.__all__, "nowhere"])
     with pytest.raises(ValueError, match="nowhere"):
-        site("api").page()
+        site("api").pages()
 
 
 @pytest.mark.parametrize("name", errors.__all__)
@@ -70,6 +70,28 @@ def test_docstrings_become_valid_markup(site: Any) -> None:
     assert restructured(["so:", "", "    code_", "after"]) == ["so:", "", "::", "", "    code_", "", "after"]
 
 
+def test_parameters_become_a_list(site: Any) -> None:
+    lines = ["Sum it.", "", "tensor: the summands,", "in place. op: how (op: by name). other: no parameter."]
+    assert site("docstrings").with_parameters(lines, {"tensor": None, "op": None}) == [
+        "Sum it.",
+        "",
+        ":param tensor: the summands, in place.",
+        ":param op: how (op: by name). other: no parameter.",
+    ]
+    assert site("docstrings").with_parameters(lines, {}) == lines
+
+
+def test_pages_of_algorithms_say_what_the_names_in_their_formulas_mean(site: Any) -> None:
+    said = site("algorithms").names_in("lg + folded, at most 2 * m * F")
+    assert re.findall(r"(?:^|; )(\w+)", said) == ["m", "F", "lg", "folded"]
+    for file, text in site("algorithms").pages().items():
+        if file.endswith(".md") and "index" not in file:
+            formulas = " ".join(re.findall(r"^\| (?:rounds|bytes) \| `(.*)` \|$", text, re.MULTILINE))
+            names = set(re.findall(r"[A-Za-z_]\w*\b(?!\()", formulas)) - {"at", "most", "received"}
+            meaning = text.split("In the formulas: ")[1].split("\n")[0]
+            assert not {name for name in names if not re.search(rf"\b{name}\b", meaning)}, file
+
+
 def test_the_files_of_the_glossary_exist() -> None:
     glossary = (DOCS / "glossary.md").read_text()
     named = re.findall(r"`([\w/]+\.py)`", glossary)
@@ -80,6 +102,8 @@ def test_the_files_of_the_glossary_exist() -> None:
     assert terms == sorted(terms)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
-def test_github_s_files_are_yaml(path: Any) -> None:
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / ".github").rglob("*.yml")), ROOT / ".readthedocs.yaml"], ids=lambda path: path.name
+)
+def test_settings_of_services_are_yaml(path: Any) -> None:
     assert yaml.safe_load(path.read_text())

@@ -24,9 +24,21 @@ def all_gather(
 ) -> Any:
     """Put `tensor` of each rank r into tensor_list[r] of every rank.
 
-    tensor: read; the same dtype on every rank, any size. tensor_list: written; one tensor per rank with that rank's
-    number of elements, or one big tensor as in `all_gather_single`, or None if the sizes are not known: the call then
-    returns a list of new tensors.
+    tensor: of the CPU, read; the same dtype on every rank, any size. tensor_list: written; one tensor per rank with
+    that rank's number of elements, or one big tensor as in `all_gather_single`, or None if the sizes are not known: the
+    call then returns a list of new tensors. group: its ranks make the call together; None: the default group. async_op:
+    return a `Work` at once; the tensors are the call's until its `wait()` returns. algorithm: by name, or your own;
+    None: `unisono explain` says which. timeout_s: how long to wait for the others; None: as long as the group does.
+
+    Returns None, the Work, or the new tensors, which the Work's `wait()` returns with async_op. Raises ArgumentError
+    and DTypeError for what cannot be done with these tensors, MismatchError if the ranks make different calls (no
+    tensor is touched then), PeerGone, PeerFailed and WaitTimeout.
+
+        def work():
+            parts = unisono.all_gather(None, torch.full((unisono.get_rank(),), 7))
+            return [part.tolist() for part in parts]
+
+        unisono.run(work, ranks=3)[0]  # [[], [7], [7, 7]]
     """
     if isinstance(tensor_list, Tensor):
         return all_gather_single(tensor_list, tensor, group, async_op, algorithm=algorithm, timeout_s=timeout_s)

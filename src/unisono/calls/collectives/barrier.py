@@ -20,7 +20,23 @@ def barrier(
     algorithm: AlgorithmLike | None = None,
     timeout_s: float | None = None,
 ) -> Any:
-    """Return when every rank of the group has called this."""
+    """Return when every rank of the group has called this.
+
+    group: its ranks make the call together; None: the default group. async_op: return a `Work` at once; the tensors are
+    the call's until its `wait()` returns. algorithm: by name, or your own; None: `unisono explain` says which.
+    timeout_s: how long to wait for the others; None: as long as the group does.
+
+    Returns None, or the Work. Raises MismatchError if another rank makes another call, PeerGone, PeerFailed and
+    WaitTimeout.
+
+        def work():
+            started = time.monotonic()
+            time.sleep(0.1 * unisono.get_rank())
+            unisono.barrier()  # all wait for rank 2
+            return time.monotonic() - started > 0.15
+
+        unisono.run(work, ranks=3)  # [True, True, True]
+    """
     what = "barrier", None, 0, algorithm
     if (made := shortcut(group, what, None, None, timeout_s, async_op)) is not UNKNOWN:
         return made

@@ -25,9 +25,24 @@ def gather(
 ) -> Any:
     """Put `tensor` of each rank r into gather_list[r] of rank `dst`.
 
-    tensor: read; the same dtype on every rank, any size. gather_list: on `dst` one tensor per rank with that rank's
-    number of elements, written; None on other ranks. None on `dst` if the sizes are not known: the call then returns a
-    list of new tensors there.
+    tensor: of the CPU, read; the same dtype on every rank, any size. gather_list: on `dst` one tensor per rank with
+    that rank's number of elements, written; None on other ranks. None on `dst` if the sizes are not known: the call
+    then returns a list of new tensors there. dst: a rank of the group. group: its ranks make the call together; None:
+    the default group. async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
+    algorithm: by name, or your own; None: `unisono explain` says which. timeout_s: how long to wait for the others;
+    None: as long as the group does.
+
+    Returns None, the Work, or the new tensors on `dst`. Raises ArgumentError and DTypeError for what cannot be done
+    with these tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone,
+    PeerFailed and WaitTimeout.
+
+        def work():
+            rank = unisono.get_rank()
+            parts = [torch.empty(2, dtype=torch.int64) for _ in range(3)] if rank == 0 else None
+            unisono.gather(torch.tensor([rank, rank * rank]), parts, dst=0)
+            return parts and [part.tolist() for part in parts]
+
+        unisono.run(work, ranks=3)  # [[[0, 0], [1, 1], [2, 4]], None, None]
     """
     what = "gather", None, dst, algorithm
     if (made := list_shortcut(group, what, tensor, gather_list, timeout_s, async_op)) is not UNKNOWN:

@@ -28,8 +28,22 @@ def reduce_scatter(
 ) -> Any:
     """Put the combination of all ranks' input_list[r] into `output` of each rank r.
 
-    output: written, with the number of elements of the rank's block; or None: the call then returns a new tensor.
-    input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank.
+    output: of the CPU, written, with the number of elements of the rank's block; or None: the call then returns a new
+    tensor. input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank. op: as in
+    `all_reduce`. group: its ranks make the call together; None: the default group. async_op: return a `Work` at once;
+    the tensors are the call's until its `wait()` returns. algorithm: by name, or your own; None: `unisono explain` says
+    which. timeout_s: how long to wait for the others; None: as long as the group does.
+
+    Returns None, the Work, or the new tensor. Raises ArgumentError and DTypeError for what cannot be done with these
+    tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and
+    WaitTimeout.
+
+        def work():
+            rank = unisono.get_rank()
+            blocks = [torch.tensor([rank + 10 * k]) for k in range(3)]  # block k is for rank k
+            return unisono.reduce_scatter(None, blocks).tolist()
+
+        unisono.run(work, ranks=3)  # [[3], [33], [63]]
     """
     what = "reduce_scatter", op, 0, algorithm
     if (made := list_shortcut(group, what, input_list, output, timeout_s, async_op)) is not UNKNOWN:

@@ -27,8 +27,23 @@ def scatter(
 ) -> Any:
     """Put scatter_list[r] of rank `src` into `tensor` of each rank r.
 
-    tensor: written, with the number of elements of the rank's block; or None if that is not known: the call then
-    returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other ranks.
+    tensor: of the CPU, written, with the number of elements of the rank's block; or None if that is not known: the call
+    then returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other
+    ranks. src: a rank of the group. group: its ranks make the call together; None: the default group. async_op: return
+    a `Work` at once; the tensors are the call's until its `wait()` returns. algorithm: by name, or your own; None:
+    `unisono explain` says which. timeout_s: how long to wait for the others; None: as long as the group does.
+
+    Returns None, the Work, or the new tensor. Raises ArgumentError and DTypeError for what cannot be done with these
+    tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and
+    WaitTimeout.
+
+        def work():
+            blocks = [torch.tensor([k, k + 10]) for k in range(3)] if unisono.get_rank() == 1 else None
+            mine = torch.empty(2, dtype=torch.int64)
+            unisono.scatter(mine, blocks, src=1)
+            return mine.tolist()
+
+        unisono.run(work, ranks=3)  # [[0, 10], [1, 11], [2, 12]]
     """
     what = "scatter", None, src, algorithm
     if (made := list_shortcut(group, what, scatter_list, tensor, timeout_s, async_op)) is not UNKNOWN:

@@ -22,8 +22,20 @@ def send(
 ) -> None:
     """Send a tensor to rank `dst`, which may be this one. Returns when the tensor may change again.
 
-    tensor: any shape, dtype and layout. tag: 0 to 2**63 - 1. A short message waits in shared memory until it is
-    received; a long one needs the receiver. Raises PeerGone, WaitTimeout, OutOfMemory.
+    tensor: of the CPU, any shape, dtype and layout. dst: a rank of the group. tag: 0 to 2**63 - 1; a receive with the
+    same tag gets the message. group: None: the default group. timeout_s: how long to wait for the receiver; None: as
+    long as the group does.
+
+    A short message waits in shared memory until it is received; a long one needs the receiver. Ranks that send to each
+    other at once do not hang. Raises ArgumentError and DTypeError for what cannot be sent, PeerGone, PeerFailed,
+    WaitTimeout, OutOfMemory.
+
+        def work():
+            rank = unisono.get_rank()
+            unisono.send(torch.tensor([rank]), dst=(rank + 1) % 3)
+            return int(unisono.recv(src=(rank - 1) % 3))
+
+        unisono.run(work, ranks=3)  # [2, 0, 1]
     """
     group = group_or_default(group)
     request = send_request(tensor, dst, group, tag)
@@ -64,8 +76,22 @@ def recv(
 ) -> int | torch.Tensor:
     """Receive a tensor from rank `src`, or from the rank that was first to send one with this tag; returns the source.
 
-    tensor: written; of any shape and layout, with the sender's dtype and number of elements. None: returns a new tensor
-    like the sender's; `irecv(None, ...).source_rank()` tells its source. Raises MessageMismatch, PeerGone, WaitTimeout.
+    tensor: of the CPU, written; of any shape and layout, with the sender's dtype and number of elements. None: returns
+    a new tensor like the sender's; `irecv(None, ...).source_rank()` tells its source. src: a rank of the group; None:
+    any. tag: that of the send. group: None: the default group. timeout_s: how long to wait for the sender; None: as
+    long as the group does.
+
+    Raises MessageMismatch if the message does not fit (it is dropped, and the tensor is not changed), ArgumentError,
+    DTypeError, PeerGone, PeerFailed, WaitTimeout.
+
+        def work():
+            if unisono.get_rank() > 0:
+                unisono.send(torch.tensor([1.5, 2.5]), dst=0, tag=unisono.get_rank())
+                return None
+            tensor = torch.empty(2)
+            return unisono.recv(tensor, tag=2), tensor.tolist(), unisono.recv(src=1, tag=1).shape
+
+        unisono.run(work, ranks=3)[0]  # (2, [1.5, 2.5], torch.Size([2]))
     """
     group = group_or_default(group)
     request = receive_request(tensor, src, group, tag)
