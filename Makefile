@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test quick nightly nightly-tests mutants docs notebooks test-integrations check matrix bench bench-torch bench-busy leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
+.PHONY: help demo test quick nightly nightly-tests mutants docs notebooks test-integrations check matrix bench bench-torch bench-busy bench-serving leaks fuzz fuzz-faults chaos faults kills bench-hosts bench-host-steps host-faults calls screenshots format clean test-torch
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make quick   proofs, decisions, and the most common calls: a minute on 2 processors"
@@ -17,7 +17,7 @@ help:
 	@echo "make mutants make mended mistakes again, and see which ring of tests finds each"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
 	@echo "make notebooks   execute the notebooks of the documentation"
-	@echo "make test-integrations   programs of accelerate, Lightning, Ray, transformers and torchmetrics (adds these)"
+	@echo "make test-integrations   programs of accelerate, Lightning, Ray, torchft, transformers, torchmetrics (adds these)"
 	@echo "make check   style, types, house rules"
 	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 377,000 cases, some twenty minutes"
 	@echo "make test-torch   the tests of torch.distributed on our backend, also against Gloo"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench-busy   two ranks beside processes that compute, our backend beside Gloo: some minutes"
 	@echo "make fuzz    random programs for SECONDS=300, from SEED=...; prints a small one that goes wrong"
 	@echo "make fuzz-faults   the same with deaths, stops and aborts at random moments, and bad networks between hosts"
+	@echo "make bench-serving   steps of a server that decodes, our backend beside Gloo, on one host and several: some minutes"
 	@echo "make leaks   a thousand worlds, failures and groups, and what their processes have: five minutes"
 	@echo "make chaos   every fault at every row, and faults in live ranks: some minutes"
 	@echo "make faults  the same faults over our backend, Gloo and, if it is installed, torchft: half an hour"
@@ -53,6 +54,7 @@ $(VENV)/ready-bench: $(VENV)/ready
 
 $(VENV)/ready-integrations: $(VENV)/ready
 	$(PIP) --editable '.[integrations]'
+	-$(PIP) 'torchft>=0.2'  # not for all systems; without it its test is skipped
 	touch $@
 
 demo: $(VENV)/ready
@@ -110,6 +112,9 @@ bench-torch: $(VENV)/ready
 
 bench-busy: $(VENV)/ready
 	$(BIN)/python -m benchmarks.busy --output benchmarks/results/{vendor}_busy.md
+
+bench-serving: $(VENV)/ready
+	$(BIN)/python -m benchmarks.serving --output benchmarks/results/{vendor}_serving.md
 
 leaks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.leaks

@@ -22,7 +22,6 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs"
 GROUPS = {"unisono": {"UnisonoProcessGroup"}, "named": {"NamedGloo"}, "gloo": {"ProcessGroup", "ProcessGroupGloo"}}
 """How each program is run -> the classes that its group may have. named: it says gloo, with UNISONO_AS=gloo."""
-BOTH = "unisono", "gloo"
 LIMIT_S, END_S = 200, 40
 
 pytestmark = pytest.mark.timeout(3 * (LIMIT_S + END_S) + 20)
@@ -109,7 +108,7 @@ def test_ranks_that_part_ways_end_with_an_error() -> None:
 
 @needs("lightning")
 def test_lightning(tmp_path: Path) -> None:
-    ranks = same("lightning_training.py", tmp_path, 2, BOTH, launched=False)
+    ranks = same("lightning_training.py", tmp_path, 2, launched=False)
     assert ranks[0]["weights"] == ranks[1]["weights"]
     assert ranks[0]["losses"] != ranks[1]["losses"]  # each has data of its own
     assert ranks[0]["accuracies"][-1] > 0.9
@@ -117,7 +116,7 @@ def test_lightning(tmp_path: Path) -> None:
 
 @needs("transformers", "accelerate")
 def test_transformers(tmp_path: Path) -> None:
-    for rank in same("transformers_training.py", tmp_path, 2, BOTH):
+    for rank in same("transformers_training.py", tmp_path, 2):
         assert rank["wrapped"] == "DistributedDataParallel"
         assert rank["losses"][-1] < 0.8 * rank["losses"][0]
         assert rank["evaluations"][1] < rank["evaluations"][0]
@@ -127,9 +126,16 @@ def test_transformers(tmp_path: Path) -> None:
 
 @needs("torchmetrics")
 def test_torchmetrics(tmp_path: Path) -> None:
-    for rank in same("metrics.py", tmp_path, 3, BOTH):
+    for rank in same("metrics.py", tmp_path, 3):
         assert rank["mine"] == rank["whole"]  # as if one process had seen all examples
         assert rank["mean"] == pytest.approx(8 / 6)  # none of 0, two of 1, three of 2
+
+
+@needs("transformers", "accelerate")
+def test_transformers_splits_a_model(tmp_path: Path) -> None:
+    for rank in same("tensor_parallel.py", tmp_path, 2):
+        assert rank["rows"] == 64  # each has one half
+        assert len(rank["said"][0]) == 36
 
 
 def test_checkpoints_with_a_group_of_their_own(tmp_path: Path) -> None:
@@ -141,3 +147,9 @@ def test_groups_of_gloo_s_beside_those_that_train(tmp_path: Path) -> None:
     ranks = same("groups_beside.py", tmp_path, 4)
     assert [len(rank["written"] or []) for rank in ranks] == [2000, 2000, 0, 0]
     assert [rank["slowest"] for rank in ranks] == [2.0, 3.0, 2.0, 3.0]
+
+
+@needs("torchft")
+def test_torchft(tmp_path: Path) -> None:
+    ranks = same("torchft_groups.py", tmp_path, 3, ["named", "gloo"])
+    assert [sorted(rank) for rank in ranks] == [["0", "1", "2"], ["0", "1", "2"], ["0", "2"]]
