@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,33 @@ def test_a_process_has_torch_loaded(tmp_path: Path) -> None:
 @pytest.mark.cold
 def test_of_a_test_that_is_marked_it_is_started_anew(tmp_path: Path) -> None:
     assert not has_torch(tmp_path)
+
+
+ENDS = """
+import atexit, threading, time
+atexit.register(print, "bye")
+threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "error"),
+    [
+        ("", 0, ""),
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit(7)", 7, ""),
+        ("raise SystemExit(-1)", 255, ""),
+        ("raise SystemExit('why')", 1, "why"),
+        ("raise ValueError('wrong')", 1, "ValueError: wrong"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+)
+def test_a_process_ends_as_python_ends(last: str, code: int, error: str) -> None:
+    """Threads first, then what was registered; what was printed is not lost."""
+    command = [sys.executable, "-c", ENDS + last]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (code, "thread\nbye\n"), done.stderr
+    assert done.stderr.strip().endswith(error) if error else not done.stderr
 
 
 @pytest.mark.parametrize("options", [{"umask": 0o77}, {"preexec_fn": os.getpid}], ids=str)

@@ -231,4 +231,14 @@ def run(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(main(int(sys.argv[1]), int(sys.argv[2])))
+    new = main(int(sys.argv[1]), int(sys.argv[2]))
+    from unisono.ranks.launch.fork_server import end_process
+
+    code: Any = 0
+    try:
+        run(new)
+    except SystemExit as ended:
+        code = ended.code or 0
+    if not isinstance(code, int):
+        sys.exit(code)  # Python prints it
+    end_process(code & 0xFF)

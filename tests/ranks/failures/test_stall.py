@@ -159,7 +159,10 @@ def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
 
     with unisono.World(2, timeout_s=DEADLINE_S, config=STEADY) as world:
         errors = world.run(crossed)
-    (text,) = told(tmp_path)
+    text, *late = told(tmp_path)
+    for one in late:  # rank 1 has not relied for longer on a rank 0 that the machine held up
+        waited_s = float(one.partition("has waited ")[2].partition(" s ")[0])
+        assert waited_s >= 2 * STEADY.stall_warning_s, one
     zero = "rank 0 waits in group 'a' for rank 1, which waits in group 'b' for rank 0: none of them can go on"
     one = "rank 1 waits in group 'b' for rank 0, which waits in group 'a' for rank 1: none of them can go on"
     assert zero in text

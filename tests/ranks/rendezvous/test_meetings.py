@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore, TCPStore
+from torch.distributed import TCPStore
 
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
@@ -27,7 +27,7 @@ from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.meeting_rounds import meet_in_rounds
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingNotice
-from unisono.ranks.rendezvous.stores import MeetingPlace, open_store
+from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch
 
 SOON_S, LONG_S = 30.0, 60.0
@@ -345,47 +345,6 @@ def ended(meeting: Any, impatient: Future[Any]) -> bool:
     """Has that rank left this meeting? Rank 0 takes in what its store is told."""
     meeting._store.check([meetings.END])
     return impatient.done()
-
-
-def test_a_store_that_does_not_answer_ends_the_wait_in_time() -> None:
-    ended = threading.Event()
-
-    class Stopped(HashStore):  # type: ignore[misc]
-        def check(self, _keys: list[str]) -> bool:
-            ended.wait()
-            return False
-
-    began = time.monotonic()
-    with pytest.raises(WaitTimeout, match=r"has not answered for .* is stopped, or its host is cut off") as caught:
-        rendezvous.meet(1, 2, Stopped(), 1.0)
-    assert caught.value.missing == (0,)
-    assert time.monotonic() - began < SOON_S
-    ended.set()
-
-
-def test_a_name_that_does_not_resolve_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
-    began = time.monotonic()
-    for rank in range(2):
-        nowhere = Launch(rank, 2, "Slurm", "", "node7.invalid", 29500)
-        with pytest.raises(ArgumentError, match=r"'node7.invalid' cannot be resolved .* MASTER_ADDR.* and MASTER_PORT"):
-            open_store(nowhere, 3600.0)
-    assert time.monotonic() - began < SOON_S
-
-
-def test_a_host_without_a_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
-    with pytest.raises(ArgumentError, match=r"255.255.255.255 cannot be reached .* MASTER_ADDR.* and MASTER_PORT"):
-        open_store(Launch(1, 2, "Slurm", "", "255.255.255.255", 29500), 3600.0)
-
-
-def test_a_program_that_is_no_store_is_told_in_time() -> None:
-    began = time.monotonic()
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        error = attend(launch(other.getsockname()[1], 1, 2), 1.5)
-    assert isinstance(error, WaitTimeout)
-    assert "does not answer as rank 0's store: is it another program's?" in str(error)
-    assert time.monotonic() - began < SOON_S
 
 
 def test_a_store_without_a_meeting_is_told(port: int) -> None:

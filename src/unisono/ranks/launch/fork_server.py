@@ -72,7 +72,7 @@ def main(fd: int, parent_pid: int) -> None:
     if channel is None:
         os._exit(0)  # nothing here is worth the time that a finalization takes
     serve_parent(channel)
-    _exit()
+    end_process(0)
 
 
 def _die_with_parent(number: int) -> None:
@@ -80,14 +80,14 @@ def _die_with_parent(number: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
-def _exit() -> NoReturn:
-    """End a rank as multiprocessing ends a fork: a full finalization would first copy every page that it frees."""
+def end_process(code: int) -> NoReturn:
+    """End a forked process as multiprocessing does: a full finalization would first copy every page that it frees."""
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
     atexit._run_exitfuncs()  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 @dataclass(eq=False)
