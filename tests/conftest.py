@@ -28,6 +28,12 @@ os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whateve
 NIGHTLY = bool(os.environ.get("NIGHTLY"))
 """Is this `make nightly`? Tests that draw their cases draw more of them then."""
 
+
+def examples(most: int) -> int:
+    """How many examples hypothesis draws of a property: a quarter, which are others each time, but in the nightly."""
+    return most if NIGHTLY else most // 4
+
+
 MOST_RERUNS = 3
 """How many tests of a run may pass only when they are run again. With more of them the run fails."""
 

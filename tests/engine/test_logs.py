@@ -226,6 +226,7 @@ class WithoutLogging(ast.NodeTransformer):
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has code images")
+@pytest.mark.long
 @pytest.mark.timeout(300)  # it compiles the kernel
 def test_the_usual_kernel_has_no_trace_of_it() -> None:
     """Its machine code is the same as that of a source in which rows are not logged at all."""

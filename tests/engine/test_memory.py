@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
@@ -295,7 +296,7 @@ records = st.builds(
 
 
 @given(records)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_record_fits_and_comes_back(record: CallRecord) -> None:
     data = record.pack(948)
     assert len(data) <= 948

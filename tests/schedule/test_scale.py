@@ -139,6 +139,7 @@ def test_fingerprints_of_one_rank_find_a_rank_that_is_counted_twice() -> None:
         prove_symmetric(replace(one, rows=np.insert(one.rows, 3, one.rows[3], 0)))
 
 
+@pytest.mark.long
 @each("algorithm", SYMMETRIC)
 def test_symmetric_all_reduce_at_65536_ranks(algorithm) -> None:
     one = trace_symmetric(algorithm, LARGE, "all_gather")

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from unisono.base.fd_channel import Channel, Descriptor, PlainChannel
 
 pytestmark = pytest.mark.quick
@@ -156,7 +157,7 @@ pieces = st.binary(max_size=40) | st.builds(
 
 
 @given(st.lists(pieces, max_size=6).map(b"".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_bytes_are_messages_then_the_end(data: bytes) -> None:
     channel, raw = PlainChannel.pair()
     with raw:

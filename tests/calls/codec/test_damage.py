@@ -20,6 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from unisono import ArgumentError, UnisonoError
 from unisono.calls.codec import decode, encode
 from unisono.calls.codec.kinds import ARRAY, CONTAINERS, LEAVES, NUMBER, RECORD, TENSOR
@@ -190,7 +191,7 @@ FORGED: dict[str, tuple[bytes, str]] = {
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=100).map(lambda it: forged(it, bytes(16))))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_any_bytes_are_an_object_or_an_error(data: bytes) -> None:
     with contextlib.suppress(ArgumentError):
         decode(data)

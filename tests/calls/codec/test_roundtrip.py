@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from unisono.calls.codec import decode, encode, to_tensor
 from unisono.calls.codec.kinds import DTYPES
 
@@ -155,7 +156,7 @@ objects = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
 @given(objects)
 def test_an_object_comes_back_as_it_was(value: object) -> None:
     assert same(value, sent(value))

@@ -66,7 +66,8 @@ def test_random_sequences_in_the_background(worlds: Worlds, ranks: int) -> None:
     worlds(ranks).run(sequence, 200 + ranks, 300, background=True)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.sampled(most=1)
+@pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_calls_that_come_back_and_go_on_all_the_time(ranks: int) -> None:
     """A kernel that looks up every microsecond stops and resumes at every row where it can."""
     config = Config(look_up_s=1e-6, spins=0, segment_bytes=32 << 10)

@@ -149,7 +149,7 @@ def seed(*case: str) -> str:
     return "" if NIGHTLY else f"{commit()} {case}"
 
 
-@pytest.mark.sampled(most=2)
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_algorithm(on_hosts: OnHosts, shape: str) -> None:
     on_hosts(shape).run(everything, (*COUNTS, LONG), seed(shape))

@@ -28,6 +28,7 @@ def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.stack([data(rank, count, dtype) for rank in range(unisono.get_world_size())])
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_call(on_hosts: OnHosts, shape: str) -> None:
     def work() -> None:
@@ -39,6 +40,7 @@ def test_every_call(on_hosts: OnHosts, shape: str) -> None:
     on_hosts(shape).run(work)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("shape", ["2x2:round_robin", "3+1"])
 def test_in_rank_order(on_hosts: OnHosts, shape: str) -> None:
     def work() -> None:

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 import torch
 
+from tests.conftest import NIGHTLY
 from tests.support.each import each
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from tests.support.message_runs import Layout, cut, finish, run_messages, tag
@@ -22,7 +23,7 @@ from unisono.hosts.messages.buffers import Buffers
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule.algorithms import CATALOGUE
 
-SEEDS = 7
+SEEDS = 7 if NIGHTLY else 2
 SIZES = (0, 1, 13, 64)
 
 

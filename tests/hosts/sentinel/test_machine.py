@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.support.fake_network import START, WORLD, FakeNetwork
 from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Asked, Closed, Ended, Forgot, Registered, Woke
@@ -289,7 +290,7 @@ BODIES = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 9), BODIES), max_size=12))
 def test_nothing_that_a_sentinel_may_say_ends_another_one(said: list[tuple[int, int, object]]) -> None:
     net = FakeNetwork(pairs(3))

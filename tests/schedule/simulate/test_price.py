@@ -85,6 +85,7 @@ def test_a_late_rank_costs_what_it_is_late() -> None:
     assert late.seconds == pytest.approx(plain.seconds + 0.5, abs=20e-6)
 
 
+@pytest.mark.long
 def test_long_rounds_that_repeat_are_not_all_played(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = Hosts.parse("64x4")
     where = network("fat-tree", hosts)
