@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
 from unisono.engine.compile.program import LineWord
-from unisono.engine.memory.board import BOARD_BYTES, Board, Topic
-from unisono.engine.memory.wait_status import FRESH_NS
+from unisono.engine.memory.board import BOARD_BYTES, FRESH_NS, Board, Topic
 from unisono.hosts.sentinel import regions
 
 pytestmark = pytest.mark.quick

@@ -1,18 +1,33 @@
-"""Every compiled program is proved free of races, of deadlock and of wrong values, alone and in random company."""
+"""Every compiled program is proved free of races, of deadlock and of wrong values, alone and in random company.
+
+The proof of programs is worth what it rejects: each small damage to a program must show within two calls.
+Into how many segments a call is cut, and copies of a peer's bytes from several pages in turn.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
+import torch
 
+import unisono
+from tests.support.worlds import Worlds
+from unisono.base.config import Config
 from unisono.base.errors import AlgorithmError, ProgramError
+from unisono.base.records import CallRecord
 from unisono.engine.compile import program_proof
 from unisono.engine.compile.compile_schedule import compile_schedule
+from unisono.engine.compile.plan import Blocks, Plan, bind
+from unisono.engine.compile.program import IN, OUT, Lowering, Op, PlanWord, Program, RowWord
 from unisono.engine.compile.program_proof import CompiledCall, prove_calls, prove_programs
 from unisono.schedule import ADD, ROOTED, Schedule, send, trace
 from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.choose import choose
 from unisono.tools.testing import check_algorithm
 from unisono.tools.testing.check import lowerings
 
@@ -100,3 +115,217 @@ def test_steps_beyond_what_a_progress_word_counts_are_refused() -> None:
     table: Schedule = trace(ping_pong, 2, 1, "broadcast", root=0)
     with pytest.raises(AlgorithmError, match="no more than 4096 steps"):
         compile_schedule(table, next(lowerings(table)))
+
+
+MANY_ROWS = 200
+SIZES = (2, 3, pytest.param(4, marks=pytest.mark.long))
+
+
+@cache
+def short_calls(ranks: int) -> list[CompiledCall]:
+    """A call of every algorithm whose programs are not very long, lowered in every way."""
+    found = []
+    for algorithm in CATALOGUE.values():
+        if algorithm.allows(ranks):
+            schedule = algorithm.schedule(ranks, ranks - 1)
+            for how in lowerings(schedule):
+                programs = compile_schedule(schedule, how)
+                if sum(len(program.rows) for program in programs) <= MANY_ROWS:
+                    found.append(CompiledCall(schedule, programs, how))
+    return found
+
+
+def each_program(ranks: int) -> Iterator[tuple[CompiledCall, int, Program]]:
+    for call in short_calls(ranks):
+        for rank, program in enumerate(call.programs):
+            yield call, rank, program
+
+
+def is_rejected(call: CompiledCall, rank: int, program: Program) -> str:
+    """Why two calls of which one rank runs this program are rejected, or ""."""
+    programs = list(call.programs)
+    programs[rank] = program
+    broken = call._replace(programs=programs)
+    try:
+        prove_calls([broken, broken])
+    except ProgramError as error:
+        return str(error)
+    return ""
+
+
+def say(call: CompiledCall, rank: int, row: int) -> str:
+    return f"{call.schedule.name} ({call.lowering}), rank {rank}, row {row}"
+
+
+@pytest.mark.parametrize("ranks", [*SIZES, pytest.param(5, marks=pytest.mark.long)])
+def test_no_wait_is_superfluous(ranks: int) -> None:
+    tried = 0
+    for call, rank, program in each_program(ranks):
+        for k in np.flatnonzero(program.rows[:, RowWord.OP] == Op.WAIT):
+            assert is_rejected(call, rank, replace(program, rows=np.delete(program.rows, k, axis=0))), say(
+                call, rank, k
+            )
+            tried += 1
+    assert tried > 50
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+def test_no_step_may_be_posted_before_its_write(ranks: int) -> None:
+    tried = 0
+    for call, rank, program in each_program(ranks):
+        rows = program.rows
+        for k in np.flatnonzero((rows[:, RowWord.OP] == Op.MOVE) & (rows[:, RowWord.POST] > 0)):
+            early = rows[k].copy()
+            early[[RowWord.NIN, RowWord.NOUT]] = 0
+            late = rows.copy()
+            late[k, RowWord.POST] = 0
+            assert is_rejected(call, rank, replace(program, rows=np.insert(late, k, early, axis=0))), say(call, rank, k)
+            tried += 1
+    assert tried > 30
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+def test_no_output_is_superfluous(ranks: int) -> None:
+    tried = 0
+    for call, rank, program in each_program(ranks):
+        for k in np.flatnonzero(program.rows[:, RowWord.OP] == Op.MOVE):
+            row, refs = program.rows[k], program.refs.tolist()
+            first, nin, nout = row[RowWord.FIRST], row[RowWord.NIN], row[RowWord.NOUT]
+            for output in range(nout):
+                fewer = refs[first : first + nin + nout]
+                del fewer[nin + output]
+                rows = program.rows.copy()
+                rows[k, RowWord.FIRST], rows[k, RowWord.NOUT] = len(refs), nout - 1
+                damaged = replace(program, rows=rows, refs=np.array(refs + fewer))
+                assert is_rejected(call, rank, damaged), say(call, rank, k)
+                tried += 1
+    assert tried > 50
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+def test_rows_may_only_change_places_where_nothing_depends_on_it(ranks: int) -> None:
+    """What survives is provably harmless: two waits; a wait made earlier; two moves that touch different memory."""
+    rejected = 0
+    for call, rank, program in each_program(ranks):
+        for k in range(len(program.rows) - 1):
+            rows = program.rows.copy()
+            rows[[k, k + 1]] = rows[[k + 1, k]]
+            if is_rejected(call, rank, replace(program, rows=rows)):
+                rejected += 1
+            else:
+                assert may_swap(call, program, rank, k), say(call, rank, k)
+    assert rejected > 50
+
+
+def may_swap(call: CompiledCall, program: Program, rank: int, k: int) -> bool:
+    kinds = tuple(program.rows[k : k + 2, RowWord.OP])
+    if kinds in ((Op.WAIT, Op.WAIT), (Op.MOVE, Op.WAIT)):
+        return True
+    if kinds == (Op.GATE, Op.MOVE):  # before the gate, a rank may do what concerns nobody else
+        reads, writes = memory(call, program, k + 1)
+        return all(owner == rank for _, owner, _, _ in reads | writes)
+    if kinds == (Op.MOVE, Op.MOVE):
+        (reads, writes), (more_reads, more_writes) = memory(call, program, k), memory(call, program, k + 1)
+        apart = not (writes & (more_reads | more_writes)) and not (more_writes & reads)
+        return apart and not program.rows[k : k + 2, RowWord.POST].all()
+    return False
+
+
+Refs = set[tuple[int, ...]]
+
+
+def memory(call: CompiledCall, program: Program, k: int) -> tuple[Refs, Refs]:
+    """What row k reads and what it writes."""
+    row = program.rows[k]
+    first, nin, nout = row[RowWord.FIRST], row[RowWord.NIN], row[RowWord.NOUT]
+    refs = [tuple(ref) for ref in program.refs[first : first + nin + nout].tolist()]
+    if call.lowering.in_place:
+        refs = [(IN, *ref[1:]) if ref[0] == OUT else ref for ref in refs]
+    return set(refs[:nin]), set(refs[nin:])
+
+
+@pytest.mark.parametrize("ranks", SIZES)
+def test_no_reader_of_a_staging_area_may_be_forgotten(ranks: int) -> None:
+    """The wait for a reader of a half is superfluous only where each segment waits for that reader by other ways."""
+    rejected = 0
+    for call, rank, program in each_program(ranks):
+        for reader in program.readers:
+            damaged = replace(program, readers=program.readers - {reader})
+            if is_rejected(call, rank, damaged):
+                rejected += 1
+            else:
+                programs = [damaged if one is program else one for one in call.programs]
+                assert reader in waited_for(programs, rank), f"{say(call, rank, 0)}, reader {reader}"
+    assert rejected > 5
+
+
+def waited_for(programs: list[Program], rank: int) -> set[int]:
+    """The ranks for which this one waits, for a step or as readers, or for which one of those waits."""
+    known, found = {rank}, {rank}
+    while found:
+        rows = np.concatenate([programs[one].rows for one in found])
+        waits = set(rows[rows[:, RowWord.OP] == Op.WAIT, RowWord.RANK].tolist())
+        found = waits.union(*(programs[one].readers for one in found)) - known
+        known |= found
+    return known
+
+
+KI, MI = 1 << 10, 1 << 20
+
+
+def plan(collective: str, ranks: int, count: int, config: Config | None = None) -> Plan:
+    """The plan of rank 0 for blocks of `count` numbers of 4 bytes in private tensors."""
+    schedule = choose(collective, 64 * MI, ranks).algorithm.schedule(ranks, 0)
+    program = compile_schedule(schedule, Lowering())[0]
+    return bind(program, CallRecord(collective), Blocks(count, 4), (0, 0), 2 * MI, config or Config())
+
+
+def segments(collective: str, ranks: int, nbytes: int, shortest: int = 128 * KI) -> int:
+    words = plan(collective, ranks, nbytes // 4, Config(one_way_segment_bytes=shortest)).words
+    return -(-int(words[PlanWord.TOTAL]) // int(words[PlanWord.PIECE] * words[PlanWord.PER_BLOCK]))
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "number"),
+    [(32 * KI, 1), (64 * KI, 2), (128 * KI, 2), (256 * KI, 2), (512 * KI, 4), (MI, 8), (4 * MI, 8), (16 * MI, 32)],
+)
+def test_where_readers_wait_for_one_rank_a_call_has_short_segments(nbytes: int, number: int) -> None:
+    assert segments("broadcast", 2, nbytes) == number
+    assert segments("broadcast", 4, nbytes) == number
+    assert segments("scatter", 2, nbytes) == number
+
+
+@pytest.mark.parametrize(("nbytes", "number"), [(64 * KI, 2), (512 * KI, 2), (MI, 2), (2 * MI, 4), (4 * MI, 8)])
+def test_short_segments_may_be_longer(nbytes: int, number: int) -> None:
+    assert segments("broadcast", 2, nbytes, 512 * KI) == number
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all", "reduce_scatter"])
+def test_where_all_ranks_stage_and_read_segments_stay_long(collective: str) -> None:
+    assert segments(collective, 2, MI) <= 4
+    assert segments(collective, 2, 128 * KI) == 1
+
+
+def test_a_long_output_is_not_fetched_from_pages_in_turn() -> None:
+    config = Config(fetch_bytes=8 * KI)
+    assert plan("all_gather", 2, KI, config).words[PlanWord.FETCH] == 1
+    assert plan("all_gather", 2, KI + 1, config).words[PlanWord.FETCH] == 0
+
+
+def _broadcast(counts: list[int]) -> bool:
+    right = True
+    for count in counts:
+        for start in (0, 1):
+            tensor = torch.full((start + count + 1,), -1, dtype=torch.int32)
+            if unisono.get_rank() == 1:
+                tensor[start:-1] = torch.arange(count, dtype=torch.int32)
+            unisono.broadcast(tensor[start:-1], src=1)
+            right = right and torch.equal(tensor[start:-1], torch.arange(count, dtype=torch.int32))
+            right = right and tensor[-1] == -1 and (start == 0 or tensor[0] == -1)
+    return bool(right)
+
+
+def test_every_byte_arrives_where_it_belongs(worlds: Worlds) -> None:
+    """Blocks of four pages, what is left of them, and tensors that do not begin at a page."""
+    counts = [4 * KI * k + more for k in (4, 5, 8, 64) for more in (-1, 0, 1, 700)]
+    assert worlds(3).run(_broadcast, counts) == [True] * 3

@@ -145,7 +145,7 @@ MUTANTS = [
         "calls/p2p/progress.py",
         "len(went) == len(ranks) and (awaited or request.peer != ANY_SOURCE)",
         "len(went) == len(ranks)",
-        ("calls/p2p/test_oneself.py",),
+        ("calls/p2p/test_objects.py",),
     ),
     Mutant(
         "a rank without memory fails a run with TypeError",

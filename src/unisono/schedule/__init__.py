@@ -1,7 +1,7 @@
 """A collective as a table of transfers: tables, the algorithms that make them, proofs, choice, prices and drawings."""
 
-from .combine import DUALS, as_collective, fold, on, once, par, pipeline, seq, transpose
-from .contract import BLOCKED, HOLDERS, ROOTED, Contract, Fault, contract
+from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
+from .contract import BLOCKED, DUALS, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
 from .count import Bounds, Counts, HostBounds, Levels, count, host_bounds, levels, levels_of, lower_bounds
 from .execute import even_bounds, execute
 from .hosts import Hosts
@@ -37,12 +37,13 @@ from .table import (
 )
 
 __all__ = [
-    "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "DUALS", "HOLDERS", "JOIN", "OP", "ROOTED", "ROUND", "SBUF",
-    "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "HostBounds", "Hosts", "Levels", "Move", "N", "Proof",
-    "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective", "check_rows", "contract", "count",
-    "even_bounds", "execute", "expand", "find_fault", "fold", "host_bounds", "levels", "levels_of", "lower_bounds",
-    "moves", "on", "once", "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric", "send", "seq",
-    "spread", "trace", "trace_symmetric", "transpose", "unwrap",
+    "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "DUALS", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP",
+    "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "HostBounds",
+    "Hosts", "Levels", "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective",
+    "check_rows", "contract", "count", "even_bounds", "execute", "expand", "find_fault", "fold", "host_bounds",
+    "levels", "levels_of", "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove",
+    "prove_by_fingerprints", "prove_symmetric", "send", "seq", "spread", "trace", "trace_symmetric", "transpose",
+    "unwrap",
 ]  # fmt: skip
 
 

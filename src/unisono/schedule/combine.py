@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base.errors import ArgumentError
-from .contract import BLOCKED, contract
+from .contract import BLOCKED, DUALS, REDUCING, contract
 from .table import (
     ADD,
     COPY,
@@ -36,17 +36,6 @@ from .table import (
     trace,
     unwrap,
 )
-
-DUALS = {
-    "broadcast": ("reduce", ADD),
-    "reduce": ("broadcast", COPY),
-    "all_gather": ("reduce_scatter", ADD),
-    "reduce_scatter": ("all_gather", COPY),
-    "scatter": ("gather", COPY),
-    "gather": ("scatter", COPY),
-    "all_to_all": ("all_to_all", COPY),
-}
-"""Collective -> the one with all arrows reversed, and what its rows do."""
 
 
 def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:
@@ -78,11 +67,11 @@ def transpose(schedule: Schedule) -> Schedule:
     """
     if schedule.collective not in DUALS:
         raise ArgumentError(f"{schedule.name}: {schedule.collective} has no dual; only {', '.join(sorted(DUALS))} have")
-    collective, op = DUALS[schedule.collective]
+    collective = DUALS[schedule.collective]
     rows = schedule.rows[::-1].copy()
     rows[:, ROUND] = schedule.rounds - 1 - rows[:, ROUND]
     rows[:, [SRC, SBUF, SCHUNK, DST, DBUF, DCHUNK]] = rows[:, [DST, DBUF, DCHUNK, SRC, SBUF, SCHUNK]]
-    rows[:, OP] = op
+    rows[:, OP] = ADD if collective in REDUCING else COPY
     if schedule.result == Y:
         rows[:, [SBUF, DBUF]] = np.array([Y, X, T])[rows[:, [SBUF, DBUF]]]
     name, yields = f"{schedule.name} transposed", _yields(schedule)[::-1]

@@ -15,12 +15,6 @@ from .table import Schedule, X
 Slot = tuple[int, int, int]
 Value = tuple[int, int]
 
-ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})
-"""Collectives with a root."""
-
-BLOCKED = frozenset({"scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"})
-"""Collectives on one block per rank. In the others a tensor may be cut anywhere."""
-
 HOLDERS = {
     "broadcast": ("root", "all"),
     "reduce": ("all", "root"),
@@ -32,6 +26,26 @@ HOLDERS = {
 }
 """Who holds a chunk before and after: the root, its owner (the rank whose block it is in) or all. Afterwards they hold
 the combination of what was held before. Only collectives in which chunks keep their numbers are here."""
+
+ROOTED = frozenset(name for name, who in HOLDERS.items() if "root" in who)
+"""Collectives with a root."""
+
+BLOCKED = frozenset(name for name, who in HOLDERS.items() if "owner" in who) | {"all_to_all"}
+"""Collectives on one block per rank. In the others a tensor may be cut anywhere."""
+
+ONE_IN = frozenset(name for name, (before, _) in HOLDERS.items() if before == "owner")
+"""Collectives to which a rank gives one block."""
+
+ONE_OUT = frozenset(name for name, (_, after) in HOLDERS.items() if after == "owner")
+"""Collectives from which a rank gets one block."""
+
+REDUCING = frozenset(name for name, (before, _) in HOLDERS.items() if before == "all")
+"""Collectives that combine what all ranks give on those that get it."""
+
+DUALS = {"all_to_all": "all_to_all"} | {
+    name: dual for name, who in HOLDERS.items() for dual, other in HOLDERS.items() if other == who[::-1] != who
+}
+"""Collective -> the one with all arrows reversed: those that hold before and after change places."""
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,26 @@
-"""Lists of objects from rank to rank."""
+"""Lists of objects from rank to rank.
+
+Messages from a rank to itself.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from datetime import timedelta
 from fractions import Fraction
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.torch_ranks import TorchRanks
+from tests.support.worlds import NewWorld, Worlds
+from unisono import WaitTimeout, p2p
+from unisono.base.config import Config
 
 
 def test_objects_go_round_beside_tensors_with_the_same_tags(worlds: Worlds) -> None:
@@ -55,3 +66,137 @@ def test_what_is_refused(worlds: Worlds) -> None:
             unisono.recv_object_list(got, 1 - me)
 
     worlds(2).run(work)
+
+
+def values(count: int, seed: int) -> torch.Tensor:
+    return ((torch.arange(count) * 7 + seed * 131) % 251).float()
+
+
+def test_to_oneself(worlds: Worlds) -> None:
+    def alone() -> None:
+        me = unisono.get_rank()
+        for count in (0, 3, 1_000_000):
+            p2p.send(values(count, me), me, tag=3)
+            assert torch.equal(p2p.recv(None, me, tag=3), values(count, me))
+            late = p2p.irecv(torch.empty(count), tag=4)
+            p2p.isend(values(count, me), me, tag=4).wait()
+            assert late.source_rank() == me
+            assert torch.equal(late.result(), values(count, me))
+
+    worlds(2).run(alone)
+
+
+def test_to_oneself_when_all_others_have_returned(worlds: Worlds, new_world: NewWorld) -> None:
+    def alone() -> None:
+        me, group = unisono.get_rank(), unisono.init()
+        if me == 1:
+            return
+        looked = []
+        engine = import_module("unisono.calls.p2p.progress_engine")
+        engine._CHECK_PEERS_S = 0.0
+        check = engine.ProgressEngine.check_peers
+        engine.ProgressEngine.check_peers = lambda *a, **b: (looked.append(group.liveness.gone(1)), check(*a, **b))[1]
+        late = p2p.irecv(torch.empty(3), tag=4)
+        while looked.count(None) == len(looked):
+            assert not late.is_completed()
+        p2p.send(values(3, me), me, tag=4)
+        assert torch.equal(late.result(), values(3, me))
+
+    with new_world(2, timeout_s=60) as world:
+        world.run(alone)
+
+
+WAITS_S = 0.3
+ALONE = "Only this rank itself can send that message: call isend() before, or send() in another thread."
+
+
+def waits(wait: Callable[[], object], call: str, rank: int) -> str:
+    """What a wait for a message from oneself says on standard error. It ends with a WaitTimeout."""
+    said: list[str] = []
+    stall = import_module("unisono.ranks.failures.stall")
+    usual, stall.tell = stall.tell, said.append  # type: ignore[attr-defined]
+    try:
+        with pytest.raises(WaitTimeout) as caught:
+            wait()
+    finally:
+        stall.tell = usual
+    assert ALONE in str(caught.value)
+    assert call in str(caught.value)
+    assert (caught.value.missing, caught.value.waiting) == ((), rank)
+    (warning,) = said
+    return warning
+
+
+def wait_in_each_way(group: unisono.Group, src: int | None) -> None:
+    """Every wait for a message from oneself. Those in the background go on, and end well."""
+    me, rank, given = unisono.get_rank(), group.rank, torch.empty(3)
+    late = p2p.irecv(torch.empty(3), src, group, tag=7)
+    (several,) = p2p.batch_isend_irecv([p2p.P2POp(p2p.irecv, torch.empty(3), rank, group, 9)])
+    calls: dict[str, Callable[[], object]] = {
+        f"recv(float32[3], src={src}, tag=5)": lambda: p2p.recv(given, src, group, 5, timeout_s=WAITS_S),
+        f"recv_object_list(1 objects, src={src}, tag=5)": lambda: p2p.recv_object_list(
+            [None], src, group, 5, timeout_s=WAITS_S
+        ),
+        f"irecv(float32[3], src={src}, tag=7)": lambda: late.wait(WAITS_S),
+        f"irecv(float32[3], src={rank}, tag=9)": lambda: several.wait(WAITS_S),
+    }
+    for call, wait in calls.items():
+        warning = waits(wait, call, rank)
+        assert warning.startswith(f"unisono: rank {me} has waited ")
+        assert warning.endswith(" for a message from itself: no other rank can send it\n")
+        assert call in warning
+    for work, tag in ((late, 7), (several, 9)):
+        p2p.isend(values(3, me + tag), rank, group, tag).wait()
+        assert torch.equal(work.result(), values(3, me + tag))
+
+
+def test_a_wait_for_oneself_is_told(new_world: NewWorld) -> None:
+    def alone() -> None:
+        me = unisono.get_rank()
+        mine = next(group for group in [unisono.new_group([rank]) for rank in range(2)] if group)
+        assert isinstance(mine, unisono.Group)
+        wait_in_each_way(unisono.init(), me)
+        wait_in_each_way(mine, 0)
+        wait_in_each_way(mine, None)
+
+    with new_world(2, timeout_s=60, config=Config(stall_warning_s=0.05)) as world:
+        world.run(alone)
+
+
+def test_a_wait_for_oneself_tells_what_was_sent_with_other_tags(worlds: Worlds) -> None:
+    def alone() -> str:
+        me = unisono.get_rank()
+        p2p.isend(values(3, me), me, tag=31).wait()
+        with pytest.raises(WaitTimeout) as caught:
+            p2p.recv(None, me, tag=32, timeout_s=0.0)
+        p2p.recv(None, me, tag=31)
+        return str(caught.value)
+
+    for rank, said in enumerate(worlds(2).run(alone)):
+        assert f"{ALONE} Rank {rank} has sent tag 31." in said
+
+
+def test_another_thread_ends_a_wait_for_oneself(new_world: NewWorld) -> None:
+    def alone() -> tuple[list[str], bool]:
+        me, said = unisono.get_rank(), list[str]()
+        stall, told = import_module("unisono.ranks.failures.stall"), threading.Event()
+        stall.tell = lambda text: (said.append(text), told.set())  # type: ignore[attr-defined]
+        thread = threading.Thread(target=lambda: (told.wait(30), p2p.send(values(5, me), me)))
+        thread.start()
+        got = p2p.recv(None, me)
+        thread.join()
+        return said, torch.equal(got, values(5, me))
+
+    with new_world(2, timeout_s=60, config=Config(stall_warning_s=0.05)) as world:
+        for said, right in world.run(alone):
+            assert right
+            assert len(said) == 1
+
+
+def test_torch_waits_for_any_source_in_a_group_of_one(ranks: TorchRanks) -> None:
+    def alone() -> None:
+        mine = [dist.new_group([rank], timeout=timedelta(seconds=WAITS_S)) for rank in range(2)][dist.get_rank()]
+        with pytest.raises(WaitTimeout, match="Only this rank itself can send"):
+            dist.recv(torch.empty(3), None, mine)
+
+    ranks(2)(alone)

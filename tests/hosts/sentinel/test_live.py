@@ -20,9 +20,9 @@ from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import Topic
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel import start
+from unisono.hosts.sentinel.main import Watching
 from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.sentinel.state_machine import Ended
-from unisono.hosts.sentinel.watching import Watching
 from unisono.schedule import Hosts
 
 
@@ -292,7 +292,7 @@ def test_words_of_who_has_started_a_rank_are_waited_for_where_the_system_has_non
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arena = Arena.create(3, Config(heap_bytes=1 << 20))
-    monkeypatch.setattr("unisono.hosts.sentinel.watching.exit_status", lambda *_: None)
+    monkeypatch.setattr("unisono.hosts.sentinel.main.exit_status", lambda *_: None)
     for rank in (0, 1):
         arena.board(rank).set_herald()
     watching = Watching(dict.fromkeys(range(3), (os.getpid(), 1)), Regions(arena))  # it has started at another time

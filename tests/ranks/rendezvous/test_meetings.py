@@ -25,7 +25,7 @@ from unisono.ranks.rendezvous import meetings, rendezvous, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.meeting_rounds import meet_in_rounds
+from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingNotice
 from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch

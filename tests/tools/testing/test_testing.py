@@ -1,16 +1,27 @@
-"""What is shipped for users' tests: it must itself be able to fail, and say where."""
+"""What is shipped for users' tests: it must itself be able to fail, and say where.
+
+`rehearse`: every row of programs, with a rank that dies or is late there; and that it sees what is wrong.
+`chaos`: the fault that is asked for happens at its place, to its rank, once; and what the others then raise.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import unisono
-from unisono import ArgumentError, RankFailed, WaitTimeout
+from tests.support.faults import DEADLINE_S
+from unisono import AlgorithmError, ArgumentError, RankFailed, WaitTimeout
 from unisono import testing as oracle
-from unisono.tools.testing import ranks
+from unisono.engine.compile.program import DONE, Lowering
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.tools.testing import chaos, lowerings, ranks, rehearse, rows_of
+from unisono.tools.testing.rehearsal import _Rehearsal
 
 
 @ranks(1, 2, 3)
@@ -85,3 +96,179 @@ def test_the_oracle_rounds_once_and_refuses_what_is_no_op() -> None:
         oracle.combine([small, small], "xor")
     with pytest.raises(ArgumentError, match="rank 0 is src"):
         oracle.scatter([None, small], 0)
+
+
+FAMILIES = sorted({name.partition(".")[0] for name in CATALOGUE})
+
+
+@pytest.mark.sampled(most=5)
+@pytest.mark.parametrize("collective", FAMILIES)
+def test_a_rank_that_dies_or_is_late_at_any_row(collective: str) -> None:
+    """The first algorithm of a collective on three ranks, the others on two; `make chaos` tries all on up to eight."""
+    for k, (name, algorithm) in enumerate((n, a) for n, a in CATALOGUE.items() if n.partition(".")[0] == collective):
+        ranks = 3 if k == 0 and algorithm.allows(3) else 2
+        if not algorithm.allows(ranks):
+            continue
+        schedule = algorithm.schedule(ranks)
+        for lowering in lowerings(schedule):
+            victim = ranks - 1
+            for row in range(rows_of(schedule, victim, lowering)):
+                assert rehearse(schedule, lowering, delay=victim, row=row) == ["done"] * ranks, name
+                ends = rehearse(schedule, lowering, kill=victim, row=row)
+                assert ends[victim] == "died"
+                assert set(ends) <= {"died", "done", "told"}, name
+
+
+def test_nothing_is_left_of_a_rehearsal() -> None:
+    schedule = CATALOGUE["all_reduce.ring"].schedule(2)
+    rehearse(schedule, kill=1)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        rehearse(schedule, kill=1)
+        rows_of(schedule, 1)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_before_the_gate_nobody_is_done() -> None:
+    schedule = CATALOGUE["all_reduce.ring"].schedule(4)
+    assert rehearse(schedule, kill=2, row=0) == ["told", "told", "died", "told"]
+
+
+def test_wrong_results_and_endless_waits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = CATALOGUE["all_reduce.ring"].schedule(3)
+    turn = _Rehearsal._turn
+
+    def spoil(self: Any, rank: int, plan: Any) -> int:
+        status = turn(self, rank, plan)
+        if status == DONE and rank == 1:
+            self._outputs[1][-1] += 1
+        return status
+
+    monkeypatch.setattr(_Rehearsal, "_turn", spoil)
+    with pytest.raises(AlgorithmError, match="rank 1 ends with a wrong result"):
+        rehearse(schedule, delay=0, row=1)
+    monkeypatch.setattr(_Rehearsal, "_turn", turn)
+    monkeypatch.setattr(_Rehearsal, "_tell", lambda *_: None)
+    with pytest.raises(AlgorithmError, match="would wait for ever"):
+        rehearse(schedule, kill=0, row=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [({}, "kill= or by delay="), ({"kill": 9}, "has 3 ranks"), ({"kill": 0, "row": 99}, "rows")]
+)
+def test_what_cannot_be_rehearsed(wrong: dict[str, int], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        rehearse(CATALOGUE["all_reduce.ring"].schedule(3), **wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_inputs_out_of_place_stay_as_they_are() -> None:
+    rehearsal = _Rehearsal(CATALOGUE["all_reduce.ring"].schedule(3), Lowering(zero_copy=True))
+    before = [vector.copy() for vector in rehearsal._given]
+    rehearsal.run(1, 2, dies=True)
+    assert all(map(np.array_equal, before, rehearsal._given))
+    rehearsal.close()
+
+
+def sums(folder: Path, count: int, algorithm: str, **fault: Any) -> None:
+    """Three all_reduces, with a fault in the second."""
+    group, seen = unisono.init(), []
+    unisono.barrier()
+    with chaos(**fault):
+        for step in range(3):
+            tensor = torch.full((count,), float(group.rank + 10**step))
+            try:
+                unisono.all_reduce(tensor, algorithm=algorithm)
+            except unisono.UnisonoError as error:
+                seen.append(type(error).__name__)
+                if group.broken:
+                    seen.append(str(list(error.failed)))  # type: ignore[attr-defined]  # it has
+                    break
+            else:
+                seen.append(str(tensor[-1].item()))
+    (folder / f"{group.rank}").write_text(" ".join(seen))
+
+
+def told(folder: Path) -> dict[int, str]:
+    return {int(path.name): path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.sampled(most=6)
+@pytest.mark.parametrize("row", [None, 0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("fault", ["kill", "exit"])
+def test_a_rank_dies_at_a_row(tmp_path: Path, fault: str, row: int | None) -> None:
+    """Before the gate nobody can have the result; behind it who has the dead rank's part may have."""
+    at = ("all_reduce", 2) if row is None else ("all_reduce", 2, "row", row)
+    with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed) as failed:
+        world.run(sums, tmp_path, 3000, "two_shot", at=at, **{fault: 1})
+    assert failed.value.rank == 1, failed.value
+    seen = told(tmp_path)
+    assert sorted(seen) == [0, 2]
+    for said in seen.values():
+        assert said in ("6.0 PeerGone [1]", "6.0 33.0 PeerGone [1]")
+    if row is None:
+        assert set(seen.values()) == {"6.0 PeerGone [1]"}
+
+
+@pytest.mark.parametrize("fault", ["stop", "hold", "delay"])
+def test_who_is_only_late_spoils_nothing(tmp_path: Path, fault: str) -> None:
+    with unisono.World(3, timeout_s=DEADLINE_S) as world:
+        world.run(sums, tmp_path, 3000, "ring", at=("all_reduce", 2, "row", 3), duration_s=0.1, **{fault: 2})
+    assert told(tmp_path) == dict.fromkeys(range(3), "6.0 33.0 303.0")
+
+
+def test_calls_that_are_refused_or_differ(tmp_path: Path) -> None:
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        world.run(sums, tmp_path, 3, "ring", at=("all_reduce", 2), refuse=0)
+        assert told(tmp_path) == {0: "3.0 ArgumentError 201.0", 1: "3.0 MismatchError 201.0"}
+        world.run(sums, tmp_path, 3, "ring", at=("all_reduce", 2), mismatch=1)
+        assert told(tmp_path) == {0: "3.0 MismatchError 201.0", 1: "3.0 MismatchError 201.0"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"at": ("all_reduce", 1)}, "name one of kill"),
+        ({"at": ("all_reduce", 1), "kill": 0, "stop": 0}, "not 2"),
+        ({"at": ("all_reduce", 1), "kill": 7}, "has 1 ranks"),
+        ({"at": ("all_reduce", 1, "line", 3), "kill": 0}, "give a collective and a number"),
+        ({"at": ("all_reduce", 1, "row", 3), "refuse": 0}, "before a call"),
+    ],
+)
+def test_faults_that_there_are_not(wrong: dict[str, Any], words: str) -> None:
+    def work() -> None:
+        with pytest.raises(unisono.ArgumentError, match=words), chaos(**wrong):
+            pass
+
+    with unisono.World(1) as world:
+        world.run(work)
+
+
+def test_survivors_go_on() -> None:
+    def train() -> tuple[int, float]:
+        weights = torch.zeros(1)
+
+        def step() -> None:
+            change = torch.tensor([float(unisono.init().world.rank)])
+            unisono.all_reduce(change)
+            weights.add_(change)
+
+        with chaos(kill=0, at=("all_reduce", 3)):
+            for _ in range(4):
+                unisono.retry(step, [weights])
+        return unisono.get_world_size(), weights.item()
+
+    results = unisono.run(train, ranks=3, return_exceptions=True)
+    assert results[1:] == [(2, 12.0), (2, 12.0)]
+    assert isinstance(results[0], unisono.RankFailed)
+
+
+def test_nothing_is_left_of_it() -> None:
+    def work() -> bool:
+        group = unisono.init()
+        before = group.run
+        with chaos(kill=1, at=("all_reduce", 100)):
+            unisono.all_reduce(torch.ones(3))
+        return group.run == before
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        assert world.run(work) == [True, True]

@@ -1,7 +1,7 @@
 """One autograd function for all linear collectives.
 
 A collective that adds or moves is a linear function of all ranks' tensors, and its backward is the transposed
-collective: `_TRANSPOSE` says which one that is.
+collective: `_transpose` says which one that is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ...base.errors import MismatchError
 from ...base.records import CallRecord
 from ...ranks.failures.attend import caller
 from ...ranks.group.group import Group
+from ...schedule import DUALS
 from .. import collectives
 from ..dispatch import Call, Request
 
@@ -94,7 +95,7 @@ class _Linear(torch.autograd.Function):
         _check_together(call)
         if call.op == "avg":
             grads = tuple(grad / call.group.size for grad in grads)
-        transpose = replace(call, collective=_TRANSPOSE[call.collective], op="sum", splits=call.splits[::-1])
+        transpose = replace(call, collective=_transpose(call.collective), op="sum", splits=call.splits[::-1])
         found = apply(transpose, grads)
         # A rank that passed no tensors to a scatter gets no gradients.
         return (None, None, *[grad.reshape(shape) for grad, shape in zip(found, ctx.shapes, strict=False)])
@@ -209,13 +210,9 @@ _FORWARD: dict[str, Callable[[LinearCall, Tensors], Tensors]] = {
     "reduce_scatter_single": _reduce_scatter_single,
     "scatter": _scatter,
 }
-_PAIRS = {
-    "all_gather": "reduce_scatter",
-    "all_gather_single": "reduce_scatter_single",
-    "all_reduce": "all_reduce",
-    "all_to_all": "all_to_all",
-    "all_to_all_single": "all_to_all_single",
-    "broadcast": "reduce",
-    "scatter": "gather",
-}
-_TRANSPOSE = {**_PAIRS, **{second: first for first, second in _PAIRS.items()}}
+
+
+def _transpose(collective: str) -> str:
+    """The collective that the gradient of this one needs."""
+    base = collective.removesuffix("_single")
+    return DUALS.get(base, base) + collective[len(base) :]

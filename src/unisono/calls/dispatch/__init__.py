@@ -2,7 +2,8 @@
 
 A call takes the plan of an earlier call (`shortcut`, `list_shortcut`), or passes `Call` (checks), `Request` (the
 checked call), `plan_step` (tensors to addresses), `make_plan` (algorithm, table, program, plan) and `run_plan` (the
-kernel). `background` starts asynchronous calls, `blocks` handles blocks of several sizes, `fold` ops on whole tensors.
+kernel). `background` starts asynchronous calls, `blocks` handles blocks of several sizes, `rank_order` what has no
+table, such as ops on whole tensors.
 
 A call of several steps, such as a coalesced call, plans each step with `plan_step` and hands the whole to `Call`. Calls
 that differ at the gate only in sizes of blocks, or in lowerings, are made again in another way, see `retry_rules`.
@@ -12,9 +13,9 @@ from .call import Call
 from .checking import checking, refuse
 from .lists import list_shortcut
 from .plan_cache import UNKNOWN, CallKey
+from .rank_order import plan_step
 from .request import Request
 from .retry_rules import makes_again
-from .routing import plan_step
 from .shortcut import run_plan, shortcut
 from .step import Action, CallOptions
 

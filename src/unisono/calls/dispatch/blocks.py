@@ -20,13 +20,13 @@ from ...base.records import only_sizes_differ
 from ...engine.tensors.written import mark_written, needed_by_autograd
 from ...ranks.failures.attend import caller
 from ...ranks.group.group import Group
-from ...schedule import ROOTED
+from ...schedule import ONE_IN, ONE_OUT, ROOTED
 from ..arguments import blank
 from .checking import checking
 from .plain_tensors import PlainTensors
 from .plan_cache import CallKey, ask_for_sizes
+from .rank_order import plan_step
 from .request import Request, Tensors, is_one
-from .routing import plan_step
 from .sizes import Sides, sides
 from .step import Action, CallOptions
 
@@ -152,12 +152,10 @@ def _sized(
     """The request with these sizes of blocks."""
     given = [tensor for tensor in _gives(request, group) if tensor is not None]
     taken = [tensor for tensor in takes or () if tensor is not None]
-    one_in = request.collective in ("all_gather", "gather")
-    one_out = request.collective in ("reduce_scatter", "scatter")
     return request._replace(
         like=blank(max(extents, default=0), dtype or (given or taken)[0].dtype),
-        inp=given[0] if one_in else given or None,
-        out=taken[0] if one_out else taken or None,
+        inp=given[0] if request.collective in ONE_IN else given or None,
+        out=taken[0] if request.collective in ONE_OUT else taken or None,
         alike=True,
         extents=tuple(extents) if len(set(extents)) > 1 else None,
     )

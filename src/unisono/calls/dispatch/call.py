@@ -13,10 +13,9 @@ from ...schedule import BLOCKED
 from ..work import Worker
 from .blocks import plan_blocks
 from .checking import checking
-from .fold import plan_fold, premultiplied, whole_tensors
 from .plan_cache import CallKey
+from .rank_order import plan_in_rank_order, plan_step, premultiplied, whole_tensors
 from .request import Request
-from .routing import plan_step
 from .step import Action, CallOptions
 
 
@@ -48,7 +47,7 @@ class Call(checking):
         if (scaled := premultiplied(request, self.group.rank)) is not request:
             request, known_as = scaled, None
         if whole_tensors(request.op):
-            self.action = plan_fold(self.how, request)
+            self.action = plan_in_rank_order(self.how, request)
         elif request.collective in BLOCKED and request.says is None:
             self.action = plan_blocks(self.how, request, known_as)
         else:

@@ -34,9 +34,8 @@ from ..logs.call_log import CALLS
 from ..logs.message_log import MESSAGE_LOG_BYTES, MESSAGES, MessageLog
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..process.alive import start_ticks
-from .board import BOARD_BYTES, MAX_RANKS
+from .board import BOARD_BYTES, MAX_RANKS, WHEREABOUTS_BYTES, WaitStatus
 from .layout import LINE, PAGE, Layout, whole_pages
-from .wait_status import WHEREABOUTS_BYTES, WaitStatus
 
 KEY_BYTES = 16
 _ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")

@@ -6,6 +6,10 @@ says which one counts. What is no record counts as not written.
 
 A departure has the number of its run: processes stay from one run to the next, and a copy that another host has of
 the word of the last run may come when the next one has begun. Each host knows itself which run it is.
+
+One more page per rank of a world says whether its process answers with its stacks, and the call in which it waits, if
+any. The owner writes, peers read, in slow paths only. The version is odd while the wait is being written. A rank that
+waits says again and again that it still does: one that was stopped in a call may have nothing to wait for any more.
 """
 
 from __future__ import annotations
@@ -18,7 +22,57 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from ...base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal, Wait
-from .wait_status import FRESH_NS
+
+WHEREABOUTS_BYTES = 4096
+_STACKS, _VERSION, _LENGTH, _SAID_NS, _WAITING = 0, 8, 16, 24, 32
+_PLACES_ROOM = WHEREABOUTS_BYTES - _WAITING
+FRESH_NS = 2_000_000_000
+"""How old a word may be: a rank that waits looks up a hundred times in this time, unless the machine is very busy."""
+
+
+class WaitStatus:
+    """The page of one rank."""
+
+    def __init__(self, page: memoryview) -> None:
+        self._page = page
+
+    @property
+    def stacks(self) -> int:
+        """Where the process writes its stacks if it is asked: see `engine.process.stacks.answer_with_stacks`; 0:
+        nowhere."""
+        return self._word(_STACKS)
+
+    def set_stacks(self, number: int) -> None:
+        """Say where this process writes its stacks."""
+        struct.pack_into("<Q", self._page, _STACKS, number)
+
+    @property
+    def wait(self) -> Wait | None:
+        """The call in which the rank waits; None if it has not said so lately, or this is being written."""
+        version, length = self._word(_VERSION), self._word(_LENGTH)
+        data = bytes(self._page[_WAITING : _WAITING + min(length, _PLACES_ROOM)])
+        if not data or version & 1 or version != self._word(_VERSION):
+            return None
+        if time.monotonic_ns() - self._word(_SAID_NS) > FRESH_NS:
+            return None
+        return Wait.unpack(data)
+
+    def set_wait(self, wait: Wait | None) -> None:
+        """Say in which call this rank waits; None: in none."""
+        data, version = b"" if wait is None else wait.pack(_PLACES_ROOM), self._word(_VERSION)
+        struct.pack_into("<Q", self._page, _VERSION, version | 1)
+        self._page[_WAITING : _WAITING + len(data)] = data
+        struct.pack_into("<Q", self._page, _LENGTH, len(data))
+        struct.pack_into("<Q", self._page, _VERSION, (version | 1) + 1)
+        self.say_again()
+
+    def say_again(self) -> None:
+        """Say that it still waits there."""
+        struct.pack_into("<Q", self._page, _SAID_NS, time.monotonic_ns())
+
+    def _word(self, at: int) -> int:
+        return int(struct.unpack_from("<Q", self._page, at)[0])
+
 
 MAX_RANKS = 1024
 """The most ranks on one host. Their control lines, boards, logs and notes take 85 MiB."""

@@ -16,7 +16,7 @@ from ...engine.memory.meeting_page import meeting_page
 from ...hosts.carriers.waiter import end_threads
 from ...schedule import Hosts
 from ..rendezvous.meeting_result import MeetingResult
-from ..rendezvous.meeting_rounds import meet_in_rounds
+from ..rendezvous.rendezvous import meet_in_rounds
 from ..rendezvous.stores import MeetingPlace
 from ..rendezvous.which_rank import detect
 from ..rendezvous.world_group import world_group

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import secrets
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, UnisonoError
+from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page, waits
@@ -31,8 +32,9 @@ from .meeting_result import MeetingResult
 from .meetings import END, may_come
 from .rendezvous_messages import MeetingVerdict
 from .socket_store import SocketStore
-from .stores import Store
+from .stores import MeetingPlace, Store
 from .topology import host_names, place, remark, way_between, why_refused
+from .which_rank import Launch
 
 
 def meet(
@@ -216,3 +218,39 @@ class _Meeting(MeetingMember):
         toward, reason = way_between(self._identities)
         self._refuse(reason)
         return toward
+
+
+_RETRY_S = 0.005
+
+_timed_out: set[Launch] = set()
+"""The launches whose last call, by this process, has ended by a time-out."""
+
+
+def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> MeetingResult:
+    """Meet the ranks of a launch at this place. Raises as `open_store` and `meet` do.
+
+    A meeting ends for all ranks when somebody's time is up on whom the others count. A rank that is in its first call
+    of `init()` then hears at once who is missing. A rank that makes the call once more may do so while others are still
+    in their first: a time-out of theirs says nothing about its own call, so it waits for the next meeting, until its
+    own time is up.
+    """
+    launch, began = place.launch, time.monotonic()
+    again = launch in _timed_out
+    _timed_out.discard(launch)
+    missing: tuple[int, ...] = ()
+    while True:
+        entered = False
+        try:
+            store = place.enter()
+            entered = True
+            return meet(launch.rank, launch.size, store, place.deadline - time.monotonic(), config)
+        except WaitTimeout as error:
+            now = time.monotonic()
+            if again and now < place.deadline:
+                missing = tuple(rank for rank in error.missing if rank != launch.rank)
+                time.sleep(_RETRY_S)
+                continue
+            _timed_out.add(launch)
+            if not entered and missing:  # rank 0 may have given up because of these
+                raise WaitTimeout(error.call, now - began, missing, launch.rank, error.details) from error
+            raise WaitTimeout(error.call, now - began, error.missing, launch.rank, error.details) from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...base.errors import AlgorithmError
 from ...base.units import ranks_text
-from ..contract import Fault, Slot, Value, contract, fault, ranks_in, slot_text
+from ..contract import REDUCING, Fault, Slot, Value, contract, fault, ranks_in, slot_text
 from ..moves import moves
 from ..table import DBUF, DCHUNK, DST, ROUND, Schedule, expand
 
@@ -144,7 +144,7 @@ def _sameness(
     schedule: Schedule, after: dict[Slot, Value], state: dict[Slot, _Held]
 ) -> tuple[bool | None, bool | None]:
     """same_bits and same_order."""
-    if schedule.collective not in ("reduce", "reduce_scatter", "all_reduce"):
+    if schedule.collective not in REDUCING:
         return None, None
     orders: dict[int, set[int]] = {}
     for slot in after:

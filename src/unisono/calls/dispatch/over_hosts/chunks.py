@@ -19,11 +19,6 @@ from ..request import Request, Tensors, is_one
 
 _LINE = 64
 
-ONE_IN = {"all_gather", "gather"}
-"""Collectives to which a rank gives one block."""
-ONE_OUT = {"reduce_scatter", "scatter"}
-"""Collectives from which a rank gets one block."""
-
 
 class Cut(NamedTuple):
     """How many elements blocks have, and into how many chunks a piece of each is cut. lengths: of each block.

@@ -27,11 +27,28 @@ from ....hosts.messages import MessageProgram, journal_rows, lower, prove_messag
 from ....hosts.messages.message_program import FINAL
 from ....hosts.span import Span
 from ....ranks.group.group import Group
-from ....schedule import BLOCKED, DBUF, DCHUNK, DST, SBUF, SCHUNK, SRC, Schedule, T, X, Y, contract, expand, prove
+from ....schedule import (
+    BLOCKED,
+    DBUF,
+    DCHUNK,
+    DST,
+    ONE_IN,
+    ONE_OUT,
+    SBUF,
+    SCHUNK,
+    SRC,
+    Schedule,
+    T,
+    X,
+    Y,
+    contract,
+    expand,
+    prove,
+)
 from ....schedule.algorithms.over_hosts import HierarchicalTable, Part
 from ...arguments import blank
 from ..request import Request
-from .chunks import ONE_IN, ONE_OUT, Cut, Scratch, Side
+from .chunks import Cut, Scratch, Side
 
 _COPIED_BYTES = 1 << 20
 """Shorter tensors are copied, to memory which calls of one plan use in turn; see `hosts_steps`."""

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ....base.errors import InternalError
-from ....schedule import BLOCKED
+from ....schedule import BLOCKED, ONE_IN, ONE_OUT, REDUCING
 from ...arguments import blank
 from ..request import Request, Tensors
-from .chunks import ONE_IN, ONE_OUT
 from .hosts_plan import At, Inside
 
 View = Callable[[At], torch.Tensor]
@@ -19,9 +18,7 @@ View = Callable[[At], torch.Tensor]
 
 def inside_request(part: Inside, whole: Request, seat: int, view: View, empty: torch.Tensor) -> Request:
     """The request for a part of the call `whole`. seat: of this rank. view: finds chunks. empty: of no elements."""
-    op = "sum" if whole.op == "avg" else whole.op
-    if part.collective not in ("reduce", "reduce_scatter", "all_reduce"):
-        op = None
+    op = ("sum" if whole.op == "avg" else whole.op) if part.collective in REDUCING else None
     if part.collective not in BLOCKED:
         return _on_vectors(part, view)._replace(op=op, says=whole.record)
     return _on_blocks(part, whole, seat, view, empty)._replace(op=op, says=whole.record)

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from ....base.errors import ArgumentError
 from ....base.units import plural
-from ...contract import BLOCKED, ROOTED
+from ...contract import BLOCKED, DUALS, ROOTED
 from ...hosts import Hosts
 from ...moves import check_rows
 from ...table import Schedule, spread
@@ -85,8 +85,7 @@ def _made(collective: str, hosts: Hosts, root: int, rails: int, core: str, segme
             return parts.all_to_all(hosts, core)
         case "barrier":
             return parts.barrier(hosts, core)
-    dual = {"reduce": "broadcast", "reduce_scatter": "all_gather", "gather": "scatter"}[collective]
-    return transposed(_made(dual, hosts, root, rails, core, segments))
+    return transposed(_made(DUALS[collective], hosts, root, rails, core, segments))
 
 
 def _check(collective: str, hosts: Hosts, root: int, rails: int | None, core: str | None) -> None:

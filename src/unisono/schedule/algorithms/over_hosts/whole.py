@@ -12,8 +12,8 @@ from types import ModuleType
 import numpy as np
 
 from ....base.errors import ArgumentError
-from ...combine import DUALS, seq, transpose
-from ...contract import BLOCKED
+from ...combine import seq, transpose
+from ...contract import BLOCKED, DUALS
 from ...count import Levels, levels_of
 from ...hosts import Hosts
 from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, unwrap
@@ -266,11 +266,10 @@ def transposed(call: HierarchicalTable) -> HierarchicalTable:
     """The call with all arrows reversed, for the dual collective: what came last comes first."""
 
     def parts(some: Iterable[Part]) -> tuple[Part, ...]:
-        return tuple(replace(p, collective=DUALS.get(p.collective, (p.collective, 0))[0]) for p in some)
+        return tuple(replace(p, collective=DUALS.get(p.collective, p.collective)) for p in some)
 
-    collective, _ = DUALS[call.collective]
     before, across, after = parts(call.after), parts(call.across), parts(call.before)
-    return replace(call, collective=collective, result=X, before=before, across=across, after=after)
+    return replace(call, collective=DUALS[call.collective], result=X, before=before, across=across, after=after)
 
 
 def _together(parts: Iterable[Rows]) -> Rows:

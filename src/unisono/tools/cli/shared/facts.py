@@ -91,7 +91,7 @@ def facts(target: Target, whole: bool = False) -> Facts:
 def bound_costs(collective: str, ranks: int) -> Costs:
     """The lower bounds of a collective: no algorithm with one message at a time costs less."""
     bounds, own = lower_bounds(collective, ranks), (ranks > 1) / ranks
-    dual, _ = DUALS.get(collective, (collective, None))  # what it sends, this one receives
+    dual = DUALS.get(collective, collective)  # what it sends, this one receives
     # All but the root give (gather) or take (scatter) one block only.
     sent = own if collective == "gather" else bounds.sent
     received = own if collective == "scatter" else lower_bounds(dual, ranks).sent

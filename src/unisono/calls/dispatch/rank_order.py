@@ -1,0 +1,141 @@
+"""`plan_step`: plan one run of a table; and calls that combine on each rank that needs the values, in rank order.
+
+Such a call moves all inputs to these ranks first. Then ((x0 op x1) op x2) ... is made there. On one host that is for
+ops without a kernel: functions of whole tensors. Over several hosts partial results of each host do not serve for scan
+and exscan, for ops that are not commutative or not associative, and for averages of integers, which are not rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...base.errors import ArgumentError, DTypeError, InternalError
+from ...base.late_module import LateModule
+from ...engine.reducers import CustomOp
+from ...engine.tensors.plain import as_bits, dtype_name, make_plain
+from ...engine.tensors.written import mark_written, needed_by_autograd
+from ..arguments import shape_name
+from ..ops import PremulSum
+from .plan_cache import CallKey
+from .request import Request, Tensors, is_one
+from .step import Action, CallOptions, plan_inside
+
+if TYPE_CHECKING:
+    from ...engine.tensors import combining
+    from .over_hosts import hosts_run
+else:  # groups on one host need neither
+    combining = LateModule("...engine.tensors.combining", __package__)
+    hosts_run = LateModule(".over_hosts.hosts_run", __package__)
+
+_SCANS = {"scan", "exscan"}
+
+
+def plan_step(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
+    """Plan one run of a table; the returned action runs it. known_as: keep the plan under this name for `shortcut`."""
+    if how.group.span is not None:
+        hosts_run.Relay.serve(how.group, how.group.span)
+        if _needs_rank_order(request):
+            return plan_in_rank_order(how, request)
+    return plan_inside(how, request, known_as)
+
+
+def whole_tensors(op: object) -> bool:
+    """Is this op a Python function of whole tensors?"""
+    return isinstance(op, CustomOp) and not op.elementwise
+
+
+def premultiplied(request: Request, rank: int) -> Request:
+    """If the op is a premultiplied sum: the request for the sum of this rank's input times its factor."""
+    op, inp = request.op, request.inp
+    if not isinstance(op, PremulSum):
+        return request
+    scaled: Tensors = None
+    if inp is not None:
+        scaled = inp.detach() * op.factor if is_one(inp) else [tensor.detach() * op.factor for tensor in inp]
+    out = None if request.collective == "reduce" and rank != request.root else request.out
+    return request._replace(inp=scaled, out=out, op="sum", in_place=False, words="premultiplied")
+
+
+def _needs_rank_order(request: Request) -> bool:
+    """Can this call over hosts not be made by partial results of each host?"""
+    op, dtype = request.op, request.like.dtype
+    if isinstance(op, CustomOp):
+        return request.collective in _SCANS or not (op.commutative and op.associative)
+    whole = not (dtype.is_floating_point or dtype.is_complex)
+    return request.collective in _SCANS or (op == "avg" and whole)
+
+
+def plan_in_rank_order(how: CallOptions, request: Request) -> Action:
+    """Plan a call that moves all inputs to the ranks that need them, and combines them there in rank order."""
+    group, like, kind = how.group, request.like, request.collective
+    if how.algorithm is not None:
+        hint = ", or make the op with elementwise=True" if whole_tensors(request.op) else ""
+        raise ArgumentError(
+            f"algorithm: {request.record} combines in rank order on each rank; leave algorithm= out{hint}"
+        )
+    if whole_tensors(request.op) and not request.alike:
+        raise ArgumentError(f"{request.record}: this op combines whole tensors, so all blocks must be of one size")
+    shape, extents = like.shape, None
+    if kind == "reduce_scatter" and request.extents is not None:
+        shape, extents = torch.Size((request.extents[group.rank],)), request.extents * group.size
+    collective = {"reduce": "gather", "reduce_scatter": "all_to_all"}.get(kind, "all_gather")
+    parts: torch.Tensor | None = None
+    if collective != "gather" or group.rank == request.root:
+        parts = torch.empty((group.size, *shape), dtype=like.dtype, device="cpu")
+    taken: Tensors = parts if extents is None or parts is None else list(parts)
+    says = request.record if whole_tensors(request.op) else request.record._replace(words="in rank order")
+    moved = Request(collective, like, request.inp, taken, root=request.root, extents=extents, says=says)
+    move = plan_step(how, moved)
+    ranks = group.rank + (kind == "scan") if kind in _SCANS else group.size
+    combine = _combine(request, group.size)
+    written = needed_by_autograd(request.written_on(group.rank))
+
+    def action(where: str | None) -> Tensors:
+        move(where)
+        out = request.out
+        if parts is not None and ranks and out is not None and is_one(out):
+            combine(out, list(parts[:ranks]))
+            mark_written(written)
+        return out
+
+    return action
+
+
+def _combine(request: Request, size: int) -> Callable[[torch.Tensor, Sequence[torch.Tensor]], None]:
+    """A function (out, parts) that combines the parts from left to right. size: of the group."""
+    op = request.op
+    if isinstance(op, CustomOp) and not op.elementwise:
+        function = op.function
+
+        def whole(out: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+            total = parts[0]
+            for part in parts[1:]:
+                total = function(total, part)
+                _check_result(request, op, total)
+            as_bits(out.data).copy_(as_bits(total))
+
+        return whole
+    if not isinstance(op, str | CustomOp):
+        raise InternalError(f"{request.record}: op {op!r} has no kernel")
+    kernel = combining.combiner(dtype_name(request.like.dtype), op, size, last=request.collective not in _SCANS)
+
+    def elements(out: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+        made = make_plain(out)
+        total = made if made is out else torch.empty_like(made)
+        kernel(total.data, parts)
+        if total is not out:
+            as_bits(out.data).copy_(as_bits(total))
+
+    return elements
+
+
+def _check_result(request: Request, op: CustomOp, result: Any) -> None:
+    like = request.like
+    if not isinstance(result, torch.Tensor) or result.shape != like.shape or result.dtype != like.dtype:
+        got = shape_name(result) if isinstance(result, torch.Tensor) else type(result).__name__
+        raise DTypeError(
+            f"{request.record}: op {op.name!r} returned {got}; it must return a tensor like {shape_name(like)}"
+        )
