@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import gc
+import importlib
 import json
 import os
 import random
@@ -38,6 +39,8 @@ _FIRST = 1000
 """Where descriptors wait until those of the warm process are closed."""
 _LOADED = ("LD_", "MALLOC_", "NUMBA_", "OMP_", "PYTHON")
 """How names of variables begin that are read when a process starts."""
+_OVER_HOSTS = "calls.dispatch.over_hosts.hosts_run", "hosts.carriers.ucx", "hosts.far", "hosts.sentinel.start"
+"""What ranks over several hosts import when they need it."""
 _Popen = subprocess.Popen
 _lock = threading.Lock()
 _link: socket.socket
@@ -140,6 +143,8 @@ def main(fd: int, parent: int) -> list[str]:
 
     for name in unisono.__all__:
         getattr(unisono, name)
+    for name in _OVER_HOSTS:
+        importlib.import_module(f"unisono.{name}")
     interpreter()
     warm_up()
     gc.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -76,12 +77,16 @@ def watched(group: unisono.Group) -> Iterator[tuple[str, Any]]:
 
 
 def left_of(refs: list[tuple[str, weakref.ref[Any]]]) -> list[str]:
-    """What is still there when all ranks have left, and what took its time has ended."""
+    """What is still there when all ranks have left, and what took its time has ended.
+
+    A thread that was the last to hold a progress engine is there until it has freed that engine's rings.
+    """
     lender, end = unisono.init().host.lender, time.monotonic() + 10.0
     while True:
         lender.collect()
         gc.collect()
         left = [what for what, ref in refs if ref() is not None]
+        left += [one.name for one in threading.enumerate() if one.name.startswith("unisono messages")]
         if not left or time.monotonic() > end:
             return left
         time.sleep(0.001)
