@@ -15,8 +15,13 @@ def _origin(name: str) -> str:
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """The folder of this package."""
 
-TORCH = (os.path.dirname(_origin("torch")) + os.sep, _origin("typing_extensions"))
-"""Where torch's frames are: its folder, and the file that has the wrapper of its `@deprecated` functions."""
+TORCH = (
+    os.path.dirname(_origin("torch")) + os.sep,
+    _origin("typing_extensions"),
+    os.path.join(os.path.dirname(_origin("ray")), "util", "collective", ""),
+)
+"""Where frames of torch are, and others between the user's line and ours: its folder, the file that has the wrapper of
+its `@deprecated` functions, and Ray's calls."""
 
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = tuple(_PYTHON + name for name in ("site-packages", "dist-packages"))

@@ -14,7 +14,8 @@ Ray Train needs nothing of this: `TorchConfig(backend="unisono")`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from ..hosts.addresses import reachable
 from ..ranks.group.group import Group
 from ..ranks.rendezvous.rendezvous import meet
 from ..ranks.rendezvous.world_group import world_group
+from .torch.torch_errors import for_torch
 
 _NAME = "UNISONO"
 _ASK_S = 0.01
@@ -46,12 +48,23 @@ def register() -> None:
         register_collective_backend(_NAME, UnisonoGroup)
 
 
+@contextmanager
+def _errors_of_torch() -> Iterator[None]:
+    """Let errors be those of `torch.distributed` too, and so RuntimeErrors, as those of Ray's own groups are."""
+    try:
+        yield
+    except Exception as error:
+        for_torch(error)
+        raise
+
+
 class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when types are checked
     """A group of actors, as `ray.util.collective` calls it. Tensors are torch's on the CPU, or numpy arrays.
 
     group: the same as a group of unisono, for all of its calls. Groups of other names are apart from it.
     """
 
+    @_errors_of_torch()
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         config = Config.from_env()
@@ -82,26 +95,32 @@ class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when ty
         self.group.say_gone(DepartureKind.LEFT, "left the group with destroy_collective_group()")
         self.group.close()
 
+    @_errors_of_torch()
     def allreduce(self, tensor: Sequence[Any], allreduce_options: Any = types.AllReduceOptions) -> None:
         """Replace the tensor by the sum over all ranks, or what the op says."""
         all_reduce(_only(tensor), _op(allreduce_options), self.group)
 
+    @_errors_of_torch()
     def barrier(self, barrier_options: Any = None) -> None:  # noqa: ARG002
         """Wait for all ranks."""
         barrier(self.group)
 
+    @_errors_of_torch()
     def reduce(self, tensor: Sequence[Any], reduce_options: Any = types.ReduceOptions) -> None:
         """Replace the root's tensor by the sum over all ranks, or what the op says."""
         reduce(_only(tensor), reduce_options.root_rank, _op(reduce_options), self.group)
 
+    @_errors_of_torch()
     def allgather(self, tensor_list: Sequence[Any], tensor: Sequence[Any], allgather_options: Any = None) -> None:  # noqa: ARG002
         """Fill the list with the tensors of all ranks."""
         all_gather(_list(tensor_list), _only(tensor), self.group)
 
+    @_errors_of_torch()
     def broadcast(self, tensor: Sequence[Any], broadcast_options: Any = types.BroadcastOptions) -> None:
         """Replace the tensor by the root's."""
         broadcast(_only(tensor), broadcast_options.root_rank, self.group)
 
+    @_errors_of_torch()
     def reducescatter(
         self,
         tensor: Sequence[Any],
@@ -111,10 +130,12 @@ class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when ty
         """Replace the tensor by the sum of what all ranks have for this one. The list stays as it is."""
         reduce_scatter(_only(tensor), _list(tensor_list), _op(reducescatter_options), self.group)
 
+    @_errors_of_torch()
     def send(self, tensor: Sequence[Any], send_options: Any) -> None:
         """Send a tensor to a rank, which receives it."""
         send(_only(tensor), send_options.dst_rank, self.group)
 
+    @_errors_of_torch()
     def recv(self, tensor: Sequence[Any], recv_options: Any) -> None:
         """Replace the tensor by what a rank sends."""
         recv(_only(tensor), recv_options.src_rank, self.group)

@@ -48,6 +48,7 @@ def test_every_call_on_actors(hosts: list[str], shape: str) -> None:
     found = run("actors.py", *hosts)
     assert found["hosts"] == found["hosts again"] == [shape] * 3
     assert found["left"] == [-1] * 3
+    assert found["mistakes"] == [[True, True]] * 3
     assert found["declared"] == [[111.0] * 3] * 3
     for rank, calls in enumerate(found["calls"]):
         assert calls == {

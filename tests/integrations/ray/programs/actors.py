@@ -68,6 +68,14 @@ class Worker:
         found["send and recv"] = tensor.tolist()
         return found
 
+    def mistake(self) -> list[bool]:
+        """A call with another op on each rank: what error it raises, and whether that names this file."""
+        try:
+            collective.allreduce(torch.ones(3), op=ReduceOp.SUM if self.rank else ReduceOp.MAX)
+        except RuntimeError as error:
+            return [isinstance(error, unisono.MismatchError), "actors.py" in str(error)]
+        return []
+
     def leave(self) -> int:
         """Destroy the group."""
         collective.destroy_collective_group("default")
@@ -88,6 +96,7 @@ def main(hosts: list[str]) -> None:
     for name in ("hosts", "hosts again"):
         found[name] = ray.get([worker.meet.remote() for worker in workers])
         found["calls"] = ray.get([worker.calls.remote() for worker in workers])
+        found["mistakes"] = ray.get([worker.mistake.remote() for worker in workers])
         found["left"] = ray.get([worker.leave.remote() for worker in workers])
     collective.create_collective_group(workers, len(hosts), [*range(len(hosts))], "unisono", "declared")
     found["declared"] = ray.get([worker.declared.remote() for worker in workers])
