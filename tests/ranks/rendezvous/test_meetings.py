@@ -261,7 +261,7 @@ def test_second_calls_after_random_time_outs(port: int, at: str, seed: int, monk
             begins, first_s, second_s = plans[rank]
             here.host = (0, rank % 2, rank)[hosts]
             own = launch(port, rank, 3) if at == "address" else Launch(rank, 3, "Slurm", "", job=name)
-            own = dataclasses.replace(own, prefix=name)
+            own = own._replace(prefix=name)
             time.sleep(begins)
             met = meet(own, first_s)
             return meet(own, second_s) if isinstance(met, WaitTimeout) else met

@@ -253,7 +253,7 @@ words = st.recursive(
     max_leaves=8,
 )
 identity_like = st.fixed_dictionaries(dict.fromkeys(asdict(Identity("", "", "", 0, 0, 0)), words))
-verdict_like = st.fixed_dictionaries(dict.fromkeys(asdict(MeetingVerdict()), words))
+verdict_like = st.fixed_dictionaries(dict.fromkeys(MeetingVerdict._fields, words))
 notice_like = st.tuples(st.just(NAME) | words, st.ip_addresses().map(str) | words, st.integers() | words)
 anything = st.binary(max_size=300) | (words | identity_like | verdict_like | notice_like).map(
     lambda it: json.dumps(it).encode()

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .program import IN, OUT, STAGE, Lowering
 from .versions import Place, ProgramMove, Version, Versions
@@ -16,8 +16,7 @@ from .versions import Place, ProgramMove, Version, Versions
 _NEVER = float("inf")
 
 
-@dataclass
-class Placed:
+class Placed(NamedTuple):
     """The moves before the gate, those after it in order, and the number of staging slots of each rank."""
 
     before_gate: list[ProgramMove]

@@ -69,8 +69,7 @@ class ProgramMove:
     last: bool = False
 
 
-@dataclass
-class Versions:
+class Versions(NamedTuple):
     """The moves in order of rounds, and the versions that are results."""
 
     moves: list[ProgramMove]

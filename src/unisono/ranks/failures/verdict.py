@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...base.records import Departure, GivenUp
 
@@ -26,8 +27,7 @@ class PeerView:
     owes: bool = False
 
 
-@dataclass(frozen=True)
-class Situation:
+class Situation(NamedTuple):
     """A waiting rank: its call's number and signature, and the rank that it waits for.
 
     at_gate: it has not passed the gate, so ranks may still disagree. overdue: its time is up.

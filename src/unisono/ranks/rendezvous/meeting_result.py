@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 
 
-@dataclass(frozen=True)
-class MeetingResult:
+class MeetingResult(NamedTuple):
     """The memory of a rank's host, and on several hosts what it takes to speak to the others.
 
     hosts: who shares memory. store: where all ranks can leave words for each other. identities: of the ranks of this

@@ -35,8 +35,7 @@ _brief = Repr()
 _brief.maxstring = _brief.maxother = 80
 
 
-@dataclass(frozen=True)
-class MeetingVerdict:
+class MeetingVerdict(NamedTuple):
     """What a rank tells others. One of: hosts, who shares a host; name, of the socket where the first rank of a host
     hands out the memory; proven, the ranks that have got it; reason, why there is no group; full, the same for want of
     memory; missing, the ranks that have not come; dead, those that have died.
@@ -59,7 +58,7 @@ class MeetingVerdict:
 
     def text(self) -> str:
         """As it stands at the store."""
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def read(cls, said: bytes, size: int, teller: int = 0) -> MeetingVerdict:

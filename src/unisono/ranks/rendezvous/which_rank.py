@@ -9,15 +9,14 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from ...base.errors import ArgumentError
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """The processes that one launcher has started together, and which of them this one is.
 
     name: the same on all ranks of the job and on no other job of this host; everywhere: the same on all its hosts, too;
@@ -37,8 +36,7 @@ class Job:
     everywhere: str = ""
 
 
-@dataclass(frozen=True)
-class _Launcher:
+class _Launcher(NamedTuple):
     """One launcher's variables. Where several are named for a fact, the first that is set counts."""
 
     name: str
@@ -159,12 +157,12 @@ def _job(launcher: _Launcher, environ: Mapping[str, str]) -> Job | None:
     local, nodes = integer(environ, launcher.local_size), _first(environ, launcher.nodes)
     if local not in (None, size) or nodes not in ("", "1"):
         if launcher.first_node is None:
-            return replace(job, by_mpi=True)
+            return job._replace(by_mpi=True)
         if node := launcher.first_node(environ):
-            return replace(job, address=node, port=_port(name))
-        return replace(job, refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
+            return job._replace(address=node, port=_port(name))
+        return job._replace(refusal=f"on several hosts nothing tells them on which of these rank 0 runs. {_ADDRESS}")
     if not name:
-        return replace(job, refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
+        return job._replace(refusal=f"nothing in the environment tells these processes where to meet. {_OTHERWISE}")
     return job
 
 
@@ -185,8 +183,7 @@ def integer(environ: Mapping[str, str], name: str) -> int | None:
 _AT = ("MASTER_ADDR", "MASTER_PORT")
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """What a process knows about its world before it has met its peers.
 
     kind: `arguments`, `torchrun`, `environment`, `single`, or the name of the launcher; why: what was seen, in words.
@@ -261,8 +258,8 @@ def _by_job(launch: Launch, job: Job, environ: Mapping[str, str]) -> Launch:
     if job.refusal:
         raise ArgumentError(f"{job.why}, but {job.refusal}")
     if job.address:
-        return replace(launch, address=job.address, port=job.port, name=job.everywhere)
-    return replace(launch, by_mpi=True) if job.by_mpi else replace(launch, job=job.name)
+        return launch._replace(address=job.address, port=job.port, name=job.everywhere)
+    return launch._replace(by_mpi=True) if job.by_mpi else launch._replace(job=job.name)
 
 
 def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
@@ -275,8 +272,8 @@ def _by_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
             f"{launch.why}, but MASTER_ADDR and MASTER_PORT, where the ranks meet, are not both set: "
             "start the script with torchrun, or use unisono.run(), which needs neither"
         )
-    launch = replace(launch, address=environ["MASTER_ADDR"], port=port, name=job_at_store(environ, launch.size))
+    launch = launch._replace(address=environ["MASTER_ADDR"], port=port, name=job_at_store(environ, launch.size))
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return launch
     run, start = environ.get("TORCHELASTIC_RUN_ID", "none"), environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return replace(launch, store_runs=True, prefix=f"unisono/{run}/{start}")
+    return launch._replace(store_runs=True, prefix=f"unisono/{run}/{start}")

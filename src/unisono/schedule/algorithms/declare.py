@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from ...base.errors import ArgumentError
 from ..contract import ROOTED
@@ -34,8 +34,7 @@ class Alike(int):
     """
 
 
-@dataclass(frozen=True)
-class Declaration:
+class Declaration(NamedTuple):
     """The properties of an algorithm.
 
     requires: names of restrictions, such as "power_of_two". chunks: the chunks of each buffer, a number or a function
