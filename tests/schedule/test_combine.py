@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.execute import even_bounds, execute
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import (
@@ -23,8 +24,6 @@ from unisono.schedule import (
     X,
     Y,
     as_collective,
-    even_bounds,
-    execute,
     expand,
     fold,
     on,

@@ -10,10 +10,11 @@ from random import Random
 import numpy as np
 import torch
 
+from tests.support.execute import even_bounds, execute
 from tests.support.in_process_carrier import InProcessCarrier, Wires
 from unisono.hosts.messages import Exchange, MessageProgram, PersistentReceive, ReceiveBuffers
 from unisono.hosts.messages.message_program import FINAL
-from unisono.schedule import BLOCKED, Schedule, X, Y, even_bounds, execute
+from unisono.schedule import BLOCKED, Schedule, X, Y
 
 _SALT = 7
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unisono.schedule import Schedule, X, Y, even_bounds, execute
+from tests.support.execute import even_bounds, execute
+from unisono.schedule import Schedule, X, Y
 
 JUNK = -7
 

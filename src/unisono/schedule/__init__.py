@@ -3,7 +3,6 @@
 from .combine import as_collective, fold, on, once, par, pipeline, seq, transpose
 from .contract import BLOCKED, DUALS, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED, Contract, Fault, contract
 from .count import Bounds, Counts, HostBounds, Levels, count, host_bounds, levels, levels_of, lower_bounds
-from .execute import even_bounds, execute
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
 from .proofs.fingerprint import prove_by_fingerprints
@@ -40,10 +39,9 @@ __all__ = [
     "ADD", "BLOCKED", "COPY", "DBUF", "DCHUNK", "DST", "DUALS", "HOLDERS", "JOIN", "ONE_IN", "ONE_OUT", "OP",
     "REDUCING", "ROOTED", "ROUND", "SBUF", "SCHUNK", "SRC", "Bounds", "Contract", "Counts", "Fault", "HostBounds",
     "Hosts", "Levels", "Move", "N", "Proof", "Rank", "Rows", "Schedule", "T", "Transfer", "X", "Y", "as_collective",
-    "check_rows", "contract", "count", "even_bounds", "execute", "expand", "find_fault", "fold", "host_bounds",
-    "levels", "levels_of", "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove",
-    "prove_by_fingerprints", "prove_symmetric", "send", "seq", "spread", "trace", "trace_symmetric", "transpose",
-    "unwrap",
+    "check_rows", "contract", "count", "expand", "find_fault", "fold", "host_bounds", "levels", "levels_of",
+    "lower_bounds", "moves", "on", "once", "par", "pipeline", "prove", "prove_by_fingerprints", "prove_symmetric",
+    "send", "seq", "spread", "trace", "trace_symmetric", "transpose", "unwrap",
 ]  # fmt: skip
 
 

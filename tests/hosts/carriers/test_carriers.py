@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.execute import execute
 from tests.support.message_runs import combined, cut, elements, tag
 from tests.support.ucx import why_no_ucx
 from tests.support.waiting import until
@@ -28,7 +29,7 @@ from unisono.hosts.carriers.gloo import GlooCarrier
 from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.hosts.messages import Exchange, lower, nap
 from unisono.hosts.messages.message_program import FINAL
-from unisono.schedule import Y, execute
+from unisono.schedule import Y
 from unisono.schedule.algorithms import CATALOGUE
 
 Kind = type[GlooCarrier] | type[UcxCarrier]

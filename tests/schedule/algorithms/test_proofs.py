@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.support.each import each
+from tests.support.execute import execute
 from tests.support.schedule_oracles import all_to_all_v_is_right, is_right
 from unisono.base.errors import AlgorithmError
-from unisono.schedule import DST, SRC, Schedule, X, execute, moves, prove
+from unisono.schedule import DST, SRC, Schedule, X, moves, prove
 from unisono.schedule.algorithms import CATALOGUE, Algorithm, hierarchical
 
 pytestmark = pytest.mark.quick

@@ -1,4 +1,4 @@
-"""Run a table on real data: all ranks in one process, with numpy. For tests and teaching."""
+"""Run a table on real data: all ranks in one process, with numpy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..base.errors import ArgumentError
-from .moves import moves
-from .table import Schedule, X
+from unisono.base.errors import ArgumentError
+from unisono.schedule import Schedule, X, moves
 
 Array = npt.NDArray[Any]
 
