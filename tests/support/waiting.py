@@ -8,15 +8,23 @@ import time
 from collections.abc import Callable, Iterable
 from types import CodeType
 
-from unisono.calls.dispatch.over_hosts.hosts_wait import SpanWait
 from unisono.calls.work import _Latch
 from unisono.engine.host import Host
 from unisono.engine.mailbox.poller import Poller
 from unisono.hosts.carriers.ucx import UcxCarrier
-from unisono.hosts.messages import nap
+from unisono.hosts.messages import wait
 from unisono.ranks.failures.attend import attend
 
-_PLACES = attend, Poller.wait, UcxCarrier.wait, Host.wait_for, _Latch.wait, SpanWait._until, SpanWait._sleep, nap
+_PLACES = (
+    attend,
+    Poller.wait,
+    UcxCarrier.wait,
+    Host.wait_for,
+    _Latch.wait,
+    wait.until,
+    wait.MessageWait._sleep,
+    wait.nap,
+)
 WAITS = frozenset(place.__code__ for place in _PLACES)
 """Where a thread is while it waits in a call."""
 

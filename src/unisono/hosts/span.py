@@ -28,11 +28,28 @@ class _Steps(Protocol):
     def close(self) -> None: ...
 
 
+class SpanningCall(Protocol):
+    """A call that has begun; see `calls.dispatch.over_hosts.hosts_run`.
+
+    entered_here: have all ranks of this host entered it? failure: what has ended a part of it, if anything has.
+    """
+
+    entered_here: bool
+    failure: BaseException | None
+
+    def go_on(self) -> int:
+        """Make it as far as it goes without a long wait: an outcome, see `engine.compile.program`."""
+
+    def drop(self, *, refused: bool) -> None:
+        """Leave it as it is, for good. refused: the group goes on. Raises OutOfMemory where it cannot."""
+
+
 class Span:
     """One group over several hosts, as one of its ranks sees it.
 
     hosts: of the group's ranks. gid: the group's number, the same on all of them. carrier: takes messages to ranks of
-    the world. name: of this host. local: the group of the ranks on this host, once a call has needed it.
+    the world. name: of this host. local: the group of the ranks on this host, once a call has needed it. call: that is
+    made now.
     """
 
     def __init__(self, hosts: Hosts, rank: int, gid: int, carrier: Carrier, far: Far, name: str = "") -> None:
@@ -42,6 +59,7 @@ class Span:
         self.hosts, self.rank, self.gid, self.carrier, self.far = hosts, rank, gid, carrier, far
         self.here = hosts.beside(rank)
         self.local: Any = None
+        self.call: SpanningCall | None = None
         self.where: str | None = None
         """The user's line, if it is known, of the call that is made next, and then how long it may take; None: as long
         as the group says."""

@@ -35,7 +35,6 @@ INSIDE = {"calls/dispatch/step.py", "calls/dispatch/lowering_mismatch.py"}
 """Those of the parts inside a host."""
 WAITING = {
     "base/units.py",
-    "calls/dispatch/over_hosts/hosts_wait.py",
     "engine/logs/clock.py",
     "engine/mailbox/poller.py",
     "engine/memory/layout.py",

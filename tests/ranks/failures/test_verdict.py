@@ -297,7 +297,9 @@ def test_who_owes_the_others_a_part_of_a_call(kind: DepartureKind, spans: bool, 
         arena=SimpleNamespace(board=lambda rank: SimpleNamespace(gave_up=GivenUp())),
         entered=lambda rank: N, signature=lambda rank, number: MINE, has_ended=lambda rank: has_ended,
     )  # fmt: skip
-    watch.group = SimpleNamespace(liveness=SimpleNamespace(gone=lambda rank: gone), span=object() if spans else None)
+    watch.group = SimpleNamespace(
+        liveness=SimpleNamespace(gone=lambda rank: gone), span=SimpleNamespace(here=(0, 1)) if spans else None
+    )
     watch.number = N
     assert watch.view(1) == here(1, gone=gone, owes=owes)
 

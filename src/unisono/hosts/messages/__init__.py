@@ -7,12 +7,13 @@ from .message_program import MessageProgram
 from .message_proof import prove_messages
 from .persistent_receives import PersistentReceive, ReceiveBuffers
 from .vector_clocks import hears_all
-from .wait import nap
+from .wait import MessageWait, nap, until
 
 __all__ = [
     "Exchange",
     "Journal",
     "MessageProgram",
+    "MessageWait",
     "PersistentReceive",
     "ReceiveBuffers",
     "hears_all",
@@ -20,4 +21,5 @@ __all__ = [
     "lower",
     "nap",
     "prove_messages",
+    "until",
 ]

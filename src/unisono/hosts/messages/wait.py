@@ -1,14 +1,52 @@
-"""How long to sleep between two looks at what a carrier brings."""
+"""How a rank waits for messages: it looks at memory, sleeps until another thread wakes it, or naps between looks."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ...engine.carrier import Carrier
+from ...engine.compile.program import WAITING, StateWord
+from ...engine.logs.clock import read_cycles
+from ...engine.mailbox.poller import Poller
+from .exchange import Exchange
+
+_LOOKS_S = 1e-3
+"""How long a rank looks for short messages; for longer ones another thread waits, and wakes it when they are there. At
+once where the carriers' threads need the processors of those who look."""
+_POLLED = 4
+"""At how many messages it looks; each rank has one under way in each piece of a vector."""
 
 _PR_SET_TIMERSLACK = 29
 _SLACK_NS = 1000
 _thread = threading.local()
+
+Pause = Callable[[int, float, float], bool]
+"""pause(rank, waited_s, most_s): wait for this rank, after so long a wait, for so long at most. False: nothing would
+end this wait in time, so the caller naps.
+"""
+
+_LOOK_UP = int(StateWord.LOOK_UP_NS)
+
+
+def until(missing: Callable[[], int | None], pause: Pause, words: memoryview) -> Iterator[int]:
+    """Wait until no rank is missing. Yields WAITING | rank << 8 after each LOOK_UP_NS, see `StateWord`, of waiting."""
+    began = since = now = time.monotonic()
+    while (rank := missing()) is not None:
+        left_s = since + words[_LOOK_UP] * 1e-9 - now
+        if left_s <= 0.0:
+            yield WAITING | rank << 8
+            since = now = time.monotonic()
+            continue
+        if not pause(rank, now - began, left_s):
+            nap(now - began)
+        now = time.monotonic()
 
 
 def nap(waited_s: float) -> None:
@@ -20,3 +58,42 @@ def nap(waited_s: float) -> None:
         # A thread's timers may be late by 50 us; this one's now by 1 us. A system that refuses it is only less prompt.
         _thread.exact = ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0) == 0
     time.sleep(min(max(waited_s / 20, 20e-6), 500e-6))
+
+
+class MessageWait:
+    """The wait of one call for messages. looks: has each rank a processor of its own, and one for its carrier's thread?
+    most_spins: see `Poller`, of which `kept` has one for all calls.
+    """
+
+    def __init__(self, carrier: Carrier, most_spins: int, *, looks: bool, kept: dict[Any, Any]) -> None:
+        self._carrier, self._most_spins, self._kept = carrier, most_spins, kept
+        self._looks_s = math.inf if carrier.wait is not None else _LOOKS_S if looks else 0.0
+        self._news: SimpleQueue[None] = SimpleQueue()
+
+    def pause(self, exchanges: Sequence[Exchange], _: int, waited_s: float, most_s: float) -> bool:
+        """Wait for news of one of these exchanges; see `Pause`."""
+        began, first = read_cycles(), next((exchange for exchange in exchanges if not exchange.done), None)
+        heard = (self._poll if waited_s < self._looks_s else self._sleep)(exchanges, waited_s, most_s)
+        if first is not None:
+            first.write_down(began)
+        return heard
+
+    def _poll(self, exchanges: Sequence[Exchange], waited_s: float, most_s: float) -> bool:
+        """Look at memory until there is news; False if nobody would write there."""
+        poller: Poller | None = self._kept.get(Poller)
+        if poller is None:
+            poller = self._kept[Poller] = Poller(_POLLED, self._most_spins, carrier=self._carrier.wait)
+        watched = [pair for exchange in exchanges if (pair := exchange.watched)][:_POLLED]
+        for slot in range(_POLLED):
+            poller.watch(slot, *(watched[slot] if slot < len(watched) else (poller.zero, poller.zero)))
+        return bool(watched) and poller.wait(poller.wakeups, waited_s, min(self._looks_s, most_s))
+
+    def _sleep(self, exchanges: Sequence[Exchange], _: float, most_s: float) -> bool:
+        """Sleep until there is news; False if nobody would tell."""
+        news = self._news
+        told = [exchange.wake(lambda: news.put(None)) for exchange in exchanges if exchange.is_under_way]
+        if not told or not all(told):
+            return False
+        with suppress(Empty):
+            news.get(timeout=most_s)
+        return True

@@ -1,7 +1,7 @@
-"""Handle a kernel that returns unfinished: look at all peers, then run it again or raise.
+"""Handle a kernel or relay that returns unfinished: look at all peers, then run it again or raise.
 
-The kernel returns after `look_up_s` seconds of waiting at most (20 ms by default). Python then handles signals such as
-Ctrl-C, looks at every peer, and `judge` decides.
+It returns after `look_up_s` seconds of waiting at most (20 ms by default). Python then handles signals such as Ctrl-C,
+looks at every peer, and `judge` decides. Ranks of other hosts are judged by fresh words only.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from ...base.errors import (
+    InternalError,
     MismatchError,
     NestedCall,
+    OutOfMemory,
     PeerError,
     PeerFailed,
     PeerGone,
@@ -26,8 +29,9 @@ from ...base.errors import (
 )
 from ...base.records import CallRecord, GivenUp, only_lowerings_differ, only_sizes_differ
 from ...base.units import seconds
+from ...engine.carrier import Lost
 from ...engine.compile.plan import CallPlan
-from ...engine.compile.program import DONE, FAILED
+from ...engine.compile.program import DONE, FAILED, LOST
 from ...engine.memory.arena import Arena
 from ...engine.process.nested import user_line
 from ...observe.traces.last_calls import last_calls
@@ -52,6 +56,14 @@ Where the calls that are known could be made again in another way, it waits for 
 
 _SEE_S = 0.5
 """How long a rank waits to see for itself what a peer gave up for. From another host news takes some milliseconds."""
+_STALE_S = 2.0
+"""Where a host does not answer for so long, a rank looks all the same: its own time may be up."""
+_ARRIVES_S = 10.0
+"""How long messages of a rank that has left after this call may take."""
+_CAUSE_S = 2.5
+"""How long a rank whose part has failed looks for the cause, beyond the time for which hosts may be silent: the cause
+may be on another host, and that a host is lost is told some time after its messages have ended.
+"""
 
 
 def caller() -> str:
@@ -80,12 +92,15 @@ def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeou
                     group.host.cross_no_more()
                     return False
                 watch.unreachable(rank, number)
+            if status & 0xFF == LOST:
+                watch.lost(rank, allowed)
             now = time.monotonic()
             waited_s, looked_at = waited_s + min(now - looked_at, longest), now
-            watch.look(rank, waited_s, allowed)
+            if watch.is_time(rank):
+                watch.look(rank, waited_s, allowed)
             status = group.run(plan.address, inp, out, group.state)
     except MismatchError:
-        group.host.skip_call()
+        watch.leave()
         raise
     except BaseException as error:
         watch.give_up(error)
@@ -97,7 +112,8 @@ def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeou
 
 def interrupted(group: Group, plan: CallPlan, error: BaseException, where: str) -> None:
     """Give up a call that an exception such as Ctrl-C ended right after the kernel returned, before `attend`."""
-    if group.broken is None and group.host.unfinished:
+    span = group.span
+    if (group.broken is None and group.host.unfinished) if span is None else span.call is not None:
         Watch(group, plan, where).give_up(error)
 
 
@@ -105,7 +121,8 @@ class Watch:
     """One rank, watching its peers during one call."""
 
     def __init__(self, group: Group, plan: CallPlan, where: str) -> None:
-        self.group, self.host, self.plan = group, group.host, plan
+        self.group, self.host, self.plan, self.span = group, group.host, plan, group.span
+        self.under_way = None if group.span is None else group.span.call
         self.number = group.host.call_number
         of, self.world_ranks = (f" of group {group.name!r}", group.world_ranks) if group.parent else ("", ())
         self.record = plan.record._replace(where=where)
@@ -116,6 +133,23 @@ class Watch:
         self.seen_gone: set[int] = set()
         self.silent_since: float | None = None
         self.unseen_since: float | None = None
+        self.ticket, self.asked_at, self.is_fresh, self.disagreed = 0, 0.0, False, False
+        self.left_at: dict[int, float] = {}
+
+    def is_time(self, waiting_for: int) -> bool:
+        """Is it time to look? Over hosts, once fresh words are there, or at once if a call names this rank: a peer has
+        gone.
+        """
+        self.is_fresh = False
+        if self.span is None or waiting_for == self.group.rank:
+            return True
+        far, now = self.span.far, time.monotonic()
+        if not self.ticket:
+            self.ticket, self.asked_at = self.span.ask(), now
+        if not (far.fresh(self.ticket) or now >= self.asked_at + _STALE_S):
+            return False
+        self.is_fresh, self.ticket = far.answered(self.ticket), 0
+        return True
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
         """Look at all peers once; raise if the call cannot succeed."""
@@ -141,7 +175,10 @@ class Watch:
                 time.sleep(_PAUSE_S)
                 return
             raise PeerFailed(verdict.rank, verdict.reason, self.group.rank, self.call, self.world_ranks)
+        before, self.disagreed = self.disagreed, isinstance(verdict, Disagree)
         if isinstance(verdict, Disagree):
+            if self.span is not None and not before:
+                return  # the words of a rank on another host may come one by one: let the relay look once more
             if error := self.never_to_be_cured(peers, allowed_s):
                 raise error
             silent = self.may_tell_more(peers)
@@ -167,11 +204,31 @@ class Watch:
                 raise PeerUnreachable(rank, pid, number, self.group.rank, self.call, self.world_ranks)
             time.sleep(0.002)
 
+    def lost(self, suspect: int, allowed_s: float) -> NoReturn:
+        """Raise why a part of a call over hosts has failed. What a rank meets first often follows from what happened
+        elsewhere. suspect: because of which rank it has failed, as far as is known; this one: of no other.
+        """
+        if self.span is None or self.under_way is None or self.under_way.failure is None:
+            raise InternalError("a part of a call over hosts has failed, and no such call has been made")
+        if suspect == self.group.rank:
+            raise self.under_way.failure
+        error, until = self.under_way.failure, time.monotonic() + self.span.far.silent_s + _CAUSE_S
+        while time.monotonic() < until:
+            self.is_fresh = self.span.refresh(until)
+            try:
+                self.look(suspect, 2 * allowed_s if isinstance(error, WaitTimeout) else 0.0, allowed_s)
+            except (PeerError, WaitTimeout) as cause:
+                raise cause from error
+            time.sleep(_PAUSE_S)
+        reason = error.reason if isinstance(error, Lost) else " ".join(str(error).split())
+        raise PeerFailed(suspect, f"cannot go on: {reason}", self.group.rank, self.call, self.world_ranks) from error
+
     def gone(self, verdict: Gone, allowed_s: float) -> PeerGone:
         """The error that all survivors raise, once they agree on who has failed."""
         failed = agree_on_failed(self.group, allowed_s) or {verdict.rank}
         rank = min(failed)
         pid, how = self.host.arena.board(rank).pid, self.group.liveness.gone(rank) or verdict.how
+        how = how if self.span is None else self.span.explain(how)
         call, me = self.call, self.group.rank
         return PeerGone(rank, pid, how, me, call, self.world_ranks, failed=sorted(failed))
 
@@ -182,7 +239,26 @@ class Watch:
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
         gone, spans = self.group.liveness.gone(rank), self.group.span is not None
         owes = spans and gone is not None and not gone.in_order and not self.host.has_ended(rank)
-        return PeerView(rank, entered, signature, gone, gave_up, owes)
+        seen = PeerView(rank, entered, signature, gone, gave_up, owes)
+        return seen if self.group.span is None or rank in self.group.span.here else self.from_afar(seen)
+
+    def from_afar(self, seen: PeerView) -> PeerView:
+        """A peer on another host.
+
+        Until this host's ranks have entered the call, it is not compared with them: a rank that raised a MismatchError
+        because of another host would not take part in what its own host does first.
+        """
+        rank, gone = seen.rank, seen.gone
+        if gone is not None and gone.in_order and not self.is_fresh:
+            # It has made its calls before it left: that it has left the world may be known here, and its calls not yet.
+            gone = None
+        if seen.number >= self.number and gone is not None and gone.in_order and self.host.has_ended(rank):
+            left_at = self.left_at.setdefault(rank, time.monotonic())
+            if time.monotonic() < left_at + _ARRIVES_S:
+                gone = None  # what it has sent in this call is on its way
+        if seen.number < self.number or self.under_way is None or self.under_way.entered_here:
+            return replace(seen, gone=gone)
+        return replace(seen, gone=gone, signature=self.plan.signature, owes=False)
 
     def may_see_why(self) -> bool:
         """May it be seen yet that a rank has gone, because of which a peer gave up? The peer saw it after this rank."""
@@ -228,8 +304,20 @@ class Watch:
         calls = {rank: calls.get(rank, CallRecord("")) for rank in range(self.group.size)}
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
 
+    def leave(self) -> None:
+        """Leave a call that ranks have refused. Raises OutOfMemory where what it leaves behind takes too much."""
+        try:
+            if self.under_way is not None:
+                self.under_way.drop(refused=True)
+        except OutOfMemory as full:
+            self.give_up(full)
+            raise
+        self.host.skip_call()
+
     def give_up(self, error: BaseException) -> None:
         """Tell the other ranks that this one gives the call up, and break the group."""
+        if self.under_way is not None:
+            self.under_way.drop(refused=False)
         late = isinstance(error, WaitTimeout)
         if isinstance(error, PeerError | WaitTimeout):
             self.add_last_calls(error)
@@ -246,6 +334,8 @@ class Watch:
             how = f"interrupted by {type(error).__name__}"
             error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)
         self.group.break_off(error)
+        if self.span is not None:
+            self.span.tell()
 
     def add_last_calls(self, error: UnisonoError) -> None:
         """Note in the error what all ranks have called last; it is printed below the message."""

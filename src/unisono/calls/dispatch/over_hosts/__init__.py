@@ -1,12 +1,12 @@
-"""Calls over several hosts: their plan, its steps, how they are run and waited for.
+"""Calls over several hosts: their plan, its steps, and how they are run.
 
 A call takes the road of a call on one host: `make_plan` keeps a `SpanPlan` in `Group.plans`, the fast paths find it,
 and `Group.run` runs it on addresses. Here `Group.run` is the `run` of a `Relay`, and no kernel.
 
 A call runs the parts of a `HierarchicalTable`: the engine runs parts inside a host, an `Exchange` runs parts between
 hosts. `hosts_plan` follows each chunk from the user's input through scratch memory to the output, `hosts_steps` finds
-these places in memory, `hosts_run` makes the call, and `hosts_wait` waits for ranks of this host and of others.
-`refused_calls` has the memory of calls that did not match.
+these places in memory, and `hosts_run` makes the call. Where a wait takes long it returns an outcome, as a kernel does,
+and `ranks.failures.attend` looks at the ranks of all hosts. `refused_calls` has the memory of calls that did not match.
 
 The gate across hosts is made of what the call does anyway. A rank enters the call on its own control line, and waits
 for the ranks of its host. The parts inside the host, into scratch memory, and the messages follow. The tables between
@@ -19,7 +19,7 @@ mismatch leaves messages that no rank takes. Their memory is kept until the carr
 too little memory is left, the mismatch ends the group.
 
 Messages may still travel to and from a host that is lost, so that no wait is long enough for a look. Therefore each
-call also asks whether a rank has gone (`Span.has_bad_news`).
+call also asks whether a rank has gone (`Span.has_bad_news`). If so, its outcome names this very rank.
 """
 
 from __future__ import annotations

@@ -1,23 +1,24 @@
-"""Run plans over several hosts: enter the call, go through its parts, and watch the ranks of all hosts meanwhile."""
+"""Run plans over several hosts: enter the call, go through its parts, and come back where a wait takes long."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import cached_property, partial
 
 import torch
 
-from ....base.errors import InternalError, MismatchError, OutOfMemory
-from ....engine.compile.program import DONE, LineWord
+from ....base.errors import InternalError, PeerError, PeerFailed, WaitTimeout
+from ....engine.carrier import Lost
+from ....engine.compile.program import DONE, LOST, WAITING, LineWord
 from ....engine.memory.arena import Arena
 from ....engine.tensors.combining import combiner
 from ....engine.tensors.plain import dtype_name
-from ....hosts.messages import Exchange
+from ....hosts.messages import Exchange, MessageWait, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group
 from .hosts_plan import PLANS, SpanPlan
 from .hosts_steps import WaveSteps, forget_all, steps_of
-from .hosts_wait import SpanWait
 from .refused_calls import RefusedCalls
 
 _NUMBER, _ACROSS = int(LineWord.NUMBER), int(LineWord.ACROSS)
@@ -37,94 +38,118 @@ class Relay:
             group.run = relay.run
 
     def run(self, address: int, inp: int, out: int, _: int) -> int:
-        """Make a call by the plan that has this address: DONE. Raises what `ranks.failures.attend` raises."""
+        """Begin a call by the plan that has this address, or go on with the one that has begun: an outcome, see
+        `engine.compile.program`.
+        """
         group, span = self._group(), self._span
         if group is None:
             raise InternalError("a call is made for a group that nobody holds")
         group.check_usable()
-        try:
-            _SpanCall(group, span, PLANS[address]).make(inp, out)
-        finally:
-            span.where = span.timeout_s = None
-        return DONE
+        call = span.call
+        if call is None:
+            span.call = call = _SpanCall(group, span, PLANS[address], inp, out)
+        return call.go_on()
 
 
 class _SpanCall:
-    def __init__(self, group: Group, span: Span, plan: SpanPlan) -> None:
+    """One call; see `SpanningCall`."""
+
+    def __init__(self, group: Group, span: Span, plan: SpanPlan, inp: int, out: int) -> None:
         self._group, self._span, self._plan, self._host = group, span, plan, group.host
-        self._allowed_s = group.timeout_s if span.timeout_s is None else span.timeout_s
         if span.local is not None:
-            span.local.timeout_s = self._allowed_s
-        self._waits: SpanWait | None = None
+            span.local.timeout_s = group.timeout_s if span.timeout_s is None else span.timeout_s
         self._begun: list[Exchange] = []
-        self._all_entered_here = self._gate_passed = False
+        self._gate_passed = self.entered_here = False
+        self.failure: BaseException | None = None
+        self._stops = self._make(inp, out)
 
-    @property
-    def _wait(self) -> SpanWait:
-        """Made when something has to be waited for, or the call fails."""
-        if self._waits is None:
-            self._waits = SpanWait(self._group, self._span, self._plan, self._allowed_s)
-        self._waits.all_entered_here = self._all_entered_here
-        return self._waits
-
-    def make(self, inp: int, out: int) -> None:
-        """Make the call. inp, out: addresses, as for the kernel."""
-        plan, span = self._plan, self._span
+    def go_on(self) -> int:
+        """See `SpanningCall`."""
         try:
-            self._number = number = self._host.enter_call(plan)
-            if self._missing_here() is not None:
-                self._wait.until_here(self._missing_here, _NUMBER + (number & 1))
-            self._all_entered_here = True
-            if span.has_bad_news():
-                self._wait.check()
-            steps = steps_of(self._group, span, plan, number, inp, out)
-            if not plan.shared:
-                plan.inp.copy(inp, steps.given)
-            for wave in steps.waves:
-                self._begin(wave)
-            for wave in steps.waves:
-                self._finish(wave)
-            if plan.shared:
-                for exchange in steps.exchanges:
-                    self._wait_until_sent(exchange)
-                if not steps.kept:
-                    steps.close()
-            elif plan.writes:
-                plan.out.copy(out, steps.result, back=True)
-            self._host.skip_call()
-        except BaseException as error:
-            cause = self._give_up(error)
-            if cause is None:
-                self._host.skip_call()
-                raise
-            self._wait.watch.give_up(cause)
-            span.tell()
-            if cause is not error:
-                raise cause from error
-            raise
-        finally:
-            if self._waits is not None:
-                self._waits.end()
+            status = next(self._stops, DONE)
+        except BaseException as error:  # noqa: BLE001  `attend` raises it, or its cause
+            self.failure = error
+            return LOST | self._suspect(error) << 8
+        if status == DONE:
+            self._end()
+        return status
 
-    def _give_up(self, error: BaseException) -> BaseException | None:
-        """Leave the messages and all memory of the call: peers may still write there, and read it. That all have ended
-        the call before this one is not known now. The error that ends the group; None: the group goes on.
+    def drop(self, *, refused: bool) -> None:
+        """See `SpanningCall`. Peers may still write the messages and all memory of the call, and read them: that all
+        have ended the call before this one is not known now.
         """
-        for exchange in self._begun:
+        self._stops.close()
+        self.failure = None
+        self._end()
+        begun, self._begun = self._begun, []
+        for exchange in begun:
             exchange.give_up()
-        scratch = forget_all(self._span)
-        if not isinstance(error, MismatchError):
-            return self._wait.cause(error)
-        arena, self._span.keeps_refused = self._group.world.host.arena, None
-        if self._begun and isinstance(arena, Arena):  # that of the world always is
-            refused = RefusedCalls.of(self._span.carrier)
-            self._span.keeps_refused = refused.keep
-            refused.add(sum(memory.nbytes for memory in scratch) + sum(exchange.nbytes for exchange in self._begun))
-            try:
-                refused.check(arena, len(self._span.here))
-            except OutOfMemory as full:
-                return full
-        return None
+        scratch, arena = forget_all(self._span), self._group.world.host.arena
+        self._span.keeps_refused = None
+        if refused and begun and isinstance(arena, Arena):  # that of the world always is
+            calls = RefusedCalls.of(self._span.carrier)
+            self._span.keeps_refused = calls.keep
+            calls.add(sum(memory.nbytes for memory in scratch) + sum(exchange.nbytes for exchange in begun))
+            calls.check(arena, len(self._span.here))
+
+    def _end(self) -> None:
+        self._span.call = self._span.where = self._span.timeout_s = None
+
+    def _suspect(self, error: BaseException) -> int:
+        """The rank that an error in a part of the call is about; this one if it is no other, or not known."""
+        if isinstance(error, Lost):
+            return self._group.world_ranks.index(error.peer)
+        if isinstance(error, PeerFailed) and error.whole:  # its ranks are those of the group that was aborted
+            return self._group.rank
+        here, seats = self._span.here, error.missing if isinstance(error, WaitTimeout) else ()
+        if isinstance(error, PeerError):
+            seats = (getattr(error, "rank", 0),)
+        return next((here[seat] for seat in seats if seat < len(here)), self._group.rank)
+
+    def _make(self, inp: int, out: int) -> Generator[int, None, None]:
+        """Make the call; yields an outcome where it has to stop. inp, out: addresses, as for the kernel."""
+        plan, span = self._plan, self._span
+        self._number = number = self._host.enter_call(plan)
+        if self._missing_here() is not None:
+            yield from self._until_here(self._missing_here, _NUMBER + (number & 1))
+        self.entered_here = True
+        if span.has_bad_news():  # in a call that is made in no time, no rank waits, and none would look
+            for _ in range(2):  # who has gone is seen twice
+                yield WAITING | self._group.rank << 8
+        steps = steps_of(self._group, span, plan, number, inp, out)
+        if not plan.shared:
+            plan.inp.copy(inp, steps.given)
+        for wave in steps.waves:
+            self._begin(wave)
+        for wave in steps.waves:
+            yield from self._finish(wave)
+        if plan.shared:
+            for exchange in steps.exchanges:
+                yield from self._until_sent(exchange)
+            if not steps.kept:
+                steps.close()
+        elif plan.writes:
+            plan.out.copy(out, steps.result, back=True)
+        self._host.skip_call()
+
+    @cached_property
+    def _message_wait(self) -> MessageWait:
+        host, span = self._host, self._span
+        return MessageWait(span.carrier, host.most_spins, looks=host.processors_for_carriers, kept=span.resources)
+
+    def _until_far(self, missing: Callable[[], int | None], exchanges: Sequence[Exchange]) -> Iterator[int]:
+        """Wait for messages of these exchanges."""
+        return until(missing, partial(self._message_wait.pause, exchanges), self._host.words)
+
+    def _until_here(self, missing: Callable[[], int | None], word: int) -> Iterator[int]:
+        """Wait for ranks of this host. word: of the control line of a rank, which is at least the number of this call
+        when the rank is not missing.
+        """
+
+        def pause(rank: int, waited_s: float, most_s: float) -> bool:
+            return self._host.wait_for(rank, word, waited_s, most_s) and missing() != rank
+
+        return until(missing, pause, self._host.words)
 
     def _missing_here(self) -> int | None:
         """A rank of this host that has not entered this call."""
@@ -153,7 +178,7 @@ class _SpanCall:
             done = (exchange.done or exchange.advance()) and done
         return done
 
-    def _finish(self, wave: WaveSteps) -> None:
+    def _finish(self, wave: WaveSteps) -> Iterator[int]:
         """Take what comes from other hosts, and make the parts after it. The first wave tells that all have entered."""
 
         def missing() -> int | None:
@@ -163,17 +188,17 @@ class _SpanCall:
             return self._group.world_ranks.index(waits[0]) if waits else None
 
         if missing() is not None:
-            self._wait.until_far(missing, self._begun)
+            yield from self._until_far(missing, self._begun)
         if self._plan.request.op == "avg":
             for exchange, sums in zip(wave.exchanges, wave.sums, strict=True):
-                self._wait_until_sent(exchange)
+                yield from self._until_sent(exchange)
                 for total in sums:
                     self._average(total)
         if not self._gate_passed:
             if wave.exchanges and self._plan.beside:
                 self._host.set_across()
             if self._across_done() is not None:
-                self._wait.until_here(self._across_done, _ACROSS)
+                yield from self._until_here(self._across_done, _ACROSS)
             self._host.pass_gate()
             self._gate_passed = True
         for part in wave.after:
@@ -185,10 +210,9 @@ class _SpanCall:
         dtype = dtype_name(self._plan.request.like.dtype)
         combiner(dtype, "avg", self._group.size, last=True)(total, [total])
 
-    def _wait_until_sent(self, exchange: Exchange) -> None:
+    def _until_sent(self, exchange: Exchange) -> Iterator[int]:
         """Until what is sent from places, which nobody may write before, has been taken."""
         if not exchange.finish_sends():
-            self._wait.until_far(self._sent(exchange), [exchange])
-
-    def _sent(self, exchange: Exchange) -> Callable[[], int | None]:
-        return lambda: None if exchange.finish_sends() else self._group.world_ranks.index(exchange.waiting_for)
+            ranks = self._group.world_ranks
+            missing = lambda: None if exchange.finish_sends() else ranks.index(exchange.waiting_for)  # noqa: E731
+            yield from self._until_far(missing, [exchange])
