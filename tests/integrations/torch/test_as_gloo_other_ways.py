@@ -184,6 +184,13 @@ def two(count: int) -> Any:
     return TwoTensor(torch.ones(count), torch.ones(count))
 
 
+def from_tensor(number: int) -> Any:
+    """The options of a broadcast of rank 0's tensor of this number."""
+    options = dist.BroadcastOptions()
+    options.rootTensor = number
+    return options
+
+
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
@@ -198,6 +205,11 @@ def two(count: int) -> Any:
             lambda me: dist.barrier() if me else dist.all_reduce(two(2)),
             MismatchError,
             r"rank 0  allreduce\(sum, float32\[2\], over Gloo\)",
+        ),
+        (
+            lambda me: dist.group.WORLD.broadcast([torch.ones(2)] * 2, opts=from_tensor(me)).wait(),
+            MismatchError,
+            r"rank 1  broadcast\(.*root 0 tensor 1 over Gloo\)",
         ),
         (
             lambda _: dist.group.WORLD.allreduce([torch.ones(2)] * 2, dist.ReduceOp.AVG),
