@@ -149,6 +149,13 @@ def test_groups_of_gloo_s_beside_those_that_train(tmp_path: Path) -> None:
     assert [rank["slowest"] for rank in ranks] == [2.0, 3.0, 2.0, 3.0]
 
 
+@needs("deepspeed")
+def test_deepspeed(tmp_path: Path) -> None:
+    for rank in same("deepspeed_training.py", tmp_path, 2, ["named", "gloo"]):
+        assert rank["processes"] == 2
+        assert all(losses[-1] < losses[0] for losses in rank["losses"])
+
+
 @needs("torchft")
 def test_torchft(tmp_path: Path) -> None:
     ranks = same("torchft_groups.py", tmp_path, 3, ["named", "gloo"])
