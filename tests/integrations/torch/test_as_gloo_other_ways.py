@@ -111,7 +111,14 @@ class Over:
             True,
         )
         self.group.allreduce(pair, options).wait()
-        return [tensor.tolist() for tensor in pair]
+        rows = [[torch.zeros(3) for _ in range(2 * self.size)] for _ in pair]
+        rooted = [numbers(self.seed + 2, 3), numbers(self.seed + 3, 3)]
+        from_second = dist.BroadcastOptions()
+        from_second.rootRank, from_second.rootTensor, from_second.asyncOp = self.root, 1, self.async_op
+        self.group.broadcast(rooted, from_second).wait()  # Gloo returns before it is over, whatever asyncOp says
+        future = self.group.allgather(rows, pair).get_future()
+        future.wait()
+        return [[tensor.tolist() for tensor in tensors] for tensors in (pair, rooted, *future.value())]
 
     def complex32(self) -> list[Any]:
         def half(seed: int, count: int) -> torch.Tensor:
