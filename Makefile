@@ -17,7 +17,7 @@ help:
 	@echo "make mutants make mended mistakes again, and see which ring of tests finds each"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
 	@echo "make notebooks   execute the notebooks of the documentation"
-	@echo "make test-integrations   programs of accelerate, Lightning, Ray, torchft, transformers, torchmetrics (adds these)"
+	@echo "make test-integrations   programs of accelerate, DeepSpeed, Lightning, Ray, torchft, transformers, torchmetrics (adds these)"
 	@echo "make check   style, types, house rules"
 	@echo "make matrix  every call with every dtype, op and layout, on 1 to 8 ranks: 377,000 cases, some twenty minutes"
 	@echo "make test-torch   the tests of torch.distributed on our backend, also against Gloo"
@@ -55,6 +55,7 @@ $(VENV)/ready-bench: $(VENV)/ready
 $(VENV)/ready-integrations: $(VENV)/ready
 	$(PIP) --editable '.[integrations]'
 	-$(PIP) 'torchft>=0.2'  # not for all systems; without it its test is skipped
+	-DS_BUILD_OPS=0 $(PIP) --no-build-isolation 'deepspeed>=0.19'  # it is built, with the torch that is here
 	touch $@
 
 demo: $(VENV)/ready

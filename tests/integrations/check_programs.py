@@ -97,6 +97,20 @@ def test_accelerate_passes_its_own_tests(script: str) -> None:
 
 
 @needs("accelerate")
+@pytest.mark.parametrize("way", ["named", "gloo"])
+@pytest.mark.parametrize("script", ["test_script", "test_sync", "test_ops"])
+def test_accelerate_launches_its_own_tests(script: str, way: str, tmp_path: Path) -> None:
+    """For processes on CPUs it has the option for GPUs, and ACCELERATE_USE_CPU; with --cpu it starts one process."""
+    launch = "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0"
+    words = PROGRAMS / "accelerate_tests.py", f"accelerate.test_utils.scripts.{script}", tmp_path
+    status, said = python(*launch, *words, UNISONO_AS="gloo" if way == "named" else "")
+    assert status == 0, said
+    for rank in results(tmp_path, 2):
+        assert rank.pop("group") in GROUPS[way]
+        assert rank == {"processes": 2, "kind": "MULTI_CPU"}
+
+
+@needs("accelerate")
 def test_ranks_that_part_ways_end_with_an_error() -> None:
     """On CPUs accelerate does not join ranks with different numbers of batches; its test of that hangs with Gloo."""
     name = "accelerate.test_utils.scripts.test_distributed_data_loop"
@@ -147,6 +161,13 @@ def test_groups_of_gloo_s_beside_those_that_train(tmp_path: Path) -> None:
     ranks = same("groups_beside.py", tmp_path, 4)
     assert [len(rank["written"] or []) for rank in ranks] == [2000, 2000, 0, 0]
     assert [rank["slowest"] for rank in ranks] == [2.0, 3.0, 2.0, 3.0]
+
+
+@needs("deepspeed")
+def test_deepspeed(tmp_path: Path) -> None:
+    for rank in same("deepspeed_training.py", tmp_path, 2, ["named", "gloo"]):
+        assert rank["processes"] == 2
+        assert all(losses[-1] < losses[0] for losses in rank["losses"])
 
 
 @needs("torchft")

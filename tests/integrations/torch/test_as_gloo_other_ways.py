@@ -111,7 +111,14 @@ class Over:
             True,
         )
         self.group.allreduce(pair, options).wait()
-        return [tensor.tolist() for tensor in pair]
+        rows = [[torch.zeros(3) for _ in range(2 * self.size)] for _ in pair]
+        rooted = [numbers(self.seed + 2, 3), numbers(self.seed + 3, 3)]
+        from_second = dist.BroadcastOptions()
+        from_second.rootRank, from_second.rootTensor, from_second.asyncOp = self.root, 1, self.async_op
+        self.group.broadcast(rooted, from_second).wait()  # Gloo returns before it is over, whatever asyncOp says
+        future = self.group.allgather(rows, pair).get_future()
+        future.wait()
+        return [[tensor.tolist() for tensor in tensors] for tensors in (pair, rooted, *future.value())]
 
     def complex32(self) -> list[Any]:
         def half(seed: int, count: int) -> torch.Tensor:
@@ -184,6 +191,13 @@ def two(count: int) -> Any:
     return TwoTensor(torch.ones(count), torch.ones(count))
 
 
+def from_tensor(number: int) -> Any:
+    """The options of a broadcast of rank 0's tensor of this number."""
+    options = dist.BroadcastOptions()
+    options.rootTensor = number
+    return options
+
+
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
@@ -198,6 +212,11 @@ def two(count: int) -> Any:
             lambda me: dist.barrier() if me else dist.all_reduce(two(2)),
             MismatchError,
             r"rank 0  allreduce\(sum, float32\[2\], over Gloo\)",
+        ),
+        (
+            lambda me: dist.group.WORLD.broadcast([torch.ones(2)] * 2, opts=from_tensor(me)).wait(),
+            MismatchError,
+            r"rank 1  broadcast\(.*root 0 tensor 1 over Gloo\)",
         ),
         (
             lambda _: dist.group.WORLD.allreduce([torch.ones(2)] * 2, dist.ReduceOp.AVG),

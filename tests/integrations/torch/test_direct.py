@@ -109,6 +109,16 @@ def test_forms_of_the_methods_of_groups(ranks: TorchRanks) -> None:
         assert [found[form] for found in ours] == [found[form] for found in theirs], form
 
 
+def test_the_value_of_a_future_has_the_lists_of_the_call(ranks: TorchRanks) -> None:
+    def work() -> list[list[Any]]:
+        lists = [[torch.empty(4), torch.empty(3)] for _ in range(dist.get_world_size())]
+        future = dist.group.WORLD.allgather_coalesced(lists, [mine(), mine(3)]).get_future()
+        future.wait()
+        return [[tensor.tolist() for tensor in row] for row in future.value()]
+
+    assert ranks(2)(work) == ranks(2, "gloo")(work)
+
+
 def test_messages_by_torch_s_names(ranks: TorchRanks) -> None:
     def work() -> None:
         group, tensor = dist.group.WORLD, mine()

@@ -137,17 +137,32 @@ def test_an_aborted_group_ends_calls(ranks: TorchRanks) -> None:
     ranks(2)(work)
 
 
-def test_a_profiler_sees_calls(ranks: TorchRanks) -> None:
+@pytest.mark.parametrize("prefix", ["unisono", "gloo"])
+def test_a_profiler_sees_calls(ranks: TorchRanks, prefix: str) -> None:
     def work() -> None:
         from torch.profiler import ProfilerActivity, profile
 
-        with profile(activities=[ProfilerActivity.CPU]) as seen:
+        pair, peer = [torch.ones(2), torch.ones(2)], 1 - dist.get_rank()
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
             dist.all_reduce(torch.ones(3))
-            dist.all_gather_into_tensor(torch.empty(2), torch.ones(1))
-        names = {event.key for event in seen.key_averages()}
-        assert {"unisono:allreduce", "unisono:all_gather_single"} <= names
+            dist.all_gather_single(torch.empty(2), torch.ones(1))
+            dist.all_to_all([torch.ones(2), torch.ones(2)], pair)
+            dist.all_reduce_coalesced([torch.ones(4), torch.ones(5)])
+            dist.barrier()
+            dist.isend(torch.ones(6), peer)
+            dist.group.WORLD.recv_anysource([torch.ones(6)], 0).wait()
+        events = [(event.name, event.input_shapes) for event in seen.events() if event.name.startswith(prefix)]
+        assert events == [
+            (f"{prefix}:all_reduce", [[3]]),
+            (f"{prefix}:all_gather", [[1]]),
+            (f"{prefix}:all_to_all", [[2], [2]]),
+            (f"{prefix}:all_reduce", [[4], [5]]),
+            (f"{prefix}:barrier", []),
+            (f"{prefix}:send", [[6]]),
+            (f"{prefix}:recvAnySource", [[6]]),
+        ]
 
-    ranks(2)(work)
+    ranks(2, prefix, named=None if prefix == "unisono" else range(2))(work)
 
 
 @pytest.mark.parametrize(("shape", "sparse"), [((9, 4), 1), ((5, 4), 2), ((5, 6), 1), ((5,), 1)])
@@ -158,6 +173,17 @@ def test_sparse_tensors_of_other_shapes(ranks: TorchRanks, shape: tuple[int, ...
         with pytest.raises(unisono.ArgumentError, match=r"one shape on all ranks.*\[5, 4\] with 1 sparse on rank 0"):
             dist.all_reduce(tensor)
         assert torch.equal(tensor.to_dense(), before)
+
+    ranks(2)(work)
+
+
+def test_a_sparse_tensor_among_several_is_refused_on_all_ranks(ranks: TorchRanks) -> None:
+    def work() -> None:
+        pair = [torch.ones(2), torch.ones(2)]
+        if dist.get_rank() == 0:
+            pair[1] = pair[1].to_sparse()
+        with pytest.raises(dist.DistBackendError, match="sparse_coo tensors are not supported"):
+            dist.all_reduce_coalesced(pair)
 
     ranks(2)(work)
 

@@ -50,7 +50,7 @@ def test_a_time_out(ranks: TorchRanks) -> None:
             lambda: dist.all_reduce(tensor, group=group),
         ]
         for call in calls if dist.get_rank() == 0 else ():
-            with pytest.raises(RuntimeError, match=r"Look at what is missing(.|\n)*Timed out waiting"):
+            with pytest.raises(RuntimeError, match=r"Look at what is missing(.|\n)* Timed out waiting"):
                 call()
         together("all")
 
@@ -77,6 +77,16 @@ def test_ranks_that_miss_a_monitored_barrier(ranks: TorchRanks, wait_all_ranks: 
     assert f"[Rank 0]: {late} failed to pass monitoredBarrier in 300 ms" in said[0]
     for rank in (1, 2, 3):
         assert WAITING.format(rank) in said[rank]
+
+
+def test_a_monitored_barrier_without_time(ranks: TorchRanks) -> None:
+    def work() -> None:
+        if dist.get_rank() == 0:
+            with pytest.raises(RuntimeError, match="Rank 0 timed out in monitoredBarrier after 0 ms"):
+                dist.monitored_barrier(timeout=timedelta(0))
+        together("over")
+
+    ranks(2)(work)
 
 
 def test_rank_0_misses_a_monitored_barrier(ranks: TorchRanks) -> None:

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 import torch
 import torch._C._distributed_c10d as c10d
-from torch.profiler import record_function
 
 from ...base.errors import ArgumentError, WaitTimeout
 from .call_forms import CallForms
-from .name import NAME
 from .other_ways import MESSAGES, other_way
+from .profiled import recorder
 from .torch_errors import for_torch, late_phrase, waiting_phrase
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -38,7 +37,7 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
 
     def decorate(method: Method) -> Method:
         name = method.__name__
-        title = f"{NAME}:{name.strip('_')}"
+        record = recorder(method)
         forms = None if options is None else CallForms(method, options, short)
         on_tensors = forms is not None or name in MESSAGES
 
@@ -51,7 +50,7 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
                 if self.lenient and on_tensors and (work := other_way(self, method, args)) is not None:
                     return work
                 if _profiling():
-                    with record_function(title):
+                    with record(self.asked_as, args):
                         return method(self, *args, **keywords)
                 return method(self, *args, **keywords)
             except BaseException as error:

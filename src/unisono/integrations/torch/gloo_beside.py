@@ -120,7 +120,9 @@ def _record(name: str, places: list[Any], opts: Any) -> CallRecord:
             if at != _OF_ANY_SIZE.get(name):
                 told += _shapes(place)
     op = str(resolve(opts.reduceOp)) if hasattr(opts, "reduceOp") else ""
-    told.append(f"root {opts.rootRank} over Gloo" if hasattr(opts, "rootRank") else "over Gloo")
+    root = f"root {opts.rootRank} " if hasattr(opts, "rootRank") else ""
+    which = f"tensor {opts.rootTensor} " if getattr(opts, "rootTensor", 0) else ""
+    told.append(f"{root}{which}over Gloo")
     return CallRecord(name, op=op, words=", ".join(told))
 
 

@@ -36,6 +36,7 @@ from ...engine.tensors.written import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .entry import detail, entry
 from .name import NAME
+from .other_ways import tensors_in
 from .own_memory import one, real, reals
 from .works import DONE, Finished, Together, TorchWork
 
@@ -95,7 +96,8 @@ class Calls:
         """all_reduce of each tensor. One that is in the list twice is reduced once, as over Gloo."""
         if not tensors:
             raise ArgumentError("requires non-empty tensor list")
-        if len({tensor.data_ptr() for tensor in tensors}) < len(tensors):
+        dense = [tensor for tensor in tensors if tensor.layout is torch.strided]
+        if len({tensor.data_ptr() for tensor in dense}) < len(dense):
             return self._allreduce_copies(reals(tensors), opts)
         work = coalesced.all_reduce_coalesced(
             reals(tensors), _op(opts), self.group, opts.asyncOp, timeout_s=_limit(opts)
@@ -164,7 +166,7 @@ class Calls:
             for blocks, source in zip(columns, sources, strict=True):
                 all_gather(blocks, source, group, timeout_s=limit_s)
 
-        return self._started(action, "all_gather_coalesced", opts, [block for column in columns for block in column])
+        return self._started(action, "all_gather_coalesced", opts, rows)
 
     @entry(c10d.GatherOptions, "root", "timeout")
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
@@ -294,29 +296,27 @@ class Calls:
             self.asked_as, timedelta(seconds=min(self.group.timeout_s, timedelta.max.total_seconds()))
         )
 
-    def _started(
-        self, action: Callable[[str | None], None], text: str, opts: Any, tensors: list[torch.Tensor]
-    ) -> c10d.Work:
+    def _started(self, action: Callable[[str | None], None], text: str, opts: Any, tensors: list[Any]) -> c10d.Work:
         """Run a method that consists of several calls: now, or in the background with `opts.asyncOp`."""
         with Call(text, self.group, opts.asyncOp) as call:
             call.action = action
         return self._work(call.run(), tensors)
 
-    def _work(self, work: Work[Any] | None, tensors: list[torch.Tensor]) -> c10d.Work:
-        """Return torch's work of a collective. work: None is a call that is over."""
+    def _work(self, work: Work[Any] | None, tensors: list[Any]) -> c10d.Work:
+        """Return torch's work of a collective. work: None is a call that is over. tensors: as of `TorchWork`."""
         if work is None:
             return DONE
         if work.__class__ is not FinishedWork and detail():  # as torch's wrapper does, raise the call's error here
             work.wait()
         return self._made(work, tensors)
 
-    def _made(self, work: Work[Any], tensors: list[torch.Tensor]) -> c10d.Work:
+    def _made(self, work: Work[Any], tensors: list[Any]) -> c10d.Work:
         """Return torch's work of a call in the background."""
         if self._together is not None:
             self._together.append(work)
         made = (Finished if work.__class__ is FinishedWork else TorchWork)(work, tensors)
         if c10d._allow_inflight_collective_as_graph_input():  # noqa: SLF001  then wait_tensor(tensor) waits for it
-            for tensor in tensors:
+            for tensor in tensors_in(tensors, []):
                 c10d._register_work(tensor, made)  # noqa: SLF001
         return made
 

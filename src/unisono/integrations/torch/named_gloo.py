@@ -48,7 +48,8 @@ class NamedGloo(UnisonoProcessGroup):
         def action(_: str | None) -> None:
             beside.call(names, (*kept, inner), store, timeout)
 
-        return self._started(action, method.__name__, opts, results(method, args))
+        several = method.__name__ == "allgather" and len(kept[0]) > 1
+        return self._started(action, method.__name__, opts, kept[0] if several else results(method, args))
 
     def shutdown(self) -> None:
         """Leave the group, and Gloo's."""

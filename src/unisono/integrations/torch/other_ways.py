@@ -31,6 +31,8 @@ _LOG = logging.getLogger(NAME)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 MESSAGES = "send", "recv", "recv_anysource"
 _SUMS = "allreduce", "reduce", "reduce_scatter", "reduce_scatter_single"
+_GIVEN = {"broadcast": 0, "allreduce": 0, "allgather": 1}
+"""Calls of which Gloo takes several tensors from a rank: which argument is their list."""
 _WRITTEN = "tensors", "output"
 """How the names of parameters begin whose tensors a call may write."""
 _said: set[str] = set()
@@ -43,8 +45,9 @@ def other_way(group: Any, method: Method, args: tuple[Any, ...]) -> c10d.Work | 
     """
     if len(args) == 2 and (given := args[0]).__class__ is list and len(given) == 1 and _is_usual(given[0]):
         return None  # most calls are of one tensor
-    name, tensors = method.__name__, _tensors(args, [])
-    if all(map(_is_usual, tensors)) and (name != "allreduce" or len(tensors) == 1):
+    name, tensors = method.__name__, tensors_in(args, [])
+    several = name in _GIVEN and len(args[_GIVEN[name]]) > 1
+    if all(map(_is_usual, tensors)) and not several:
         outputs = results(method, args, "output") if len(tensors) > 2 else []
         if len(outputs) < 2 or not _share(outputs):
             return None
@@ -58,7 +61,7 @@ def other_way(group: Any, method: Method, args: tuple[Any, ...]) -> c10d.Work | 
     if devices := {tensor.device.type for tensor in tensors if not tensor.is_cpu}:
         _say_once(f"{name}: tensors of {', '.join(sorted(devices))} go through the memory of the host, as over Gloo")
         return _on_copies(group, method, args, lambda tensor, _: not tensor.is_cpu)
-    if why := _only_gloo(name, tensors, args[-1]):
+    if why := _only_gloo(name, tensors, args[-1], several=several):
         _say_once(f"{name}: {why}: such calls go to a group of Gloo's")
         work: c10d.Work = group.over_gloo(method, args)
         return work
@@ -73,7 +76,7 @@ def _is_usual(tensor: torch.Tensor) -> bool:
     )
 
 
-def _only_gloo(name: str, tensors: list[torch.Tensor], opts: Any) -> str:
+def _only_gloo(name: str, tensors: list[torch.Tensor], opts: Any, *, several: bool) -> str:
     """Why only Gloo can make this call of CPU tensors; empty: it is not so. Ranks differ in this by a mistake only."""
     for tensor in tensors:
         kind = type(tensor)
@@ -81,8 +84,8 @@ def _only_gloo(name: str, tensors: list[torch.Tensor], opts: Any) -> str:
         if stands_for_others and kind.__name__ != "AsyncCollectiveTensor":  # which waits for its elements, and has them
             return f"a {kind.__name__} passes calls on to its parts"
     op = getattr(opts, "reduceOp", None)
-    if name == "allreduce" and len(tensors) > 1 and op != c10d.ReduceOp.AVG:  # of which Gloo divides the first only
-        return "several tensors are combined with each other"
+    if several and op != c10d.ReduceOp.AVG:  # of which Gloo divides the first only
+        return "a rank gives several tensors"
     if name in _SUMS and op == c10d.ReduceOp.SUM and any(tensor.dtype is torch.complex32 for tensor in tensors):
         return "complex32 is added"
     return ""
@@ -148,16 +151,18 @@ def _parameters(method: Method) -> list[str]:
 def results(method: Method, args: tuple[Any, ...], *names: str) -> list[torch.Tensor]:
     """The tensors that a call may write. names: how the names of their parameters begin."""
     pairs = zip(_parameters(method), args, strict=False)
-    return [tensor for name, place in pairs if name.startswith(names or _WRITTEN) for tensor in _tensors((place,), [])]
+    return [
+        tensor for name, place in pairs if name.startswith(names or _WRITTEN) for tensor in tensors_in((place,), [])
+    ]
 
 
-def _tensors(args: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
+def tensors_in(args: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
     """Add the tensors among arguments and their lists."""
     for arg in args:
         if isinstance(arg, torch.Tensor):
             found.append(arg)
         elif isinstance(arg, list | tuple):
-            _tensors(arg, found)
+            tensors_in(arg, found)
     return found
 
 

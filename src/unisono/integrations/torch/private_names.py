@@ -50,6 +50,7 @@ PRIVATE_NAMES = {
     "torch._C._autograd._enable_record_function": _ALL,
     "torch._C._autograd._profiler_enabled": _ALL,
     "torch._C._current_graph_task_id": _ALL,
+    "torch._C._profiler._RecordFunctionFast": "2.13",
     "torch._C._increment_version": _ALL,
     "torch._debug_has_internal_overlap": _ALL,
     "torch.ops._c10d_functional.batch_p2p_ops.default._op_dk": "2.13",

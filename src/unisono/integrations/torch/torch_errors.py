@@ -25,6 +25,8 @@ def for_torch(error: BaseException, phrase: str = "") -> BaseException:
 
 def late_phrase(ranks: list[int], limit_s: float) -> str:
     """Gloo's words on rank 0 for ranks that did not come to a monitored barrier."""
+    if not limit_s:
+        return "[Rank 0]: Rank 0 timed out in monitoredBarrier after 0 ms"
     many = "Ranks" if len(ranks) > 1 else "Rank"
     return f"[Rank 0]: {many} {', '.join(map(str, ranks))} failed to pass monitoredBarrier in {limit_s * 1000:.0f} ms"
 
@@ -47,7 +49,7 @@ def _phrase(error: UnisonoError) -> str:
 def _both(kind: type[UnisonoError]) -> type[UnisonoError]:
     def text(self: Any) -> str:
         said = kind.__str__(self)
-        return f"{said}\n{self.torch_phrase}" if self.torch_phrase else said
+        return f"{said}\n  {self.torch_phrase}" if self.torch_phrase else said
 
     def reduce(self: Any) -> tuple[Any, ...]:
         made: Any = kind.__reduce__(self)

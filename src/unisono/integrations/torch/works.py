@@ -20,12 +20,12 @@ _NO_TIMEOUT = timedelta(0)
 class TorchWork(c10d.Work):
     """The work of a call in the background. C++ code uses `wait` and `get_future` only.
 
-    tensors: what the call writes; the value of its future.
+    tensors: what the call writes, in lists as torch has them; the value of its future.
     """
 
     _future: Future[Any] | None = None
 
-    def __init__(self, work: Work[Any], tensors: list[torch.Tensor]) -> None:
+    def __init__(self, work: Work[Any], tensors: list[Any]) -> None:
         super().__init__()
         self._work, self._tensors = work, tensors
 
@@ -51,7 +51,7 @@ class TorchWork(c10d.Work):
             if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  a backward pass runs on this thread
                 Variable._execution_engine.queue_callback(self.synchronize)  # noqa: SLF001  as fully_shard does
 
-            def value(_: Future[Any]) -> list[torch.Tensor]:
+            def value(_: Future[Any]) -> list[Any]:
                 self.wait()
                 return self._tensors
 
@@ -71,7 +71,7 @@ class TorchWork(c10d.Work):
         error = self._work.exception()
         return None if error is None else for_torch(error)
 
-    def result(self) -> list[torch.Tensor]:
+    def result(self) -> list[Any]:
         """Wait for the call; return the tensors that it has written."""
         self.wait()
         return self._tensors
