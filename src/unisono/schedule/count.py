@@ -5,7 +5,7 @@ reduce_scatter the tensor of all blocks; for all_to_all one rank's tensor."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ from .hosts import Hosts
 from .table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, spread
 
 
-class Counts(NamedTuple):
+@dataclass(frozen=True)
+class Counts:
     """The costs of a table.
 
     rounds: the number of rounds with messages. ports: the most messages that one rank sends, or receives, in a round.
@@ -46,7 +47,8 @@ class Counts(NamedTuple):
         return max(self.added)
 
 
-class Bounds(NamedTuple):
+@dataclass(frozen=True)
+class Bounds:
     """Lower bounds for algorithms with one port per rank: rounds; what the busiest rank sends or receives; and adds."""
 
     rounds: int
@@ -115,7 +117,8 @@ def lower_bounds(collective: str, ranks: int) -> Bounds:
     return Bounds(lg, *bounds[collective])
 
 
-class Levels(NamedTuple):
+@dataclass(frozen=True)
+class Levels:
     """The costs of a table by level.
 
     inside, between: the number of rounds in which something moves between ranks of one host, of several hosts.
@@ -135,7 +138,8 @@ class Levels(NamedTuple):
         return max(*self.leaves, *self.enters)
 
 
-class HostBounds(NamedTuple):
+@dataclass(frozen=True)
+class HostBounds:
     """Lower bounds: rounds between hosts with one message at a time; what the busiest host must send, and receive."""
 
     rounds: int
