@@ -25,13 +25,14 @@ pytestmark = [
 ]
 
 
-def run(program: str, *words: object) -> Any:
+def run(program: str, *words: object, **settings: str) -> Any:
     """What a program has found."""
     environment = {
         **os.environ,
         "RAY_AUTH_MODE": "disabled",  # else Ray leaves a token in the home directory
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        **settings,
     }
     done = subprocess.run(
         [sys.executable, PROGRAMS / program, *map(str, words)],
@@ -65,8 +66,16 @@ def test_every_call_on_actors(hosts: list[str], shape: str) -> None:
         }
 
 
-def test_train_takes_the_backend_by_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "settings", "group"),
+    [
+        (["unisono"], {}, ["unisono", "UnisonoProcessGroup"]),
+        ([], {"UNISONO_AS": "gloo"}, ["gloo", "NamedGloo"]),
+    ],
+    ids=["by its name", "by Gloo's"],
+)
+def test_train(words: list[str], settings: dict[str, str], group: list[str], tmp_path: Path) -> None:
     """A model of Ray Train's, data parallel on two workers: all have the weights of the same steps in one process."""
     pytest.importorskip("pyarrow", reason="Ray Train is not installed: pip install 'ray[train]'")
-    found = run("train.py", tmp_path)
-    assert found["workers"] == [["unisono", found["expected"]]] * 2
+    found = run("train.py", tmp_path, *words, **settings)
+    assert found["workers"] == [[*group, found["expected"]]] * 2

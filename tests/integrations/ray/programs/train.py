@@ -1,8 +1,8 @@
-"""A model that Ray Train trains on two workers; prints, as JSON, each worker's backend and weights, and what is right.
+"""A model that Ray Train trains on two workers; prints, as JSON, what each worker has and what weights are right.
 
 Ray Train starts seven processes for it, which import torch and more: on a busy machine that is most of the time.
 
-python train.py DIRECTORY
+python train.py DIRECTORY [BACKEND]   without one: the backend that Ray Train chooses
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def train(config: dict[str, Any]) -> None:
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
-    found = [distributed.get_backend(), flat(model)]
+    found = [distributed.get_backend(), type(distributed.group.WORLD).__name__, flat(model)]
     Path(config["directory"], f"{rank}.json").write_text(json.dumps(found))
 
 
@@ -65,13 +65,13 @@ def expected() -> list[float]:
     return flat(workers[0][0])
 
 
-def main(directory: str) -> None:
+def main(directory: str, backend: str | None = None) -> None:
     """Train, and print what the workers have written."""
     ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
     trainer = ray.train.torch.TorchTrainer(
         train,
         train_loop_config={"directory": directory},
-        torch_config=ray.train.torch.TorchConfig(backend="unisono"),
+        torch_config=ray.train.torch.TorchConfig(backend=backend),
         scaling_config=ray.train.ScalingConfig(num_workers=WORKERS, use_gpu=False, resources_per_worker={"CPU": 1}),
         run_config=ray.train.RunConfig(storage_path=directory),
     )
