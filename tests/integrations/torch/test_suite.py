@@ -46,7 +46,7 @@ def test_some_under_the_name(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(2 * LIMIT_S + 20)
 def test_no_fewer_pass_under_the_name(tmp_path: Path) -> None:
-    named, gloo = (ends(tmp_path / way, UNISONO_AS=way) for way in ("gloo", ""))
+    named, gloo = (ends(tmp_path / f"as {way}", UNISONO_AS=way) for way in ("gloo", ""))
     fewer = {test: named[test] for test, end in gloo.items() if end == "passed" and named[test] != "passed"}
     assert fewer.keys() <= FEWER.keys(), fewer
     assert [test for test in FEWER if named[test] == "passed"] == []
