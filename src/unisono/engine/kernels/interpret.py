@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from types import FunctionType
 
-import numpy as np
-
 from ..compile.program import (
     BLOCK,
     CROSSED,
@@ -67,10 +65,10 @@ def _wait(address, goal, rank, state):  # type: ignore[no-untyped-def]
         get(state, StateWord.SLOW_YIELD_CYCLES),
         get(state, StateWord.LOOK_UP_NS),
     )
-    none, waited_ns = np.int64(0), get(state, StateWord.WAITED_NS)
+    waited_ns = get(state, StateWord.WAITED_NS)
     asleep = get(state, StateWord.CONTROL) + _LINE * rank + 8 * LineWord.ASLEEP if get(state, StateWord.SLEEPS) else 0
     learned = state + 8 * StateWord.LEARNED
-    done = wait(address, goal, none, none, most, slow, learned, waited_ns, limit_ns, asleep)
+    done = wait(address, goal, 0, 0, most, slow, learned, waited_ns, limit_ns, asleep)
     put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
     return done
 

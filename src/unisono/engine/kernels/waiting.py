@@ -40,7 +40,7 @@ def has_changed(address, goal, pairs, count):  # type: ignore[no-untyped-def]
 @compiled
 def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns):  # type: ignore[no-untyped-def]
     """Yield until something has changed: -1; or until it is time to nap: the nanoseconds that went by."""
-    spins, turns, begin = load(learned), 0, np.int64(0)
+    spins, turns, begin = load(learned), 0, 0
     while True:
         start = cycles()
         sched_yield()
@@ -139,7 +139,7 @@ def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns
 @compiled
 def time_yield():  # type: ignore[no-untyped-def]
     """Cycles of the fastest of 50 calls of sched_yield: one in which no other process ran."""
-    best = np.int64(1 << 60)
+    best = 1 << 60
     for _ in range(50):
         start = cycles()
         sched_yield()
