@@ -47,3 +47,7 @@ def test_programs_run(block: Block, tmp_path: Path, scripts: Scripts) -> None:
 def test_the_readme_is_short_and_shows_the_average() -> None:
     assert len(README.splitlines()) <= 110
     assert sum('op="avg"' in block.text for block in PROGRAMS) == 1
+
+
+def test_the_first_screen_says_how_a_program_is_run_unedited() -> None:
+    assert any(line.startswith("UNISONO_AS=gloo ") for line in README.splitlines()[:35])

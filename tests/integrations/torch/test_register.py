@@ -30,6 +30,16 @@ dist.all_reduce(tensor)
 print(dist.group.WORLD.name(), tensor.tolist())
 """
 
+ALONE = """
+import sys
+import torch
+import torch.distributed as dist
+dist.init_process_group(sys.argv[1], store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+print(tensor.tolist(), "unisono" in repr(dist.group.WORLD))
+"""
+
 
 PROGRAM = """
 import multiprocessing, os, sys
@@ -98,6 +108,45 @@ def test_no_import_is_needed(installed: Path, backend: str, environment: dict[st
         env={**os.environ, "PYTHONPATH": paths, **environment},
     )
     assert done.stdout == "unisono [1.0, 1.0, 1.0]\n", done.stderr
+
+
+TORCHCOMMS = {
+    "__init__.py": "def new_comm(backend, *_, **__): raise ModuleNotFoundError(f'torchcomms has no {backend}')",
+    "_backend_wrapper.py": "class _BackendWrapper: pass",
+    "hooks.py": "class FlightRecorderHook: pass",
+}
+"""What torch takes from this project, which no package index has for this machine."""
+
+
+@pytest.mark.parametrize(("backend", "name"), [("unisono", ""), ("gloo", "gloo")])
+def test_beside_torchcomms(installed: Path, backend: str, name: str) -> None:
+    """Where it is not installed, its variable changes nothing. Where it is, a sentence says that no group is ours."""
+    paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
+    environment = {"PYTHONPATH": paths, "TORCH_DISTRIBUTED_USE_TORCHCOMMS": "1", "UNISONO_AS": name}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", ALONE, backend],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env={**os.environ, **environment},
+        )
+
+    done = run()
+    assert done.stdout == "[1.0, 1.0, 1.0] True\n", done.stderr
+    (installed / "torchcomms").mkdir()
+    for file, text in TORCHCOMMS.items():
+        (installed / "torchcomms" / file).write_text(text)
+    done = run()
+    assert "with TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 torch makes its groups by torchcomms" in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    if name:
+        assert "Gloo stays Gloo, although UNISONO_AS=gloo: " in done.stderr
+        assert last == "ModuleNotFoundError: torchcomms has no gloo"
+    else:
+        assert last.startswith("unisono.ArgumentError: "), last
 
 
 def test_programs_that_say_gloo(installed: Path, tmp_path: Path) -> None:
