@@ -21,6 +21,7 @@ from .list_layout import PART, WHOLE
 from .make_coalesced import ListCall, make
 
 
+@hints_timeout_s
 def all_reduce_coalesced(
     tensors: Iterable[torch.Tensor],
     op: OpLike = ReduceOp.SUM,
@@ -40,6 +41,7 @@ def all_reduce_coalesced(
     return make(call, group, async_op, algorithm, timeout_s)
 
 
+@hints_timeout_s
 def broadcast_coalesced(
     tensors: Iterable[torch.Tensor],
     src: int,
@@ -59,6 +61,7 @@ def broadcast_coalesced(
     return make(call, group, async_op, algorithm, timeout_s)
 
 
+@hints_timeout_s
 def all_gather_coalesced(
     outputs: Iterable[torch.Tensor],
     inputs: Iterable[torch.Tensor],
@@ -79,6 +82,7 @@ def all_gather_coalesced(
     return make(call, group, async_op, algorithm, timeout_s)
 
 
+@hints_timeout_s
 def reduce_scatter_coalesced(
     outputs: Iterable[torch.Tensor],
     inputs: Iterable[torch.Tensor],

@@ -8,6 +8,7 @@ from typing import overload
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
+from ...base.units import hints_timeout_s
 from ...ranks.failures.attend import caller
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
@@ -17,6 +18,7 @@ from .message_work import Transfer
 from .progress_engine import progress_engine
 
 
+@hints_timeout_s
 def send(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> None:
@@ -66,6 +68,7 @@ def recv(
     """Receive into a new tensor; returns it."""
 
 
+@hints_timeout_s
 def recv(
     tensor: torch.Tensor | None = None,
     src: int | None = None,
@@ -100,6 +103,7 @@ def recv(
     return request.source if tensor is not None or received is None else received
 
 
+@hints_timeout_s
 def isend(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> Transfer:
@@ -109,6 +113,7 @@ def isend(
     return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", timeout_s)
 
 
+@hints_timeout_s
 def irecv(
     tensor: torch.Tensor | None = None,
     src: int | None = None,
@@ -123,6 +128,7 @@ def irecv(
     return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s)
 
 
+@hints_timeout_s
 def sendrecv(
     send_tensor: torch.Tensor,
     dst: int,
@@ -164,6 +170,7 @@ class P2POp:
         self.op, self.tensor, self.peer, self.group, self.tag = op, tensor, peer, group, tag
 
 
+@hints_timeout_s
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None = None) -> list[Transfer]:
     """Start all operations, in this order, and return a Transfer for each. The peers may use any order."""
     for k, op in enumerate(p2p_op_list):

@@ -37,7 +37,7 @@ class Identity:
     version: str = __version__
     byte_order: str = sys.byteorder
     common: str = ""
-    """The settings that hosts must have in common."""
+    """The settings that ranks must have in common."""
     address: str = ""
     """Where other hosts reach it."""
 
