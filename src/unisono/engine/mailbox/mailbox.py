@@ -16,8 +16,7 @@ from ..memory.layout import Layout
 from ..tensors.plain import copy_of, dtype_name
 from .channel import ReceiveChannel, SendChannel
 from .far_channel import FarFrame
-from .far_receive_channel import FarReceiveChannel
-from .far_send_channel import FarSendChannel
+from .far_ends import FarReceiveChannel, FarSendChannel
 from .poller import Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
 from .ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, kernels

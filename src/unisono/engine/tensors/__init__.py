@@ -1,4 +1,4 @@
-"""Tensors as the engine sees them: dtype codes, plain memory, whether two share it, packing, autograd's versions."""
+"""Tensors as the engine sees them: dtype codes, plain memory, whether two share it, autograd's versions."""
 
 from __future__ import annotations
 
