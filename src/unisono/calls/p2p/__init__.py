@@ -16,9 +16,8 @@ A call passes these files: `send_recv` → `checked_requests` (checks) → `prog
 `isend` and `irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).
 """
 
-from .message_work import Transfer
 from .object_messages import recv_object_list, send_object_list
-from .send_recv import P2POp, batch_isend_irecv, irecv, isend, recv, send, sendrecv
+from .send_recv import P2POp, Transfer, batch_isend_irecv, irecv, isend, recv, send, sendrecv
 
 __all__ = [
     "P2POp", "Transfer", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",

@@ -7,14 +7,75 @@ from typing import overload
 
 import torch
 
-from ...base.errors import ArgumentError, DTypeError
+from ...base.errors import ArgumentError, DTypeError, UnisonoError
+from ...engine.mailbox import MessageRequest, Receive
 from ...ranks.failures.attend import caller
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_apart, shape_name
+from ..work import Work
 from .checked_requests import check_receive, check_send, receive_request, receive_text, send_request, send_text
-from .message_work import Transfer
 from .progress_engine import progress_engine
+
+
+class Transfer(Work[torch.Tensor]):
+    """An `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.
+
+    It goes on while nobody waits for it, but not beyond the end of this rank's function or program: so wait for it. A
+    Transfer that is dropped does not delay that end.
+    """
+
+    def __init__(self, group: Group, request: MessageRequest, text: Callable[[], str], timeout_s: float | None) -> None:
+        super().__init__("a message")
+        self._engine = engine = progress_engine(group)
+        self._request, self._timeout_s, self._rank = request, timeout_s, group.rank
+        self._text, self._where = text, ""
+        request.on_done = self._on_done
+        if not engine.begin(request):
+            self._where = caller()
+            engine.finish_in_background(request, self._call_text)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the tensor may change (isend) or has been written (irecv). Returns True, or raises the error.
+
+        timeout: seconds from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on. Ctrl-C
+        cancels the call, as it does with `send` and `recv`.
+        """
+        if not self._done.is_set():
+            try:
+                self._engine.wait(self._request, self._call_text, self._timeout_s if timeout is None else timeout)
+            except UnisonoError:
+                raise
+            except BaseException as error:
+                self._interrupted(error)
+                raise
+        return super().wait()
+
+    def is_completed(self) -> bool:
+        """Whether the call has ended, well or not."""
+        if not self._done.is_set():
+            try:
+                self._engine.advance(self._request)
+            except UnisonoError:  # the group has ended; its thread tells this request soon
+                return False
+        return self._done.is_set()
+
+    def source_rank(self) -> int:
+        """The rank that sent the message; waits for it."""
+        self.wait()
+        request = self._request
+        return request.source if isinstance(request, Receive) else self._rank
+
+    def _interrupted(self, error: BaseException) -> None:
+        self._engine.interrupted(self._request, self._call_text(), error)
+
+    def _call_text(self) -> str:
+        return f"{self._text()} ({self._where})"
+
+    def _on_done(self) -> None:
+        request = self._request
+        self._engine.discard(request)
+        self._finish(request.error, request.tensor if isinstance(request, Receive) else None)
 
 
 def send(
