@@ -18,7 +18,6 @@ from . import (
     all_to_all,
     barrier,
     broadcast,
-    exscan,
     gather,
     hierarchical,
     reduce,
@@ -182,7 +181,6 @@ _MODULES = (
     all_to_all,
     barrier,
     scan,
-    exscan,
     hierarchical,
 )
 

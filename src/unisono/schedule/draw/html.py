@@ -23,8 +23,7 @@ from ..contract import Slot
 from ..hosts import Hosts
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, X, spread
 from .film import Film, Held, film
-from .text import transfers
-from .words import between, costs, size, spans
+from .text import between, costs, size, spans, transfers
 
 
 class Page(str):

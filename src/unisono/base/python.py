@@ -1,0 +1,52 @@
+"""Small helps with Python itself: its garbage collector, its imports, its weak sets."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+from contextlib import suppress
+from typing import TypeVar
+from weakref import WeakSet
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """No automatic collections in this block.
+
+    Modules consist of objects that live on. A collector that looks at them while they are made, and each time at all of
+    torch's, takes more time than the imports.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class LateModule:
+    """A module, imported when its first name is asked for.
+
+    name: of the module, relative to the package as in an `import` statement.
+    """
+
+    def __init__(self, name: str, package: str) -> None:
+        self._name, self._package = name, package
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self._name, self._package), name)
+        self.__dict__[name] = value  # Python does not ask this method for it again
+        return value
+
+
+_Member = TypeVar("_Member")
+
+
+def members(weak: WeakSet[_Member]) -> list[_Member]:
+    """The members that are still there. Other threads may add some meanwhile, where a loop over the set would raise."""
+    while True:
+        with suppress(RuntimeError):  # another thread has just added one
+            return list(weak)
