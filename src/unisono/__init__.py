@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
 
         # With both names Python says what may have been meant.
         raise AttributeError(f"module 'unisono' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-    from .base.gc_pause import no_collections
+    from .base.python import no_collections
 
     with no_collections():
         module = import_module(f".{_FACES.get(name) or _HOME[name]}", __name__)

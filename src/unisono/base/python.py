@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
-from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
+
 
 @contextmanager
 def no_collections() -> Iterator[None]:
@@ -28,9 +27,15 @@ def no_collections() -> Iterator[None]:
 
 
 class LateModule:
-    """A module, imported when its first name is asked for.
+    """A module, imported when its first name is asked for. name: relative to the package, as in an `import` statement.
 
-    name: of the module, relative to the package as in an `import` statement.
+    A process that makes one call need not import what other calls need. An `import` statement in a function does that,
+    too, but it takes a microsecond each time; use it where a function is slow or rare.
+
+        if TYPE_CHECKING:
+            from ..calls import p2p
+        else:
+            p2p = LateModule("..calls.p2p", __package__)
     """
 
     def __init__(self, name: str, package: str) -> None:

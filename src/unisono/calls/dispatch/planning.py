@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...base.errors import AlgorithmError, ArgumentError
-from ...base.late_module import LateModule
+from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...base.errors import ArgumentError, DTypeError, InternalError
-from ...base.late_module import LateModule
+from ...base.python import LateModule
 from ...engine.reducers import CustomOp, combiner
 from ...engine.tensors.plain import as_bits, dtype_name, make_plain
 from ...engine.tensors.written import mark_written, needed_by_autograd

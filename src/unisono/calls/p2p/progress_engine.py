@@ -14,8 +14,8 @@ from functools import partial
 import torch
 
 from ...base.errors import PeerFailed, WaitTimeout
+from ...base.python import members
 from ...base.records import DepartureKind
-from ...base.weak_sets import members
 from ...engine.mailbox import CarrierStreams, MessageRequest, Send
 from ...ranks.failures.abort import check_abort
 from ...ranks.group.group import Group

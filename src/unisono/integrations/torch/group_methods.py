@@ -14,7 +14,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 
 from ...base.errors import ArgumentError
-from ...base.late_module import LateModule
+from ...base.python import LateModule
 from ...calls.arguments import check_tensor, check_whole
 from ...calls.collectives import (
     all_gather,
