@@ -163,7 +163,6 @@ class ProgressEngine(ProgressLoop):
                     return
 
     def _finish_pending(self) -> None:
-        """Run the progress loop until no request is pending."""
         changed_at = look_at = check_at = time.monotonic()
         try:
             while (pending := self._all_pending()) and not self._stopped:

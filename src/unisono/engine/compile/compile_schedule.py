@@ -86,7 +86,6 @@ def place(versions: Versions, ranks: int, lowering: Lowering) -> Placed:
 
 
 def _each(versions: Versions) -> list[Version]:
-    """Every version once, in the order of the table."""
     seen: dict[Version, None] = {}
     for move in versions.moves:
         seen.update(dict.fromkeys(move.inputs))

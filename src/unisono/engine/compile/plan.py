@@ -147,7 +147,6 @@ def bind(
 
 
 def _program_rows(program: Program) -> tuple[ProgramRow, ...]:
-    """The rows of one rank's program."""
     ranks = program.refs[:, RefWord.RANK].tolist()
     found = []
     for at, row in zip(program.rounds, program.rows.tolist(), strict=True):

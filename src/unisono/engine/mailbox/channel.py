@@ -31,7 +31,6 @@ class _Channel:
         return done
 
     def address_of(self, word: CursorWord) -> int:
-        """The address of a word of the cursor."""
         return self._cursor + 8 * word
 
 

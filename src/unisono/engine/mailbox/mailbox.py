@@ -342,7 +342,6 @@ class Mailbox:
             message.buffer = tensor if receive.plain else message.new_buffer()
 
     def _deliver(self, message: Message, receive: Receive) -> None:
-        """Finish a receive whose message is complete."""
         if message.buffer is not None:
             try:
                 receive.deliver(message.buffer)

@@ -165,7 +165,6 @@ def _of(function: Callable[..., Any], collective: str = "") -> Algorithm:
 
 
 def _declared(module: ModuleType) -> list[Algorithm]:
-    """The algorithms of a module, in the order in which they stand there."""
     functions = [f for f in vars(module).values() if isinstance(getattr(f, "declared", None), Declaration)]
     return [_of(f) for f in functions if f.__module__ == module.__name__]
 

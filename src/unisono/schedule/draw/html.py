@@ -145,7 +145,6 @@ def _state(contents: _Contents, state: dict[Slot, Held], cells: dict[Slot, int])
 
 
 def _rounds(schedule: Schedule) -> int:
-    """How many rounds of a table are played."""
     rows, slots = schedule.rows, 1
     if len(rows):
         slots = max(1, int(rows[:, [3, 5]].max()) + 1)

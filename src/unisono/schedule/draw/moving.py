@@ -228,7 +228,6 @@ class _Scene:
 
 
 def _runs(there: list[bool]) -> Iterable[range]:
-    """The runs of states in which something is there."""
     begin = 0
     for number in range(1, len(there) + 1):
         if number == len(there) or there[number] != there[begin]:

@@ -205,7 +205,6 @@ class _Columns:
             self.heads.insert(0, self._line("", {rank: f"  host {number}" for rank, number in first.items()}).rstrip())
 
     def _wide(self, ranks: int) -> int:
-        """The width of so many columns."""
         return ranks * self.cell + sum(len(self.edges.get(rank, "")) for rank in self.shown[:ranks])
 
     def _line(self, label: str, cells: Mapping[int, str]) -> str:

@@ -74,7 +74,6 @@ def doctor(
 
 
 def _last_calls(found: Diagnosis) -> Iterator[str]:
-    """The last calls of the groups in which ranks are stuck."""
     for group in found.stuck:
         yield last_calls_text([track for track in found.after.tracks if track.start == group], found.after.at_ns)
 
