@@ -13,7 +13,7 @@ import torch
 
 from ...base.errors import ArgumentError, DTypeError
 from ...base.units import hints_timeout_s
-from ...engine.tensors.plain import as_bits
+from ...engine.tensors import as_bits
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ...schedule.algorithms.catalogue import AlgorithmLike

@@ -13,9 +13,7 @@ import torch
 from ...base.errors import ArgumentError, DTypeError
 from ...engine.kernels import kernel
 from ...engine.reducers import CustomOp
-from ...engine.tensors.aliasing import first_overlap
-from ...engine.tensors.plain import as_bits, make_plain
-from ...engine.tensors.written import mark_written, needed_by_autograd, use_count
+from ...engine.tensors import as_bits, first_overlap, make_plain, mark_written, needed_by_autograd, use_count
 from ...ranks.group.group import Group
 from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Call, Request, plan_step

@@ -15,8 +15,7 @@ import torch
 from ...base.errors import ArgumentError, DTypeError, InternalError
 from ...base.python import LateModule
 from ...engine.reducers import CustomOp, combiner
-from ...engine.tensors.plain import as_bits, dtype_name, make_plain
-from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...engine.tensors import as_bits, dtype_name, make_plain, mark_written, needed_by_autograd
 from ..arguments import shape_name
 from ..ops import PremulSum
 from .plan_cache import CallKey

@@ -8,7 +8,7 @@ import torch
 
 from ...base.errors import ArgumentError, DTypeError
 from ...engine.mailbox import ANY_SOURCE, Receive, Send
-from ...engine.tensors.plain import make_plain
+from ...engine.tensors import make_plain
 from ...ranks.group.group import Group
 from ..arguments import check_root, check_tensor, shape_name
 

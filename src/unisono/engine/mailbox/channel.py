@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from ..tensors.plain import ALL_DTYPES, DTYPE_CODES
+from ..tensors import ALL_DTYPES, DTYPE_CODES
 from .requests import Message, Send
 from .ring_buffer import CURSOR_WORDS, CursorWord, HeaderWord, kernels
 

@@ -9,7 +9,7 @@ from collections import deque
 
 from ...base.errors import InternalError
 from ..carrier import Lost
-from ..tensors.plain import ALL_DTYPES, DTYPE_CODES
+from ..tensors import ALL_DTYPES, DTYPE_CODES
 from . import far_channel as far
 from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, FarFrame, Frames, ZeroCopyFrame, head_bytes
 from .requests import Message, Send

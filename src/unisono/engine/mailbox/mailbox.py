@@ -13,7 +13,7 @@ from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
 from ..logs.message_log import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.heap import Heap
 from ..memory.layout import Layout
-from ..tensors.plain import copy_of, dtype_name
+from ..tensors import copy_of, dtype_name
 from .channel import ReceiveChannel, SendChannel
 from .far_channel import FarFrame
 from .far_ends import FarReceiveChannel, FarSendChannel

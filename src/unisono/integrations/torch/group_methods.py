@@ -32,7 +32,7 @@ from ...calls.collectives import (
 )  # fmt: skip
 from ...calls.dispatch import Call, checking
 from ...calls.work import FinishedWork, Work
-from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .entry import detail, entry
 from .name import NAME
