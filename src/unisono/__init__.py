@@ -16,8 +16,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .base.supported import unsupported as _unsupported
-from .base.version import __version__ as __version__
+from .base.release import __version__ as __version__
+from .base.release import unsupported as _unsupported
 
 if _missing := _unsupported():
     import warnings

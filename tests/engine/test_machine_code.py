@@ -184,7 +184,7 @@ def test_compiled_functions_depend_on_nothing_but_what_renews_them(path: Path) -
     siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
     others = {"..compile.program", "..logs.call_log", "..logs.row_log", "..mailbox.ring_buffer"}
     if path.stem in ("__init__", "compiled"):  # their own code is not compiled
-        others = {"..machine_code", "..object_code", "..once", "...base.errors"}
+        others = {"..machine_code", "..object_code", "...base.errors", "...base.python"}
     assert {name for name in imports(path) if name.startswith(".")} <= siblings | others
     shared = {"compile/program.py", "logs/call_log.py", "logs/row_log.py", "mailbox/ring_buffer.py"}
     assert {ENGINE / file for file in shared} <= set(kernels.SOURCES)

@@ -12,8 +12,8 @@ group's default: 300), and one that has failed in a collective of the group, so 
 Neither these errors nor Ctrl-C in a waiting call end the group: the message of a cancelled receive goes to the next
 one, and a cancelled send that had begun goes on in the background. `group.abort()` ends all calls, and the group.
 
-A call passes these files: `send_recv` → `checked_requests` (checks) → `progress_engine` (waiting; the thread for
-`isend` and `irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).
+A call passes these files: `send_recv` (checks) → `progress_engine` (waiting; the thread for `isend` and `irecv`) →
+`progress` (the loop) → `engine.mailbox` (the bytes).
 """
 
 from .object_messages import recv_object_list, send_object_list

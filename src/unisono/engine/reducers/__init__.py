@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from ...base.errors import DTypeError
+from ...base.python import once
 from ..machine_code import Unit
-from ..once import once
 from .custom import CustomOp
 from .dtypes import DTYPES, ELEMENT_TYPES, OPS, OPS_OF
 

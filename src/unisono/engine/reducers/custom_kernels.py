@@ -15,7 +15,7 @@ from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from ...base.errors import DTypeError
-from ..once import once
+from ...base.python import once
 from .conversion import TYPES, narrow, vector, widen
 from .custom import CustomOp
 from .dtypes import DTYPES, ELEMENT_TYPES
