@@ -87,8 +87,9 @@ class Relay:
                 self._take(pairs[fd], self._sockets[pairs[fd]].recv(65_536))
             while self._flying and self._flying[0][0] <= time.monotonic():
                 _, _, pair, data = heapq.heappop(self._flying)
-                if not self.cut & set(pair):
-                    self._sockets[pair].sendto(data, self._addresses[pair[1]])
+                to = self._addresses.get(pair[1])
+                if to is not None and not self.cut & set(pair):  # before there are addresses, only strangers send
+                    self._sockets[pair].sendto(data, to)
             before, began = began, time.monotonic()
             self.still_s = max(self.still_s, began - before)
 

@@ -33,8 +33,7 @@ from ..logs.row_log import RowLogWord
 from .atomics import call_combine, copy_line, cycles, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
 from .cross_memory import is_far, move_far, within_reach
-from .sleeping import publish_and_wake
-from .waiting import wait
+from .waiting import publish_and_wake, wait
 
 _RECORDS = False
 """Is it logged when each row began and ended? `run` and `recording_run` are compiled from one source, in which this is

@@ -16,9 +16,9 @@ import torch
 
 from ...base.config import Config
 from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
+from ...base.python import members
 from ...base.records import CallRecord, DepartureKind
 from ...base.units import hints_timeout_s, ranks_text
-from ...base.weak_sets import members
 from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.fd_channel import Channel
-from ...base.version import __version__
+from ...base.release import __version__
 from ...engine.process.alive import start_ticks
 
 HOST_ID = "UNISONO_HOST_ID"
