@@ -307,7 +307,7 @@ def times_out(folder: Path) -> bool:
     with pytest.raises(unisono.WaitTimeout):
         unisono.all_gather_single(output, tensor, timeout_s=0.2)
     (folder / "1").touch()
-    kept = {memory.data_ptr() for memory in group_module._held if isinstance(memory, torch.UntypedStorage)}
+    kept = {memory.data_ptr() for memory in group_module._held.values() if isinstance(memory, torch.UntypedStorage)}
     return {tensor.data_ptr(), output.data_ptr()} <= kept
 
 

@@ -35,7 +35,7 @@ from tests.support.reducers_driver import (
 )
 from unisono.base.errors import DTypeError
 from unisono.calls.ops import make_op
-from unisono.engine.reducers import DTYPES, OPS, CustomOp, check_combine, combine_address
+from unisono.engine.reducers import DTYPES, OPS, CustomOp, check_combine, combine_address, custom_kernels
 from unisono.engine.reducers.custom_kernels import load, store
 
 SHAPES = [
@@ -375,6 +375,24 @@ def test_what_is_no_kernel_is_refused(function: Any, reason: str) -> None:
 def test_a_dtype_that_is_only_moved_is_refused() -> None:
     with pytest.raises(DTypeError, match="there is no add of quint8 tensors"):
         check_combine("quint8", ADD)
+
+
+def test_a_process_that_makes_ever_new_ops_is_warned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custom_kernels, "_MANY", 3)
+    monkeypatch.setattr(custom_kernels, "_compiled_ops", [])
+
+    def made(factor: float) -> list[float]:
+        op = make_op(lambda x, y: x * factor - y, name="scaled")
+        return result(op, True, [torch.ones(2), torch.ones(2)]).tolist()
+
+    assert made(20.0) == made(20.0) == made(20.0) == [19.0] * 2  # one kernel
+    assert made(30.0) == [29.0] * 2
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"compiled 3 kernels .*, 3 of them for 'scaled', the last one at .*\.py:",
+    ):
+        assert made(40.0) == [39.0] * 2
+    assert made(50.0) == [49.0] * 2  # a warning would be an error
 
 
 def test_one_kernel_serves_equal_ops() -> None:

@@ -21,6 +21,7 @@ from unisono import PeerFailed, p2p
 from unisono.calls.work import _Latch
 from unisono.engine.mailbox.poller import Poller
 from unisono.ranks.failures.attend import attend
+from unisono.ranks.group import group as group_module
 
 LONG = 2_000_000
 
@@ -221,6 +222,26 @@ def test_survivors_of_an_abort_go_on(tmp_path: Path) -> None:
 
     with unisono.World(3, timeout_s=DEADLINE_S) as world:
         assert world.run(work) == [3.0, 3.0, 0.0]
+
+
+def test_tensors_of_a_call_that_fails_again_and_again_are_held_once() -> None:
+    def work() -> list[int]:
+        tensor, held = unisono.empty(LONG), []
+        for _ in range(3):
+            group = unisono.init()
+            if group.rank == 1:
+                group.abort("again")
+            else:
+                failure(lambda: unisono.all_reduce(tensor))
+                held.append(len(group_module._held))
+            group.shrink()
+        unisono.all_reduce(tensor.fill_(1))
+        return held
+
+    with unisono.World(2, timeout_s=DEADLINE_S) as world:
+        first, *later = world.run(work)[0]
+        assert first >= 1
+        assert later == [first] * 2
 
 
 def test_a_closed_group_has_nothing_to_abort(worlds: Callable[[int], unisono.World]) -> None:

@@ -1,10 +1,15 @@
 """The kernels that Numba compiles from custom ops that work element by element, and how they load and store elements.
 
-They are not kept on disk: what a function does depends on more than its own file."""
+They are not kept on disk: what a function does depends on more than its own file. Numba never gives the memory of code
+back, so kernels are kept as long as the process lives, and a process that compiles ever new ones is warned.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, no_type_check
@@ -16,6 +21,7 @@ from numba.extending import intrinsic
 
 from ...base.errors import DTypeError
 from ...base.python import once
+from ..process.nested import user_line
 from .conversion import TYPES, narrow, vector, widen
 from .custom import CustomOp
 from .dtypes import DTYPES, ELEMENT_TYPES
@@ -95,6 +101,10 @@ def word(_typing: Any, base: Any, k: Any) -> Any:
 _BLOCK = 256
 """Elements per block. A block is combined with one input after the other, in loops that LLVM can vectorise."""
 
+_MANY = 200
+"""After so many kernels, which take some 400 MB and a minute and a half, a process is warned."""
+_compiled_ops: list[str] = []
+
 
 def _kernel(step: Any, dtype: int, number: Any) -> Any:
     @no_type_check
@@ -133,7 +143,24 @@ def _compiled(dtype: str, op: CustomOp) -> Any:
         raise _no_kernel(op, dtype, f"it returns {result} for two {number}")
     if _may_raise(compiled):
         raise _no_kernel(op, dtype, "it may raise an exception, and a kernel cannot")
-    return cfunc(types.void(*[types.intp] * 6))(_kernel(step, DTYPES.index(dtype), number))
+    kernel = cfunc(types.void(*[types.intp] * 6))(_kernel(step, DTYPES.index(dtype), number))
+    _compiled_ops.append(op.name)
+    if len(_compiled_ops) == _MANY:
+        _warn()
+    return kernel
+
+
+def _warn() -> None:
+    """Say that the code of custom ops grows without end."""
+    (name, times), *_ = Counter(_compiled_ops).most_common()
+    where = user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
+    warnings.warn(
+        f"this process has compiled {_MANY} kernels of custom ops, {times} of them for {name!r}, the last one "
+        f"at {where}: each takes half a second and 2 MB, which are never given back. An op whose function has other "
+        "values in its closure, defaults or globals is a new op: make each op once, and scale tensors outside of it",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _in_python(function: Any) -> Callable[[Any, Any], Any]:

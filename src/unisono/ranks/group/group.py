@@ -290,7 +290,7 @@ class Group:
         """Keep the memory of tensors after a call that has failed, if others access them in it: who is late may still
         do so. For good if the group broke; else what a carrier may send from, until that ends.
         """
-        keep = _held.extend if self.broken is not None else None if self.span is None else self.span.keeps_refused
+        keep = _keep if self.broken is not None else None if self.span is None else self.span.keeps_refused
         if keep is not None and plan.shared:
             keep(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
 
@@ -377,7 +377,13 @@ def shrinks(shrink: _Shrink) -> _Shrink:
     return shrink
 
 
-_held: list[object] = []
+_held: dict[int, object] = {}
+"""Memory of calls in which groups have broken, by address: tensors with which a call is made again are held once."""
+
+
+def _keep(memory: Iterable[object]) -> None:
+    _held.update((one.data_ptr() if isinstance(one, torch.UntypedStorage) else id(one), one) for one in memory)
+
 
 _alive: weakref.WeakSet[Group] = weakref.WeakSet()
 
