@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from ..base.cpu import first_processor
+from ..base.linux import first_processor
 from . import code_image
 
 _DIGEST_BYTES = 16
@@ -45,7 +45,6 @@ class Unit:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the code is on disk."""
         return any((folder / self._file).exists() for folder in _folders())
 
     def address(self) -> int:
