@@ -198,6 +198,27 @@ MUTANTS = [
         ("ranks/failures/test_deaths.py",),
     ),
     Mutant(
+        "ranks of one host meet though they look up at other paces",
+        "ranks/rendezvous/topology.py",
+        '_ON_ONE_HOST = ("look_up_s",)',
+        "_ON_ONE_HOST = ()",
+        ("ranks/rendezvous/test_several_hosts.py",),
+    ),
+    Mutant(
+        "tensors of a call that breaks group after group are held once for each failure",
+        "ranks/group/group.py",
+        "one.data_ptr() if isinstance(one, torch.UntypedStorage) else id(one), one",
+        "len(_held), one",
+        ("ranks/failures/test_abort.py",),
+    ),
+    Mutant(
+        "a process that compiles ever new custom ops is not warned",
+        "engine/reducers/custom_kernels.py",
+        "if len(_compiled_ops) == _MANY:",
+        "if False:",
+        ("engine/test_reducers.py::test_a_process_that_makes_ever_new_ops_is_warned_once",),
+    ),
+    Mutant(
         "a nested tensor in a list ends the process",
         "calls/coalesced/list_layout.py",
         "if layouts is None or not have_strides(tensors):",

@@ -57,8 +57,8 @@ class Layout(Enum):
 class _Place:
     """The memory of one rank."""
 
-    def __init__(self, schedule: Schedule, values: np.ndarray, layout: Layout) -> None:
-        self.given = torch.tensor(values)
+    def __init__(self, schedule: Schedule, values: np.ndarray, layout: Layout, dtype: torch.dtype) -> None:
+        self.given = torch.tensor(values, dtype=dtype)
         self.kept = self.given if layout is Layout.ONE else torch.full_like(self.given, -1)
         self.y = torch.zeros_like(self.given)
         self.final = {
@@ -81,6 +81,7 @@ def run_messages(
     layout: Layout = Layout.ONE,
     calls: int = 1,
     standing: bool = False,
+    dtype: torch.dtype = torch.int64,
 ) -> None:
     """Run programs `calls` times, timed by a seed; assert that what they write holds what the table leaves there.
 
@@ -90,10 +91,10 @@ def run_messages(
     wires, n = Wires(random), elements(schedule, wanted)
     carriers = [InProcessCarrier(wires, rank + _SALT) for rank in range(p)]
     values = [np.array([random.randrange(65_521) for _ in range(n)], dtype=np.int64) for _ in range(p)]
-    places = [_Place(schedule, values[rank], layout) for rank in range(p)]
+    places = [_Place(schedule, values[rank], layout, dtype) for rank in range(p)]
 
     def combine(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
-        out.copy_(torch.from_numpy(combined(first.numpy(), second.numpy())))
+        out.copy_(torch.from_numpy(combined(first.long().numpy(), second.long().numpy())))
 
     def exchange(rank: int) -> Exchange:
         place = places[rank]

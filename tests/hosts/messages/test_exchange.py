@@ -39,6 +39,15 @@ def test_all_tables_at_random_timings(name: str, large: int, monkeypatch: pytest
                 run_messages(schedule, programs, SIZES[seed % 4], seed, layout=Layout.of(schedule, seed))
 
 
+def test_messages_whose_last_part_is_shorter_than_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_memory, "LARGE_BYTES", 8)
+    for name in ("reduce_scatter.pat", "reduce_scatter.bruck", "all_to_all.bruck"):
+        schedule = CATALOGUE[name].schedule(8)
+        for seed in range(4):
+            layout = Layout.of(schedule, seed)
+            run_messages(schedule, lower(schedule), 1, seed, layout=layout, dtype=torch.int32)
+
+
 @pytest.mark.parametrize("name", ["all_reduce.circulant", "all_reduce.recursive_doubling", "all_to_all.bruck"])
 def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_receives, "_OFTEN", 2)

@@ -109,7 +109,8 @@ class Memory:
         """A message in memory. leaves: it is sent, not received. landing: where one of so many bytes arrives, if short.
 
         Short ones are packed, with a word behind them. A long one is sent as it is; where it may arrive straight in its
-        places, nothing may be written there before, and a message follows it that is a word only.
+        places, nothing may be written there before, and a message follows it that is a word only. So it is, too, where
+        the last part of it is shorter than a word.
         """
         places = [self._at(spot) for spot in parcel.spots]
         ends = list(accumulate((place.stop - place.start for place in places), initial=0))
@@ -119,16 +120,18 @@ class Memory:
             whole = lands.whole if lands else self._take(size)
             wire = self._packed([whole[:size]], whole, places, ends, leaves, marked=True)
             return wire._replace(short=True, landing=lands)
-        word = [self._take(_WORD)[:_WORD]] if parcel.copied else []
+        parts = [(ends[a], ends[b]) for a, b in pairwise(parcel.runs) if ends[a] < ends[b]]
+        marked = parcel.copied or parts[-1][1] - parts[-1][0] < _WORD  # then the last part has no word of its own
+        word = [self._take(_WORD)[:_WORD]] if marked else []
         if parcel.direct and (leaves or not self._final or all(spot.where != FINAL for spot in parcel.spots)):
             runs = [_joined([(place,) for place in places[a:b]]) for a, b in pairwise(parcel.runs)]
             if all(len(run) <= 1 for run in runs):
                 straight = [run[0][0].whole().view(torch.uint8) for run in runs if run]
                 payloads = [*straight, *word]
-                return _wire(payloads, 0, places, True, [], parcel.copied)
+                return _wire(payloads, 0, places, True, [], marked)
         whole = self._take(ends[-1])
-        cuts = [whole[ends[a] : ends[b]] for a, b in pairwise(parcel.runs) if ends[a] < ends[b]]
-        return self._packed([*cuts, *word], whole, places, ends, leaves, marked=parcel.copied)
+        cuts = [whole[start:stop] for start, stop in parts]
+        return self._packed([*cuts, *word], whole, places, ends, leaves, marked=marked)
 
     def actions(self, writings: Sequence[Writing], wires: Mapping[int, Wire]) -> list[Action]:
         """What is done for consecutive writes of one round. wires: messages, by the numbers of their parcels."""
