@@ -15,8 +15,8 @@ from typing import Annotated
 import typer
 
 from unisono import __version__
-from unisono.base.cpu import cpuinfo, vendor
-from unisono.base.cpu import model as processor
+from unisono.base.linux import cpuinfo, vendor
+from unisono.base.linux import model as processor
 from unisono.tools.cli.shared.printing import date, processors
 
 OURS, GLOO, OPEN_MPI, MPICH = "unisono", "Gloo", "Open MPI", "MPICH"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from unisono.base.config import SHAPING, Config, environment_name
-from unisono.base.cpu import KINDS
+from unisono.base.linux import KINDS
 from unisono.base.tuning import LIMITS
 from unisono.base.units import format_bytes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks import reports
 
-from unisono.base.cpu import vendor
+from unisono.base.linux import vendor
 
 
 def test_a_report_is_named_after_the_vendor(tmp_path: Path) -> None:

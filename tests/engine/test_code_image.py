@@ -10,7 +10,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from unisono.base.cpu import first_processor
+from unisono.base.linux import first_processor
 from unisono.engine import code_image, machine_code, object_code
 from unisono.engine.code_image import image_of, is_image, load
 from unisono.engine.machine_code import Unit, symbol

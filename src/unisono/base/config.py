@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from .cpu import KINDS
 from .errors import ArgumentError
 from .link import Link
+from .linux import KINDS
 from .tuning import measured
 from .units import parse_bytes
 

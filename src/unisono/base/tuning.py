@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .cpu import model
+from .linux import model
 from .release import __version__
 
 LIMITS: Mapping[str, tuple[int, int]] = {

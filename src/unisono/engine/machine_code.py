@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from ..base.cpu import first_processor
+from ..base.linux import first_processor
 from . import code_image
 
 _DIGEST_BYTES = 16

@@ -7,7 +7,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ..base.cpu import cpuinfo
+from ..base.linux import cpuinfo
 from ..base.python import once
 
 _OTHERWISE = {

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from unisono.base.cgroups import Allowance, allowance, free_bytes
 from unisono.base.config import Config
-from unisono.base.cpu import KINDS, cpuinfo, shares_cache, vendor
+from unisono.base.linux import KINDS, Allowance, allowance, cpuinfo, free_bytes, shares_cache, vendor
 
 
 @pytest.mark.parametrize(

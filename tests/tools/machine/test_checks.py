@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from unisono.base.cgroups import Allowance
+from unisono.base.linux import Allowance
 from unisono.base.tuning import HostCosts, Moment, Rates, TuningResults
 from unisono.tools.cli.doctor_machine import Speed, check_barriers, time_copies
 from unisono.tools.machine.checks import Seen, check_tuned, look, starts, surroundings

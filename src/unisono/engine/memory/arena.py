@@ -25,9 +25,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...base.cgroups import free_bytes
 from ...base.config import SHAPING, Config
 from ...base.errors import ArgumentError, OutOfMemory
+from ...base.linux import free_bytes
 from ...base.records import digest
 from ...base.units import format_bytes
 from ..logs.call_log import CALLS

@@ -13,8 +13,8 @@ from rich.table import Table
 
 import unisono
 
-from ...base.cpu import model as processor
 from ...base.errors import ArgumentError
+from ...base.linux import model as processor
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
 from ..machine.load import check_load, look_at_load

@@ -20,8 +20,8 @@ from rich.text import Text
 import unisono
 
 from ...base.config import Config
-from ...base.cpu import model as processor
 from ...base.errors import UnisonoError
+from ...base.linux import model as processor
 from ...base.units import format_bytes, format_seconds, plural
 from ...observe.live.jobs import find_jobs
 from ..machine.checks import Seen, look, starts, surroundings

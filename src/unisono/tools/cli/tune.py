@@ -14,8 +14,8 @@ import typer
 import unisono
 
 from ...base.config import Config
-from ...base.cpu import model as processor
 from ...base.errors import ArgumentError
+from ...base.linux import model as processor
 from ...base.tuning import HostCosts, Moment, TuningResults, file, measured, save
 from ...base.units import format_bytes, format_seconds
 from ...schedule.algorithms import CATALOGUE

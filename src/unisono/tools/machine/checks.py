@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import psutil
 
-from ...base.cgroups import Allowance, allowance
 from ...base.config import Config
 from ...base.errors import ArgumentError
+from ...base.linux import Allowance, allowance
 from ...base.tuning import TuningResults, measured
 from ...base.units import format_bytes, plural
 from ...engine.kernels import unit
