@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..table import Rows, Transfer, send
-from .circulant import skips
 from .declare import algorithm
+from .graphs import skips
 
 
 @algorithm("all_gather")

@@ -9,7 +9,7 @@ from ..table import ADD, COPY, Rows, Schedule, Transfer, Y, send, trace
 from . import all_gather, broadcast
 from .broadcast import SEGMENTS
 from .declare import algorithm, composed, table
-from .trees import double_tree
+from .graphs import double_tree
 
 
 def there_and_back(schedule: Schedule) -> Schedule:

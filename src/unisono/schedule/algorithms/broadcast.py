@@ -9,9 +9,8 @@ import numpy as np
 from ..combine import as_collective, once, pipeline, seq
 from ..table import Rows, Schedule, Transfer, send, trace
 from . import all_gather, scatter
-from .circulant import block_rounds
 from .declare import algorithm, composed, table
-from .trees import double_tree, splits
+from .graphs import block_rounds, double_tree, splits
 
 SEGMENTS = 8
 """n in the formulas: into how many segments a pipeline cuts the vector, unless told."""

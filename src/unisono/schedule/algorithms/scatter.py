@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..table import Rows, Transfer, send
 from .declare import algorithm
-from .trees import splits
+from .graphs import splits
 
 
 @algorithm("scatter")
