@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.tools.cli import app
 from unisono.tools.cli.explain import reason
-from unisono.tools.cli.shared import facts as facts_module
-from unisono.tools.cli.shared.facts import Costs, bound_costs, facts
+from unisono.tools.cli.shared import target as facts_module
 from unisono.tools.cli.shared.printing import console
-from unisono.tools.cli.shared.target import find_target
+from unisono.tools.cli.shared.target import Costs, bound_costs, facts, find_target
 
 
 def compare(*words: str) -> str:

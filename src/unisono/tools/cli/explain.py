@@ -33,10 +33,9 @@ from .shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
-from .shared.facts import MOST_EXACT, Costs, Facts, bound_costs, facts
 from .shared.printing import console, paint, plain_table
 from .shared.progress_bar import progress
-from .shared.target import Target, find_target
+from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target
 
 VERBS = {"sends": "sent", "receives": "received", "adds": "added"}
 """What a rank does -> the field of `Costs`."""

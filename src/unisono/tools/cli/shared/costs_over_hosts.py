@@ -18,9 +18,8 @@ from ....schedule.algorithms import find
 from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts
 from ....schedule.choose.over_hosts import choose_spanning, derive_between, derive_inside, time_between, time_inside
 from ....schedule.draw.text import share
-from .facts import MOST_EXACT, Facts
 from .printing import plain_table
-from .target import check_collective
+from .target import MOST_EXACT, Facts, check_collective
 
 _METHODS = {
     "exact": "exactly",
