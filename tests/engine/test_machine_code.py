@@ -28,9 +28,9 @@ CUSTOM = ENGINE / "reducers" / "custom_kernels.py"
 USE = """
 import sys
 from unisono.engine.kernels import kernel, unit
-before = unit("poll.poll").on_disk
-found = kernel("poll.poll")(0, 0, 0)
-print(before, found, unit("poll.poll").on_disk, "numba" in sys.modules or "llvmlite" in sys.modules)
+before = unit("waiting.poll").on_disk
+found = kernel("waiting.poll")(0, 0, 0)
+print(before, found, unit("waiting.poll").on_disk, "numba" in sys.modules or "llvmlite" in sys.modules)
 """
 
 
@@ -54,7 +54,7 @@ def test_what_is_on_disk_runs_without_numba_and_llvm(tmp_path: Path) -> None:
 
 def test_damaged_code_is_compiled_again(tmp_path: Path) -> None:
     run(USE, tmp_path)
-    (code,) = tmp_path.glob("poll.poll.*.code")
+    (code,) = tmp_path.glob("waiting.poll.*.code")
     whole = code.read_bytes()
     code.write_bytes(whole[:-100] + bytes(100))
     said = f"unisono: {code} is damaged; its code is compiled again\n"
@@ -71,7 +71,7 @@ def test_a_change_in_any_source_renews_the_code_and_removes_the_old(tmp_path: Pa
     with (source / "unisono/engine/kernels/waiting.py").open("a") as file:
         file.write("# another\n")
     assert run(USE, tmp_path, source) == "False 0 True True\n"
-    assert len(list(tmp_path.glob("poll.poll.*.code"))) == 1
+    assert len(list(tmp_path.glob("waiting.poll.*.code"))) == 1
 
 
 def test_a_folder_that_nobody_can_write_to_is_no_error(tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_a_process_that_holds_the_lock_for_long_is_not_waited_for(tmp_path: Path
 import fcntl, os
 from unisono.engine import kernels, machine_code
 machine_code._COMPILED_S = 0.1
-of = kernels.unit("poll.poll")
+of = kernels.unit("waiting.poll")
 held = open(machine_code.writable_folder() / f"{of._family}lock", "w")
 fcntl.flock(held, fcntl.LOCK_EX)
-print(kernels.kernel("poll.poll")(0, 0, 0), of.on_disk)
+print(kernels.kernel("waiting.poll")(0, 0, 0), of.on_disk)
 """
     assert run(program, tmp_path) == "0 True\n"
 
@@ -124,7 +124,7 @@ def test_a_process_that_is_forked_while_another_thread_compiles_holds_no_lock(tm
 
 
 def test_functions_take_as_many_integers_as_they_have_arguments() -> None:
-    poll = kernel("poll.poll")
+    poll = kernel("waiting.poll")
     assert poll(0, 0, 0) == 0
     with pytest.raises(SystemError):
         poll(0, 0)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...base.errors import ArgumentError
-from . import dataclass_records, kinds
+from . import kinds
 
 _MOST_DIMENSIONS = 64
 _MOST_DETAILS = 1024
@@ -63,18 +63,18 @@ class _Reader:
 
     def record(self, items: list[Any], level: int) -> Any:
         module, name, *items = items
-        cls = dataclass_records.find(module, name)
+        cls = kinds.find_class(module, name)
         if cls is None:
             raise ArgumentError(f"there is no class {module}.{name} on this rank: import {module} here first")
-        if reason := dataclass_records.unfit(cls):
+        if reason := kinds.unfit(cls):
             raise ArgumentError(f"{module}.{name} cannot be rebuilt from fields: {reason}")
-        names, own = items[::2], dataclass_records.field_names(cls)
+        names, own = items[::2], kinds.field_names(cls)
         if names != own:
             raise ArgumentError(
                 f"{module}.{name} has the fields {own} on this rank, but {names} where it was encoded: "
                 "use the same version on every rank"
             )
-        return dataclass_records.rebuild(cls, names, self.inside(items[1::2], level))
+        return kinds.rebuild(cls, names, self.inside(items[1::2], level))
 
     def leaf(self, code: int, data: bytes) -> Any:
         if code in kinds.SEGMENTED and len(data) > _MOST_DETAILS:

@@ -14,7 +14,7 @@ import torch
 
 from ...base.errors import ArgumentError, DTypeError
 from ...engine.tensors import dtype_name, make_plain
-from . import dataclass_records, kinds
+from . import kinds
 
 _TAGS = {kind: tag for tag, kind in enumerate(kinds.CONTAINERS)}
 _CODES = {leaf.type: code for code, leaf in enumerate(kinds.LEAVES)}
@@ -88,14 +88,14 @@ class _Writer:
 
     def record(self, value: Any) -> list[Any]:
         cls = type(value)
-        reason = dataclass_records.unfit(cls)
-        if not reason and dataclass_records.find(cls.__module__, cls.__qualname__) is not cls:
+        reason = kinds.unfit(cls)
+        if not reason and kinds.find_class(cls.__module__, cls.__qualname__) is not cls:
             reason = "its class is not found under its name: define it at the top of a module"
-        if not reason and (extra := dataclass_records.unsent(value)):
+        if not reason and (extra := kinds.unsent(value)):
             reason = f"it has attributes that are no fields ({', '.join(extra)})"
         if reason:
             raise DTypeError(f"{self.where(value)} cannot travel as its fields: {reason}, {_OR_PICKLE}")
-        names = dataclass_records.field_names(cls)
+        names = kinds.field_names(cls)
         missing = [name for name in names if not hasattr(value, name)]
         if missing:
             raise ArgumentError(f"{self.where(value)} has no value in its field {missing[0]!r}: set it first")

@@ -112,6 +112,18 @@ def has_changed(address, goal, pairs, count):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def poll(pairs, count, ready):  # type: ignore[no-untyped-def]
+    """Store the indices of the pairs of addresses whose words differ at `ready`; return how many there are."""
+    found = 0
+    for k in range(count):
+        pair = pairs + 16 * k
+        if load_acquire(load(pair)) != load_acquire(load(pair + 8)):
+            store(ready + 8 * found, k)
+            found += 1
+    return found
+
+
+@compiled
 def _yield(address, goal, pairs, count, most_spins, slow_yield, learned, limit_ns):  # type: ignore[no-untyped-def]
     """Yield until something has changed: -1; or until it is time to nap: the nanoseconds that went by."""
     spins, turns, begin = load(learned), 0, 0

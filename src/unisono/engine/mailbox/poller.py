@@ -33,7 +33,7 @@ class Poller:
         self._spinning = most_spins, slow_yield_cycles(), self._wakeups + 16
         words[: 2 * count] = self.zero
         words[3 * count + 2] = most_spins
-        self._poll, self._wait, self._carrier = kernel("poll.poll"), kernel("waiting.wait"), carrier
+        self._poll, self._wait, self._carrier = kernel("waiting.poll"), kernel("waiting.wait"), carrier
         self._wake, self._asleep = kernel("waiting.wake"), asleep if kernel("waiting.register")() else 0
         self.wakeups = 0
         self._memory: list[object] = [None] * count
