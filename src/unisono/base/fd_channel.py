@@ -56,7 +56,6 @@ class Descriptor:
         return self._fd
 
     def close(self) -> None:
-        """Close it now."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -45,7 +45,6 @@ class Unit:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the code is on disk."""
         return any((folder / self._file).exists() for folder in _folders())
 
     def address(self) -> int:

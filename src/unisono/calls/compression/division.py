@@ -56,7 +56,6 @@ class Cells:
 
     @classmethod
     def of(cls, elements: int, division: Division) -> Cells:
-        """The cells of a vector."""
         count = division.rails * division.hosts
         return cls(division.rails, division.hosts, -(-elements // (count * BLOCK)))
 

@@ -82,7 +82,6 @@ class Plan(CallPlan):
 
     @property
     def rows(self) -> tuple[ProgramRow, ...]:
-        """The rows of its program."""
         return _program_rows(self.program)
 
 

@@ -219,5 +219,4 @@ class Program:
 
     @property
     def gate_row(self) -> int:
-        """The index of the gate's row."""
         return int(np.flatnonzero(self.rows[:, RowWord.OP] == Op.GATE)[0])

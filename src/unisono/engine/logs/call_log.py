@@ -53,7 +53,6 @@ class LoggedCall(NamedTuple):
 
     @classmethod
     def of(cls, number: int, note: int, entered: int, left: int) -> LoggedCall:
-        """The call of an entry."""
         return cls(number, note & ~_BACKGROUND, entered, left if left > entered else 0, bool(note & _BACKGROUND))
 
 

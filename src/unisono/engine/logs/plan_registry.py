@@ -141,7 +141,6 @@ class PlanRegistry:
         self._free.append(place)
 
     def groups(self) -> Iterator[GroupNote]:
-        """The rank's groups."""
         for place in range(_GROUPS):
             written, _, data = self._read(place)
             if written:

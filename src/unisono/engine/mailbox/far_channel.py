@@ -55,7 +55,6 @@ class FarFrame:
         self._end.value = value
 
     def words(self, count: int) -> ctypes.Array[ctypes.c_int64]:
-        """The first words of the bytes."""
         return (ctypes.c_int64 * count).from_address(self.address)
 
     def settle(self) -> None:

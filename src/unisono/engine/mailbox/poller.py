@@ -67,7 +67,6 @@ class Poller:
         return slots
 
     def wake(self) -> None:
-        """Wake all threads that wait."""
         self.wakeups += 1
         self._words[3 * self._count] = self.wakeups
         if self._asleep:

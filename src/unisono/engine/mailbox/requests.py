@@ -132,7 +132,6 @@ class MatchingQueues:
         return None
 
     def unpost(self, receive: Receive) -> None:
-        """Forget a receive that waits."""
         _remove(self._posted, receive.peer, receive.tag, receive)
 
     def put_back(self, message: Message) -> Receive | None:

@@ -172,7 +172,6 @@ class Arena(Layout):
         return PlanRegistry(self._memory(first + rank * PLAN_REGISTRY_BYTES, PLAN_REGISTRY_BYTES))
 
     def messages(self, rank: int) -> MessageLog:
-        """The log of a rank's messages."""
         first = PAGE * (1 + self.size) + self.size * (WHEREABOUTS_BYTES + PLAN_REGISTRY_BYTES)
         return MessageLog(self._memory(first + rank * MESSAGE_LOG_BYTES, MESSAGE_LOG_BYTES))
 

@@ -60,7 +60,6 @@ class Layout:
         return self.base + self._mail + 8 * (receiver * self.size + sender)
 
     def log_address(self, rank: int) -> int:
-        """The address of the log of a rank's calls."""
         return self.base + self._logs + rank * CALL_LOG_BYTES
 
     def stage(self, rank: int) -> int:
@@ -68,15 +67,12 @@ class Layout:
         return self.base + self._staging + rank * self.stage_stride
 
     def heap(self, rank: int) -> int:
-        """The address of a rank's heap."""
         return self.heaps[rank]
 
     def board(self, rank: int) -> Board:
-        """The board of a rank."""
         return Board(self._memory(self._boards + rank * BOARD_BYTES, BOARD_BYTES))
 
     def log(self, rank: int) -> CallLog:
-        """The log of a rank's calls."""
         return CallLog(self._memory(self._logs + rank * CALL_LOG_BYTES, CALL_LOG_BYTES))
 
     def _memory(self, start: int, nbytes: int) -> memoryview:

@@ -57,7 +57,6 @@ class Film:
     fault: Fault | None
 
     def ops(self) -> set[int]:
-        """The ops of the rounds."""
         return {move.op for frame in self.frames for move in frame.moves}
 
     def states(self) -> list[dict[Slot, Held]]:

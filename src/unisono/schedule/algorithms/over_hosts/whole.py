@@ -56,7 +56,6 @@ class Part:
 
     @property
     def name(self) -> str:
-        """The name of its algorithm."""
         return self.algorithm or _INSIDE.get(self.collective, "direct")
 
     @property
