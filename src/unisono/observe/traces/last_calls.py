@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...base.units import format_seconds, ranks_text
 from ...engine.memory.arena import Arena
-from .tracks import RankCall, RankMessage, Track, by_number, tracks
+from .tracks import RankCall, Track, by_number, tracks
 
 if TYPE_CHECKING:
     from .recorded import Recorded
@@ -88,9 +88,7 @@ def last_words(parts: Sequence[Recorded]) -> str:
     texts = [last_calls_text(some) for some in groups.values()]
     waiting = [one for part in parts for one in part.messages if not one.said.left_ns]
     if waiting:
-        texts.append("\n".join(["messages that were waited for:", *map(_waiting_text, waiting[-_MOST_MESSAGES:])]))
+        last = waiting[-_MOST_MESSAGES:]
+        each = [f"  rank {one.rank}: {one.text}, tag {one.said.tag}, in group {one.key[-1]!r}" for one in last]
+        texts.append("\n".join(["messages that were waited for:", *each]))
     return "\n\n".join(["\n".join(lines), *filter(None, texts)])
-
-
-def _waiting_text(one: RankMessage) -> str:
-    return f"  rank {one.rank}: {one.text}, tag {one.said.tag}, in group {one.key[-1]!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,12 +23,7 @@ from .shared.target import find_target
 
 _MOST_RANKS = 1024
 
-
-def _whole_text(schedule: Schedule) -> str:
-    return text(schedule, width=None)
-
-
-_FORMATS: dict[str, Callable[[Schedule], str]] = {".svg": svg, ".html": html, ".txt": _whole_text}
+_FORMATS: dict[str, Callable[[Schedule], str]] = {".svg": svg, ".html": html, ".txt": partial(text, width=None)}
 
 
 def draw(
