@@ -16,8 +16,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .base.supported import unsupported as _unsupported
-from .base.version import __version__ as __version__
+from .base.release import __version__ as __version__
+from .base.release import unsupported as _unsupported
 
 if _missing := _unsupported():
     import warnings
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
 
         # With both names Python says what may have been meant.
         raise AttributeError(f"module 'unisono' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-    from .base.gc_pause import no_collections
+    from .base.python import no_collections
 
     with no_collections():
         module = import_module(f".{_FACES.get(name) or _HOME[name]}", __name__)

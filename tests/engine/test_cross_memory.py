@@ -22,8 +22,7 @@ from unisono.base.records import GivenUp
 from unisono.engine import host
 from unisono.engine.compile.compile_schedule import compile_schedule
 from unisono.engine.compile.program import STEP_BITS, LineWord, Lowering
-from unisono.engine.process.alive import start_ticks
-from unisono.engine.process.cross_memory_rights import read_word
+from unisono.engine.process.alive import read_word, start_ticks
 from unisono.ranks.group import group as group_module
 from unisono.schedule.algorithms.catalogue import CATALOGUE
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import unisono
-from unisono.engine.once import once
+from unisono.base.python import once
 
 THREADS = 6
 DTYPES = torch.uint8, torch.float16, torch.float64, torch.float8_e4m3fn

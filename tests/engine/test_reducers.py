@@ -36,7 +36,7 @@ from tests.support.reducers_driver import (
 from unisono.base.errors import DTypeError
 from unisono.calls.ops import make_op
 from unisono.engine.reducers import DTYPES, OPS, CustomOp, check_combine, combine_address
-from unisono.engine.reducers.elements import load, store
+from unisono.engine.reducers.custom_kernels import load, store
 
 SHAPES = [
     *((3, count) for count in (0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 1000)),

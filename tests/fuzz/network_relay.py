@@ -30,7 +30,9 @@ class Weather(NamedTuple):
 
 
 class Relay:
-    """Sockets for every pair of hosts, and a thread. cut: hosts of which nothing passes."""
+    """Sockets for every pair of hosts, and a thread. cut: hosts of which nothing passes. still_s: for how long nothing
+    has passed at most, because the thread had no processor. Leaving it raises what has ended the thread.
+    """
 
     def __init__(self, hosts: int, weather: Weather, seed: int) -> None:
         self._weather, self._rng = weather, random.Random(seed)
@@ -39,6 +41,8 @@ class Relay:
         self._flying: list[tuple[float, int, tuple[int, int], bytes]] = []
         self._order, self._over = itertools.count(), threading.Event()
         self.cut: set[int] = set()
+        self.still_s = 0.0
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     @staticmethod
@@ -65,17 +69,29 @@ class Relay:
         self._thread.join()
         for sock in self._sockets.values():
             sock.close()
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
+        try:
+            self._pass_on()
+        except BaseException as error:  # noqa: BLE001  else the hosts would seem to be silent
+            self._error = error
+
+    def _pass_on(self) -> None:
         pairs = {sock.fileno(): pair for pair, sock in self._sockets.items()}
+        began = time.monotonic()
         while not self._over.is_set():
             ready, _, _ = select.select(list(pairs), [], [], 0.002)
             for fd in ready:
                 self._take(pairs[fd], self._sockets[pairs[fd]].recv(65_536))
             while self._flying and self._flying[0][0] <= time.monotonic():
                 _, _, pair, data = heapq.heappop(self._flying)
-                if not self.cut & set(pair):
-                    self._sockets[pair].sendto(data, self._addresses[pair[1]])
+                to = self._addresses.get(pair[1])
+                if to is not None and not self.cut & set(pair):  # before there are addresses, only strangers send
+                    self._sockets[pair].sendto(data, to)
+            before, began = began, time.monotonic()
+            self.still_s = max(self.still_s, began - before)
 
     def _take(self, pair: tuple[int, int], data: bytes) -> None:
         weather, rng = self._weather, self._rng
@@ -90,5 +106,7 @@ class Relay:
             self._send(pair, data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :], 0.0)
 
     def _send(self, pair: tuple[int, int], data: bytes, later_s: float) -> None:
+        if pair[1] not in self._addresses:  # from a sentinel of an earlier scene, to a port that has changed hands
+            return
         when = time.monotonic() + later_s + self._rng.random() * self._weather.slow_s
         heapq.heappush(self._flying, (when, next(self._order), pair, data))

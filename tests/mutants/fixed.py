@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "a function is compiled for a literal, and later taken for that of all integers",
         "engine/kernels/compiled.py",
-        "    if _LITERAL in code:\n",
-        "    if not code:\n",
+        "[types.unliteral(one) for one in args]",
+        "args",
         ("engine/test_machine_code.py",),
         "quick",
     ),

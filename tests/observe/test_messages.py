@@ -27,9 +27,8 @@ from unisono.base.records import CallRecord
 from unisono.engine.logs.message_log import MESSAGES, LoggedMessage, MessageLog, message_log_bytes
 from unisono.engine.logs.plan_registry import PlanNote
 from unisono.observe.traces.last_calls import last_calls_text
-from unisono.observe.traces.message_pairs import MessageGroup, message_flows, pairs_of, rank_messages
 from unisono.observe.traces.recorded import jobs_in, recorded
-from unisono.observe.traces.tracks import RankCall, Track
+from unisono.observe.traces.tracks import MessageGroup, RankCall, Track, message_flows, pairs_of, rank_messages
 from unisono.tools.cli import app
 
 

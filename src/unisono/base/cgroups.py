@@ -37,7 +37,6 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
 @cache
 def _limited(root: Path) -> tuple[Path, ...]:
-    """The groups whose memory has a limit."""
     return tuple(folder for folder in _folders(root, "memory") if _limit(folder) is not None)
 
 

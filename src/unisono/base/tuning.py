@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .cpu import model
-from .version import __version__
+from .release import __version__
 
 LIMITS: Mapping[str, tuple[int, int]] = {
     "segment_bytes": (64 << 10, 64 << 20),

@@ -12,8 +12,7 @@ import torch
 from ..base.errors import ArgumentError, DTypeError
 from ..base.records import digest
 from ..engine.reducers import CustomOp
-from ..engine.tensors.aliasing import overlaps_itself, share_memory
-from ..engine.tensors.plain import check_is_tensor, dtype_name
+from ..engine.tensors import check_is_tensor, dtype_name, overlaps_itself, share_memory
 from ..ranks.group.group import Group
 from .ops import PremulSum, check_op_dtype, resolve
 

@@ -231,7 +231,6 @@ def _make(
 
 
 def _gather(parent: Group, mine: torch.Tensor) -> torch.Tensor:
-    """Every rank's tensor, stacked."""
     table = torch.empty(parent.size, *mine.shape, dtype=mine.dtype, device="cpu")
     all_gather_single(table, mine, parent)
     return table

@@ -143,7 +143,6 @@ def _tell(group: Group, error: BaseException) -> None:
 
 
 def _enter(group: Group, memory: SubArena, decision: Decision) -> Group:
-    """Use the larger group from now on."""
     try:
         larger = go_on(group, memory)
         larger.newcomers = tuple(memory.members.index(place) for place in decision.places)

@@ -14,7 +14,7 @@ import torch
 from ..base.errors import ArgumentError, DTypeError
 from ..base.records import digest
 from ..base.units import ranks_text
-from ..engine.tensors.plain import check_is_tensor
+from ..engine.tensors import check_is_tensor
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .arguments import check_tensor, shape_name

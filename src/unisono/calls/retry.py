@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 
 from ..base.errors import DTypeError, LeftOut, PeerError, PeerFailed, PeerGone
-from ..engine.tensors.plain import as_bits, copy_of
+from ..engine.tensors import as_bits, copy_of
 from ..ranks.elastic.shrink_agreement import SHRINK
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default

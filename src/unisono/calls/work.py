@@ -242,7 +242,6 @@ class Worker:
 
 
 def _perform(work: Work[Any], action: Callable[[], Any]) -> None:
-    """Run the action, and give the work its result or error."""
     try:
         result = action()
     except BaseException as error:  # noqa: BLE001  it reaches the caller by wait()

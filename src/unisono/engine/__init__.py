@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base.supported import RUNS, unsupported
+from ..base.release import RUNS, unsupported
 
 __all__ = []
 

@@ -25,17 +25,15 @@ from .compile.program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Prog
 from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
 from .logs.call_log import CALLS, CallLog
-from .logs.clock import Clock, read_cycles
+from .logs.clock import Clock, read_cycles, slow_yield_cycles
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.row_log import RowWriter, row_log_bytes
 from .memory.arena import Arena
 from .memory.heap import Heap
 from .memory.layout import LINE
 from .memory.sub_arena import Lender, SubArena
-from .process.alive import start_ticks
-from .process.cross_memory_rights import read_word
+from .process.alive import read_word, start_ticks
 from .process.nested import user_line
-from .process.slow_yield import slow_yield_cycles
 from .process.stacks import answer_with_stacks
 from .reducers import CustomOp, combine_address
 
@@ -56,7 +54,7 @@ _JOIN_S, _ASK_S = 0.05, 0.0002
 
 
 _KERNELS = (
-    "interpret.run", "waiting.time_yield", "waiting.read_cycles", "waiting.wait", "sleeping.wake", "sleeping.register",
+    "interpret.run", "waiting.time_yield", "waiting.read_cycles", "waiting.wait", "waiting.wake", "waiting.register",
 )  # fmt: skip
 
 
@@ -89,7 +87,7 @@ class Host:
 
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.having(arena.shape)
-        self.run, self._wait, self._wake = interpreter(), kernel("waiting.wait"), kernel("sleeping.wake")
+        self.run, self._wait, self._wake = interpreter(), kernel("waiting.wait"), kernel("waiting.wake")
         self._cycles = kernel("waiting.read_cycles")
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
@@ -124,7 +122,7 @@ class Host:
         self.most_spins = config.spins if arena.neighbours <= processors else 0
         state[StateWord.SPINS] = state[StateWord.LEARNED] = self.most_spins
         state[StateWord.SLOW_YIELD_CYCLES] = slow_yield_cycles()
-        state[StateWord.SLEEPS] = kernel("sleeping.register")()
+        state[StateWord.SLEEPS] = kernel("waiting.register")()
         state[StateWord.LOOK_UP_NS] = int(config.look_up_s * 1e9)
         state[StateWord.SCRATCH] = (self._scratch.ctypes.data + 63) & -64
         state[StateWord.ADDRESSES] = self._addresses.ctypes.data

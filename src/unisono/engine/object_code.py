@@ -8,7 +8,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..base.cpu import cpuinfo
-from .once import once
+from ..base.python import once
 
 _OTHERWISE = {
     "64bit": "lm", "bmi": "bmi1", "crc32": "sse4_2", "lzcnt": "abm", "pclmul": "pclmulqdq", "pku": "ospke",

@@ -21,7 +21,7 @@ from unisono.calls.coalesced import (
     broadcast_coalesced,
     reduce_scatter_coalesced,
 )
-from unisono.engine.tensors.aliasing import first_overlap
+from unisono.engine.tensors import first_overlap
 
 
 def ones(*counts: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:

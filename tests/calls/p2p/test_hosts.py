@@ -23,7 +23,7 @@ from unisono.calls.groups import new_group
 from unisono.calls.p2p import progress
 from unisono.calls.p2p.progress import ProgressLoop
 from unisono.engine.mailbox import Mailbox
-from unisono.engine.mailbox.far_send_channel import FarSendChannel
+from unisono.engine.mailbox.far_ends import FarSendChannel
 
 LONG = 3_000_000
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -259,6 +260,10 @@ COMMON = common_settings(Config())
             {"common": common_settings(Config(host_silence_s=4.5))},
             r"rank 2 .* has host_silence_s=4.5, rank 0 .* has 1.5: set UNISONO_HOST_SILENCE_S",
         ),
+        (
+            {"common": common_settings(Config(look_up_s=0.5))},
+            r"rank 2 .* has look_up_s=0.5, rank 0 .* has 0.02: set UNISONO_LOOK_UP_S",
+        ),
     ],
 )
 def test_ranks_that_cannot_form_a_group(change, words):
@@ -274,6 +279,23 @@ def test_only_several_hosts_need_common_settings_and_then_all_ranks_do():
     assert why_refused(ranks) == ""
     assert "set UNISONO_LINK to the same" in why_refused(ranks, apart={1})
     assert "rank 1 (host node-a) has link=" in why_refused(ranks | {2: replace(AWAY, common=COMMON)})
+
+
+@pytest.mark.parametrize("host_of", ["000", "001", "012"])
+def test_a_rank_that_looks_up_at_another_pace_is_told_to_all(rank, monkeypatch, host_of):
+    own, config = rank[0], Config
+
+    def with_its_pace(**settings):
+        return config(look_up_s=2.5 if own.number == 1 else 0.02, **settings)
+
+    monkeypatch.setitem(globals(), "Config", with_its_pace)
+    for outcome in together(rank, host_of):
+        assert isinstance(outcome, ArgumentError)
+        assert re.fullmatch(
+            r"rank 1 \(host .*\) has look_up_s=2.5, rank 0 \(host .*\) has 0.02: "
+            "set UNISONO_LOOK_UP_S to the same for all ranks",
+            str(outcome),
+        )
 
 
 def test_each_host_has_the_settings_of_its_first_rank(rank):

@@ -17,7 +17,7 @@ from unisono.schedule import ADD, Hosts, X, send, trace
 from unisono.schedule.algorithms.over_hosts import spanning
 from unisono.schedule.draw import html
 from unisono.schedule.draw.film import Film, Held, film
-from unisono.schedule.draw.words import spans
+from unisono.schedule.draw.text import spans
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
 

@@ -17,7 +17,7 @@ from unisono.schedule import ADD, COPY, JOIN, Schedule, contract, expand, send, 
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
 from unisono.schedule.draw import text
 from unisono.schedule.draw.film import film
-from unisono.schedule.draw.words import costs, share, spans
+from unisono.schedule.draw.text import costs, share, spans
 
 RANKS = (1, 2, 3, 5, 7, 8)
 OPS = {"──→": COPY, "─+→": ADD, "─∪→": JOIN}

@@ -189,7 +189,6 @@ def _check_root(collective: str, group: Group, argument: str, root: int) -> int:
 
 
 def _combine(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Combine the gathered tensors of all ranks with torch's op."""
     if len({tensor.shape for tensor in tensors}) > 1:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
         raise ArgumentError(f"the ranks' tensors have the shapes {shapes}, in rank order; {name} needs the same on all")

@@ -125,7 +125,6 @@ def _check_together(call: LinearCall) -> None:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 

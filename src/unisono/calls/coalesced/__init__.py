@@ -6,9 +6,9 @@ from .coalesced_calls import (
     all_reduce_coalesced,
     broadcast_coalesced,
     coalescing,
+    flatten_,
     reduce_scatter_coalesced,
 )
-from .flatten import flatten_
 
 __all__ = [
     "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing", "flatten_",

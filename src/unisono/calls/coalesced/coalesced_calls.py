@@ -1,4 +1,7 @@
-"""The public coalesced calls: each states which of its tensors are read and written. `coalescing` collects them."""
+"""The public coalesced calls: each states which of its tensors are read and written. `coalescing` collects them.
+
+`flatten_` places tensors side by side in shared memory, the fastest way to send many tensors repeatedly.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...base.errors import DTypeError
+from ...base.errors import ArgumentError, DTypeError
 from ...base.units import hints_timeout_s
+from ...engine.tensors import as_bits
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ...schedule.algorithms.catalogue import AlgorithmLike
@@ -21,6 +25,7 @@ from .list_layout import PART, WHOLE
 from .make_coalesced import ListCall, make
 
 
+@hints_timeout_s
 def all_reduce_coalesced(
     tensors: Iterable[torch.Tensor],
     op: OpLike = ReduceOp.SUM,
@@ -40,6 +45,7 @@ def all_reduce_coalesced(
     return make(call, group, async_op, algorithm, timeout_s)
 
 
+@hints_timeout_s
 def broadcast_coalesced(
     tensors: Iterable[torch.Tensor],
     src: int,
@@ -59,6 +65,7 @@ def broadcast_coalesced(
     return make(call, group, async_op, algorithm, timeout_s)
 
 
+@hints_timeout_s
 def all_gather_coalesced(
     outputs: Iterable[torch.Tensor],
     inputs: Iterable[torch.Tensor],
@@ -79,6 +86,7 @@ def all_gather_coalesced(
     return make(call, group, async_op, algorithm, timeout_s)
 
 
+@hints_timeout_s
 def reduce_scatter_coalesced(
     outputs: Iterable[torch.Tensor],
     inputs: Iterable[torch.Tensor],
@@ -190,3 +198,36 @@ def coalescing(group: Group | None = None, async_op: bool = False, *, timeout_s:
     with an exception. With `async_op=True` the calls run in the background; `calls.wait()` waits for them.
     """
     return Coalescing(group_or_default(group), async_op, timeout_s)
+
+
+def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> list[torch.Tensor]:
+    """Move the data of tensors into one flat tensor per dtype, in shared memory; return the flat tensors.
+
+    The tensors stay the same objects with the same values, as with `share_`, and are views of the flat ones. So one
+    call on a flat tensor is a call on all its tensors, without a copy:
+
+        (flat,) = unisono.flatten_(parameter.grad for parameter in model.parameters())
+        unisono.all_reduce(flat, "avg")
+
+    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory. Where
+    shared memory is full the flat tensors are private, and calls on them are staged. Raises ArgumentError for other
+    tensors.
+    """
+    group, tensors = group_or_default(group), list(tensors)
+    group.check_usable()
+    for k, tensor in enumerate(tensors):
+        check_tensor(f"tensors[{k}]", tensor, written=True)
+        if not tensor.is_contiguous():
+            raise ArgumentError(f"tensors[{k}]: only contiguous tensors can be moved; call .contiguous() first")
+    if len({id(tensor) for tensor in tensors}) < len(tensors):
+        raise ArgumentError("tensors: one of them is there twice; pass each once")
+    flats = []
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        mine = [tensor for tensor in tensors if tensor.dtype is dtype]
+        counts = [tensor.numel() for tensor in mine]
+        flat = group.buffer(sum(counts), dtype)
+        for tensor, piece in zip(mine, torch.split(flat, counts), strict=True):
+            as_bits(piece).copy_(as_bits(tensor.detach()).view(-1))
+            tensor.data = piece.view(tensor.shape)
+        flats.append(flat)
+    return flats

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ...base.records import digest
-from ...engine.tensors.plain import have_strides, is_plain
+from ...engine.tensors import have_strides, is_plain
 from ...ranks.group.group import Group
 from ..arguments import count_name
 from ..dispatch import Action, Request

@@ -11,11 +11,9 @@ import numpy as np
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
+from ...engine.kernels import kernel
 from ...engine.reducers import CustomOp
-from ...engine.tensors.aliasing import first_overlap
-from ...engine.tensors.packing import mover
-from ...engine.tensors.plain import as_bits, make_plain
-from ...engine.tensors.written import mark_written, needed_by_autograd, use_count
+from ...engine.tensors import as_bits, first_overlap, make_plain, mark_written, needed_by_autograd, use_count
 from ...ranks.group.group import Group
 from ..arguments import check_op, check_root, check_tensor, check_whole
 from ..dispatch import Call, Request, plan_step
@@ -151,7 +149,7 @@ def _carry(
         table[k] = copy.data_ptr()
     parts, _ = table.buffer_info()
     addresses = parts, parts + 8 * len(call.parts)
-    move = mover()
+    move = kernel("pack.move")
     for k, one in enumerate(layout.passes):
         if call.gives is not None:
             move(addresses[call.gives], *one.packing[call.gives], False)

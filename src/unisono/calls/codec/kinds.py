@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...engine.tensors.plain import ALL_DTYPES, dtype_name
+from ...engine.tensors import ALL_DTYPES, dtype_name
 
 ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
 """Types that msgpack knows. Integers of more than 64 bits become leaves."""

@@ -40,7 +40,6 @@ class _Reader:
         self.rest = segments
 
     def lift(self, node: Any, level: int) -> Any:
-        """The value of a node."""
         kind = type(node)
         if kind in kinds.ATOMS:
             return node
@@ -60,7 +59,6 @@ class _Reader:
         return dict(zip(items[::2], items[1::2], strict=True)) if kind is dict else kind(items)
 
     def inside(self, items: list[Any], level: int) -> list[Any]:
-        """Lift the items of a container."""
         return items if set(map(type, items)) <= kinds.ATOMS else [self.lift(item, level + 1) for item in items]
 
     def record(self, items: list[Any], level: int) -> Any:

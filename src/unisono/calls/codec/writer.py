@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ...base.errors import ArgumentError, DTypeError
-from ...engine.tensors.plain import dtype_name, make_plain
+from ...engine.tensors import dtype_name, make_plain
 from . import dataclass_records, kinds
 
 _TAGS = {kind: tag for tag, kind in enumerate(kinds.CONTAINERS)}

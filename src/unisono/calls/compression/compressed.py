@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...base.errors import ArgumentError, DTypeError, UnisonoError
-from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_tensor

@@ -20,7 +20,7 @@ from ...base.errors import MismatchError
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, StateWord
 from ...engine.process.nested import check_nested, holds
-from ...engine.tensors.written import mark_written
+from ...engine.tensors import mark_written
 from ...ranks.failures.attend import attend, caller, interrupted
 from ...ranks.group.group import Group
 from ..work import FinishedWork, Work, Worker

@@ -17,7 +17,7 @@ import torch
 
 from ...base.errors import MismatchError
 from ...base.records import only_sizes_differ
-from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.failures.attend import caller
 from ...ranks.group.group import Group
 from ...schedule import ONE_IN, ONE_OUT, ROOTED

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from ...base.errors import MismatchError
-from ...engine.tensors.plain import have_strides
-from ...engine.tensors.written import mark_written, needed_by_autograd, use_count
+from ...engine.tensors import have_strides, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
 from ...ranks.group.group import Group
 from .background import begin

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...engine.tensors.plain import as_bits, is_plain
+from ...engine.tensors import as_bits, is_plain
 from ...ranks.group.group import Group
 from .request import Request, Tensors
 

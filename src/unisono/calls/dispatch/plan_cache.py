@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...engine.compile.plan import CallPlan
-from ...engine.tensors.plain import is_plain
+from ...engine.tensors import is_plain
 from ...ranks.group.group import Group
 from .request import Tensors, is_one
 

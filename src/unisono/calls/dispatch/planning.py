@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from ...base.errors import AlgorithmError, ArgumentError
-from ...base.late_module import LateModule
+from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...engine.compile.plan import Blocks, CallPlan
 from ...engine.compile.program import Lowering
 from ...engine.reducers import CustomOp
-from ...engine.tensors.plain import dtype_name
+from ...engine.tensors import dtype_name
 from ...hosts.span import Span
 from ...ranks.group.group import Group
 from ...schedule import ADD, BLOCKED, DBUF, DCHUNK, DST, OP, ROUND, SBUF, SCHUNK, SRC, Schedule, X, expand, prove

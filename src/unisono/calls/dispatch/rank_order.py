@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...base.errors import ArgumentError, DTypeError, InternalError
-from ...base.late_module import LateModule
-from ...engine.reducers import CustomOp
-from ...engine.tensors.plain import as_bits, dtype_name, make_plain
-from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...base.python import LateModule
+from ...engine.reducers import CustomOp, combiner
+from ...engine.tensors import as_bits, dtype_name, make_plain, mark_written, needed_by_autograd
 from ..arguments import shape_name
 from ..ops import PremulSum
 from .plan_cache import CallKey
@@ -24,10 +23,8 @@ from .request import Request, Tensors, is_one
 from .step import Action, CallOptions, plan_inside
 
 if TYPE_CHECKING:
-    from ...engine.tensors import combining
     from .over_hosts import hosts_run
-else:  # groups on one host need neither
-    combining = LateModule("...engine.tensors.combining", __package__)
+else:  # groups on one host do not need it
     hosts_run = LateModule(".over_hosts.hosts_run", __package__)
 
 _SCANS = {"scan", "exscan"}
@@ -120,7 +117,7 @@ def _combine(request: Request, size: int) -> Callable[[torch.Tensor, Sequence[to
         return whole
     if not isinstance(op, str | CustomOp):
         raise InternalError(f"{request.record}: op {op!r} has no kernel")
-    kernel = combining.combiner(dtype_name(request.like.dtype), op, size, last=request.collective not in _SCANS)
+    kernel = combiner(dtype_name(request.like.dtype), op, size, last=request.collective not in _SCANS)
 
     def elements(out: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
         made = make_plain(out)

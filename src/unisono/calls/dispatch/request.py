@@ -9,7 +9,7 @@ import torch
 
 from ...base.records import CallRecord, digest
 from ...engine.reducers import CustomOp
-from ...engine.tensors.plain import dtype_name
+from ...engine.tensors import dtype_name
 from ..arguments import scale_name
 from ..ops import PremulSum
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...base.errors import MismatchError
 from ...engine.compile.plan import CallPlan
 from ...engine.process.nested import check_nested, holds
-from ...engine.tensors.written import mark_written, needed_by_autograd, use_count
+from ...engine.tensors import mark_written, needed_by_autograd, use_count
 from ...ranks.failures.attend import attend, caller, interrupted
 from ...ranks.group import current
 from ...ranks.group.group import Group

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ...base.errors import ArgumentError
-from ...engine.tensors.plain import ALL_DTYPES, DTYPE_CODES, dtype_name
+from ...engine.tensors import ALL_DTYPES, DTYPE_CODES, dtype_name
 from ..arguments import blank
 
 _UNKNOWN = -1

@@ -11,7 +11,7 @@ import numpy as np
 from ...base.errors import InternalError, MismatchError
 from ...base.records import only_lowerings_differ
 from ...base.units import seconds
-from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .lowering_mismatch import stage_for_a_while, takes_turn, waits_its_turn
 from .plain_tensors import PlainTensors

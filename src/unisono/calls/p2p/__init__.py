@@ -12,13 +12,12 @@ group's default: 300), and one that has failed in a collective of the group, so 
 Neither these errors nor Ctrl-C in a waiting call end the group: the message of a cancelled receive goes to the next
 one, and a cancelled send that had begun goes on in the background. `group.abort()` ends all calls, and the group.
 
-A call passes these files: `send_recv` → `checked_requests` (checks) → `progress_engine` (waiting; the thread for
-`isend` and `irecv`) → `progress` (the loop) → `engine.mailbox` (the bytes).
+A call passes these files: `send_recv` (checks) → `progress_engine` (waiting; the thread for `isend` and `irecv`) →
+`progress` (the loop) → `engine.mailbox` (the bytes).
 """
 
-from .message_work import Transfer
 from .object_messages import recv_object_list, send_object_list
-from .send_recv import P2POp, batch_isend_irecv, irecv, isend, recv, send, sendrecv
+from .send_recv import P2POp, Transfer, batch_isend_irecv, irecv, isend, recv, send, sendrecv
 
 __all__ = [
     "P2POp", "Transfer", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",

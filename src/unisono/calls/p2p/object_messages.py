@@ -14,8 +14,8 @@ from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_list
 from ..codec import decode, encode, to_tensor
-from .checked_requests import check_receive, check_send
 from .progress_engine import progress_engine
+from .send_recv import check_receive, check_send
 
 
 @hints_timeout_s

@@ -14,8 +14,8 @@ from functools import partial
 import torch
 
 from ...base.errors import PeerFailed, WaitTimeout
+from ...base.python import members
 from ...base.records import DepartureKind
-from ...base.weak_sets import members
 from ...engine.mailbox import CarrierStreams, MessageRequest, Send
 from ...ranks.failures.abort import check_abort
 from ...ranks.group.group import Group
@@ -163,7 +163,6 @@ class ProgressEngine(ProgressLoop):
                     return
 
     def _finish_pending(self) -> None:
-        """Run the progress loop until no request is pending."""
         changed_at = look_at = check_at = time.monotonic()
         try:
             while (pending := self._all_pending()) and not self._stopped:

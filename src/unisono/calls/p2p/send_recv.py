@@ -3,20 +3,134 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import Any, overload
 
 import torch
 
-from ...base.errors import ArgumentError, DTypeError
+from ...base.errors import ArgumentError, DTypeError, UnisonoError
+from ...base.units import hints_timeout_s
+from ...engine.mailbox import ANY_SOURCE, MessageRequest, Receive, Send
+from ...engine.tensors import make_plain
 from ...ranks.failures.attend import caller
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
-from ..arguments import check_apart, shape_name
-from .checked_requests import check_receive, check_send, receive_request, receive_text, send_request, send_text
-from .message_work import Transfer
+from ..arguments import check_apart, check_root, check_tensor, shape_name
+from ..work import Work
 from .progress_engine import progress_engine
 
 
+def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> None:
+    """Raise ArgumentError or DTypeError unless rank `dst` can be sent this tensor."""
+    _check_message(tensor, written=False)
+    check_root("dst", dst, group)
+    _check_tag(tag)
+
+
+def check_receive(tensor: Any, src: Any, group: Group, tag: Any) -> None:
+    """Raise ArgumentError or DTypeError unless this tensor can be received into from rank `src`; None: from any."""
+    if tensor is not None:
+        _check_message(tensor, written=True)
+    if src is not None:
+        check_root("src", src, group)
+    _check_tag(tag)
+
+
+def send_request(tensor: torch.Tensor, dst: int, group: Group, tag: int) -> Send:
+    """A request, with a copy of the tensor if its elements do not lie in order. Raises as `check_send` does."""
+    check_send(tensor, dst, group, tag)
+    return Send(make_plain(tensor), dst, tag)
+
+
+def receive_request(tensor: torch.Tensor | None, src: int | None, group: Group, tag: int) -> Receive:
+    """A request. Raises as `check_receive` does."""
+    check_receive(tensor, src, group, tag)
+    return Receive(tensor, ANY_SOURCE if src is None else src, tag)
+
+
+def _check_message(tensor: Any, *, written: bool) -> None:
+    check_tensor("tensor", tensor, written=written)
+    if tensor.is_quantized:  # a message has no scale
+        raise DTypeError("tensor: quantized tensors cannot be sent; pass .int_repr()")
+
+
+def _check_tag(tag: Any) -> None:
+    if isinstance(tag, bool) or not isinstance(tag, int):
+        raise DTypeError(f"tag: expected an integer, got {type(tag).__name__}")
+    if not 0 <= tag < 1 << 63:
+        raise ArgumentError(f"tag={tag}: a tag is 0 or more, and less than 2**63")
+
+
+def send_text(tensor: torch.Tensor, dst: int, tag: int) -> str:
+    """A send as text: `send(float32[3], dst=1, tag=0)`."""
+    return f"send({shape_name(tensor)}, dst={dst}, tag={tag})"
+
+
+def receive_text(tensor: torch.Tensor | None, src: int | None, tag: int) -> str:
+    """A receive as text: `recv(float32[3], src=1, tag=0)`."""
+    return f"recv({shape_name(tensor) if tensor is not None else 'None'}, src={src}, tag={tag})"
+
+
+class Transfer(Work[torch.Tensor]):
+    """An `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.
+
+    It goes on while nobody waits for it, but not beyond the end of this rank's function or program: so wait for it. A
+    Transfer that is dropped does not delay that end.
+    """
+
+    def __init__(self, group: Group, request: MessageRequest, text: Callable[[], str], timeout_s: float | None) -> None:
+        super().__init__("a message")
+        self._engine = engine = progress_engine(group)
+        self._request, self._timeout_s, self._rank = request, timeout_s, group.rank
+        self._text, self._where = text, ""
+        request.on_done = self._on_done
+        if not engine.begin(request):
+            self._where = caller()
+            engine.finish_in_background(request, self._call_text)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the tensor may change (isend) or has been written (irecv). Returns True, or raises the error.
+
+        timeout: seconds from now; None: the call's timeout_s. WaitTimeout after that, while the call goes on. Ctrl-C
+        cancels the call, as it does with `send` and `recv`.
+        """
+        if not self._done.is_set():
+            try:
+                self._engine.wait(self._request, self._call_text, self._timeout_s if timeout is None else timeout)
+            except UnisonoError:
+                raise
+            except BaseException as error:
+                self._interrupted(error)
+                raise
+        return super().wait()
+
+    def is_completed(self) -> bool:
+        """Whether the call has ended, well or not."""
+        if not self._done.is_set():
+            try:
+                self._engine.advance(self._request)
+            except UnisonoError:  # the group has ended; its thread tells this request soon
+                return False
+        return self._done.is_set()
+
+    def source_rank(self) -> int:
+        """The rank that sent the message; waits for it."""
+        self.wait()
+        request = self._request
+        return request.source if isinstance(request, Receive) else self._rank
+
+    def _interrupted(self, error: BaseException) -> None:
+        self._engine.interrupted(self._request, self._call_text(), error)
+
+    def _call_text(self) -> str:
+        return f"{self._text()} ({self._where})"
+
+    def _on_done(self) -> None:
+        request = self._request
+        self._engine.discard(request)
+        self._finish(request.error, request.tensor if isinstance(request, Receive) else None)
+
+
+@hints_timeout_s
 def send(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> None:
@@ -66,6 +180,7 @@ def recv(
     """Receive into a new tensor; returns it."""
 
 
+@hints_timeout_s
 def recv(
     tensor: torch.Tensor | None = None,
     src: int | None = None,
@@ -100,6 +215,7 @@ def recv(
     return request.source if tensor is not None or received is None else received
 
 
+@hints_timeout_s
 def isend(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> Transfer:
@@ -109,6 +225,7 @@ def isend(
     return Transfer(group, request, lambda: f"i{send_text(tensor, dst, tag)}", timeout_s)
 
 
+@hints_timeout_s
 def irecv(
     tensor: torch.Tensor | None = None,
     src: int | None = None,
@@ -123,6 +240,7 @@ def irecv(
     return Transfer(group, request, lambda: f"i{receive_text(tensor, src, tag)}", timeout_s)
 
 
+@hints_timeout_s
 def sendrecv(
     send_tensor: torch.Tensor,
     dst: int,
@@ -164,6 +282,7 @@ class P2POp:
         self.op, self.tensor, self.peer, self.group, self.tag = op, tensor, peer, group, tag
 
 
+@hints_timeout_s
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None = None) -> list[Transfer]:
     """Start all operations, in this order, and return a Transfer for each. The peers may use any order."""
     for k, op in enumerate(p2p_op_list):

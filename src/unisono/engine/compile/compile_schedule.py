@@ -1,22 +1,213 @@
 """Compile a table to one program per rank.
 
-The passes are `versions` (what each move reads and makes), `places` (where each version lies) and `waits` (which rank
-waits for which step); this file writes the rows. `interpret` runs them. `program_proof` proves them independently.
+The passes are `versions` (what each move reads and makes), `place` (where each version lies) and `order` (puts and
+waits); `compile_schedule` writes the rows. `interpret` runs them. `program_proof` proves them independently.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
 from ...base.errors import AlgorithmError
 from ...base.records import digest
 from ...schedule.table import Schedule
-from .places import place
-from .program import ENTER, LEAVE, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program
-from .versions import ProgramMove, make_versions
-from .waits import order
+from .program import ENTER, IN, LEAVE, OUT, ROW_WORDS, STAGE, STEP_BITS, Lowering, Op, Program
+from .versions import Place, ProgramMove, Version, Versions, make_versions
+
+_NEVER = float("inf")
+
+
+class Placed(NamedTuple):
+    """The moves before the gate, those after it in order, and the number of staging slots of each rank."""
+
+    before_gate: list[ProgramMove]
+    after_gate: list[ProgramMove]
+    slots: list[int]
+
+
+def memory(place: Place, lowering: Lowering) -> Place:
+    """The memory of a place: with in-place lowering, the output is the input."""
+    return place._replace(where=IN) if lowering.in_place and place.where == OUT else place
+
+
+def place(versions: Versions, ranks: int, lowering: Lowering) -> Placed:
+    """Second pass: set the places of every version, and add the moves that publish inputs and copy them to outputs.
+
+    - A version lies in a user's tensor if it is the input or the result, otherwise in staging.
+    - Peers read it in the owner's staging area (staged lowering), or in the tensor (zero copy) unless a move overwrites
+      it while they may still read it.
+    - An input that peers read from staging is published there once; before the gate if the first round needs it.
+    """
+    slots = [0] * ranks
+
+    def stage(version: Version) -> Place:
+        slots[version.rank] += 1
+        return Place(STAGE, version.rank, slots[version.rank] - 1, version.sub)
+
+    overwritten: dict[Place, ProgramMove] = {}
+    for move in versions.moves:
+        if move.makes and move.makes.result:
+            overwritten[memory(move.makes.result, lowering)] = move
+    publish: list[ProgramMove] = []
+    for version in _each(versions):
+        peers = version.peers()
+        if version.given:
+            version.home = version.abroad = version.given
+            writer = overwritten.get(version.given)
+            until = writer.round if writer else _NEVER
+            # A move of the owner may overwrite what it reads itself, but not what a later move of the owner reads.
+            kept = all(m is writer or m.round < until for m in version.readers if m.rank == version.rank)
+            reached = lowering.zero_copy and all(m.round < until for m in peers)
+            if (peers and not reached) or not kept:
+                staged = stage(version)
+                publish.append(_copy(version, min(m.round for m in version.readers) - 0.5, staged))
+                version.abroad = staged
+                if not kept:
+                    version.home = staged
+        elif version.maker:
+            if version.result:
+                version.maker.to.append(version.result)
+            if not version.result or (peers and not lowering.zero_copy):
+                version.maker.to.append(stage(version))
+            version.home = version.maker.to[0]
+            version.abroad = version.home if lowering.zero_copy else version.maker.to[-1]
+    copies = [
+        _copy(version, -0.25, version.result)
+        for version in versions.finals
+        if version.given and version.result and memory(version.result, lowering) != version.given
+    ]
+    before = [m for m in publish if m.round < 0]
+    after = sorted([*(m for m in publish if m.round >= 0), *copies, *versions.moves], key=lambda m: m.round)
+    return Placed(before, after, slots)
+
+
+def _each(versions: Versions) -> list[Version]:
+    seen: dict[Version, None] = {}
+    for move in versions.moves:
+        seen.update(dict.fromkeys(move.inputs))
+        if move.makes:
+            seen[move.makes] = None
+    return list(seen)
+
+
+def _copy(version: Version, at: float, to: Place) -> ProgramMove:
+    move = ProgramMove(version.rank, at, version.sub, [], None, version.extent)
+    if version.given:
+        move.source = [version.given]
+    move.to = [to]
+    return move
+
+
+def order(
+    placed: Placed, ranks: int, lowering: Lowering
+) -> tuple[list[list[ProgramMove]], list[list[ProgramMove]], int]:
+    """Third and fourth pass: each rank's moves before the gate and after it, with their waits; and the gate's step.
+
+    Steps count the moves of a rank. The gate posts all moves before it, as the same step on all ranks.
+
+    Put: a copy of a peer's combined value becomes one more output of the move that combines it, if vector clocks prove
+    that no other move can be using the destination. So two-shot and ring reduce and distribute in one pass.
+
+    Waits: a move waits for the makers of its inputs and, with zero copy, for the last users of what it overwrites. A
+    wait that an earlier one implies is left out.
+    """
+    return _Order(placed, ranks, lowering).result()
+
+
+class _Order:
+    def __init__(self, placed: Placed, ranks: int, lowering: Lowering) -> None:
+        self.ranks, self.lowering = ranks, lowering
+        self.before: list[list[ProgramMove]] = [[] for _ in range(ranks)]
+        self.after: list[list[ProgramMove]] = [[] for _ in range(ranks)]
+        for move in placed.before_gate:
+            self.before[move.rank].append(move)
+        self.gate = 1 + max(map(len, self.before))
+        for moves in self.before:
+            for move in moves:
+                move.step = self.gate
+        self.clock = [[self.gate if q == r else 0 for q in range(ranks)] for r in range(ranks)]
+        self.at_gate = [list(clock) for clock in self.clock]
+        self.publisher = {move.to[0]: move for moves in self.before for move in moves}
+        self.users: dict[Place, list[ProgramMove]] = defaultdict(list)  # the moves that access a user's memory
+        for move in placed.before_gate:
+            self.use(move)
+        for move in placed.after_gate:
+            self.add(move)
+        if lowering.zero_copy:
+            for rank in range(ranks):
+                self.leave(rank)
+
+    def result(self) -> tuple[list[list[ProgramMove]], list[list[ProgramMove]], int]:
+        return self.before, self.after, self.gate
+
+    def add(self, move: ProgramMove) -> None:
+        if self.put(move):
+            return
+        needs: list[ProgramMove] = []
+        for version in move.inputs:
+            place = version.home if version.rank == move.rank else version.abroad
+            if place is None:
+                continue
+            move.source.append(place)
+            if version.maker:
+                needs.append(version.maker)
+            elif place in self.publisher:
+                needs.append(self.publisher[place])
+        if self.lowering.zero_copy:
+            needs += [user for place in move.to if place.where != STAGE for user in self.users[self.memory(place)]]
+        self.wait(move, needs)
+        moves = self.after[move.rank]
+        moves.append(move)
+        move.step = self.gate + len(moves)
+        self.clock[move.rank][move.rank] = move.step
+        move.clock = list(self.clock[move.rank])
+        if move.to[0].where == STAGE and move.makes is None:
+            self.publisher[move.to[0]] = move
+        self.use(move)
+
+    def use(self, move: ProgramMove) -> None:
+        for place in [*move.source, *move.to]:
+            if place.where != STAGE:
+                self.users[self.memory(place)].append(move)
+
+    def put(self, move: ProgramMove) -> bool:
+        """Make this copy an output of the move that makes its input, if the destination is free by then."""
+        maker = move.inputs[0].maker if len(move.inputs) == 1 else None
+        if not (self.lowering.zero_copy and maker and len(maker.inputs) > 1 and move.makes):
+            return False
+        if len(move.to) != 1 or move.to[0].where != OUT or any(m.round <= move.round for m in move.makes.readers):
+            return False
+        users = self.users[self.memory(move.to[0])]
+        if not all(user is maker or user.step <= maker.clock[user.rank] for user in users):
+            return False
+        maker.to.append(move.to[0])
+        users.append(maker)
+        move.makes.maker = maker
+        return True
+
+    def leave(self, rank: int) -> None:
+        """Add a last wait: a rank returns when no peer uses its tensors any more."""
+        last = ProgramMove(rank, float("inf"), 0, [], None)
+        self.wait(last, [m for place, users in self.users.items() if place.rank == rank for m in users])
+        if last.waits:
+            last.step = self.gate + len(self.after[rank]) + 1
+            self.after[rank].append(last)
+
+    def wait(self, move: ProgramMove, needs: list[ProgramMove]) -> None:
+        """Add waits for these moves, the latest first, because it implies the most."""
+        mine = self.clock[move.rank]
+        for need in sorted(needs, key=lambda m: (-m.round, -m.step, (m.rank - move.rank) % self.ranks)):
+            if need.rank != move.rank and mine[need.rank] < need.step:
+                move.waits.append((need.rank, need.step))
+                seen = need.clock or self.at_gate[need.rank]
+                mine[:] = map(max, mine, seen)
+
+    def memory(self, place: Place) -> Place:
+        return memory(place, self.lowering)
 
 
 def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:

@@ -18,8 +18,7 @@ from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
 from ..logs.plan_registry import ProgramRow
-from ..logs.program_rows import program_rows
-from .program import CROSSED, MAPPED, PlanWord, Program, TagWord
+from .program import CROSSED, MAPPED, Op, PlanWord, Program, RefWord, RowWord, TagWord
 
 _LINE = 64
 _SMALLEST_SLOT = 4096
@@ -84,7 +83,7 @@ class Plan(CallPlan):
     @property
     def rows(self) -> tuple[ProgramRow, ...]:
         """The rows of its program."""
-        return program_rows(self.program)
+        return _program_rows(self.program)
 
 
 def bind(
@@ -145,3 +144,18 @@ def bind(
         gate_row=program.gate_row, tag=tag, shared=program.lowering.zero_copy, words=words, kept=(rows, refs, extents),
         program=program,
     )  # fmt: skip
+
+
+def _program_rows(program: Program) -> tuple[ProgramRow, ...]:
+    ranks = program.refs[:, RefWord.RANK].tolist()
+    found = []
+    for at, row in zip(program.rounds, program.rows.tolist(), strict=True):
+        if row[RowWord.OP] == Op.WAIT:
+            found.append(ProgramRow(at, Op.WAIT, (row[RowWord.RANK],)))
+        elif row[RowWord.OP] == Op.GATE:
+            found.append(ProgramRow(at, Op.GATE))
+        else:
+            first, nin, nout = row[RowWord.FIRST], row[RowWord.NIN], row[RowWord.NOUT]
+            sources, targets = ranks[first : first + nin], ranks[first + nin : first + nin + nout]
+            found.append(ProgramRow(at, Op.MOVE, tuple(sources), tuple(targets)))
+    return tuple(found)

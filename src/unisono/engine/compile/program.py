@@ -125,7 +125,7 @@ class LineWord(IntEnum):
     CONTENT = 11  # of that word
     STAGES = 12  # 1: it has found that system calls do not reach all tensors
     ACROSS = 13  # the last call, of a group over several hosts, in which its messages are done
-    ASLEEP = 14  # ranks may be asleep until this rank writes to its line or its tag: see kernels/sleeping
+    ASLEEP = 14  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
     AWAITS_MAIL = 15  # in a world's memory: this rank may be asleep until a message comes, or is taken
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from ...base.python import once
 from ..machine_code import Unit, entry_point
-from ..once import once
 
 __all__ = ["kernel", "unit"]
 

@@ -7,14 +7,10 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit
+from numba import njit, types
 
-from ...base.errors import InternalError
 from ..machine_code import symbol
 from ..object_code import object_code
-
-_LITERAL = "Literal_5bint"
-"""In the names that Numba gives to functions for arguments that are literals."""
 
 _I32, _I64, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
@@ -22,21 +18,22 @@ _I32, _I64, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer(
 def compiled(function: Callable[..., Any]) -> Any:
     """Decorator: a function that Numba compiles, for functions of these files to call. Divisions raise nothing.
 
-    Do not pass it a literal, but `np.int64(0)`: Numba would make a version for that number, and later take it for the
-    version for all integers.
+    A literal is an integer like any other. Numba would make a version for that number, and later take it for the
+    version for all integers; and which arguments are literals depends on the bytecode, so on Python's version.
     """
-    return njit(error_model="numpy")(function)
+    made: Any = njit(error_model="numpy")(function)
+    version_for = made.get_call_template
+    made.get_call_template = lambda args, keywords: version_for([types.unliteral(one) for one in args], keywords)
+    return made
 
 
 def object_file(name: str, function: Any) -> bytes:
     """Compile a function that `compiled` has decorated, whose arguments and result are int64."""
     count = function.py_func.__code__.co_argcount
-    function.compile(f"int64({', '.join(['int64'] * count)})")
-    made = next(iter(function.overloads.values()))
-    code = made.library.get_llvm_str()
-    if _LITERAL in code:
-        raise InternalError(f"{name}: a compiled function is called with a literal; see `compiled`")
-    module = llvm.parse_assembly(code)
+    integers = (types.int64,) * count
+    function.compile(integers)
+    made = function.overloads[integers]
+    module = llvm.parse_assembly(made.library.get_llvm_str())
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration:
             value.linkage = "internal"  # what nobody calls goes: wrappers, and what they need of Numba

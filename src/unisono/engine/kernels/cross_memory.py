@@ -47,21 +47,20 @@ def _transfer(writes, pid, here, there, nbytes, vectors):  # type: ignore[no-unt
 @compiled
 def _read(pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
     """Copy from the memory of another process: 0, or the errno."""
-    return _transfer(np.int64(0), pid, here, there, nbytes, vectors)
+    return _transfer(0, pid, here, there, nbytes, vectors)
 
 
 @compiled
 def _write(pid, here, there, nbytes, vectors):  # type: ignore[no-untyped-def]
     """Copy to the memory of another process: 0, or the errno."""
-    return _transfer(np.int64(1), pid, here, there, nbytes, vectors)
+    return _transfer(1, pid, here, there, nbytes, vectors)
 
 
 @compiled
 def within_reach(pid, inp, out, scratch):  # type: ignore[no-untyped-def]
     """Can system calls read these tensors of this process? Not if they lie in the memory of a device: 0 or an errno."""
-    here, one = scratch + _VECTORS, np.int64(1)
-    error = _read(pid, here, inp, one, scratch)
-    return error if error else _read(pid, here, out, one, scratch)
+    error = _read(pid, scratch + _VECTORS, inp, 1, scratch)
+    return error if error else _read(pid, scratch + _VECTORS, out, 1, scratch)
 
 
 @compiled

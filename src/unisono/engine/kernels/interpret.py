@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from types import FunctionType
 
-import numpy as np
-
 from ..compile.program import (
     BLOCK,
     CROSSED,
@@ -35,8 +33,7 @@ from ..logs.row_log import RowLogWord
 from .atomics import call_combine, copy_line, cycles, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
 from .cross_memory import is_far, move_far, within_reach
-from .sleeping import publish_and_wake
-from .waiting import wait
+from .waiting import publish_and_wake, wait
 
 _RECORDS = False
 """Is it logged when each row began and ended? `run` and `recording_run` are compiled from one source, in which this is
@@ -67,10 +64,10 @@ def _wait(address, goal, rank, state):  # type: ignore[no-untyped-def]
         get(state, StateWord.SLOW_YIELD_CYCLES),
         get(state, StateWord.LOOK_UP_NS),
     )
-    none, waited_ns = np.int64(0), get(state, StateWord.WAITED_NS)
+    waited_ns = get(state, StateWord.WAITED_NS)
     asleep = get(state, StateWord.CONTROL) + _LINE * rank + 8 * LineWord.ASLEEP if get(state, StateWord.SLEEPS) else 0
     learned = state + 8 * StateWord.LEARNED
-    done = wait(address, goal, none, none, most, slow, learned, waited_ns, limit_ns, asleep)
+    done = wait(address, goal, 0, 0, most, slow, learned, waited_ns, limit_ns, asleep)
     put(state, StateWord.WAITED_NS, 0 if done else waited_ns + limit_ns)
     return done
 

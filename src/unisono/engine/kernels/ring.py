@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..mailbox.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, HeaderWord
 from .atomics import load, load_acquire, memcpy, now_ns, store, store_release
 from .compiled import compiled
-from .sleeping import publish_and_wake
+from .waiting import publish_and_wake
 
 # Numba takes module constants as literals, but not members of an enumeration.
 _RING, _POSITION, _SEEN, _DONE, _PEER, _HEADER = (8 * int(word) for word in CursorWord)

@@ -1,4 +1,4 @@
-"""The processor's cycle counter, by which calls are logged, and the system's clock."""
+"""The processor's cycle counter, by which calls are logged and yields are timed, and the system's clock."""
 
 from __future__ import annotations
 
@@ -37,3 +37,9 @@ def _counter() -> Callable[..., int]:
 def read_cycles() -> int:
     """The processor's cycle counter, which all processors of a host share."""
     return _counter()()
+
+
+@cache
+def slow_yield_cycles() -> int:
+    """A sched_yield that takes longer has let another process run. In cycles, measured once per process."""
+    return 3 * kernel("waiting.time_yield")()

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+from ...base.python import members
 from ...base.records import CallRecord
-from ...base.weak_sets import members
 from .call_log import CallLog
 
 _GROUPS, _PLANS, _SLOT = 32, 224, 512

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from ..tensors.plain import ALL_DTYPES, DTYPE_CODES
+from ..tensors import ALL_DTYPES, DTYPE_CODES
 from .requests import Message, Send
 from .ring_buffer import CURSOR_WORDS, CursorWord, HeaderWord, kernels
 
@@ -31,7 +31,6 @@ class _Channel:
         return done
 
     def address_of(self, word: CursorWord) -> int:
-        """The address of a word of the cursor."""
         return self._cursor + 8 * word
 
 

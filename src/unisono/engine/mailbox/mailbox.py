@@ -13,11 +13,10 @@ from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
 from ..logs.message_log import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.heap import Heap
 from ..memory.layout import Layout
-from ..tensors.plain import copy_of, dtype_name
+from ..tensors import copy_of, dtype_name
 from .channel import ReceiveChannel, SendChannel
 from .far_channel import FarFrame
-from .far_receive_channel import FarReceiveChannel
-from .far_send_channel import FarSendChannel
+from .far_ends import FarReceiveChannel, FarSendChannel
 from .poller import Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
 from .ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, kernels
@@ -343,7 +342,6 @@ class Mailbox:
             message.buffer = tensor if receive.plain else message.new_buffer()
 
     def _deliver(self, message: Message, receive: Receive) -> None:
-        """Finish a receive whose message is complete."""
         if message.buffer is not None:
             try:
                 receive.deliver(message.buffer)

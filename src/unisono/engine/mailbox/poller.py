@@ -10,7 +10,7 @@ import numpy as np
 from ..carrier import Wait
 from ..compile.program import LEARNED_WORDS
 from ..kernels import kernel
-from ..process.slow_yield import slow_yield_cycles
+from ..logs.clock import slow_yield_cycles
 
 
 class Poller:
@@ -34,7 +34,7 @@ class Poller:
         words[: 2 * count] = self.zero
         words[3 * count + 2] = most_spins
         self._poll, self._wait, self._carrier = kernel("poll.poll"), kernel("waiting.wait"), carrier
-        self._wake, self._asleep = kernel("sleeping.wake"), asleep if kernel("sleeping.register")() else 0
+        self._wake, self._asleep = kernel("waiting.wake"), asleep if kernel("waiting.register")() else 0
         self.wakeups = 0
         self._memory: list[object] = [None] * count
         self._unwatched: list[tuple[int, object]] = []

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from ..tensors.plain import as_bits, is_plain
-from ..tensors.written import mark_written, needed_by_autograd
+from ..tensors import as_bits, is_plain, mark_written, needed_by_autograd
 
 ANY_SOURCE = -1
 """The peer of a Receive that takes a message from any rank."""

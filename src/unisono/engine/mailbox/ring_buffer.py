@@ -29,7 +29,7 @@ class CursorWord(IntEnum):
     POSITION = 1  # bytes of the ring that this side has written, or read
     SEEN = 2  # the reader's count of bytes when the writer last looked
     DONE = 3  # bytes of the payload that are written, or read; -1 between two frames
-    PEER = 4  # address of the word by which the other side says that it sleeps; see kernels/sleeping
+    PEER = 4  # address of the word by which the other side says that it sleeps; see kernels/waiting
     HEADER = 8
 
 

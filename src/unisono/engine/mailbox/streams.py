@@ -12,8 +12,7 @@ from typing import TypeAlias
 from ...base.records import digest
 from ..carrier import Carrier
 from .far_channel import Frames
-from .far_receive_channel import FarReceiveChannel
-from .far_send_channel import FarSendChannel
+from .far_ends import FarReceiveChannel, FarSendChannel
 
 _ASK_S = 0.0005
 _Stream: TypeAlias = FarReceiveChannel | FarSendChannel

@@ -185,7 +185,6 @@ class Heap:
         self._arena.release_heap(self.rank, first, end - first)
 
     def _merge(self, pieces: list[tuple[int, int]]) -> None:
-        """Add pieces to the free ones."""
         if not pieces:
             return
         spans, self._free = sorted(self._free + pieces), []

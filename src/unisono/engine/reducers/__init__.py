@@ -1,21 +1,32 @@
 """Combine kernels: out = ins[0] op ins[1] op ... op ins[nin - 1], from left to right, in one pass over all outputs.
 
-The interpreter calls a kernel by its address. Start reading at `kernels`, the code of the ops with a name, which
-`named` keeps on disk; `custom_kernels` compiles users' functions (`custom`), which `function_identity` compares.
-`conversion`, `float8` and `elements` convert between memory and numbers.
+The interpreter calls a kernel by its address. Start reading at `kernels`, the code of the ops with a name, which is
+kept on disk; `custom_kernels` compiles users' functions (`custom`). `conversion` and `float8` convert between memory
+and numbers.
 """
 
 from __future__ import annotations
 
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
 from ...base.errors import DTypeError
+from ...base.python import once
+from ..machine_code import Unit
 from .custom import CustomOp
 from .dtypes import DTYPES, ELEMENT_TYPES, OPS, OPS_OF
-from .named import named_address
 
-__all__ = ["DTYPES", "OPS", "CustomOp", "check_combine", "combine_address"]
+__all__ = ["DTYPES", "OPS", "CustomOp", "check_combine", "combine_address", "combiner"]
 
 _ABLE = {op: tuple(dtype for dtype in DTYPES if op in OPS_OF[ELEMENT_TYPES[dtype].kind]) for op in OPS}
 """Op -> the dtypes that it combines."""
+
+_KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
+_SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("conversion", "dtypes", "float8", "kernels")]
 
 
 def check_combine(dtype: str, op: str | CustomOp) -> None:
@@ -44,4 +55,36 @@ def combine_address(dtype: str, op: str | CustomOp, last: bool) -> int:
         from .custom_kernels import custom_address
 
         return custom_address(dtype, op)
-    return named_address(dtype, op, last)
+    if op == "avg" and not last:
+        op = "sum"
+    return _named_address(dtype, op, last and op == "avg")
+
+
+def combiner(
+    dtype: str, op: str | CustomOp, ranks: int = 1, *, last: bool = False
+) -> Callable[[torch.Tensor, Sequence[torch.Tensor]], None]:
+    """A function (out, ins) that combines tensors from left to right in one pass; out may be one of them.
+
+    All are contiguous, with equally many elements of this dtype. last: the results are complete; averages are divided
+    by `ranks`. Raises DTypeError.
+    """
+    kernel = _KERNEL(combine_address(dtype, op, last))
+
+    def combine(out: torch.Tensor, ins: Sequence[torch.Tensor]) -> None:
+        outs, inputs = array("q", [out.data_ptr()]), array("q", [tensor.data_ptr() for tensor in ins])
+        kernel(outs.buffer_info()[0], 1, inputs.buffer_info()[0], len(inputs), out.numel(), ranks)
+
+    return combine
+
+
+@once
+def _named_address(dtype: str, op: str, divide: bool) -> int:
+    name = f"combine.{dtype}.{op}"
+
+    def compiled() -> bytes:
+        from .kernels import object_file
+
+        return object_file(name, dtype, op, divide=divide)
+
+    # What too large numbers become in float8 depends on torch.
+    return Unit(name, _SOURCES, compiled, torch.__version__).address()

@@ -26,7 +26,6 @@ _OF_BOOLS = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
 
 
 def _combine(op: str, element: ElementType, b: Any, x: Any, y: Any, n: int) -> Any:
-    """x op y."""
     if element.kind == "bool":
         op = _OF_BOOLS.get(op, op)
     inexact = element.kind in ("float", "complex")
@@ -88,7 +87,6 @@ def _divide_wide(element: ElementType, b: Any, v: Any, n: int, ranks: Any) -> An
 
 
 def _spread(b: Any, number: Any, kind: ir.Type, n: int) -> Any:
-    """A vector of n equal numbers."""
     if n == 1:
         return number
     none = ir.Constant(ir.VectorType(kind, n), ir.Undefined)

@@ -31,7 +31,7 @@ from torch._C._distributed_c10d import ProcessGroupGloo  # also where another an
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.errors import InternalError
-from ...base.weak_sets import members
+from ...base.python import members
 from ...engine.carrier import Handle, Lost
 
 _record: Callable[[bool], None] = torch._C._autograd._enable_record_function  # noqa: SLF001  # of this thread

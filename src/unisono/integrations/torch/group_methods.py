@@ -14,7 +14,7 @@ import torch
 import torch._C._distributed_c10d as c10d
 
 from ...base.errors import ArgumentError
-from ...base.late_module import LateModule
+from ...base.python import LateModule
 from ...calls.arguments import check_tensor, check_whole
 from ...calls.collectives import (
     all_gather,
@@ -32,7 +32,7 @@ from ...calls.collectives import (
 )  # fmt: skip
 from ...calls.dispatch import Call, checking
 from ...calls.work import FinishedWork, Work
-from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .entry import detail, entry
 from .name import NAME

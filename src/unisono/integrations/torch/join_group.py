@@ -16,8 +16,8 @@ from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, PeerGone, WaitTimeout
+from ...base.python import members
 from ...base.records import Departure, DepartureKind
-from ...base.weak_sets import members
 from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
 from ...hosts.carriers.waiter import end_threads

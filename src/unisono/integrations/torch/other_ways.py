@@ -19,8 +19,7 @@ from torch._C import _distributed_c10d as c10d
 
 from ...calls.dispatch import Call
 from ...calls.work import FinishedWork
-from ...engine.tensors.aliasing import share_memory
-from ...engine.tensors.written import mark_written, needed_by_autograd
+from ...engine.tensors import mark_written, needed_by_autograd, share_memory
 from .name import NAME
 from .works import Finished
 

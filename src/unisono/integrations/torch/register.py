@@ -65,7 +65,7 @@ def _without_ours(new_comm: Any) -> Any:
 
 def _create(options: Any, pg_options: Any) -> Any:
     """torch calls this on every member of a new group."""
-    from ...base.gc_pause import no_collections
+    from ...base.python import no_collections
 
     with no_collections():
         from .create import create

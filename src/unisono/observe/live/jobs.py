@@ -1,17 +1,23 @@
-"""Find the jobs of this user on this host, and attach to one from outside: its memory is mapped to be read only."""
+"""Find the jobs of this user on this host, and attach to one from outside: its memory is mapped to be read only.
+
+And find ranks that have no group yet: for which rank each waits, where, and since when.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ...base.errors import ArgumentError, UnisonoError
-from ...base.units import plural
+from ...base.units import format_seconds, plural, ranks_text
 from ...engine.memory.arena import Arena
-from ...engine.process.alive import parent
+from ...engine.memory.meeting_page import Waiting, waiting_of
+from ...engine.process.alive import parent, start_ticks
+from .rank_stacks import Stack, stack_of_process
 
 _NAME = "/memfd:unisono (deleted)"
 
@@ -106,3 +112,33 @@ def _why_none(pid: int | None) -> str:
     if owner != os.getuid():
         return f"process {pid} is of another user: only the user who runs a job can look at it"
     return f"process {pid} has no job of unisono: name a rank, or what has started it; `unisono top` lists the jobs"
+
+
+_MOST_NAMED = 8
+
+
+class MeetingRank(NamedTuple):
+    """A process that is in `init()`, or makes the first process group."""
+
+    pid: int
+    waiting: Waiting
+    stack: Stack
+
+    @property
+    def line(self) -> str:
+        """What it waits for, in words."""
+        one = self.waiting
+        at = f" at {one.where}" if one.where else ""
+        waited_s = format_seconds(max(0.0, (time.monotonic_ns() - one.since_ns) / 1e9))
+        return (
+            f"rank {one.rank} of {one.size} (pid {self.pid}) has no group yet: for {waited_s} it has waited for "
+            f"{ranks_text(one.ranks, _MOST_NAMED)} {one.what}{at}"
+        )
+
+
+def meeting_ranks(pid: int) -> Iterator[MeetingRank]:
+    """The ranks among a process and those that it has started."""
+    for process in processes_of(pid):
+        waiting = waiting_of(process)
+        if waiting is not None:
+            yield MeetingRank(process, waiting, stack_of_process(process, start_ticks(process), waiting.stacks))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...base.units import format_seconds, ranks_text
 from ...engine.memory.arena import Arena
-from .message_pairs import RankMessage
-from .tracks import RankCall, Track, by_number, tracks
+from .tracks import RankCall, RankMessage, Track, by_number, tracks
 
 if TYPE_CHECKING:
     from .recorded import Recorded

@@ -15,10 +15,9 @@ from typing import Any
 
 from ...base.units import format_bytes
 from .host_clocks import HostClock
-from .message_pairs import RankMessage, pairs_of
 from .recorded import Recorded
 from .rounds import Stretch, stretches
-from .tracks import RankCall, Track, by_number, waits_for_last
+from .tracks import RankCall, RankMessage, Track, by_number, pairs_of, waits_for_last
 
 _SHOWN_NS = 20_000
 """Ranks always wait a little for each other; from so long on, an arrow shows it."""

@@ -19,8 +19,7 @@ from ...engine.logs.message_log import LoggedMessage, MessageLog
 from ...engine.logs.plan_registry import PlanNote, ProgramRow
 from ...engine.logs.row_log import RowLog
 from ...engine.process.alive import start_ticks
-from .message_pairs import MessageGroup, RankMessage, rank_messages
-from .tracks import RankCall, RankRow, Track, calls_of, rows_of
+from .tracks import MessageGroup, RankCall, RankMessage, RankRow, Track, calls_of, rank_messages, rows_of
 
 
 class Recorded(NamedTuple):

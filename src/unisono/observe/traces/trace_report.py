@@ -109,7 +109,6 @@ def _one_call(
     kinds: dict[tuple[str, str, int, str, str], list[tuple[int, int]]],
     late: dict[int, list[tuple[int, str]]],
 ) -> None:
-    """Add one call of all ranks."""
     rank, waits = waits_for_last(calls)
     last, waited = calls[rank], sum(waits.values())
     if waited >= _LATE_NS and len(calls) == track.size:

@@ -16,9 +16,9 @@ import torch
 
 from ...base.config import Config
 from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
+from ...base.python import members
 from ...base.records import CallRecord, DepartureKind
 from ...base.units import hints_timeout_s, ranks_text
-from ...base.weak_sets import members
 from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
@@ -294,6 +294,7 @@ class Group:
         if keep is not None and plan.shared:
             keep(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
 
+    @hints_timeout_s
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait for this rank's asynchronous calls, also of sub-groups. Raises WaitTimeout after timeout_s, if given."""
         until = None if timeout_s is None else time.monotonic() + timeout_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...base.errors import ArgumentError
-from ...engine.tensors.plain import as_bits, check_is_tensor
+from ...engine.tensors import as_bits, check_is_tensor
 from .group import Group
 from .initialize import group_or_default
 

@@ -34,7 +34,7 @@ from typing import NoReturn
 import unisono
 
 from ...base.fd_channel import Channel, PlainChannel
-from ...base.gc_pause import no_collections
+from ...base.python import no_collections
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)

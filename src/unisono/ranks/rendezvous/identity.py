@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.fd_channel import Channel
-from ...base.version import __version__
+from ...base.release import __version__
 from ...engine.process.alive import start_ticks
 
 HOST_ID = "UNISONO_HOST_ID"
@@ -37,7 +37,7 @@ class Identity:
     version: str = __version__
     byte_order: str = sys.byteorder
     common: str = ""
-    """The settings that hosts must have in common."""
+    """The settings that ranks must have in common."""
     address: str = ""
     """Where other hosts reach it."""
 

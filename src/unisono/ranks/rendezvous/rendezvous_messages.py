@@ -29,7 +29,7 @@ _NAME = re.compile(r"unisono-[0-9a-f]{32}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
 _MEETING = re.compile(r"[0-9a-f]{16}")
 _BESIDE_HOSTS = {"names", "neighbours", "secret", "toward"}
-_COMMON = re.compile(r"([-+.:e\d]{1,60} [a-z]{1,20} [-+.e\d]{1,24})?")
+_COMMON = re.compile(r"([-+.e\d]{1,24} [-+.:e\d]{1,60} [a-z]{1,20} [-+.e\d]{1,24})?")
 
 _brief = Repr()
 _brief.maxstring = _brief.maxother = 80

@@ -12,10 +12,12 @@ from ...hosts.addresses import is_loopback
 from ...schedule import Hosts
 from .identity import HOST_ID, MOST_NAME, Identity
 
-_COMMON = ("link", "carrier", "host_silence_s")
+_COMMON = ("look_up_s", "link", "carrier", "host_silence_s")
 """The settings that all ranks of several hosts must have in common. What shapes calls inside a host is each host's own:
 machines differ in what is best on them.
 """
+_ON_ONE_HOST = ("look_up_s",)
+"""The settings that all ranks must have in common also where they are all on one host."""
 
 _MOST_ADDRESS = len("255.255.255.255")
 """Characters of an address in a host's name: more than that is none for messages."""
@@ -45,8 +47,9 @@ def host_names(identities: Mapping[int, Identity], hosts: Hosts) -> tuple[str, .
 
 
 def common_settings(config: Config) -> str:
-    """The settings that hosts must have in common, as an identity has them."""
-    return f"{config.link.latency_s!r}:{config.link.bytes_per_s!r} {config.carrier} {config.host_silence_s!r}"
+    """The settings that ranks must have in common, as an identity has them."""
+    link = f"{config.link.latency_s!r}:{config.link.bytes_per_s!r}"
+    return f"{config.look_up_s!r} {link} {config.carrier} {config.host_silence_s!r}"
 
 
 def why_refused(identities: Mapping[int, Identity], apart: Collection[int] = ()) -> str:
@@ -68,14 +71,10 @@ def why_refused(identities: Mapping[int, Identity], apart: Collection[int] = ())
                 f"ranks {twin} and {rank} are the same process (pid {other.pid}): threads cannot be ranks. Start one "
                 "process per rank, with unisono.run() or torchrun."
             )
-        if spans and other.common != home.common:
-            name, its, mine = next(
-                each
-                for each in zip(_COMMON, other.common.split(), home.common.split(), strict=True)
-                if each[1] != each[2]
-            )
-            env = environment_name(name)
-            return f"{there} has {name}={its}, {here} has {mine}: set {env} to the same for all ranks of all hosts"
+        for name, its, mine in zip(_COMMON, other.common.split(), home.common.split(), strict=False):
+            if its != mine and (spans or name in _ON_ONE_HOST):
+                env = environment_name(name)
+                return f"{there} has {name}={its}, {here} has {mine}: set {env} to the same for all ranks"
     return ""
 
 

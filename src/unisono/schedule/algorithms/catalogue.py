@@ -18,7 +18,6 @@ from . import (
     all_to_all,
     barrier,
     broadcast,
-    exscan,
     gather,
     hierarchical,
     reduce,
@@ -166,7 +165,6 @@ def _of(function: Callable[..., Any], collective: str = "") -> Algorithm:
 
 
 def _declared(module: ModuleType) -> list[Algorithm]:
-    """The algorithms of a module, in the order in which they stand there."""
     functions = [f for f in vars(module).values() if isinstance(getattr(f, "declared", None), Declaration)]
     return [_of(f) for f in functions if f.__module__ == module.__name__]
 
@@ -182,7 +180,6 @@ _MODULES = (
     all_to_all,
     barrier,
     scan,
-    exscan,
     hierarchical,
 )
 

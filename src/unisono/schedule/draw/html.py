@@ -23,8 +23,7 @@ from ..contract import Slot
 from ..hosts import Hosts
 from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, X, spread
 from .film import Film, Held, film
-from .text import transfers
-from .words import between, costs, size, spans
+from .text import between, costs, size, spans, transfers
 
 
 class Page(str):
@@ -146,7 +145,6 @@ def _state(contents: _Contents, state: dict[Slot, Held], cells: dict[Slot, int])
 
 
 def _rounds(schedule: Schedule) -> int:
-    """How many rounds of a table are played."""
     rows, slots = schedule.rows, 1
     if len(rows):
         slots = max(1, int(rows[:, [3, 5]].max()) + 1)

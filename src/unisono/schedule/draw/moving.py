@@ -14,9 +14,8 @@ from ...base.units import plural
 from ..contract import Slot
 from ..table import ADD, COPY, JOIN, Schedule, X
 from .film import Film, Motion, film
-from .shapes import HUES
-from .svg import Svg
-from .words import size
+from .svg import HUES, Svg
+from .text import size
 
 INKS = ("#000",) * 4 + ("#fff",) * 4
 """What can be read on each of HUES."""
@@ -229,7 +228,6 @@ class _Scene:
 
 
 def _runs(there: list[bool]) -> Iterable[range]:
-    """The runs of states in which something is there."""
     begin = 0
     for number in range(1, len(there) + 1):
         if number == len(there) or there[number] != there[begin]:

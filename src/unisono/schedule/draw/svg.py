@@ -1,18 +1,223 @@
-"""Draw a table as an SVG picture: `svg` draws its rounds, `svg_contract` only the contents before and after."""
+"""Draw a table as an SVG picture: `svg` draws its rounds, `svg_contract` only the contents before and after.
+
+Columns of boxes show the contents of slots, and arrows between them the transfers of a round. Time runs from left to
+right. Every rank has a lane, every chunk a colour. Where hosts are known, the lanes of each are in a frame, and what
+goes from host to host is dashed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
 from ...base.errors import ArgumentError
 from ...base.units import plural
 from ..contract import Slot
-from ..table import Schedule, X
-from .film import Film, film
-from .shapes import HUES, LABELS, Geometry, arrows, boxes, key, lanes, layout
-from .words import between, costs, size
+from ..hosts import Hosts
+from ..table import ADD, COPY, JOIN, Schedule, X
+from .film import Film, Held, Motion, film
+from .text import between, costs, size
+
+HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
+"""Eight colours that colour-blind people can tell apart, on light and dark ground. Numbers repeat what colours say."""
+
+_OPS = {COPY: "copy", ADD: "add", JOIN: "join"}
+
+LABELS = 84
+"""Width of the margin with the names of ranks and chunks."""
+
+_GAP = 3  # between two boxes
+_LETTER = 6.4  # width of a letter, about
+_LEGIBLE = 13  # the least height of a box that has numbers in it
+_NARROWEST = 280  # from the first column to the last, so that there is room for the title
+_FRAME = 22  # what the frame of a host adds above its lanes
+
+Slots = Sequence[tuple[int, int]]
+"""The (buffer, chunk) pairs that a column shows for each rank."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes in pixels: width of a contribution, width and height of a box, height of a lane, distance of columns."""
+
+    story: Film
+    cell: float
+    width: float
+    height: float
+    lane: float
+    pitch: float
+
+    @cached_property
+    def hosts(self) -> Hosts | None:
+        """The hosts, if there is more than one to tell apart."""
+        hosts = self.story.schedule.hosts
+        return hosts if hosts and hosts.spans else None
+
+    @cached_property
+    def tops(self) -> Mapping[int, float]:
+        """The upper edge of each rank's lane: host by host, with room for the frames."""
+        if self.hosts is None:
+            return {rank: rank * self.lane for rank in range(self.story.schedule.ranks)}
+        return {
+            rank: place * self.lane + (self.hosts.host_of(rank) + 1) * _FRAME
+            for place, rank in enumerate(self.hosts.order)
+        }
+
+    @property
+    def tall(self) -> float:
+        """The height of all lanes."""
+        return max(self.tops.values()) + self.lane
+
+    def far(self, move: Motion) -> bool:
+        """Does it go from host to host?"""
+        return self.hosts is not None and self.hosts.host_of(move.source[0]) != self.hosts.host_of(move.target[0])
+
+    def x(self, column: int) -> float:
+        """The left edge of the boxes in a column."""
+        return LABELS + column * self.pitch
+
+    def y(self, rank: int, row: int, rows: int) -> float:
+        """The middle of a box: row `row` of `rows`, in the lane of a rank."""
+        return self.tops[rank] + 0.5 * self.lane + (row - (rows - 1) / 2) * (self.height + _GAP)
+
+    def hue(self, held: Held) -> int:
+        """The index of a colour: by chunk, or by rank if chunks change their place."""
+        rank, chunk = held[0]
+        return (rank if self.story.shifts else chunk) % len(HUES)
+
+
+def layout(story: Film, rows: int, steps: int) -> Geometry:
+    """Sizes for this film. rows: boxes per rank; steps: rounds side by side."""
+    height = 9.0 if rows > 8 or story.full > 8 else 15.0 if story.full <= 4 else 13.0
+    cell = 13.0 if story.full <= 4 else 11.0 if story.full <= 8 else max(3.0, 90 / story.full)
+    width = cell * story.full if story.full > 1 else 34.0 if story.shifts else 24.0
+    busiest = max((len(frame.moves) for frame in story.frames), default=0)
+    lane = max(38.0, rows * (height + _GAP) + 13)
+    pitch = width + 80 + min(100, 1.5 * busiest)
+    return Geometry(story, cell, width, height, lane, max(pitch, _NARROWEST / max(steps, 1)))
+
+
+def lanes(lay: Geometry, slots: Slots, width: float) -> str:
+    """The background: a band for each rank with its number and the names of its slots."""
+    named = len(slots) > 1 and lay.height >= _LEGIBLE
+    out = ['<text class="quiet small middle" x="22" y="-6">rank</text>']
+    if named:
+        out.append(f'<text class="quiet small end" x="{LABELS - 6}" y="-6">chunk</text>')
+    for number, host in enumerate(lay.hosts.members if lay.hosts else ()):
+        top, high = lay.tops[host[0]] - _FRAME + 3, len(host) * lay.lane + _FRAME - 4
+        out.append(f'<rect class="host" x="-6" y="{top:g}" width="{width + 12:g}" height="{high:g}" rx="9"/>')
+        out.append(f'<text class="quiet small" x="6" y="{top + 13:g}">host {number}</text>')
+    for rank, top in lay.tops.items():
+        middle = top + 0.5 * lay.lane
+        out.append(f'<rect class="lane" y="{top + 2:g}" width="{width:g}" height="{lay.lane - 4:g}" rx="6"/>')
+        out.append(f'<circle class="rank" cx="22" cy="{middle:g}" r="13"/>')
+        out.append(f'<text class="middle" x="22" y="{middle + 4:g}">{rank}</text>')
+        if named:
+            for row, (buffer, chunk) in enumerate(slots):
+                name = f"{chunk}" if slots[-1][0] == X else f"{'XYT'[buffer]} {chunk}"
+                y = lay.y(rank, row, len(slots)) + 3.5
+                out.append(f'<text class="quiet small end" x="{LABELS - 6}" y="{y:g}">{name}</text>')
+    return "".join(out)
+
+
+def boxes(lay: Geometry, column: int, state: Mapping[Slot, Held], slots: Slots, looks: Mapping[Slot, str]) -> str:
+    """One box for each slot of every rank; each contribution fills its own part of a box.
+
+    looks: more CSS classes for some boxes, such as "idle", "result" or "wrong".
+    """
+    out = []
+    for rank in range(lay.story.schedule.ranks):
+        for row, (buffer, chunk) in enumerate(slots):
+            slot = (rank, buffer, chunk)
+            held = state.get(slot, ())
+            kinds = " ".join(["box", *([] if held else ["void"]), *([looks[slot]] if slot in looks else [])])
+            x, y = lay.x(column), lay.y(rank, row, len(slots)) - lay.height / 2
+            out.append(f'<g class="{kinds}" data-slot="{_address(column, slot)}" transform="translate({x:g} {y:g})">')
+            out.append(f"{_box(lay, held)}</g>")
+    return "".join(out)
+
+
+def arrows(lay: Geometry, column: int, moves: Iterable[Motion]) -> str:
+    """The transfers of a round, as arrows from one column to the next, grouped by rows of the table."""
+    row_of = {slot: row for row, slot in enumerate(lay.story.slots)}
+    left, right = lay.x(column) + lay.width + 2, lay.x(column + 1) - 2
+    bend = (right - left) * 0.45
+    out: list[str] = []
+    for number, chunks in groupby(moves, key=lambda move: move.row):
+        out.append(f'<g class="transfer" data-row="{number}">')
+        for move in chunks:
+            (src, *source), (dst, *target) = move.source, move.target
+            start = lay.y(src, row_of[source[0], source[1]], len(row_of))
+            end = lay.y(dst, row_of[target[0], target[1]], len(row_of))
+            hue = lay.hue(move.carries) if move.carries else "none"
+            path = f"M{left:g} {start:g}C{left + bend:g} {start:g} {right - bend - 9:g} {end:g} {right - 9:g} {end:g}"
+            kind = f"move {_OPS[move.op]}{' far' if lay.far(move) else ''}"
+            out.append(f'<g class="{kind}" data-from="{_address(column, move.source)}">')
+            out.append(f'<path class="path s{hue}" d="{path}"/>{_head(right, end, move.op, hue)}</g>')
+        out.append("</g>")
+    return "".join(out)
+
+
+def _head(x: float, y: float, op: int, hue: int | str) -> str:
+    """The head of an arrow: a triangle for a copy, a plus for an add, a ring for a join."""
+    if op == COPY:
+        return f'<path class="c{hue}" d="M{x:g} {y:g}l-10 -4.5v9z"/>'
+    ring = f'<circle class="s{hue} {f"c{hue}" if op == ADD else "open"}" cx="{x - 6:g}" cy="{y:g}" r="5.5"/>'
+    return ring + (f'<path class="plus" d="M{x - 9:g} {y:g}h6m-3 -3v6"/>' if op == ADD else "")
+
+
+def key(lay: Geometry, ops: Collection[int], width: float) -> tuple[str, float]:
+    """The legend, wrapped to this width, and its height."""
+    story = lay.story
+    verbs = {COPY: "copies", ADD: "adds", JOIN: "joins"}
+    items = [(f'<path class="path sq" d="M0 0h22"/>{_head(32, 0, op, "q")}', 40.0, verbs[op]) for op in sorted(ops)]
+    if lay.hosts and ops:
+        items.append(('<g class="far"><path class="path sq" d="M0 0h32"/></g>', 40.0, "between hosts"))
+    if story.full > 1:
+        some = tuple((rank, 0) for rank in range(0, story.schedule.ranks, 2))
+        box = f'<g transform="translate(0 {-lay.height / 2:g})">{_box(lay, some)}</g>'
+        items.append((box, lay.width + 8, f"contributions of ranks {', '.join(str(rank) for rank, _ in some)}"))
+    elif story.shifts:
+        items.append(("", 0, "2[0]: chunk 0 of rank 2"))
+    else:
+        items.append(("", 0, "number: the rank it came from"))
+    if story.schedule.chunks > 1:
+        items.append(("", 0, f"colour: {'rank' if story.shifts else 'chunk'}"))
+    if ops and story.schedule.collective != "barrier":
+        items.append(("", 0, "m: bytes of the vector"))
+    out, x, y = [], 0.0, 0.0
+    for sign, wide, words in items:
+        length = wide + _LETTER * len(words)
+        if x and x + length > width:
+            x, y = 0.0, y + 24
+        out.append(
+            f'<g transform="translate({x:g} {y:g})">{sign}<text class="quiet" x="{wide:g}" y="4">{words}</text></g>'
+        )
+        x += length + 24
+    return "".join(out), y + 24
+
+
+def _address(column: int, slot: Slot) -> str:
+    return f"{column}-{slot[0]}-{slot[1]}-{slot[2]}"
+
+
+def _box(lay: Geometry, held: Held) -> str:
+    out = [f'<rect class="frame" width="{lay.width:g}" height="{lay.height:g}" rx="3"/>']
+    many, inner = lay.story.full > 1, lay.height - 2
+    for rank, origin in held:
+        x, width = (rank * lay.cell, lay.cell) if many else (0, lay.width)
+        hue = lay.hue(((rank, origin),))
+        out.append(
+            f'<rect class="c{hue}" x="{x + 1:g}" y="1" width="{max(width - 2, 2):g}" height="{inner:g}" rx="2"/>'
+        )
+        if lay.height >= _LEGIBLE:
+            name = f"{rank}[{origin}]" if lay.story.shifts else rank
+            out.append(f'<text class="who" x="{x + width / 2:g}" y="{lay.height / 2 + 3.5:g}">{name}</text>')
+    return "".join(out)
 
 
 class Svg(str):

@@ -56,7 +56,6 @@ def messages_of_call(call: HierarchicalTable) -> list[Messages]:
 
 
 def _together(call: HierarchicalTable, parts: Iterable[Part]) -> Messages:
-    """Parts that run at the same time."""
     kinds: dict[object, list[Part]] = {}
     for part in parts:
         shape = tuple(map(len, part.blocks)) if len(part.blocks) < call.hosts.ranks else part.blocks

@@ -14,10 +14,9 @@ from rich.text import Text
 
 from ...base.errors import ArgumentError
 from ...observe.live.diagnosis import Diagnosis, diagnose
-from ...observe.live.jobs import attached, the_job
+from ...observe.live.jobs import attached, meeting_ranks, the_job
 from ...observe.live.rank_stacks import Stack, stack_of
 from ...observe.live.snapshot import snapshot
-from ...observe.live.without_group import meeting_ranks
 from ...observe.traces.last_calls import last_calls_text
 from .shared.printing import console
 
@@ -75,7 +74,6 @@ def doctor(
 
 
 def _last_calls(found: Diagnosis) -> Iterator[str]:
-    """The last calls of the groups in which ranks are stuck."""
     for group in found.stuck:
         yield last_calls_text([track for track in found.after.tracks if track.start == group], found.after.at_ns)
 

@@ -203,7 +203,6 @@ def _print(findings: Sequence[Finding], copy_s: float, speeds: Sequence[Speed], 
 
 
 def _table(copy_s: float, speeds: Sequence[Speed]) -> Table:
-    """What was measured, beside the copies of one process."""
     table, rows = plain_table(), dict[str, list[str]]()
     for head in ("measured", *(plural(count, "rank") for count in sorted({one.ranks for one in speeds}))):
         table.add_column(head)

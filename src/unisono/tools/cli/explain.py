@@ -21,8 +21,7 @@ from ...schedule import levels
 from ...schedule.algorithms import CATALOGUE
 from ...schedule.algorithms.formula import LINES
 from ...schedule.choose.over_hosts import why_priced_only
-from ...schedule.draw.text import text
-from ...schedule.draw.words import share
+from ...schedule.draw.text import share, text
 from ...schedule.simulate import price_here
 from .shared.costs_over_hosts import (
     OverHosts,

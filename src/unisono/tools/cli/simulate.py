@@ -119,7 +119,6 @@ def simulate(
 
 
 def _network(on: str, hosts: Hosts, hardware: Hardware, slow: Sequence[str]) -> Network:
-    """A network with slow cables."""
     made = network(on, hosts, hardware)
     for text in slow:
         made = made.slow(text)

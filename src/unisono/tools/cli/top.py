@@ -206,7 +206,6 @@ def frame(before: Snapshot, after: Snapshot) -> dict[str, Any]:
 
 
 def _list_jobs() -> None:
-    """The jobs of this user, to choose from."""
     table = plain_table()
     for name in ("process", "ranks", "command"):
         table.add_column(name)

@@ -17,11 +17,11 @@ from ...base.errors import ArgumentError
 from ...base.units import format_bytes, format_seconds, plural, ranks_text
 from ...observe.traces.host_clocks import HostClock, aligned
 from ...observe.traces.last_calls import last_words
-from ...observe.traces.message_pairs import message_flows, pairs_of
 from ...observe.traces.recorded import Recorded, jobs_in, recorded
 from ...observe.traces.recording import export
 from ...observe.traces.rounds import RoundKind, WaitedIn, round_name, round_report
 from ...observe.traces.trace_report import TraceReport, report
+from ...observe.traces.tracks import message_flows, pairs_of
 from .shared.printing import console, make_folder, plain_table
 from .shared.progress_bar import progress
 

@@ -247,7 +247,6 @@ def _answer(question: Question, times: Sequence[Sequence[float]], default: int) 
 
 
 def _crowd_product(times: Sequence[Sequence[float]], ranks: int, default: Config) -> int:
-    """The setting for crowds, from the times of one crowd."""
     usual = one_shot_limit(ranks, default, oversubscribed=True)
     near = max((size for size in _FEW if size <= usual), default=0)
     best = cut(_FEW, times, near)

@@ -94,7 +94,6 @@ class _Injector:
         self._calls, self._latest, self._over = 0, 0, False
 
     def run(self, address: int, inp: int, out: int, state: int) -> int:
-        """Run the plan at this address, as the kernel does."""
         group = self.group
         plan = next((plan for plan in group.plans.values() if plan.address == address), None)
         if self._over or not isinstance(plan, Plan) or plan.record.collective != self.collective:

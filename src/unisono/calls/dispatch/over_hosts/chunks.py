@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from ....engine.tensors.plain import tensor_at
+from ....engine.tensors import tensor_at
 from ....schedule import BLOCKED
 from ..request import Request, Tensors, is_one
 

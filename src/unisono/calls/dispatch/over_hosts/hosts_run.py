@@ -12,8 +12,8 @@ from ....base.errors import InternalError, PeerError, PeerFailed, WaitTimeout
 from ....engine.carrier import Lost
 from ....engine.compile.program import DONE, LOST, WAITING, LineWord
 from ....engine.memory.arena import Arena
-from ....engine.tensors.combining import combiner
-from ....engine.tensors.plain import dtype_name
+from ....engine.reducers import combiner
+from ....engine.tensors import dtype_name
 from ....hosts.messages import Exchange, MessageWait, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ....base.records import digest
-from ....engine.reducers import CustomOp
-from ....engine.tensors.combining import combiner
-from ....engine.tensors.plain import dtype_name
+from ....engine.reducers import CustomOp, combiner
+from ....engine.tensors import dtype_name
 from ....hosts.messages import Exchange, Journal, PersistentReceive, ReceiveBuffers
 from ....ranks.group.group import Group
 from ....ranks.group.sub_groups import make_sub_group

@@ -90,7 +90,6 @@ def broadcast(hosts: Hosts, root: int, rails: int, core: str, width: int) -> Hie
 
 
 def _slices(rails: int, width: int) -> list[Block]:
-    """For each rail its chunks."""
     return [tuple(range(rail * width, (rail + 1) * width)) for rail in range(rails)]
 
 
@@ -107,7 +106,6 @@ def _down(host: tuple[int, ...], slices: list[Block], leader: int, one: str, man
 
 
 def _of_many(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Without the parts of a single rank."""
     return tuple(part for part in parts if len(part.members) > 1)
 
 

@@ -273,6 +273,5 @@ def transposed(call: HierarchicalTable) -> HierarchicalTable:
 
 
 def _together(parts: Iterable[Rows]) -> Rows:
-    """The rows of parts that run at the same time."""
     rows = np.concatenate([_NONE, *parts])
     return rows[np.argsort(rows[:, ROUND], kind="stable")]

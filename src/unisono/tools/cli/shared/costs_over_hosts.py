@@ -17,7 +17,7 @@ from ....schedule import Hosts, Levels, Proof, host_bounds, prove
 from ....schedule.algorithms import find
 from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts
 from ....schedule.choose.over_hosts import choose_spanning, derive_between, derive_inside, time_between, time_inside
-from ....schedule.draw.words import share
+from ....schedule.draw.text import share
 from .facts import MOST_EXACT, Facts
 from .printing import plain_table
 from .target import check_collective

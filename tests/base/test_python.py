@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from unisono.base.weak_sets import members
+from unisono.base.python import members
 
 pytestmark = pytest.mark.quick
 

@@ -1,9 +1,11 @@
-"""Where this library runs. Elsewhere `import unisono` says in one sentence what is missing."""
+"""This package: its version, which its build reads here, too, and where it runs."""
 
 from __future__ import annotations
 
 import os
 import sys
+
+__version__ = "0.1.0"
 
 RUNS = sys.platform == "linux"
 """Can ranks run here at all? Tables can be made, proved and drawn anyway."""

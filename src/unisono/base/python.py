@@ -1,0 +1,94 @@
+"""Small helps with Python itself: its garbage collector, its imports, its weak sets, and what a process makes once."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from importlib import import_module
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """No automatic collections in this block.
+
+    Modules consist of objects that live on. A collector that looks at them while they are made, and each time at all of
+    torch's, takes more time than the imports.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class LateModule:
+    """A module, imported when its first name is asked for. name: relative to the package, as in an `import` statement.
+
+    A process that makes one call need not import what other calls need. An `import` statement in a function does that,
+    too, but it takes a microsecond each time; use it where a function is slow or rare.
+
+        if TYPE_CHECKING:
+            from ..calls import p2p
+        else:
+            p2p = LateModule("..calls.p2p", __package__)
+    """
+
+    def __init__(self, name: str, package: str) -> None:
+        self._name, self._package = name, package
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self._name, self._package), name)
+        self.__dict__[name] = value  # Python does not ask this method for it again
+        return value
+
+
+_Member = TypeVar("_Member")
+
+
+def members(weak: WeakSet[_Member]) -> list[_Member]:
+    """The members that are still there. Other threads may add some meanwhile, where a loop over the set would raise."""
+    while True:
+        with suppress(RuntimeError):  # another thread has just added one
+            return list(weak)
+
+
+Made = TypeVar("Made")
+
+_lock = threading.RLock()
+"""Held while anything is made. Reentrant: a signal handler may make a call while its thread makes something."""
+
+
+def once(make: Callable[..., Made]) -> Callable[..., Made]:
+    """Decorator: call this function once for the same hashable arguments, then return what it has made.
+
+    `functools.cache` lets two threads that ask at the same time both call the function, and drops what the first one
+    has got. Here the second thread waits.
+    """
+    made: dict[tuple[Any, ...], Made] = {}
+
+    @wraps(make)
+    def find(*args: Any) -> Made:
+        if args not in made:
+            with _lock:
+                if args not in made:
+                    made.setdefault(args, make(*args))
+        return made[args]
+
+    return find
+
+
+def _in_child() -> None:
+    """In a forked child, no other thread holds the lock."""
+    global _lock  # noqa: PLW0603  as with all that belongs to a process
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,173 @@
+"""Tensors as the engine sees them: codes of dtypes, plain memory, whether two share it, autograd's versions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..base.errors import DTypeError
+
+ALL_DTYPES: tuple[torch.dtype, ...] = tuple(
+    sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+)
+"""All dtypes of this version of torch, which is the same on all ranks; the index of a dtype is its code."""
+
+DTYPE_CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in enumerate(ALL_DTYPES)}
+
+_NAMES = ["float4_e2m1fn_x2", *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8))]
+_ONLY_BITS = frozenset(getattr(torch, name, None) for name in _NAMES)
+"""Dtypes that torch itself cannot copy, or not in every layout; each element takes a byte."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_is_tensor(argument: str, value: Any, move: str = "") -> None:
+    """Raise DTypeError for anything but a tensor. move: what to do then; for arrays of numpy that is known."""
+    if not isinstance(value, torch.Tensor):
+        if isinstance(value, np.ndarray):
+            move = "pass torch.from_numpy(array), which has the same memory"
+        raise DTypeError(f"{argument}: expected a torch.Tensor, got {type(value).__name__}{move and f'; {move}'}")
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the bytes from data_ptr() on are the values of a CPU tensor's elements, in order."""
+    return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_conj() and not tensor.is_neg()
+
+
+_is_nested: Any = torch.Tensor.is_nested.__get__  # type: ignore[attr-defined]
+
+
+def have_strides(values: Iterable[Any]) -> bool:
+    """Are these tensors, none of them nested? Only then torch's check of known lists does not end the process."""
+    try:
+        return True not in map(_is_nested, values)
+    except TypeError:
+        return False
+
+
+def make_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The CPU tensor itself where it is plain, or else a contiguous copy without gradient."""
+    if is_plain(tensor):
+        return tensor
+    return as_bits(tensor.detach()).resolve_conj().resolve_neg().contiguous().view(tensor.dtype)
+
+
+def as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A view that torch can copy: uint8 for the dtypes that it cannot copy, otherwise the tensor itself."""
+    return tensor.view(torch.uint8) if tensor.dtype in _ONLY_BITS else tensor
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy without gradient, laid out as `clone` lays it out."""
+    return as_bits(tensor.detach()).clone().view(tensor.dtype)
+
+
+def tensor_at(address: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """A flat tensor of so many elements at an address, whose memory it does not keep alive."""
+    dtype = torch.uint8 if dtype in _ONLY_BITS else dtype
+    if not count:
+        return torch.empty(0, dtype=dtype, device="cpu")
+    memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype)
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether several elements of a tensor share memory, as in an expanded tensor."""
+    if tensor.is_contiguous():
+        return False
+    known: int = torch._debug_has_internal_overlap(tensor)  # noqa: SLF001  0: no, 1: yes, 2: too hard to tell
+    return known == 1 or (known > 1 and len(np.unique(_places(tensor))) < tensor.numel())
+
+
+def share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether an element of one tensor shares memory with an element of the other."""
+    first, second = x.data_ptr(), y.data_ptr()
+    if first + _span(x) <= second or second + _span(y) <= first:
+        return False
+    if x.is_contiguous() and y.is_contiguous():
+        return x.numel() > 0 and y.numel() > 0
+    return len(np.intersect1d(_places(x), _places(y))) > 0
+
+
+def first_overlap(
+    starts: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64], written: npt.NDArray[np.bool_]
+) -> tuple[int, int] | None:
+    """The indices of two contiguous tensors that share memory and of which one is written; None if there are none.
+
+    starts, nbytes, written: of each tensor, its address, its bytes, and whether it is written. Much faster than
+    `share_memory` for each pair.
+    """
+    ends, filled = starts + nbytes, nbytes > 0
+    if (np.sort(starts)[1:] >= np.sort(ends)[:-1]).all():
+        return None  # each ends before the next starts
+    (targets,) = np.nonzero(written & filled)
+    targets = targets[np.argsort(starts[targets], kind="stable")]
+    (into,) = np.nonzero(ends[targets[:-1]] > starts[targets[1:]])
+    if len(into):
+        return int(targets[into[0]]), int(targets[into[0] + 1])
+    if len(targets):  # written tensors do not overlap: a read one can only meet the first that ends after its start
+        (sources,) = np.nonzero(~written & filled)
+        first = np.searchsorted(ends[targets], starts[sources], side="right")
+        meets = targets[np.minimum(first, len(targets) - 1)]
+        hit = (first < len(targets)) & (starts[meets] < ends[sources])
+        if hit.any():
+            return int(sources[hit][0]), int(meets[hit][0])
+    return None
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Bytes from the start of the first element to the end of the last."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
+    if tensor.numel() == 0:
+        return 0
+    spans = zip(tensor.shape, tensor.stride(), strict=True)
+    return (1 + sum((n - 1) * step for n, step in spans)) * tensor.element_size()
+
+
+def _places(tensor: torch.Tensor) -> npt.NDArray[np.int64]:
+    """The address of every element, in units of its size."""
+    places = np.zeros((), np.int64)
+    for n, step in zip(tensor.shape, tensor.stride(), strict=True):
+        places = np.add.outer(places, np.arange(n, dtype=np.int64) * step)
+    return places.ravel() + tensor.data_ptr() // tensor.element_size()
+
+
+mark_written: Callable[[Iterable[torch.Tensor]], None] = torch._C._increment_version  # noqa: SLF001
+"""Raise the version counters of tensors: `torch.autograd.graph.increment_version`, in half the time."""
+
+use_count: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]  # noqa: SLF001
+"""How many references C++ code has to a tensor, counting one for all of Python's."""
+
+
+def needed_by_autograd(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors whose old values autograd may need. Reads the grad mode, so call it on the caller's thread.
+
+    Kernels write through addresses, which autograd does not see. A call raises the version counter of a tensor that it
+    has written, as an operation in place does, where autograd may need the old values: where the tensor
+
+    - is held by autograd or other C++ code, such as an operation that has saved it for backward; or
+    - requires grad, with grad mode on, and is neither a leaf nor a view of one.
+
+    Then backward through an operation that has saved the tensor raises RuntimeError. Other tensors keep their version,
+    as they do with Gloo: a detached tensor shares its counter with the tensor it came from, and a higher version makes
+    that one's views unusable if `chunk` or `split` made them, or `no_grad` code.
+    """
+    tracked = torch.is_grad_enabled()
+    return [
+        tensor
+        for tensor in tensors
+        if (tracked and not _from_leaf(tensor) if tensor.requires_grad else use_count(tensor) > 1)
+    ]
+
+
+def _from_leaf(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf or (tensor._is_view() and tensor._base.is_leaf)  # type: ignore[union-attr]  # noqa: SLF001

@@ -1,5 +1,0 @@
-"""Tensors as the engine sees them: dtype codes, plain memory, whether two share it, packing, autograd's versions."""
-
-from __future__ import annotations
-
-__all__ = []
