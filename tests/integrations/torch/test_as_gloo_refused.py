@@ -65,6 +65,35 @@ def test_only_some_ranks_have_the_switch(ranks: TorchRanks, named: set[int]) -> 
     assert "NamedGloo" in ranks(3, "gloo", named=range(3))(lambda: type(dist.group.WORLD).__name__)
 
 
+@pytest.mark.parametrize("named", [{0}, {1, 2}, {0, 1, 2}])
+def test_only_some_have_it_for_a_group_beside_one_of_this_library(ranks: TorchRanks, named: set[int]) -> None:
+    """The group of all ranks is ours by our own name, so it says nothing of who has the switch."""
+
+    def work() -> list[str]:
+        with said() as lines:
+            group: Any = dist.new_group(backend="gloo")
+            tensor = torch.tensor([10 ** dist.get_rank()])
+            dist.all_reduce(tensor, group=group)
+            assert tensor.item() == 111
+            assert (type(group).__name__ == "NamedGloo") == (len(named) == 3)
+        return lines
+
+    for rank, lines in enumerate(ranks(3, "unisono", named=named)(work)):
+        assert len(lines) == (rank in named and len(named) < 3)
+        assert all("the group 1 is Gloo's on all ranks: rank" in line for line in lines)
+
+
+def test_a_rank_that_does_not_come_for_such_a_group_is_named(ranks: TorchRanks) -> None:
+    def work() -> None:
+        if dist.get_rank() != 1:
+            with pytest.raises(unisono.WaitTimeout, match=r"making the process group '1'.*rank 1") as caught:
+                dist.new_group(backend="gloo", timeout=timedelta(seconds=0.5))
+            assert caught.value.missing == (1,)
+        dist.barrier()
+
+    ranks(3, "unisono", named=range(3))(work)
+
+
 def test_no_memory_is_left(ranks: TorchRanks) -> None:
     def work() -> None:
         me, size = dist.get_rank(), dist.get_world_size()

@@ -67,6 +67,9 @@ def test_any_backend_for_another_device(ranks: TorchRanks) -> None:
         assert tensor.item() == 3.0
         with pytest.raises(unisono.ArgumentError, match=r"other: torch .* cannot make this backend beside unisono"):
             dist.new_group(backend="cpu:unisono,cuda:other")
+        if not dist.is_nccl_available():
+            with pytest.raises(unisono.ArgumentError, match=r"nccl: torch .* was built without NCCL"):
+                dist.new_group(backend="cpu:unisono,cuda:nccl")
 
     ranks(2)(work)
 

@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d
 from ...base.errors import ArgumentError, OutOfMemory
 from ...ranks.group.group import Group
 from ...ranks.rendezvous.asked_store import AskedStore
+from ...ranks.rendezvous.meetings import may_come
 from .create import create
 from .hand_made import registering_ours
 from .join_group import leave
@@ -49,9 +50,9 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
     deadline = time.monotonic() + described.timeout.total_seconds()
     with closing(_GloosRanks(AskedStore(described.store, deadline), members)) as others:
         try:
-            made = create(
-                described, given.get("backend_options"), NamedGloo, apart=not given, why_absent=others.why_absent
-            )
+            all_have_the_name = given and isinstance(distributed_c10d.GroupMember.WORLD, NamedGloo)
+            why_absent = may_come if all_have_the_name else others.why_absent
+            made = create(described, given.get("backend_options"), NamedGloo, apart=not given, why_absent=why_absent)
         except OutOfMemory as error:
             if described.global_ranks_in_group:
                 raise  # a sub-group: on other hosts there may be memory

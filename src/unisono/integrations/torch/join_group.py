@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.config import Config
-from ...base.errors import PeerGone, WaitTimeout
+from ...base.errors import ArgumentError, PeerGone, WaitTimeout
 from ...base.python import members
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Arena
@@ -24,9 +24,11 @@ from ...hosts.carriers.waiter import end_threads
 from ...ranks.group.current import get_default, set_default
 from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group
+from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.meeting_result import MeetingResult
 from ...ranks.rendezvous.meetings import enter_meeting, may_come
 from ...ranks.rendezvous.rendezvous import meet
+from ...ranks.rendezvous.unmet import missing
 from ...ranks.rendezvous.which_rank import job_at_store
 from ...ranks.rendezvous.world_group import world_group
 from ...schedule import Hosts
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 _ASK_S = 0.0002
+_COMES = "rank {} comes"
 _FOLLOW_S = 1.0
 """How long a rank that leaves waits for rank 0 to leave."""
 _LEFT = DepartureKind.LEFT, "left the group with destroy_process_group()"
@@ -61,12 +64,15 @@ def join(
 
     global_ranks: the members, in order; empty: all ranks. The group of all ranks becomes unisono's default group, if
     there is none. apart: it has nothing to do with torch's group of all ranks, and may have ranks of several jobs.
-    why_absent: see `may_come`. Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks cannot
-    form a group; OutOfMemory.
+    why_absent: see `may_come`. With any other one, members of a sub-group wait for each other, and ask it meanwhile.
+    Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks cannot form a group; OutOfMemory.
     """
     global _world, _meeting
     world = not global_ranks and not apart
     if global_ranks and _world is not None and not _world.closed:
+        if why_absent is not may_come:
+            with _naming(name):
+                _all_want_ours(store, rank, size, timeout_s, why_absent)
         members = [_world.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
         return make_sub_group(_world, rank, members, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
@@ -87,6 +93,22 @@ def join(
             _world.world.close()
         _world, _meeting = group, meeting
     return group
+
+
+def _all_want_ours(store: Store, rank: int, size: int, timeout_s: float, why_absent: Callable[[int], str]) -> None:
+    """Return when all members of a group have come for one of ours: a rank that makes another has no part in a world.
+
+    Raises ArgumentError, with the reason, where one will not come.
+    """
+    began, left = time.monotonic(), list(range(size))
+    with closing(AskedStore(PrefixStore("unisono", store), began + timeout_s)) as asked:
+        asked.set(_COMES.format(rank), "")
+        while left := [other for other in left if not asked.check([_COMES.format(other)])]:
+            if reason := next(filter(None, map(why_absent, left)), ""):
+                raise ArgumentError(reason)
+            if (waited_s := time.monotonic() - began) >= timeout_s:
+                raise missing(tuple(left), rank, waited_s)
+            time.sleep(_ASK_S)
 
 
 def leave(group: Group, *, with_store: bool = False) -> None:

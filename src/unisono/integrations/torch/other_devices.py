@@ -60,7 +60,9 @@ def _make(backend: str, options: Any, pg_options: Any) -> Any:
     if plugin is not None:
         given = (options, pg_options) if plugin.extended_api else (*where, options.timeout)
         made = plugin.creator_fn(*given)
-    elif backend == "nccl" and distributed.is_nccl_available():
+    elif backend == "nccl":
+        if not distributed.is_nccl_available():
+            raise ArgumentError(f"nccl: torch {torch.__version__} was built without NCCL")
         settings = distributed.ProcessGroupNCCL.Options()
         settings._timeout = options.timeout  # noqa: SLF001  as torch itself does
         settings.global_ranks_in_group, settings.group_name = options.global_ranks_in_group, options.group_id
