@@ -95,13 +95,15 @@ def test_any_header_is_an_arena_or_an_error(damage: dict[int, int], pages: int |
 
 
 LIMITED = """
-import resource
+import resource, sys
 from pathlib import Path
 from unisono import Config
 from unisono.engine.memory.arena import Arena
 from unisono import OutOfMemory
 used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
-resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30),) * 2)
+limits = {"ulimit -v": (resource.RLIMIT_AS, used + (1 << 30)), "ulimit -f": (resource.RLIMIT_FSIZE, 1 << 30)}
+limit, most = limits[sys.argv[1]]
+resource.setrlimit(limit, (most, most))
 try:
     Arena.create(2, Config(heap_bytes=1 << 33))
 except OutOfMemory as error:
@@ -117,13 +119,13 @@ print(small.size)
 """
 
 
-def test_a_limit_of_the_address_space_is_named_with_the_setting() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=100, env={**os.environ}, check=False
-    )
+@pytest.mark.parametrize(("command", "where"), [("ulimit -v", "the address space"), ("ulimit -f", "a file")])
+def test_a_limit_is_named_with_the_setting(command: str, where: str) -> None:
+    program = [sys.executable, "-c", LIMITED, command]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
     error, size = done.stdout.splitlines() or ("", done.stderr)
-    assert "do not fit into the address space of" in error
-    assert "(ulimit -v): set UNISONO_HEAP_BYTES to less than the 8 GiB of each rank" in error
+    assert f"do not fit into {where} of" in error
+    assert f"({command}): set UNISONO_HEAP_BYTES to less than the 8 GiB of each rank" in error
     assert size == "2"
 
 

@@ -105,7 +105,7 @@ class Arena(Layout):
         fd = os.memfd_create("unisono", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             arena = cls(fd, size, 4 * config.segment_bytes, heap, shape)
-            os.ftruncate(fd, arena.bytes)
+            arena._stretch()
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
             arena._reserve(0, arena.start + arena.head)
             os.pwrite(fd, _HEADER.pack(_MAGIC, _VERSION, size, arena.half, heap, *shape), 0)
@@ -146,19 +146,29 @@ class Arena(Layout):
         """The table in which a rank says where it has lent memory to sub-groups."""
         return RegionTable(self._memory(PAGE * (1 + rank), PAGE))
 
+    def _stretch(self) -> None:
+        try:
+            os.ftruncate(self.fd, self.bytes)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            raise self._too_large("a file", resource.RLIMIT_FSIZE, "ulimit -f") from error
+
+    def _too_large(self, where: str, limit: int, command: str) -> OutOfMemory:
+        least, _ = resource.getrlimit(limit)
+        most = "" if least == resource.RLIM_INFINITY else f" of {format_bytes(least)} ({command})"
+        return OutOfMemory(
+            f"{format_bytes(self.bytes)} of shared memory for {self.size} ranks do not fit into {where}{most}: set "
+            f"UNISONO_HEAP_BYTES to less than the {format_bytes(self.heap_bytes)} of each rank, or raise the limit"
+        )
+
     def _map(self) -> None:
         try:
             self.map = mmap.mmap(self.fd, self.bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0x4000))
         except (OSError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOMEM:
                 raise
-            limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-            most = "" if limit == resource.RLIM_INFINITY else f" of {format_bytes(limit)} (ulimit -v)"
-            raise OutOfMemory(
-                f"{format_bytes(self.bytes)} of shared memory for {self.size} ranks do not fit into the address space"
-                f"{most}: set UNISONO_HEAP_BYTES to less than the {format_bytes(self.heap_bytes)} of each rank, or "
-                "raise the limit"
-            ) from error
+            raise self._too_large("the address space", resource.RLIMIT_AS, "ulimit -v") from error
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
 
