@@ -110,6 +110,45 @@ def test_no_import_is_needed(installed: Path, backend: str, environment: dict[st
     assert done.stdout == "unisono [1.0, 1.0, 1.0]\n", done.stderr
 
 
+BOTH = """
+import unisono
+unisono.answer_to("gloo")  # imports torch, which reads the variable
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+print(repr(dist.group.WORLD))
+"""
+
+
+PART = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor, group=dist.new_group([0]))
+print(tensor.tolist())
+"""
+
+
+def under_the_name(installed: Path, program: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
+    environment = {**os.environ, "PYTHONPATH": paths, "UNISONO_AS": "gloo", **settings}
+    return subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=100, env=environment
+    )
+
+
+def test_the_call_and_the_variable_in_one_program(installed: Path) -> None:
+    done = under_the_name(installed, BOTH)
+    assert "of unisono (UNISONO_AS=gloo)" in done.stdout, done.stderr
+    assert done.stderr == ""
+
+
+def test_without_memory_for_any_group_all_are_gloo_s(installed: Path) -> None:
+    done = under_the_name(installed, PART, UNISONO_SEGMENT_BYTES=str(40 << 40))
+    assert done.stdout == "[1.0, 1.0, 1.0]\n", done.stderr
+    assert done.stderr.count("is Gloo's on all ranks: ") == 2
+
+
 TORCHCOMMS = {
     "__init__.py": "def new_comm(backend, *_, **__): raise ModuleNotFoundError(f'torchcomms has no {backend}')",
     "_backend_wrapper.py": "class _BackendWrapper: pass",

@@ -15,4 +15,7 @@ them.
 
 from .register import register
 
+# isort: split
+import torch  # noqa: F401  it calls `register`, which imports modules of this room, before one of them imports torch
+
 __all__ = ["register"]

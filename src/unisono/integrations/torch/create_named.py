@@ -20,7 +20,7 @@ from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.meetings import may_come
 from .create import create
 from .hand_made import registering_ours
-from .join_group import leave
+from .join_group import leave, whole_world
 from .name import NAME
 from .named_gloo import NamedGloo
 from .patch import change
@@ -54,8 +54,8 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
             why_absent = may_come if all_have_the_name else others.why_absent
             made = create(described, given.get("backend_options"), NamedGloo, apart=not given, why_absent=why_absent)
         except OutOfMemory as error:
-            if described.global_ranks_in_group:
-                raise  # a sub-group: on other hosts there may be memory
+            if described.global_ranks_in_group and whole_world() is not None:
+                raise  # a host lends its own memory to a sub-group of the world: others may have some
             why = " ".join(str(error).split())
         except ArgumentError as error:
             if not others.why():

@@ -69,12 +69,12 @@ def join(
     """
     global _world, _meeting
     world = not global_ranks and not apart
-    if global_ranks and _world is not None and not _world.closed:
+    if global_ranks and (whole := whole_world()) is not None:
         if why_absent is not may_come:
             with _naming(name):
                 _all_want_ours(store, rank, size, timeout_s, why_absent)
-        members = [_world.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
-        return make_sub_group(_world, rank, members, name, timeout_s)
+        members = [whole.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
+        return make_sub_group(whole, rank, members, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
     with meeting_page(rank, size):
         meeting = ""
@@ -93,6 +93,11 @@ def join(
             _world.world.close()
         _world, _meeting = group, meeting
     return group
+
+
+def whole_world() -> Group | None:
+    """The group of all ranks that this rank is in, if it is: its sub-groups have parts of its memory."""
+    return None if _world is None or _world.closed else _world
 
 
 def _all_want_ours(store: Store, rank: int, size: int, timeout_s: float, why_absent: Callable[[int], str]) -> None:
