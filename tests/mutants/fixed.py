@@ -216,7 +216,7 @@ MUTANTS = [
         "engine/reducers/custom_kernels.py",
         "if len(_compiled_ops) == _MANY:",
         "if False:",
-        ("engine/test_reducers.py::test_a_process_that_makes_ever_new_ops_is_warned_once",),
+        ("engine/test_custom_ops.py::test_a_process_that_makes_ever_new_ops_is_warned_once",),
     ),
     Mutant(
         "a nested tensor in a list ends the process",
