@@ -92,7 +92,7 @@ test-torch: $(VENV)/ready
 	$(BIN)/python -m pytest tests/integrations/torch
 
 test-integrations: $(VENV)/ready-integrations
-	$(BIN)/python -m pytest tests/integrations/check_programs.py tests/integrations/ray
+	$(BIN)/python -m pytest -rP --durations=0 tests/integrations/check_programs.py tests/integrations/ray
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -39,7 +40,11 @@ def needs(*projects: str) -> pytest.MarkDecorator:
 
 
 def python(*words: str | Path, **settings: str) -> tuple[int, str]:
-    """Run a program; its exit status, and what it said. It gets LIMIT_S, and then END_S to end its ranks."""
+    """Run a program; its exit status, and what it said. It gets LIMIT_S, and then END_S to end its ranks.
+
+    Prints the seconds it has taken.
+    """
+    began = time.perf_counter()
     fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
     environment = {**os.environ, **fixed, **settings}
     with subprocess.Popen(
@@ -56,6 +61,9 @@ def python(*words: str | Path, **settings: str) -> tuple[int, str]:
             except subprocess.TimeoutExpired:
                 os.killpg(program.pid, last_word)
             else:
+                way = "under Gloo's name" if settings.get("UNISONO_AS") else "as it is"
+                seconds, last = time.perf_counter() - began, " ".join(Path(word).name for word in words[-4:])
+                print(f"{seconds:.1f} s {way}: {last}")  # noqa: T201
                 return program.returncode, said
         return program.wait(), "it did not end"
 

@@ -71,8 +71,9 @@ def test_every_call_on_actors(hosts: list[str], shape: str) -> None:
     [
         (["unisono"], {}, ["unisono", "UnisonoProcessGroup"]),
         ([], {"UNISONO_AS": "gloo"}, ["gloo", "NamedGloo"]),
+        ([], {}, ["gloo", "ProcessGroup"]),
     ],
-    ids=["by its name", "by Gloo's"],
+    ids=["by its name", "by Gloo's", "Gloo itself"],
 )
 def test_train(words: list[str], settings: dict[str, str], group: list[str], tmp_path: Path) -> None:
     """A model of Ray Train's, data parallel on two workers: all have the weights of the same steps in one process."""
