@@ -45,6 +45,13 @@ def test_a_process_has_torch_loaded(tmp_path: Path) -> None:
     assert has_torch(tmp_path) == WARM
 
 
+def test_a_process_is_in_its_own_group_when_its_pid_is_known() -> None:
+    """Who ends a group asks for it with this pid, and would else end its own."""
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", ""], start_new_session=True) as process:
+            assert os.getpgid(process.pid) == process.pid
+
+
 @pytest.mark.cold
 def test_of_a_test_that_is_marked_it_is_started_anew(tmp_path: Path) -> None:
     assert not has_torch(tmp_path)

@@ -160,16 +160,19 @@ def _serve(link: socket.socket, parent: int) -> list[str]:
             os._exit(0)
         between = os.fork()
         if between == 0:
-            between, pid = os.getpid(), os.fork()
+            between, (read, write) = os.getpid(), os.pipe()
+            pid = os.fork()
             if pid:
+                os.close(write)
+                os.read(read, 1)  # `_become` closes the pipe, or the end of the process does
                 link.send(str(pid).encode())
                 os._exit(0)
+            link.detach()
+            words = _become(*fds)
             while (now := os.getppid()) != parent:
                 if now != between:
                     os._exit(0)  # the parent has ended
                 time.sleep(0.0005)
-            link.detach()
-            words = _become(*fds)
             return _next_serves() or words
         os.waitpid(between, 0)
         link.send(b"over")
@@ -198,16 +201,16 @@ def _become(file: int, *fds: int) -> list[str]:
     """Take over what belongs to a process. Returns its words."""
     with open(file, "rb") as request_file:
         request = json.load(request_file)
-    waiting = [fcntl.fcntl(fd, fcntl.F_DUPFD, _FIRST) for fd in fds]
-    os.closerange(0, _FIRST)
-    for fd, number in zip(waiting, [0, 1, 2, *request["keep"]], strict=True):
-        os.dup2(fd, number)
-        os.close(fd)
     if request.get("session"):
         os.setsid()
     else:
         with suppress(PermissionError):  # it is of another session
             os.setpgid(0, request["group"])
+    waiting = [fcntl.fcntl(fd, fcntl.F_DUPFD, _FIRST) for fd in fds]
+    os.closerange(0, _FIRST)  # the pipe, too: the parent, which may ask for the process's group, gets the pid now
+    for fd, number in zip(waiting, [0, 1, 2, *request["keep"]], strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
     os.sched_setaffinity(0, request["processors"])
     os.environ.clear()
     os.environ.update(request["environ"])
