@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import floor, log10
+from typing import NamedTuple
 
 from .errors import ArgumentError
 from .units import format_seconds
@@ -18,8 +18,7 @@ _BYTES_PER_S = {
 """Units in small letters. Networks count in powers of 1000: 1 Gbit/s is 125,000,000 bytes per second."""
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """latency_s: from the start of a message between two hosts to its end, if it is small. bytes_per_s: each way.
 
     Both are 0 where they are not known yet: `auto`, for the hosts to measure when they meet.
