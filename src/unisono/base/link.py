@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .errors import ArgumentError
 from .units import format_seconds
 
-_PART = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)(?:/s)?", re.IGNORECASE)
+_PART = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)(?:/s)?"
 
 _SECONDS = {"ns": 1 / 10**9, "us": 1 / 10**6, "µs": 1 / 10**6, "ms": 1 / 10**3, "s": 1.0}
 _BYTES_PER_S = {
@@ -37,7 +37,7 @@ class Link(NamedTuple):
             return cls(0.0, 0.0)
         found: dict[str, float] = {}
         for part in text.split(","):
-            match = _PART.fullmatch(part.strip())
+            match = re.fullmatch(_PART, part.strip(), re.IGNORECASE)
             unit = match["unit"].lower() if match else ""
             for field, units in (("latency_s", _SECONDS), ("bytes_per_s", _BYTES_PER_S)):
                 if match and unit in units and field not in found and float(match["number"]):
