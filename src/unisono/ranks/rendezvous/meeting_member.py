@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...base.config import Config
@@ -88,7 +87,7 @@ class MeetingMember:
         self._check_at = 0.0
         self._leads = rank == 0
         address = "" if isinstance(store, SocketStore) else own_address(store_host(store))
-        own = replace(Identity.mine(), common=common_settings(config), address=address)
+        own = Identity.mine()._replace(common=common_settings(config), address=address)
         self._identities = {rank: own}
         self._store = (
             store if isinstance(store, SocketStore) else AskedStore(store, self._deadline, self._look_at_peers)
