@@ -1,4 +1,4 @@
-"""The settings of a group, in one frozen dataclass, whose fields say their unit and meaning."""
+"""The settings of a group, in one frozen dataclass. Each field has its unit and meaning."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SHAPING = (
     "segment_bytes", "one_way_segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "tag_bytes", "zero_copy_bytes",
     "cross_memory_bytes", "fetch_bytes",
 )  # fmt: skip
-"""The settings that shape what a call does inside a host. Those of the process that makes the host's memory, its first
-rank or the parent of the ranks, are in that memory and count on all ranks there, so that these are of one mind whatever
-files they find. Another host may have others.
+"""The settings that shape what a call does inside a host. The process that makes the host's memory, its first rank or
+the parent of the ranks, writes its own settings there. They count on all ranks of the host: so these agree, whatever
+files they find. Another host may have other settings.
 """
 
 _CARRIERS = ("gloo", "mpi", "ucx")
@@ -56,9 +56,13 @@ def _setting(default: Any, unit: str, why: str, **of_kind: Any) -> Any:
 class Config:
     """The settings of a group. `Config.from_env()` reads them from the environment and from what `unisono tune` found.
 
-    All ranks must have the same, but for those in SHAPING, where those of each host's first rank count. The metadata of
-    each field has its unit (`unit`) and its meaning (`why`); what it is by default: `usually`, and on some kinds of
-    processors (`of_kind`), of which this machine may have one (`kind`).
+    All ranks must have the same settings, except those in SHAPING: there, each host's first rank decides.
+
+    The metadata of each field:
+    unit, why: its unit and its meaning.
+    usually: its default.
+    of_kind: its defaults on some kinds of processors.
+    kind: this machine's kind of processor, if it has a default of its own.
     """
 
     timeout_s: float = _setting(
@@ -129,7 +133,7 @@ class Config:
         "gloo",
         "carrier",
         "what takes messages between hosts: gloo, which comes with torch; ucx, from unisono[ucx], where calls shall be "
-        "short and nobody else reaches the network; or mpi, where an MPI has started the ranks",
+        "short and only the ranks reach the network; or mpi, where an MPI has started the ranks",
     )
     host_silence_s: float = _setting(
         1.5,

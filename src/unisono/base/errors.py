@@ -54,7 +54,7 @@ class UnisonoError(Exception):
     Ranks in fields are ranks of the group that made the call; in a sub-group, `world_ranks[rank]` is the rank in the
     world.
 
-    What to do: catch a class below; this one only where every failure of unisono is treated alike.
+    What to do: catch a class below. Catch this one only where all failures of unisono are treated alike.
     """
 
     def again(self) -> UnisonoError:
@@ -104,8 +104,10 @@ class NotInitialized(UsageError):
 class NestedCall(UsageError, RuntimeError):
     """A call was made inside another one, by the same thread: by a signal handler, a `__del__` or a weakref callback.
 
-    what: what both calls use, such as a group. inner, outer: the lines of the two calls, as file:line. The outer call
-    goes on, unless the handler lets this error pass.
+    The outer call goes on, unless the handler lets this error pass.
+
+    what: what both calls use, such as a group.
+    inner, outer: the lines of the two calls, as file:line.
 
     What to do: let the handler set a flag, and make the call where the program sees the flag. To end the outer call, a
     handler may call `group.abort()`.
@@ -123,8 +125,10 @@ class NestedCall(UsageError, RuntimeError):
 class MismatchError(UsageError):
     """The ranks of a group made different calls at the same place in their order of calls.
 
-    calls: each rank's call, as a `CallRecord`. odd: the ranks whose call differs from the most common one; the message
-    lists them first. No tensor has changed, and the group can be used again.
+    No tensor has changed, and the group can be used again.
+
+    calls: each rank's call, as a `CallRecord`.
+    odd: the ranks with another call than the most common one. The message lists them first.
 
     What to do: find the rank that differs in the table, and make the same calls in the same order on every rank.
     """
@@ -147,8 +151,10 @@ class MismatchError(UsageError):
 class MessageMismatch(MismatchError):
     """A message has another dtype or number of elements than the receiver's tensor.
 
-    source, receiver: the ranks. sent, expected: their tensors, such as `float32[2, 3]`. The tensor has not changed, the
-    message is dropped, the sender is not told, and the group can be used again.
+    The tensor has not changed, the message is dropped, the sender is not told, and the group can be used again.
+
+    source, receiver: the ranks.
+    sent, expected: their tensors, such as `float32[2, 3]`.
 
     What to do: receive into a tensor of the same dtype and number of elements, or into none: `recv(src=...)` makes one.
     """
@@ -184,7 +190,7 @@ class ProgramError(AlgorithmError):
 class PeerError(UnisonoError):
     """A call cannot continue because of a peer.
 
-    failed: the ranks of the group that had failed by then, in order: the same on all survivors; empty if none had.
+    failed: the ranks of the group that had failed by then, in order; empty if none had. All survivors have the same.
 
     What to do: look at the peer that the message names; its own error or output says why.
     """
@@ -195,11 +201,14 @@ class PeerError(UnisonoError):
 class PeerGone(PeerError):
     """A peer died, or left without making this call.
 
-    rank, pid: the peer and its process; 0: it is not known. how: a `Departure`. waiting: the rank that waited. others:
-    can the group's other ranks still send each other messages? In a collective, all survivors name the lowest rank in
-    `failed`. met: is there a group? In `init()` there is none yet.
+    rank, pid: the peer and its process; pid 0: it is not known. In a collective, all survivors name the lowest rank in
+    `failed`.
+    how: a `Departure`.
+    waiting: the rank that waited.
+    others: can the group's other ranks still send each other messages?
+    met: is there a group? In `init()` there is none yet.
 
-    What to do: read the output of that rank. `group.shrink()` makes a group of the survivors, to go on with.
+    What to do: read the output of the peer. `group.shrink()` makes a group of the survivors, to go on with.
     """
 
     def __init__(
@@ -228,10 +237,13 @@ class PeerGone(PeerError):
 
 
 class PeerFailed(PeerError):
-    """A peer gave this call up, or the whole group. rank: the peer; this rank, if it did so itself.
+    """A peer gave this call up, or the whole group.
 
-    reason: its exception as text. whole: it gave up the group, and `reason` says how: it has aborted the group (then
-    the ranks are those of the group that it has aborted), or failed in another call. waiting: the rank that waited.
+    rank: the peer; or this rank, if this rank gave up.
+    reason: the peer's exception as text.
+    whole: the peer gave up the group: it has aborted it, or has failed in another call. `reason` says which. After an
+    abort, the ranks in fields are ranks of the aborted group.
+    waiting: the rank that waited.
 
     What to do: correct what `reason` says on that rank.
     """
@@ -254,10 +266,12 @@ class PeerFailed(PeerError):
 class PeerUnreachable(PeerError):
     """The system refused access to the private tensors of a peer during a call, though it had allowed it before.
 
-    rank, pid: the peer and its process. number: the errno. waiting: the rank that was refused.
+    rank, pid: the peer and its process.
+    number: the errno.
+    waiting: the rank that was refused.
 
-    What to do: if the peer has changed its user, or what may be done with its memory, set
-    `UNISONO_CROSS_MEMORY_BYTES=0`, so that private tensors are staged.
+    What to do: if the peer has changed its user, or the permissions of its memory, set `UNISONO_CROSS_MEMORY_BYTES=0`,
+    so that private tensors are staged.
     """
 
     def __init__(
@@ -275,10 +289,12 @@ class PeerUnreachable(PeerError):
 class LeftOut(PeerError):
     """The other ranks of a group have gone on in a smaller one without this rank; or this rank cannot know whether.
 
-    rank: this one. failed: the ranks that are not in the smaller group. group: the name of the old one. reason: why
-    this rank goes on in no group, whatever the others do, such as that its host is cut off; empty: they have gone on.
+    rank: this rank.
+    failed: the ranks that are not in the smaller group.
+    group: the name of the old group.
+    reason: why this rank goes on in no group, such as that its host is cut off; empty: the other ranks have gone on.
 
-    What to do: end this process, and start another one, if the others shall have its help again.
+    What to do: end this process. Start another one, if the group shall grow again.
     """
 
     def __init__(
@@ -296,8 +312,10 @@ class LeftOut(PeerError):
 class RankFailed(PeerError):
     """A function that `run` started raised an exception on a rank.
 
-    rank: the first rank that failed. traceback: its traceback as text. waiting: the tracebacks of the ranks that failed
-    because they waited for it. `__cause__`: the original exception, if it can be pickled.
+    rank: the first rank that failed.
+    traceback: its traceback as text.
+    waiting: the tracebacks of the ranks that failed because they waited for it.
+    `__cause__`: the original exception, if it can be pickled.
 
     What to do: read the traceback in the message: it is the first failure, and the others followed from it.
     """
@@ -309,7 +327,7 @@ class RankFailed(PeerError):
         super().__init__("\n\n".join(parts))
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the message, and the frames outside of this package and IPython."""
+        """The lines that IPython shows: the message, and the frames outside of this package and IPython."""
         ours = ("unisono", "IPython", "ipykernel")
         frames = (
             (frame, line)
@@ -322,9 +340,9 @@ class RankFailed(PeerError):
 class WaitTimeout(UnisonoError, TimeoutError):
     """A call took longer than `timeout_s` seconds.
 
-    missing: the ranks that had not made the call, or not finished it; empty if they are not known. waiting: the rank
-    that waited; None if it was a process that is no rank. seen: what the missing ranks were doing, or the first of
-    many, each a `Sighting`; the very first with its stack.
+    missing: the ranks that had not made the call, or not finished it; empty if they are not known.
+    waiting: the rank that waited; None if it was a process that is no rank.
+    seen: what the missing ranks were doing, or the first of many, each a `Sighting`; the very first with its stack.
 
     What to do: look at what the missing ranks are doing, or set a longer `timeout_s`; with `float("inf")` calls wait
     without end.

@@ -3,8 +3,8 @@
 A message is a value (a small object), a payload (bytes of any length) and file descriptors. On the wire: a header with
 the two lengths and the number of descriptors, the value, the payload; the descriptors travel with the first byte.
 
-Values are pickled, between a program and the ranks that it has started. Processes that have only met speak by a
-`PlainChannel`: what comes there runs no code, and takes little memory.
+Between a program and the ranks that it has started, values are pickled. Other processes use a `PlainChannel`: its
+messages run no code, and take little memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST_S = 20 * 86_400.0
 
 
 class Packet(NamedTuple):
-    """What one send carries to one receive."""
+    """One message."""
 
     value: Any
     payload: bytes
@@ -39,14 +39,14 @@ class Packet(NamedTuple):
 
 
 class PeerProcess(NamedTuple):
-    """The process at the other end of a connection, by the kernel's account: it made this end, or listened there."""
+    """The process at the other end of a connection: the kernel says which one made the end, or listened there."""
 
     pid: int
     user: int
 
 
 class Descriptor:
-    """A file descriptor that is closed when nobody holds it any more."""
+    """A file descriptor that is closed when its last holder drops it."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -65,7 +65,7 @@ class Descriptor:
 
 
 class _Socket(socket.socket):
-    """A socket that nobody has to close: a world that is dropped ends without a word."""
+    """A socket that closes without a ResourceWarning: a program may drop a world without closing it."""
 
     def __del__(self) -> None:
         self.close()
@@ -75,7 +75,7 @@ class Channel:
     """One end of a connection; takes the socket over. Not for several threads at once."""
 
     _most_bytes = 1 << 62
-    """Of a message."""
+    """The most bytes of a message."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = _Socket(fileno=sock.detach())
@@ -94,7 +94,7 @@ class Channel:
 
     @property
     def peer(self) -> PeerProcess:
-        """Who is at the other end."""
+        """The process at the other end."""
         packed = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return PeerProcess(*_CREDENTIALS.unpack(packed)[:2])
 
@@ -106,7 +106,7 @@ class Channel:
         try:
             sent = socket.send_fds(self._socket, [head], fds)
             for rest in (memoryview(head)[sent:], payload):
-                if rest:  # sending nothing to a peer that has what it wanted, and has left, is an error too
+                if rest:  # to send no bytes to a peer that has all, and has left, is an error, too
                     self._socket.sendall(rest)
         finally:
             self._socket.settimeout(None)
@@ -124,12 +124,12 @@ class Channel:
     def poll(self) -> Packet | None:
         """The next message if it has arrived as a whole, without waiting.
 
-        Raises EOFError where the peer has gone, or what it sends is no message; another OSError where no file
+        Raises EOFError if the peer has gone, or if its bytes are no message. Raises another OSError if no file
         descriptor is free for one that came.
         """
         while (message := self._take()) is None:
             try:
-                # Not socket.recv_fds, which drops its flags.
+                # Not socket.recv_fds: it drops its flags.
                 data, beside, flags, _ = self._socket.recvmsg(
                     _CHUNK, socket.CMSG_LEN(_MAX_FDS * 4), socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
                 )
@@ -173,7 +173,7 @@ class Channel:
         self.close()
 
     def end_sending(self) -> None:
-        """Let the peer see the end; what it still says can be received."""
+        """Let the peer see the end. Messages that the peer still sends can be received."""
         with suppress(OSError):  # the peer was faster
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -189,7 +189,7 @@ class Channel:
 
 
 class PlainChannel(Channel):
-    """A channel for short messages, whose values are what JSON knows. Nothing that comes in is believed."""
+    """A channel for short messages with values of JSON. It believes no message that comes in."""
 
     _most_bytes = 64 << 10
 

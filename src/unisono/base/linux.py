@@ -20,7 +20,7 @@ def model() -> str:
 
 @cache
 def vendor() -> str:
-    """Who has made the processor, in one word: `amd`, `intel`, or else its architecture."""
+    """The maker of the processor, in one word: `amd`, `intel`; or else its architecture."""
     return _VENDORS.get(cpuinfo("vendor_id"), platform.machine())
 
 
@@ -51,7 +51,7 @@ def shares_cache(system: Path = _SYSTEM) -> bool:
 
 
 class Kind(NamedTuple):
-    """A kind of processors. name: in messages. here: does this machine have such?"""
+    """A kind of processors. name: for messages. here: does this machine have such processors?"""
 
     name: str
     here: Callable[[], bool]
@@ -68,8 +68,11 @@ _NO_LIMIT = 1 << 60
 
 
 class Allowance(NamedTuple):
-    """processors: how much time per second, as a number of processors. memory_bytes: what the groups may have in all;
-    free_bytes: what of it is not in use, or only by files that can be read again. None: no limit.
+    """processors: the processor time per second, as a number of processors.
+    memory_bytes: the memory that the groups may have in all.
+    free_bytes: the part of this memory that is free, or holds only files that can be read again.
+
+    None: no limit.
     """
 
     processors: float | None
@@ -78,14 +81,14 @@ class Allowance(NamedTuple):
 
 
 def allowance(root: Path = Path("/")) -> Allowance:
-    """The least that the groups of this process, and those that they are in, leave to it."""
+    """The least that control groups leave to this process: its own groups, and all groups above."""
     processors = [share for folder in _folders(root, "cpu") if (share := _processors(folder)) is not None]
     limits = [limit for folder in _folders(root, "memory") if (limit := _limit(folder)) is not None]
     return Allowance(min(processors, default=None), min(limits, default=None), free_bytes(root))
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """The memory that these groups have left; None: no limit. Which of them have one is looked up once per process."""
+    """The memory that these groups have left; None: no limit. A process looks up once which groups have a limit."""
     free = [left for folder in _limited(root) if (left := _left(folder)) is not None]
     return min(free, default=None)
 
@@ -103,7 +106,7 @@ def _folders(root: Path, controller: str) -> tuple[Path, ...]:
         where = places.get("" if kind == "cgroup2" else controller)
         if where is None or (kind == "cgroup" and controller not in options):
             continue
-        own = mounted / where.lstrip("/")  # in a container, this may be a path outside, and the mount is what is left
+        own = mounted / where.lstrip("/")  # in a container, this may be a path outside: then only the mount counts
         found += [own, *(above for above in own.parents if above.is_relative_to(mounted))]
     return tuple(folder for folder in found if folder.is_dir())
 

@@ -17,8 +17,8 @@ from weakref import WeakSet
 def no_collections() -> Iterator[None]:
     """No automatic collections in this block.
 
-    Modules consist of objects that live on. A collector that looks at them while they are made, and each time at all of
-    torch's, takes more time than the imports.
+    Modules consist of objects that live on. A collection during an import looks at all of them, and at all of torch's:
+    such collections take more time than the imports.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -32,8 +32,8 @@ def no_collections() -> Iterator[None]:
 class LateModule:
     """A module, imported when its first name is asked for. name: relative to the package, as in an `import` statement.
 
-    A process that makes one call need not import what other calls need. An `import` statement in a function does that,
-    too, but it takes a microsecond each time; use it where a function is slow or rare.
+    So a process imports only what its calls need. An `import` statement in a function does the same, but takes a
+    microsecond each time; use it where a function is slow or rare.
 
         if TYPE_CHECKING:
             from ..calls import p2p
@@ -69,8 +69,8 @@ _lock = threading.RLock()
 def once(make: Callable[..., Made]) -> Callable[..., Made]:
     """Decorator: call this function once for the same hashable arguments, then return what it has made.
 
-    `functools.cache` lets two threads that ask at the same time both call the function, and drops what the first one
-    has got. Here the second thread waits.
+    With `functools.cache`, two threads that ask at the same time both call the function, and one result is dropped.
+    Here the second thread waits.
     """
     made: dict[tuple[Any, ...], Made] = {}
 
@@ -87,7 +87,7 @@ def once(make: Callable[..., Made]) -> Callable[..., Made]:
 
 def _in_child() -> None:
     """In a forked child, no other thread holds the lock."""
-    global _lock  # noqa: PLW0603  as with all that belongs to a process
+    global _lock  # noqa: PLW0603  each process has one
     _lock = threading.RLock()
 
 

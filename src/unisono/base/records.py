@@ -1,6 +1,6 @@
-"""What ranks tell each other about calls that fail, as data: a rank's call, its departure, the call it gave up.
+"""What ranks tell each other about calls that fail: a rank's call, its departure, the call that it gave up.
 
-Code decides by these fields; `errors` makes messages of them.
+Code decides by the fields; `errors` makes messages of them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ def digest(*parts: object) -> int:
 class CallRecord(NamedTuple):
     """A call as one rank makes it.
 
-    counts: the elements of a block, or of the first blocks if they differ; None: this rank exchanges sizes. more: the
-    digest of all counts, if there are more. words: what else the ranks must agree on, such as the list of a coalesced
-    call. algorithm, lowering: the table, and how it was compiled. refused: why this rank refused the call. where: the
-    user's line, as file:line. hash: the signature, if all other fields are equal.
+    counts: the elements of a block, or of the first blocks if they differ; None: this rank exchanges sizes.
+    more: the digest of all counts, if there are more.
+    words: what else the ranks must agree on, such as the list of a coalesced call.
+    algorithm, lowering: the table, and how it was compiled.
+    refused: why this rank refused the call.
+    where: the user's line, as file:line.
+    hash: the signature, if all other fields are equal.
     """
 
     collective: str
@@ -127,15 +130,17 @@ class Departure(NamedTuple):
 
     @property
     def in_order(self) -> bool:
-        """Did it leave after making all its calls and sending all its messages?"""
+        """Did the rank leave after all its calls and messages?"""
         return self.how in (DepartureKind.RETURNED, DepartureKind.LEFT)
 
 
 class GivenUp(NamedTuple):
     """A rank gave up its call of this number (0: none).
 
-    late: its time was up, waiting for the ranks `blames`. If not late, `blames` are ranks that have gone or have given
-    up, or empty if the reason is the rank's own. reason: its exception as text.
+    late: its time was up.
+    blames: if late, the ranks it waited for; otherwise ranks that have gone or have given up. Empty: the reason is the
+    rank's own.
+    reason: its exception as text.
     """
 
     number: int = 0
@@ -147,9 +152,14 @@ class GivenUp(NamedTuple):
 class Proposal(NamedTuple):
     """What one rank tells while the survivors of a group agree on which ranks have failed; see `agreement`.
 
-    The rest is told where a group shrinks, until it is decided without whom. ready: this rank has the memory of the
-    group without those who have `failed`. ballot: the number of the ballot that it has begun last; 0: none. voted: that
-    of the ballot in which it has voted last, and choice: without whom, according to that vote, the others go on.
+    failed: the ranks that have failed, as far as this rank knows.
+    decided: `failed` is final.
+
+    Where a group shrinks, a rank votes for a smaller group:
+    ready: this rank has the memory of the group without the ranks in `failed`.
+    ballot: the number of the last ballot that it has begun; 0: none.
+    voted: the number of the last ballot in which it has voted.
+    choice: its vote there: the ranks that are left out.
     """
 
     failed: frozenset[int] = frozenset()
@@ -172,10 +182,13 @@ _STATES = {
 
 
 class Wait(NamedTuple):
-    """A call in which a rank waits, as it tells the others. Ranks are those of the world.
+    """A call in which a rank waits, as it tells the others.
 
-    group: its name. call: in words, with the user's line. missing: the ranks it waits for, or the first of many.
-    any_of: one of them is enough. told: it has said on standard error how long it waits.
+    group: the name of the group.
+    call: the call in words, with the user's line.
+    missing: the ranks of the world that it waits for, or the first of many.
+    any_of: one of these is enough.
+    told: the rank has said on standard error how long it waits.
     """
 
     group: str
@@ -215,11 +228,15 @@ class Wait(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """What a rank that others wait for does, as one of them sees it.
+    """What a missing rank does, as a rank that waits for it sees.
 
-    rank: in the group of the call. last_call: the number of its latest call of this group. state, tracer: see
-    `engine.process.process_status`. wait: the call of any group in which it waits itself. line: of the user's code, as
-    file:line. stack: of its threads, without the frames of this package; silent: why there is none.
+    rank: its number in the group of the call.
+    last_call: the number of its latest call in this group.
+    state, tracer: see `engine.process.process_status`.
+    wait: the call of any group in which it waits itself.
+    line: the user's line, as file:line.
+    stack: the stacks of its threads, without the frames of this package.
+    silent: why there is no stack.
     """
 
     rank: int
@@ -233,7 +250,7 @@ class Sighting(NamedTuple):
     silent: str = ""
 
     def __str__(self) -> str:
-        """What it does: the end of the sentence "rank 2 ..."."""
+        """What the rank does: the end of the sentence "rank 2 ..."."""
         at = f" at {self.line}" if self.line else ""
         if self.state == "t":
             return f"is stopped by a debugger (process {self.tracer}){at}"

@@ -34,7 +34,9 @@ LIMITS: Mapping[str, tuple[int, int]] = {
 class Rates(NamedTuple):
     """Seconds per byte in calls on vectors of `nbytes`.
 
-    own: of a rank's own vector, which every algorithm reads and writes. copy: fetched from others. combine: added.
+    own: for the rank's own vector, which every algorithm reads and writes.
+    copy: for bytes that are fetched from other ranks.
+    combine: for bytes that are added.
     """
 
     nbytes: int
@@ -44,7 +46,7 @@ class Rates(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When figures were measured: the day, and how many of so many processors other programs used before."""
+    """When figures were measured: the day, the processors, and how many of these other programs used before."""
 
     on: str
     busy: float
@@ -52,10 +54,11 @@ class Moment(NamedTuple):
 
 
 class HostCosts(NamedTuple):
-    """What calls cost on this host: each one, each further round, and bytes, by the size of the vector, ascending.
+    """What calls cost on this host: each call, each further round, and bytes, by the size of the vector, ascending.
 
-    Small vectors stay in caches that long ones do not fit into.
-    residual: how far timed calls are from the prices, as a share of their times, on the quadratic mean.
+    Small vectors stay in caches; long vectors do not fit.
+
+    residual: the difference between timed calls and prices, as a share of the times, by the quadratic mean.
     residual, moment: None in a file without them.
     """
 
@@ -66,7 +69,7 @@ class HostCosts(NamedTuple):
     moment: Moment | None = None
 
     def rates_of(self, nbytes: float) -> Rates:
-        """The rates for a size: between two that were measured in proportion, by logarithms."""
+        """The rates for a size: between two measured sizes, they are interpolated by the size's logarithm."""
         sizes = [math.log(rates.nbytes) for rates in self.rates]
         at = math.log(min(max(nbytes, self.rates[0].nbytes), self.rates[-1].nbytes))
         for few, many, a, b in zip(self.rates, self.rates[1:], sizes, sizes[1:], strict=False):
@@ -78,9 +81,10 @@ class HostCosts(NamedTuple):
 
 
 class TuningResults(NamedTuple):
-    """on: the day of the measurement. figures: setting -> bytes. costs: None where none are known.
-
-    moment: of the figures; that of the costs may be an earlier one. None in a file without it.
+    """on: the day of the measurement.
+    figures: setting -> bytes.
+    costs: None if they are not known.
+    moment: the moment of the figures; the costs may be older. None in a file without it.
     """
 
     on: str
@@ -120,7 +124,7 @@ def save(found: TuningResults) -> Path:
     part = path.with_name(f"{path.name}.{os.getpid()}")
     content = {**_key(), "on": found.on, "figures": dict(found.figures), "costs": found.costs, "moment": found.moment}
     part.write_text(json.dumps(content, indent=2) + "\n")
-    part.replace(path)  # who reads meanwhile sees the old file or the new one
+    part.replace(path)  # a process that reads meanwhile sees the old file or the new one
     _read.cache_clear()
     return path
 

@@ -1,4 +1,4 @@
-"""Whose code a source file is. Lines of the user's are what errors, logs and stacks name."""
+"""Does a source file belong to the user? Errors, logs and stacks name lines of the user's code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ TORCH = (
     _origin("typing_extensions"),
     os.path.join(os.path.dirname(_origin("ray")), "util", "collective", ""),
 )
-"""Where frames of torch are, and others between the user's line and ours: its folder, the file that has the wrapper of
-its `@deprecated` functions, and Ray's calls."""
+"""Files with frames between the user's line and ours: torch's folder, the file with the wrapper of its `@deprecated`
+functions, and Ray's calls.
+"""
 
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = tuple(_PYTHON + name for name in ("site-packages", "dist-packages"))

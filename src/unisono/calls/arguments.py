@@ -23,7 +23,7 @@ def shape_name(tensor: torch.Tensor) -> str:
 
 
 def count_name(tensor: torch.Tensor) -> str:
-    """`float32[6]` for six elements in any shape; for quantized tensors with the scale. Ranks must agree on it."""
+    """`float32[6]` for six elements in any shape; for quantized tensors with the scale. Ranks must agree on this."""
     return f"{dtype_name(tensor.dtype)}[{tensor.numel()}]{scale_name(tensor)}"
 
 
@@ -42,7 +42,7 @@ _BITS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch
 
 
 def plain_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype itself; of quantized tensors, that of their numbers."""
+    """The dtype itself; for quantized dtypes, the dtype of their numbers."""
     return _BITS.get(dtype, dtype)
 
 
@@ -89,10 +89,10 @@ def check_tensor(argument: str, tensor: Any, *, written: bool = False) -> None:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Where the tensor's elements are; 0 where it has no memory."""
+    """The address of the tensor's elements; 0 if it has no memory."""
     try:
         return tensor.data_ptr()
-    except RuntimeError:  # torch.func's tensors have no address to ask for
+    except RuntimeError:  # torch.func's tensors have no address
         return 0
 
 

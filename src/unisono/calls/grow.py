@@ -1,12 +1,12 @@
-"""`grow`: a group becomes larger again by new processes, which take the places of ranks that have ended.
+"""`grow`: a group becomes larger again. New processes take the places of ranks that have ended.
 
     larger = unisono.grow()
     if larger is not group:
         group = larger
         ...  # send the state to group.newcomers
 
-A member's part is here; `ranks.elastic.join_admission` is that of the first rank, which is at the door, and
-`ranks.elastic.join_request` that of a process that joins.
+A member's part is here. `ranks.elastic.join_admission` is the part of the first rank, which is at the door, and
+`ranks.elastic.join_request` the part of a process that joins.
 """
 
 from __future__ import annotations
@@ -38,24 +38,25 @@ def grow(
     """A larger group, with the new processes that have called `unisono.join`, or this group if there are none.
 
     All ranks of the group make this call, and all get the same answer. The newcomers take the places of ranks that have
-    ended, whose numbers in the world they have from then on; the first rank of the group opens the door for them, which
-    stays open from one call to the next. The larger group has all members in the order of the world, and is the default
-    group if this one was; this one is used no more. `newcomers` of the larger group are its ranks that are new.
+    ended, with their numbers in the world. The first rank of the group opens the door for them; it stays open between
+    calls. The larger group has all members in the order of the world, and is the default group if this one was; this
+    group is used no more. `newcomers` of the larger group are its new ranks.
 
-    size: wait until the group has so many ranks, at most timeout_s (None: as long as calls of this group wait), and
-    then go on with those that have come. None: let in who is there, without waiting. door: the name of the job, for
-    `join`; None: what the environment says. Of these three, those of the first rank count.
+    size: wait until the group has this size, and then go on with the processes that have come. None: let in the
+    processes that are there, without waiting.
+    timeout_s: the longest wait for `size`; None: as long as calls of this group wait.
+    door: the name of the job, for `join`; None: what the environment says.
 
-    Groups in which a rank has ended whose place is taken again can be used no more, not even by `shrink`. Raises
-    ArgumentError on all ranks where there is no name for the door or another process has it, and where ranks are alive
-    that are no members of the group; PeerGone, as other calls do; OutOfMemory.
+    The arguments of the first rank count. Groups with an ended rank can be used no more once its place is taken again,
+    not even by `shrink`. Raises ArgumentError on all ranks if there is no name for the door, if another process has the
+    name, and if ranks are alive that are no members of the group. Raises PeerGone, as other calls do, and OutOfMemory.
     """
     group = group_or_default(group)
     group.check_usable()
     if group.world.span is not None:
         raise ArgumentError(
             f"group {group.name!r} belongs to a job on several hosts ({group.world.hosts.text}), which cannot grow: "
-            "go on with those who are there (see Group.shrink), or start the job anew from what has been saved"
+            "go on with the ranks that are there (see Group.shrink), or start the job anew from what has been saved"
         )
     admission = JoinAdmission(group, door, size, timeout_s) if group.rank == 0 else None
     while True:
@@ -77,7 +78,7 @@ def grow(
 
 
 def _make(group: Group, admission: JoinAdmission | None, decision: Decision) -> SubArena | None:
-    """The memory of the larger group; None if nobody has been let in."""
+    """The memory of the larger group; None: no process has been let in."""
     try:
         group.forsake(frozenset(decision.places))
     except BaseException as error:
@@ -89,7 +90,7 @@ def _make(group: Group, admission: JoinAdmission | None, decision: Decision) -> 
 
 
 def _lead(group: Group, admission: JoinAdmission, decision: Decision) -> SubArena | None:
-    """The part of the first rank: when all have left what it had lent, it lets the newcomers in."""
+    """The part of the first rank: when all members have left the ended ranks' groups, it lets the newcomers in."""
     try:
         barrier(group)
         return admission.admit(decision)
@@ -100,16 +101,16 @@ def _lead(group: Group, admission: JoinAdmission, decision: Decision) -> SubAren
 
 
 def _follow(group: Group, decision: Decision) -> SubArena | None:
-    """The part of every other rank: what comes of it, the first one says."""
+    """The part of every other rank: wait until the first rank says how the attempt has ended."""
     failure: PeerError | WaitTimeout | None = None
     try:
         try:
             barrier(group)
         except (PeerError, WaitTimeout) as error:
-            failure = error  # but the first rank may have heard from all in time
+            failure = error  # but the first rank may have heard from all ranks in time
         start = _outcome(group, decision)
     except BaseException as error:
-        if not isinstance(error, WaitTimeout):  # it goes, and may be a member of the larger group without knowing it
+        if not isinstance(error, WaitTimeout):  # this rank goes, and may be a member of the larger group unknowingly
             words = f"was interrupted by {type(error).__name__} in grow()"
             group.world.host.arena.board(group.world.rank).set_gone(DepartureKind.RAISED, words)
         raise
@@ -123,11 +124,11 @@ def _follow(group: Group, decision: Decision) -> SubArena | None:
 
 
 def _outcome(group: Group, decision: Decision) -> int | None:
-    """Where the memory of the larger group begins; nothing, if nobody has been let in."""
+    """Where the memory of the larger group begins; nothing if no process has been let in."""
     board, began = group.world.host.arena.board(group.world_ranks[0]), time.monotonic()
     while (start := board.growth(decision.number)) is None:
         if group.liveness.left(0):
-            return board.growth(decision.number)  # it may have said it before it went
+            return board.growth(decision.number)  # the first rank may have said it before it went
         if time.monotonic() - began > group.timeout_s:
             named = group.world_ranks if group.parent else ()
             error = WaitTimeout("grow()", time.monotonic() - began, (0,), group.rank, "", named)
@@ -151,7 +152,7 @@ def _enter(group: Group, memory: SubArena, decision: Decision) -> Group:
             group.world.door = None
         until_all_are_in(larger, memory, "grow()")
     except WaitTimeout:
-        raise  # the larger group is there, for its shrink() without those that are missing
+        raise  # the larger group exists: its shrink() can leave out the missing ranks
     except BaseException as error:
         memory.board(memory.rank).set_gone(DepartureKind.RAISED, f"raised {type(error).__name__} in grow()")
         raise

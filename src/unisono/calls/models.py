@@ -26,9 +26,9 @@ _NO_GRADIENT, _GRADIENT, _SPARSE = 0, 1, 2
 
 
 def broadcast_module(model: torch.nn.Module, src: int = 0, group: Group | None = None) -> None:
-    """Copy the model's parameters and buffers, those of integers too, from rank `src` to all ranks, in place.
+    """Copy the model's parameters and buffers, also integers, from rank `src` to all ranks, in place.
 
-    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first that does.
+    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first difference.
     """
     group = group_or_default(group)
     state = {**_parameters(model, group, "broadcast_module"), **dict(model.named_buffers())}
@@ -38,8 +38,8 @@ def broadcast_module(model: torch.nn.Module, src: int = 0, group: Group | None =
 def broadcast_state_dict(state: Mapping[str, torch.Tensor], src: int = 0, group: Group | None = None) -> None:
     """Copy the tensors of a mapping such as `model.state_dict()` from rank `src` to all ranks, in place.
 
-    Tensors with several names are sent once. Raises ArgumentError, on every rank, if names, shapes or dtypes
-    differ; it names the first that does.
+    Tensors with several names are sent once. Raises ArgumentError, on every rank, if names, shapes or dtypes differ; it
+    names the first difference.
     """
     group = group_or_default(group)
     broadcast_coalesced(_agreed(group, "broadcast", state), src, group)
@@ -48,7 +48,7 @@ def broadcast_state_dict(state: Mapping[str, torch.Tensor], src: int = 0, group:
 def average_parameters(model: torch.nn.Module, group: Group | None = None) -> None:
     """Replace the model's parameters by their average over all ranks, in place. Buffers are not changed.
 
-    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first that does.
+    Raises ArgumentError, on every rank, if the models' names, shapes or dtypes differ; it names the first difference.
     """
     group = group_or_default(group)
     all_reduce_coalesced(_agreed(group, "average", _parameters(model, group, "average_parameters")), "avg", group)
@@ -57,9 +57,9 @@ def average_parameters(model: torch.nn.Module, group: Group | None = None) -> No
 def average_gradients(model: torch.nn.Module, group: Group | None = None) -> None:
     """Replace the gradients of the model's parameters by their average over all ranks, in place.
 
-    Call it between backward() and step(). A parameter with a gradient on some ranks only counts as zero on the others
-    and has the average on all ranks afterwards; a parameter without a gradient on any rank keeps None.
-    Raises DTypeError, on every rank, for sparse gradients, and MismatchError if the models differ.
+    Call it between backward() and step(). If a parameter has a gradient on some ranks only, it counts as zero on the
+    others, and all ranks have the average afterwards. A parameter without a gradient on any rank keeps None. Raises
+    DTypeError, on every rank, for sparse gradients, and MismatchError if the models differ.
     """
     group = group_or_default(group)
     parameters = _parameters(model, group, "average_gradients")
@@ -111,7 +111,7 @@ def _agreed(group: Group, doing: str, state: Mapping[str, torch.Tensor]) -> list
 
 
 def _identity(name: str, tensor: Any) -> tuple[object, ...]:
-    """A key that is equal for two names of one tensor. Raises for what cannot be sent."""
+    """A key that is equal for two names of one tensor. Raises if the tensor cannot be sent."""
     check_is_tensor(name, tensor, "leave it out")
     if torch.nn.parameter.is_lazy(tensor):
         raise ArgumentError(f"{name}: has no shape yet; call the model once on every rank, then try again")

@@ -1,4 +1,4 @@
-"""`retry`: a step of a program that all survivors repeat after a rank has failed in it."""
+"""`retry`: a step of a program that all survivors repeat if a rank fails in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 @runtime_checkable
 class SupportsState(Protocol):
-    """What has a state that can be taken and given back: modules, optimizers, schedulers, samplers, scalers."""
+    """An object with a state to save and restore: modules, optimizers, schedulers, samplers, scalers."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state."""
@@ -37,18 +37,18 @@ def retry(
 ) -> Result:
     """Call `step()`; if a rank fails meanwhile, shrink the default group, and the survivors call it again.
 
-    All ranks of the default group call this with the same step, which ends on all of them or on none: a barrier follows
-    it, and if that fails, the step counts if all survivors had come to it, and is repeated otherwise.
+    All ranks of the default group call this with the same step. The step ends on all of them or on none: a barrier
+    follows it. If the barrier fails, the step counts if all survivors had come to it; otherwise it is repeated.
 
-    state: what the step changes: tensors, and modules, optimizers or whatever has `state_dict` and `load_state_dict`.
-    It is copied before the step, and put back before it is repeated, as is the state of torch's random numbers. A step
-    that changes nothing else gives, after a failure, the same bits as one that the survivors make by themselves.
-    Gradients are no state: let the step begin with `zero_grad`.
+    state: all that the step changes: tensors, modules, optimizers, and other objects with `state_dict` and
+    `load_state_dict`. It is copied before the step, and restored before it is repeated, as is the state of torch's
+    random numbers. A step that changes nothing else gives, after a failure, the same bits as one that the survivors
+    make by themselves. Gradients are no state: let the step begin with `zero_grad`.
 
     shrink: makes the smaller group in another way, such as `lambda error: dist.shrink_group(list(error.failed))`, and
-    whatever depends on the group, such as a wrapped model.
+    renews all that depends on the group, such as a wrapped model.
 
-    Returns what the step returns. Raises what it raises, but for a PeerError because of a rank that has failed.
+    Returns what the step returns. Raises what it raises, but no PeerError because of a rank that has failed.
     """
     kept = list(state)
     saved = [(item, _copy(item)) for item in kept]
@@ -64,7 +64,7 @@ def retry(
             raise
         except PeerError as error:
             survivors = _shrink(group, shrink, error)
-            # Their calls have ended, so this is what it was when the barrier failed.
+            # Their calls have ended, so this is the value from when the barrier failed.
             if number is not None and all(group.host.entered(rank) >= number for rank in survivors):
                 return result
         else:
@@ -75,19 +75,19 @@ def retry(
 
 
 def _shrink(group: Group, shrink: Callable[[PeerError], object] | None, error: PeerError) -> list[int]:
-    """Make the smaller group; the survivors, as ranks of the group."""
+    """Make the smaller group; return the survivors, as ranks of the group."""
     while True:
         try:
             if shrink is not None:
                 shrink(error)
             smaller = group.shrink()
             break
-        except PeerGone as more:  # who was to be left out were not all who have failed
+        except PeerGone as more:  # more ranks have failed than the ranks to leave out
             error = more
         except PeerFailed as interrupted:
             if interrupted.call != SHRINK:
                 raise
-            # Ctrl-C, say, has ended that rank's call: the next one waits until it comes back, or has ended.
+            # Ctrl-C, say, has ended the rank's call: the next call waits until it comes back, or has ended.
     return [rank for rank, there in enumerate(group.world_ranks) if there in smaller.world_ranks]
 
 

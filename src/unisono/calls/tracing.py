@@ -19,12 +19,15 @@ def tracing(folder: str | PathLike[str], group: Any = None, *, rounds: bool = Fa
     """Keep all calls that this rank makes meanwhile, in all its groups, in files of this folder.
 
     The last rank that leaves makes one file of all, `unisono-JOB.json`, which Perfetto (ui.perfetto.dev) and
-    chrome://tracing open; `unisono trace FOLDER` prints a report. Hosts that do not share the folder make one each;
-    `unisono trace FOLDER FOLDER` makes one of all. Ranks do not wait for each other here. What was started with
-    UNISONO_TRACE is traced already, there; so this does nothing.
+    chrome://tracing open; `unisono trace FOLDER` prints a report. Hosts that do not share the folder make one file
+    each; `unisono trace FOLDER FOLDER` makes one of all. Ranks do not wait for each other here. If the program was
+    started with UNISONO_TRACE, it is traced already, and this does nothing.
 
-    group: any group of the job; None: the default group. rounds: also when the rounds of each call began and ended on
-    this rank, and for whom it waited in them; calls take a little longer. Raises NotInitialized if there is none.
+    group: any group of the job; None: the default group.
+    rounds: also keep when the rounds of each call began and ended on this rank, and for which rank it waited in them;
+    calls take a little longer.
+
+    Raises NotInitialized if there is no group.
     """
     world = group_or_default(group).world
     recording = record(world.host, Path(folder), world.span.recorded_at if world.span else None, rounds=rounds)
@@ -55,6 +58,6 @@ def _follow(recording: Recording, group: Group) -> None:
 
 
 def _renew(group: Group) -> None:
-    """Let the group run the kernel that its host has now, if it runs one."""
+    """Let the group run its host's present kernel, if it runs one."""
     if group.span is None and group.broken is None and not group.closed:
         group.run = group.host.run

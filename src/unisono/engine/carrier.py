@@ -18,10 +18,11 @@ Wait: TypeAlias = "Callable[[int, int, int, int, int, int], int]"
 
 
 class Lost(Exception):
-    """A message cannot go through any more. For the caller, who knows better why: the other side of a connection is
-    what breaks first, and is not always the culprit.
+    """A message cannot go through any more. The caller finds the cause: the peer of a broken connection is not always
+    the culprit.
 
-    peer: the rank of the world at the other side. reason: what the engine says.
+    peer: the rank of the world at the other side.
+    reason: what the engine says.
     """
 
     def __init__(self, peer: int, reason: str) -> None:
@@ -46,12 +47,13 @@ class Handle(Protocol):
 class Carrier(Protocol):
     """Messages between ranks of the world. Two threads may call at the same time.
 
-    A message meets the receive that has its tag, in the order in which those of one tag were sent and posted. Its
-    tensor is flat, contiguous and of uint8, and belongs to the carrier until the handle is settled. A receive must have
-    exactly the size of its message: no engine can tell the receiver in time that it has not.
+    A message goes to the receive with its tag. Messages and receives of one tag meet in order: the first sent meets the
+    first posted. A tensor is flat, contiguous and of uint8. It belongs to the carrier until its handle is settled. A
+    receive must have exactly the size of its message: no engine reports a wrong size in time.
 
-    tags: the number of tags; a tag is below it. own_thread: messages go on while nobody calls the carrier. wait: see
-    `Wait`; None: memory is looked at by others, who call `progress` meanwhile where there is no thread.
+    tags: the number of tags; a tag is below it.
+    own_thread: messages go on while no thread calls the carrier.
+    wait: see `Wait`. None: the caller looks at memory itself, and calls `progress` meanwhile if there is no own thread.
     """
 
     name: str
@@ -68,18 +70,18 @@ class Carrier(Protocol):
         """Begin to receive a tensor. Raises Lost."""
 
     def pending(self, messages: Iterable[Handle]) -> list[Handle]:
-        """Those of these that are not over, as far as the engine can tell at once. Raises Lost."""
+        """The messages that are not over, as far as the engine can tell at once. Raises Lost."""
 
     def progress(self) -> None:
-        """Let messages go on; to be called while one waits."""
+        """Let messages go on. A thread that waits for messages calls this."""
 
     def abort(self) -> None:
         """End the carrier at once: every `settle` that waits raises Lost, as does every later call. From any thread."""
 
     def give_up(self, messages: Iterable[Handle]) -> None:
-        """Keep these, whose call has failed, as long as the carrier may move them. `close` does not wait for them:
-        perhaps no rank takes them.
+        """Keep the messages of a call that has failed as long as the carrier may move them. `close` does not wait for
+        them: perhaps no rank takes them.
         """
 
     def close(self) -> None:
-        """Give everything back. Waits for nobody: what has not left by now never does, and its receiver hears that."""
+        """Free all resources without a wait. A message that has not left by now never does; its receiver gets Lost."""

@@ -7,7 +7,7 @@ microseconds. No page is ever writable and executable.
 
     head     magic, where the function begins, sizes of code, data and names, where the table is in the data
     names    of the functions outside, in the order of the table, each with a zero byte behind it
-    code     whose pages can be executed, and not written to
+    code     its pages can be executed, and not written to
     data     constants and the table, from the next page on; can only be read
 """
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 _HEAD = struct.Struct("<8s5I")
 _MAGIC = b"unisono1"
 _PAGE = 4096
-"""Of the processors that this module knows. Where code and data lie to each other depends on it."""
+"""Bytes of a page, on the processors that this module knows. The distance from code to data depends on it."""
 
 _WORD = 8
 
@@ -32,7 +32,7 @@ _PROGBITS, _SYMTAB, _RELA, _UNWIND = 1, 2, 4, 0x70000001
 _WRITE, _ALLOC, _EXECUTE = 1, 2, 4
 _GOTOFF64, _GOT64, _GOTPC64 = 25, 27, 29
 _UNDEFINED, _SPECIAL = 0, 0xFF00
-"""A section's number: of a symbol from outside; from here on, of no section at all."""
+"""The section number of a symbol from outside; from the second number on, a symbol is in no section."""
 
 
 class _Section(NamedTuple):

@@ -28,14 +28,16 @@ from . import code_image
 _DIGEST_BYTES = 16
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
 _COMPILED_S, _ASK_S = 60.0, 0.01
-"""How long a process waits for another one that compiles the same code, and between two looks."""
+"""How long a process waits for another one that compiles the same code; the time between two looks."""
 
 
 class Unit:
     """The code of one compiled function.
 
-    name: of the unit, and of the function that it exports. sources: the files whose content its code depends on.
-    versions: what else it depends on. make: makes the object file, if there is none.
+    name: the name of the unit, and of the function that it exports.
+    sources: the files that the code depends on.
+    versions: what else the code depends on.
+    make: makes the object file, if there is none.
     """
 
     def __init__(self, name: str, sources: Iterable[Path], make: Callable[[], bytes], versions: str = "") -> None:
@@ -69,7 +71,7 @@ class Unit:
         return link(self.name, symbol(self.name), code)
 
     def _read(self, *, say: bool = True) -> bytes | None:
-        """The code on disk; None if there is none, or none that may run. say: the latter on standard error."""
+        """The code on disk; None if there is none, or none that may run. say: report bad code on standard error."""
         for folder in _folders():
             with suppress(OSError), (folder / self._file).open("rb") as file:
                 about, content = os.fstat(file.fileno()), file.read()
@@ -86,7 +88,7 @@ class Unit:
         return None
 
     def _keep(self, folder: Path, code: bytes) -> None:
-        """Write the code to disk, in place of that of other sources; without room for it, do nothing."""
+        """Write the code to disk, and remove the unit's code of other sources. Without room on disk, do nothing."""
         with suppress(OSError):
             for old in folder.glob(f"{self._family}*.code"):
                 old.unlink(missing_ok=True)
@@ -103,7 +105,7 @@ class Unit:
 
 
 def entry_point(unit: Unit) -> Callable[..., int]:
-    """Load a unit whose function has CPython's fast calling convention, as a Python function."""
+    """Load a unit as a Python function. Its function has CPython's fast calling convention."""
     method = _Method(unit.name.encode(), unit.address(), _FASTCALL, None)
     _loaded.append(method)
     function: Callable[..., int] = _new_function(ctypes.byref(method), None, None)
@@ -111,7 +113,7 @@ def entry_point(unit: Unit) -> Callable[..., int]:
 
 
 def symbol(name: str) -> str:
-    """The name in its object file of the function of a unit."""
+    """The name of a unit's function in the object file."""
     return f"unisono_{name.replace('.', '_')}"
 
 
@@ -132,7 +134,7 @@ _loaded: list[object] = []
 
 @cache
 def _processor() -> str:
-    """The kind of processor, and what it can do, as a part of a file's name. Code uses nothing else of it."""
+    """The kind and the features of the processor, as a part of a file's name. Code uses no other features."""
     first = first_processor()
     said = [first.get(name, "") for name in ("vendor_id", "cpu family", "model", "stepping", "flags")]
     if platform.machine() != "x86_64" or not all(said):
@@ -165,7 +167,7 @@ def _llvm_version() -> bytes:
 
 
 def _owners() -> tuple[int, ...]:
-    """The users whose code runs here: this one, the system, and the owner of this installation."""
+    """The users that this process trusts to write code: its own, root, and the owner of this installation."""
     return 0, os.geteuid(), Path(__file__).stat().st_uid
 
 
@@ -174,7 +176,7 @@ def _digest(code: bytes) -> bytes:
 
 
 def _folders() -> list[Path]:
-    """Where code may be: UNISONO_CACHE_DIR, or else beside this file, or with the user's other caches."""
+    """The folders that may have code: UNISONO_CACHE_DIR, or else this file's folder and the user's caches."""
     if chosen := os.environ.get("UNISONO_CACHE_DIR"):
         return [Path(chosen)]
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -194,7 +196,7 @@ def writable_folder() -> Path | None:
 @contextmanager
 def _locked(path: Path | None) -> Iterator[None]:
     """Let one process at a time in, where the file system has locks. A process that has waited for long goes in, too:
-    the one that holds the lock may be stopped, and two that compile the same do each other no harm.
+    the holder of the lock may be stopped, and two processes that compile the same code do no harm.
     """
     with ExitStack() as held:
         if path is not None:

@@ -14,17 +14,17 @@ _OTHERWISE = {
     "64bit": "lm", "bmi": "bmi1", "crc32": "sse4_2", "lzcnt": "abm", "pclmul": "pclmulqdq", "pku": "ospke",
     "prfchw": "3dnowprefetch", "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni", "sse3": "pni",
 }  # fmt: skip
-"""LLVM's names of what a processor can do, and Linux's, where they differ by more than points and lines."""
+"""LLVM's names of processor features, and Linux's, where they differ by more than points and underscores."""
 
 _numbers = itertools.count()
-"""Of the libraries: the linker refuses a second one of the same name."""
+"""Numbers the libraries: the linker refuses a second one of the same name."""
 
 _linked: list[Any] = []
 """What must live as long as the linked code."""
 
 
 def object_code(module: Any) -> bytes:
-    """Optimise an LLVM module for this processor, and return its object file. It keeps what is not internal."""
+    """Optimise an LLVM module for this processor, and return its object file. It drops unused internal functions."""
     machine = _target_machine()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
@@ -32,12 +32,12 @@ def object_code(module: Any) -> bytes:
 
 
 def processor() -> str:
-    """The kind of this processor, and what it can do, in LLVM's words."""
+    """The kind and the features of this processor, in LLVM's words."""
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
 def link(name: str, symbol: str, code: bytes) -> int:
-    """Link an object file into this process; the address of the function that this symbol names."""
+    """Link an object file into this process; return the address of the function with this name."""
     library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
     linked = library.link(_linker(), f"{name} {next(_numbers)}")
     _linked.append(linked)
@@ -60,9 +60,9 @@ def _target_machine() -> Any:
 
 
 def _features() -> str:
-    """What code may use of this processor: where the kernel says what that can do, as on x86-64, nothing else.
+    """The processor features that code may use: where the kernel lists features, as on x86-64, only these.
 
-    Files with code are named after what the kernel says. So no processor is given code that it cannot run.
+    The names of files with code have these features. So no processor is given code that it cannot run.
     """
     features, flags = llvm.get_host_cpu_features(), cpuinfo("flags")
     if flags:

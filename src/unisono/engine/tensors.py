@@ -30,7 +30,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def check_is_tensor(argument: str, value: Any, move: str = "") -> None:
-    """Raise DTypeError for anything but a tensor. move: what to do then; for arrays of numpy that is known."""
+    """Raise DTypeError for anything but a tensor. move: the user's next move; an array of numpy has its own."""
     if not isinstance(value, torch.Tensor):
         if isinstance(value, np.ndarray):
             move = "pass torch.from_numpy(array), which has the same memory"
@@ -71,7 +71,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tensor_at(address: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A flat tensor of so many elements at an address, whose memory it does not keep alive."""
+    """A flat tensor of `count` elements at an address. It does not keep the memory alive."""
     dtype = torch.uint8 if dtype in _ONLY_BITS else dtype
     if not count:
         return torch.empty(0, dtype=dtype, device="cpu")
@@ -149,7 +149,7 @@ use_count: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: igno
 
 
 def needed_by_autograd(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensors whose old values autograd may need. Reads the grad mode, so call it on the caller's thread.
+    """The tensors of which autograd may need the old values. Reads the grad mode: call it on the caller's thread.
 
     Kernels write through addresses, which autograd does not see. A call raises the version counter of a tensor that it
     has written, as an operation in place does, where autograd may need the old values: where the tensor

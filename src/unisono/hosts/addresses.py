@@ -1,4 +1,4 @@
-"""Under which address other hosts reach this one: a question to the system's routes. No packet is sent."""
+"""The address at which other hosts reach this one, by the system's routes. No packet is sent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from contextlib import suppress
 from typing import Any
 
 _ELSEWHERE = "192.0.2.1"
-"""An address that nobody has (RFC 5737): the way there is the default route."""
+"""An address that no host has (RFC 5737): the way there is the default route."""
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of linux/sockios.h
 _REQUEST = struct.Struct("16s4x4s8x")
 _PROBE_S = 2.0
 
 
 def own_address(toward: str) -> str:
-    """The address that this process would send from to reach a host; "" where no way leads there.
+    """The address that this process would send from to reach a host; "" if there is no way to the host.
 
     toward: a name or an address; "": anywhere, by the default route.
     """
@@ -38,24 +38,24 @@ def _resolve(name: str, port: int, kind: socket.SocketKind) -> list[Any]:
 
 
 def own_addresses() -> list[str]:
-    """The IPv4 addresses of this host that others may know, that of the default route first."""
+    """The IPv4 addresses of this host that other hosts may know; the address of the default route is the first."""
     found = [own_address(""), *interfaces().values()]
     return [address for address in dict.fromkeys(found) if not is_loopback(address)]
 
 
 def interfaces() -> dict[str, str]:
-    """The network interfaces of this host that have an IPv4 address, and that address."""
+    """The network interfaces of this host with an IPv4 address, and the address."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none
+            with suppress(OSError):  # the interface has none
                 answer = fcntl.ioctl(sock, _GET_ADDRESS, _REQUEST.pack(name.encode(), bytes(4)))
                 found[name] = socket.inet_ntoa(_REQUEST.unpack(answer)[1])
     return found
 
 
 def reachable(addresses: Sequence[str], port: int) -> str:
-    """The first of these addresses at which somebody listens; "" if there is none."""
+    """The first of these addresses at which a process listens; "" if there is none."""
     for address in addresses:
         with suppress(OSError), socket.create_connection((address, port), _PROBE_S):
             return address
@@ -63,7 +63,7 @@ def reachable(addresses: Sequence[str], port: int) -> str:
 
 
 def try_to_reach(address: str, port: int) -> tuple[bool, str]:
-    """Is there a way to a host, and what is wrong with it; "" where a process listens at this port."""
+    """Is there a way to a host, and what is wrong with the way; "" if a process listens at this port."""
     try:
         found = _resolve(address, port, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -83,12 +83,12 @@ def try_to_reach(address: str, port: int) -> tuple[bool, str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Is this an address at which a host reaches only itself? So is "", which is none."""
+    """Is this an address at which a host reaches only itself? The empty address "" counts as one, too."""
     return not address or ipaddress.ip_address(address).is_loopback
 
 
 def store_host(store: Any) -> str:
-    """The host of torch's TCPStore, also where other stores are put in front of it; "" for a store of another kind."""
+    """The host of torch's TCPStore, also if other stores wrap it; "" for a store of another kind."""
     return str(getattr(_innermost(store), "host", ""))
 
 

@@ -1,4 +1,4 @@
-"""What a rank knows of the ranks on other hosts, through the sentinel of its host."""
+"""News of the ranks on other hosts, through the sentinel of this host."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from ..schedule import Hosts
 
 _HEARS_S = 0.005
-"""How often a rank hears what its sentinel says without having asked, while it calls."""
+"""How often a rank that makes calls reads its sentinel's unasked messages."""
 
 
 class Far:
     """A rank's connection to its host's sentinel.
 
-    Any thread may use it, and signal handlers; no method but `close` waits. Boards and control lines of far members are
-    in the regions of this host's arena; they are as fresh as the last ticket, and show at once what their owners have
-    told by `wake`.
+    Any thread may use it, and signal handlers; only `close` waits. Boards and control lines of far members are in the
+    regions of this host's arena. They are as fresh as the last ticket. Changes that their owners announce by `wake`
+    come at once.
 
-    Where the sentinel itself has ended, or does not answer for as long as hosts may be silent, this host is cut off:
-    the others count it as lost, and ranks on other hosts count as gone here.
+    If the sentinel itself has ended, or does not answer for as long as hosts may be silent, this host is cut off: other
+    hosts count it as lost, and their ranks count as gone here.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Far:
     ) -> None:
         """Connect to the sentinel that serves at this name. silent_s: how long hosts may be silent.
 
-        Raises OSError where no sentinel serves, ArgumentError where it is another user's.
+        Raises OSError if no sentinel serves, ArgumentError if it is another user's.
         """
         self.silent_s = silent_s
         self._arena, self._hosts, self._rank, self._pid = arena, hosts, rank, os.getpid()
@@ -50,11 +50,11 @@ class Far:
         self._lock = threading.RLock()
         self._out: deque[bytes] = deque()
         self._newest = self._alarm = 0
-        """The newest ticket, and up to which it was time to look when a rank had gone, other than in order."""
+        """The newest ticket; and the last ticket that became fresh because a rank had gone, other than in order."""
         self._asked: dict[int, int] = {}
-        """Of each group, the ticket that is under way."""
+        """Group -> the ticket that is under way."""
         self._next: dict[int, int] = {}
-        """Of each group, the ticket that follows."""
+        """Group -> the ticket that follows."""
         self._used: set[int] = set()
         self._bad_news, self._heard_at = 0, 0.0
         self._lost: dict[int, str] = {}
@@ -64,15 +64,17 @@ class Far:
         """Why the sentinel has ended, in its own words."""
         self._looked_at = self._silent_s = 0.0
         self._pinged = self._ended = self._gave_up = False
-        """Of the sentinel: whether it was asked for a word, has hung up, has been silent for too long."""
+        """The sentinel was asked for a word; has hung up; has been silent for too long."""
         self.closed = False
 
     def register(self, gid: int, start: int, members: Sequence[int]) -> None:
-        """Let the sentinel copy what far members of a group write into its region, and show them what this one writes.
+        """Let the sentinel copy far members' boards into the group's region, and show them this rank's board.
 
-        gid: the group's number, of 64 bits, the same on all hosts, and never that of another group. start: where its
-        region begins in this host's arena. members: ranks of the world, in order. Raises ArgumentError for impossible
-        ones.
+        gid: the group's number, of 64 bits, the same on all hosts. No other group ever has it.
+        start: where its region begins in this host's arena.
+        members: ranks of the world, in order.
+
+        Raises ArgumentError for impossible values.
         """
         fits = start % PAGE == 0 and self._arena.start <= start < self._arena.bytes
         if not fits or self._rank not in members or not 0 <= min(members) <= max(members) < self._hosts.ranks:
@@ -81,22 +83,22 @@ class Far:
         self._say(["register", gid, start, list(members)])
 
     def forget(self, gid: int) -> None:
-        """This rank uses the group no more. What it has written last is told. See `is_free`."""
+        """This rank uses the group no more. The sentinel still sends its last board. See `is_free`."""
         with self._lock:
             self._asked.pop(gid, None)
             self._next.pop(gid, None)
             self._say(["forget", gid])
 
     def is_free(self, gid: int) -> bool:
-        """Is the group's region not touched by the sentinel any more? Once all its ranks here that live have forgotten
-        it; before that, the memory must not be used for anything else.
+        """Has the sentinel left the group's region? It leaves once all living ranks here have forgotten the group.
+        Before, the memory must not be used for anything else.
         """
         self._take_in()
         return gid not in self._used or self._ended or self.closed
 
     def ask(self, gid: int) -> int:
-        """Ask for copies of what far members say by now. Returns a ticket; one question of a group is under way at a
-        time, and the next one follows with the next call of `ask` or `fresh` after that.
+        """Ask for fresh copies of far members' boards. Returns a ticket. One question of a group is under way at a
+        time. The next question follows with the next call of `ask` or `fresh` after that.
         """
         with self._lock:
             self._take_in()
@@ -119,8 +121,8 @@ class Far:
 
     @property
     def bad_news(self) -> int:
-        """How many ranks have gone, other than in order; the end of the sentinel counts, too. Some milliseconds old, so
-        that to ask costs next to nothing.
+        """How many ranks have gone, other than in order; the end of the sentinel counts, too. The number may be some
+        milliseconds old, so the call costs almost nothing.
         """
         now = time.monotonic()
         if now >= self._heard_at + _HEARS_S:
@@ -129,9 +131,9 @@ class Far:
         return self._bad_news
 
     def wake(self, gid: int | None = None) -> None:
-        """Show the others at once what this rank has written on its board of this group; None: of all its groups.
+        """Show the others at once this rank's board of this group; None: of all its groups.
 
-        For departures, calls given up, proposals: what peers that wait should not have to ask for.
+        For departures, calls given up, and proposals: peers that wait should not have to ask for these.
         """
         self._say(["wake"] if gid is None else ["wake", gid])
 
@@ -156,7 +158,7 @@ class Far:
         return how
 
     def close(self) -> None:
-        """Tell what was written last, and leave. When all ranks of a host have, its sentinel ends. Idempotent."""
+        """Send the last boards, and leave. When all ranks of a host have left, its sentinel ends. Idempotent."""
         if not self.closed:
             self.closed = True
             if os.getpid() == self._pid:  # in a forked child, the connection is its parent's
@@ -167,7 +169,7 @@ class Far:
 
     @property
     def _is_blind(self) -> bool:
-        """Is there no sentinel any more that could tell this rank anything?"""
+        """Has this rank lost its sentinel?"""
         return self._ended or self._gave_up
 
     def _ticket(self) -> int:
@@ -192,7 +194,7 @@ class Far:
                 self._has_ended()
 
     def _take_in(self) -> None:
-        """Hear what the sentinel says."""
+        """Read the sentinel's messages."""
         with self._lock:
             self._flush()
             while not (self.closed or self._ended):
@@ -210,8 +212,8 @@ class Far:
                     self._has_ended()
 
     def _mind_the_silence(self) -> None:
-        """There is nothing to be heard now. An answer may be late because of other hosts; so ask for a word of the
-        sentinel itself, and wait no longer for that than others wait for this host.
+        """There is no message now. An answer may be late because of other hosts. So ask the sentinel itself for a word,
+        and wait for it no longer than other hosts wait for this host.
         """
         now = time.monotonic()
         passed_s, self._looked_at = now - self._looked_at, now
@@ -239,7 +241,7 @@ class Far:
                 self._left[rank] = gone = Departure(DepartureKind(how), words)
                 if not gone.in_order:
                     self._bad_news += 1
-                    self._alarm = self._newest + 1  # the next one, too: perhaps nobody asks just now
+                    self._alarm = self._newest + 1  # the next one, too: perhaps no ticket is under way
             case ["lost", int(host), str(words)]:
                 self._lost[host] = words
             case ["crashed", str(words)]:

@@ -308,7 +308,7 @@ def test_without_a_job_there_is_no_door(monkeypatch: pytest.MonkeyPatch) -> None
         unisono.join()
     with pytest.raises(unisono.ArgumentError, match="rank=-1: a rank is at least 0"):
         unisono.join("a job that there is not", rank=-1)
-    with pytest.raises(unisono.WaitTimeout, match="Nobody of this user and network namespace is at the door"):
+    with pytest.raises(unisono.WaitTimeout, match="No process of this user and network namespace is at the door"):
         unisono.join("a job that there is not", timeout_s=0.1)
 
 

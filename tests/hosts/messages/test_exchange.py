@@ -155,7 +155,7 @@ def test_an_aborted_carrier_is_heard_of() -> None:
 def test_a_table_that_combines_needs_to_be_told_how() -> None:
     wires = Wires(Random(1))
     ranks, _ = pair("all_reduce.recursive_doubling", 4, wires, combine=False)
-    with pytest.raises(InternalError, match="nobody has said how"):
+    with pytest.raises(InternalError, match="the caller has not said how"):
         finish(ranks, wires)
 
 

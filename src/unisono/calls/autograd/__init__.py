@@ -1,6 +1,6 @@
 """Differentiable collectives. Each returns new tensors, and its backward makes the transposed collective.
 
-The gradients are those of the sum of all ranks' losses:
+The gradients are gradients of the sum of all ranks' losses:
 
     forward                 backward            forward      backward
 
@@ -13,14 +13,14 @@ Backward can be differentiated again. Complex tensors work for every op that is 
 
 The rule: every rank runs backward through every result, in the same order.
 
-- In grad mode a call first exchanges whether the input of any rank requires a gradient. If so, the results require
-  one on all ranks.
-- A rank that does not use a result (that of `reduce` on other ranks than `dst`) ties it into its loss with `join`.
+- In grad mode, ranks first tell each other whether their inputs require a gradient. If one does, the results require a
+  gradient on all ranks.
+- A rank that does not use a result (such as `reduce` on other ranks than `dst`) ties it into its loss with `join`.
 - Ranks that run backward of different calls raise MismatchError. A rank that runs none makes the others wait until the
   group's timeout.
 - All ranks must have the same grad mode; otherwise their calls differ, and they raise MismatchError.
 
-Names and arguments are those of torch.distributed.nn.functional, without its output arguments.
+Names and arguments are as in torch.distributed.nn.functional, without its output arguments.
 """
 
 from .differentiable import (

@@ -23,9 +23,9 @@ _OTHERS = ("product", "min", "max")
 def all_reduce(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
     """Return the combination of all ranks' tensors, on every rank.
 
-    tensor: the same shape and dtype on every rank. op: sum, avg, product, min or max. The last three gather the tensors
-    of all ranks first, which takes p times the memory; the gradient of min and max is divided equally among the ranks
-    that have the extreme value.
+    tensor: the same shape and dtype on every rank.
+    op: sum, avg, product, min or max. The last three gather the tensors of all ranks first, which takes p times the
+    memory. The gradient of min and max is divided equally among the ranks that have the extreme value.
     """
     group = group_or_default(group)
     name = _check("all_reduce", group, tensor, op)
@@ -35,7 +35,7 @@ def all_reduce(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group: Group | N
 
 
 def reduce(tensor: torch.Tensor, dst: int, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
-    """Return the combination of all ranks' tensors on rank `dst`, and zeros on the others, whose gradients are ignored.
+    """Return the combination of all ranks' tensors on rank `dst`; on other ranks zeros, with ignored gradients.
 
     tensor, op: as in `all_reduce`.
     """
@@ -108,7 +108,8 @@ def reduce_scatter(
 ) -> torch.Tensor:
     """Return the combination of all ranks' input_list[r] on each rank r.
 
-    input_list: one tensor per rank, of one dtype, with the same shapes on every rank. op: as in `all_reduce`.
+    input_list: one tensor per rank, of one dtype, with the same shapes on every rank.
+    op: as in `all_reduce`.
     """
     group = group_or_default(group)
     _check_list("reduce_scatter", group, "input_list", input_list)
@@ -121,7 +122,10 @@ def reduce_scatter(
 def reduce_scatter_single(tensor: torch.Tensor, op: OpLike = ReduceOp.SUM, group: Group | None = None) -> torch.Tensor:
     """Return block r of the combination of all ranks' tensors on each rank r.
 
-    tensor: [p·n, ...], the same shape and dtype on every rank. op: as in `all_reduce`. Returns [n, ...].
+    tensor: [p·n, ...], the same shape and dtype on every rank.
+    op: as in `all_reduce`.
+
+    Returns [n, ...].
     """
     group = group_or_default(group)
     name = _check("reduce_scatter", group, tensor, op)

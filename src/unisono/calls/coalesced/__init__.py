@@ -1,4 +1,4 @@
-"""Coalesced calls: many tensors in one call, which costs far less than one call each."""
+"""Coalesced calls: many tensors in one call. This costs far less than one call each."""
 
 from .coalesced_calls import (
     Coalescing,

@@ -77,8 +77,10 @@ def all_gather_coalesced(
 ) -> Work[Sequence[torch.Tensor]] | None:
     """Put inputs[k] of every rank, in rank order, into outputs[k] of every rank, for each k.
 
-    inputs: any shapes, dtypes and layouts; read. outputs: for an input of n elements, p·n elements of the same dtype;
-    written. Every rank passes the same dtypes and numbers of elements in the same order.
+    inputs: any shapes, dtypes and layouts; read.
+    outputs: for an input of n elements, p·n elements of the same dtype; written.
+
+    Every rank passes the same dtypes and numbers of elements in the same order.
     """
     parts = _listed(group, "all_gather", "inputs", inputs)
     wholes = _listed(group, "all_gather", "outputs", outputs)
@@ -99,8 +101,10 @@ def reduce_scatter_coalesced(
 ) -> Work[Sequence[torch.Tensor]] | None:
     """Put block r of the combination of all ranks' inputs[k] into outputs[k] of each rank r, for each k.
 
-    outputs: any shapes, dtypes and layouts; written. inputs: for an output of n elements, p·n elements of the same
-    dtype; read. Every rank passes the same dtypes and numbers of elements in the same order.
+    outputs: any shapes, dtypes and layouts; written.
+    inputs: for an output of n elements, p·n elements of the same dtype; read.
+
+    Every rank passes the same dtypes and numbers of elements in the same order.
     """
     parts = _listed(group, "reduce_scatter", "outputs", outputs)
     wholes = _listed(group, "reduce_scatter", "inputs", inputs)
@@ -137,7 +141,7 @@ class Coalescing:
         self._add(all_reduce_coalesced, (resolve(op),), tensor, tensor)
 
     def broadcast(self, tensor: torch.Tensor, src: int) -> None:
-        """Replace `tensor` by that of rank `src`."""
+        """Replace `tensor` by the tensor of rank `src`."""
         self._add(broadcast_coalesced, (src,), tensor, tensor)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor) -> None:  # noqa: A002  torch's name
@@ -209,9 +213,10 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
         (flat,) = unisono.flatten_(parameter.grad for parameter in model.parameters())
         unisono.all_reduce(flat, "avg")
 
-    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory. Where
-    shared memory is full the flat tensors are private, and calls on them are staged. Raises ArgumentError for other
-    tensors.
+    If shared memory is full, the flat tensors are private, and calls on them are staged. Raises ArgumentError for other
+    tensors than these:
+
+    tensors: contiguous CPU tensors, parameters included; none twice. Earlier views of them keep the old memory.
     """
     group, tensors = group_or_default(group), list(tensors)
     group.check_usable()

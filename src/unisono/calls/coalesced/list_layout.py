@@ -38,8 +38,10 @@ Table = npt.NDArray[np.int64]
 class Pass:
     """A slice of the vector of one dtype.
 
-    flats: the flat tensors through which it is sent, by PART (one rank's) and WHOLE (the parts of all ranks in order;
-    the part again if the call has none). packing: the arguments of `mover` for both. rows: the table they refer to.
+    flats: the flat tensors that carry it: PART (one rank's) and WHOLE (the parts of all ranks in order; the part again
+    if the call has no wholes).
+    packing: the arguments of `mover` for both.
+    rows: the table that the arguments refer to.
     """
 
     flats: tuple[torch.Tensor, torch.Tensor]
@@ -49,13 +51,15 @@ class Pass:
 
 @dataclass(eq=False)
 class ListLayout:
-    """All that is known of a list of tensors but their addresses, kept so that equal lists need no new checks.
+    """A list of tensors without their addresses, kept so that equal lists need no new checks.
 
-    words: the list as text, on which ranks must agree. scattered: the indices of tensors that are not contiguous.
-    nbytes: the bytes of each contiguous tensor; 0 for the others, which may share their gaps with other tensors. alike:
-    tells whether other tensors have this layout. tracked: does any of them require grad? apart: the latest addresses
-    that were found to share no memory. steps: (what was asked, timeout) -> the first pass's request, and an action for
-    each pass.
+    words: the list as text, on which ranks must agree.
+    scattered: the indices of tensors that are not contiguous.
+    nbytes: the bytes of each contiguous tensor; 0 for the others, which may share their gaps with other tensors.
+    alike: tells whether other tensors have this layout.
+    tracked: does any of the tensors require grad?
+    apart: the latest addresses that were found to share no memory.
+    steps: (call, timeout) -> the first pass's request, and an action for each pass.
     """
 
     words: str
@@ -68,7 +72,7 @@ class ListLayout:
     steps: dict[Any, tuple[Request, list[Action]]] = field(default_factory=dict)
 
     def keep(self, asked: object, steps: tuple[Request, list[Action]]) -> None:
-        """Keep the steps of what was asked. A program may ask with ever new timeouts."""
+        """Keep the steps of a call. A program may make it with ever new timeouts."""
         if len(self.steps) >= _MOST_STEPS:
             self.steps.clear()
         self.steps[asked] = steps
@@ -82,8 +86,7 @@ class _Memory:
         self.pieces: dict[tuple[str, int], torch.Tensor] = {}
 
     def flat(self, group: Group, what: str, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A flat tensor, in shared memory if there is room. Calls share it by purpose and size: a group runs one at a
-        time."""
+        """A flat tensor, in shared memory if there is room. Calls of one purpose and size share it, one at a time."""
         nbytes = count * dtype.itemsize
         room = max(4096, 1 << (nbytes - 1).bit_length()) if nbytes else 0
         if (what, room) not in self.pieces:
@@ -106,7 +109,7 @@ def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any])
 
 
 def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> ListLayout:
-    """The layout of checked tensors: `count` parts, then their wholes if the call has any."""
+    """The layout of checked tensors: `count` parts, then their wholes, if the call has wholes."""
     memory: _Memory = group.kept.setdefault(_Memory, _Memory())
     parts = tensors[:count]
     names = [count_name(tensor) for tensor in parts]

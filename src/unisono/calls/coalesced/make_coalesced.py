@@ -28,8 +28,11 @@ _data_ptr = torch.Tensor.data_ptr
 class ListCall:
     """A call on lists of tensors.
 
-    names: of the arguments. parts: one rank's tensors. wholes: for each part a tensor for the parts of all ranks, if
-    the call has them. gives, gets: PART or WHOLE, whichever is read or written; None if this rank reads or writes none.
+    names: the names of the arguments.
+    parts: one rank's tensors.
+    wholes: for each part a tensor for the parts of all ranks, if the call has them.
+    gives: PART or WHOLE: the tensors that this rank reads, or None.
+    gets: PART or WHOLE: the tensors that this rank writes, or None.
     """
 
     collective: str
@@ -143,7 +146,7 @@ def _carry(
     factor: float | None,
     run: Callable[[int], object],
 ) -> None:
-    """Pack, run and unpack each pass in turn. table: the addresses of the tensors. factor: that of `premul_sum`."""
+    """Pack, run and unpack each pass in turn. table: the addresses of the tensors. factor: of `premul_sum`."""
     copies = {k: make_plain(tensors[k]).detach() for k in layout.scattered}
     for k, copy in copies.items():
         table[k] = copy.data_ptr()

@@ -1,8 +1,8 @@
 """Encode Python objects as bytes and decode them. Safe by default: bytes from a peer never run code here.
 
-`encode` lowers an object to a tree of what msgpack knows: atoms, lists, and extension types for the rest. `decode`
-lifts the tree back. The bytes of tensors and arrays follow the tree, in the order in which the walk meets them, and so
-are copied once on each side.
+`encode` lowers an object to a tree of msgpack's types: atoms, lists, and extension types for all others. `decode` lifts
+the tree back. The bytes of tensors and arrays follow the tree, in the order in which the walk meets them. So they are
+copied once on each side.
 
     kind, 1 byte | length of the tree, 8 bytes | tree | bytes of the 1st tensor | bytes of the 2nd tensor | ...
 """
@@ -29,7 +29,7 @@ _SAFE, _PICKLE = 0xA1, 0xB1
 """First byte of the first version of each codec."""
 
 _PREFIX = struct.Struct("<BQ")
-"""That byte, and the length of the tree."""
+"""The first byte, and the length of the tree."""
 
 
 def encode(obj: object, *, pickle: bool = False) -> list[Buffer]:
@@ -37,9 +37,9 @@ def encode(obj: object, *, pickle: bool = False) -> list[Buffer]:
 
     The safe codec knows None, bool, int of any size, float, complex, str, bytes; list, tuple, dict, set, frozenset;
     CPU tensors, torch.dtype, torch.Size, torch.device; numpy arrays and scalars but for objects and structures;
-    dataclass instances whose class stands in a module or in another class. Types must match exactly: a subclass is
+    dataclass instances, if the class stands in a module or in another class. Types must match exactly: a subclass is
     refused. Tensors and arrays come back contiguous; tensors keep `requires_grad` without the graph. An object that
-    occurs twice comes back as two.
+    occurs twice comes back as two objects.
 
     The buffers of tensors and arrays are views of them: use them before the tensors change.
 

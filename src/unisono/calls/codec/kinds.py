@@ -1,6 +1,6 @@
 """The types that the safe codec knows, as tables for both directions.
 
-Dataclasses: which of them are no more than their fields, how a class is found by name, and an instance rebuilt.
+Dataclasses: which classes are no more than their fields, how to find a class by name, and how to rebuild an instance.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ ATOMS = frozenset({NoneType, bool, int, float, str, bytes})
 """Types that msgpack knows. Integers of more than 64 bits become leaves."""
 
 CONTAINERS: tuple[type, ...] = (list, tuple, set, frozenset, torch.Size, dict)
-"""Types that become a msgpack list: their index here, then their items; of a dict, keys and values in turn."""
+"""Types that become a msgpack list: their index here, then their items; for a dict, keys and values in turn."""
 
 HASHED = frozenset({dict, set, frozenset})
-"""The containers whose keys or members are looked for by their hash."""
+"""The containers that find keys or members by their hash."""
 
 RECORD = len(CONTAINERS)
-"""In place of that index, for a dataclass: then its module, its name, and its fields' names and values in turn."""
+"""The index of dataclasses: their items are module, name, and the fields' names and values in turn."""
 
 MOST_LEVELS = 100
-"""How deep containers may be nested."""
+"""The most levels of nested containers."""
 
 SURROGATES = "surrogatepass"
 """Error handler for strings that UTF-8 cannot encode, such as some file names."""
 
 DTYPES = {dtype_name(dtype): dtype for dtype in ALL_DTYPES}
-"""By name: names are the same in all versions of torch."""
+"""Name -> dtype. Names are the same in all versions of torch."""
 
 NUMPY_DTYPES = re.compile(r"[<>|][biufcmMSUV]\d+(\[\w+\])?")
 """numpy's names of the dtypes that are plain bytes: no objects, no structures."""
@@ -73,21 +73,21 @@ TENSOR, ARRAY, NUMBER = range(len(LEAVES), len(LEAVES) + 3)
 """Extension codes of torch tensors, of numpy arrays, and of numpy's other scalars."""
 
 SEGMENTED = frozenset({TENSOR, ARRAY, NUMBER})
-"""Those whose bytes follow the tree."""
+"""The leaves with bytes behind the tree."""
 
 
 _BY_VALUE: Mapping[str, type] = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
-"""Cloudpickle's own list, so that a class that comes twice by value stays one class."""
+"""Cloudpickle's own list: with it, a class that comes twice by value stays one class."""
 
 _HEAP_TYPE = 1 << 9
-"""The flag of classes that a class statement has made, unlike dict or Exception."""
+"""The flag of classes made by a class statement, unlike dict or Exception."""
 
 
 def find_class(module_name: str, qualified_name: str) -> type | None:
     """The class of this name; None if there is none.
 
-    Searches the modules that are imported, then the classes that came by value, such as those of the `__main__` of the
-    script that started this rank.
+    Searches the modules that are imported, then the classes that came by value, such as classes in the `__main__` of
+    the script that started this rank.
     """
     return _imported(module_name, qualified_name) or _came_by_value(module_name, qualified_name)
 
@@ -148,7 +148,7 @@ def _imported(module_name: str, qualified_name: str) -> type | None:
 
 
 def _came_by_value(module_name: str, qualified_name: str) -> type | None:
-    """The latest class of this name that cloudpickle has made; not one inside a function: those share names."""
+    """The latest class of this name that cloudpickle has made, but no class inside a function: these share names."""
     if "<locals>" in qualified_name:
         return None
     known = reversed(list(_BY_VALUE.values()))
@@ -160,6 +160,6 @@ def _in_class(cls: type, name: str) -> Any:
 
 
 def _runs_code(cls: type, name: str) -> bool:
-    """Whether setting this attribute would run a descriptor's code. Slots are descriptors of the interpreter itself."""
+    """Would setting this attribute run a descriptor's code? Slots are descriptors of the interpreter itself."""
     attribute = _in_class(cls, name)
     return hasattr(type(attribute), "__set__") and not isinstance(attribute, MemberDescriptorType)

@@ -16,12 +16,12 @@ _MOST_DIMENSIONS = 64
 _MOST_DETAILS = 1024
 """Bytes that say dtype and shape of a tensor or an array."""
 _MOST_ALIKE = 1000
-"""Keys, or members of a set, with the hash of another one: each is compared with all that came before."""
+"""The most keys, or members of a set, with the hash of another one: each is compared with all earlier ones."""
 
 
 def read(header: memoryview, segments: memoryview) -> Any:
     """Rebuild an object. header: its packed tree; segments: its tensors' bytes. Raises anything for damaged bytes."""
-    # `skip` checks that the tree is complete without making objects: a list may claim to be longer than it is.
+    # `skip` checks that the tree is complete, without making objects: a list may claim to be longer than it is.
     dry = msgpack.Unpacker(max_buffer_size=len(header))
     dry.feed(header)
     dry.skip()
@@ -106,7 +106,7 @@ class _Reader:
         return array
 
     def take(self, shape: list[int], itemsize: int, boolean: bool) -> np.ndarray[Any, Any]:
-        """The next segment, for a tensor of this shape, if so many bytes have come."""
+        """The next segment, for a tensor of this shape, if its bytes have come."""
         if len(shape) > _MOST_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
             raise ArgumentError(f"a tensor of shape {shape}: the object is damaged")
         nbytes = math.prod(shape) * itemsize

@@ -27,7 +27,7 @@ def write(value: object) -> tuple[bytes, list[memoryview]]:
     tree = writer.lower(value)
     try:
         header = msgpack.packb(tree, default=_leaf, strict_types=True, unicode_errors=kinds.SURROGATES)
-    except ValueError as error:  # of 4 GiB or more
+    except ValueError as error:  # the tree has 4 GiB or more
         raise ArgumentError(
             f"the object holds a str or bytes too long for the safe codec ({error}): send it as a tensor, {_OR_PICKLE}"
         ) from error

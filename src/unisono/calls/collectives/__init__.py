@@ -1,9 +1,10 @@
 """The collectives: torch's names and argument order, on CPU tensors of any dtype and layout.
 
 Every rank of the group makes the same calls in the same order. A call returns when this rank's tensors are ready; with
-`async_op=True` it returns a `Work` at once. If ranks make different calls, all raise MismatchError. A dead peer raises
-PeerGone, a late one WaitTimeout after `timeout_s` seconds (default: the group's, 300). Wrong arguments raise
-ArgumentError or DTypeError on the rank that passes them, before anything moves, and MismatchError on the others.
+`async_op=True` it returns a `Work` at once. If ranks make different calls, all raise MismatchError. If a peer is dead,
+a call raises PeerGone; if a peer is late, WaitTimeout after `timeout_s` seconds (default: the group's, 300). Wrong
+arguments raise ArgumentError or DTypeError on the rank that passes them, before anything moves, and MismatchError on
+the others.
 
 Sizes: in all_gather, gather, scatter, reduce_scatter and all_to_all the ranks' blocks may differ in size. A rank that
 does not know the sizes passes None for its outputs; the call, or `Work.result()`, then returns new tensors.
@@ -47,7 +48,7 @@ __all__ = [
 
 @makes_again
 def _again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
-    """Make a call in full that has begun on a fast path in the background."""
+    """Make a call in full after it has begun on a fast path in the background."""
     kind, op, root, algorithm = what
     single = isinstance(inp, Tensor)
     calls: dict[str, tuple[Any, ...]] = {

@@ -24,11 +24,13 @@ def all_gather(
 ) -> Any:
     """Put `tensor` of each rank r into tensor_list[r] of every rank.
 
-    tensor: of the CPU, read; the same dtype on every rank, any size. tensor_list: written; one tensor per rank with
-    that rank's number of elements, or one big tensor as in `all_gather_single`, or None if the sizes are not known: the
-    call then returns a list of new tensors. group: its ranks make the call together; None: the default group. async_op:
-    return a `Work` at once; the tensors are the call's until its `wait()` returns. algorithm: by name, or your own;
-    None: `unisono explain` says which. timeout_s: how long to wait for the others; None: as long as the group does.
+    tensor: of the CPU, read; the same dtype on every rank, any size.
+    tensor_list: written; one tensor per rank with that rank's number of elements, or one big tensor as in
+    `all_gather_single`, or None if the sizes are not known: the call then returns a list of new tensors.
+    group: its ranks make the call together; None: the default group.
+    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
+    algorithm: by name, or your own; None: `unisono explain` says which.
+    timeout_s: how long to wait for the others; None: as long as the group does.
 
     Returns None, the Work, or the new tensors, which the Work's `wait()` returns with async_op. Raises ArgumentError
     and DTypeError for what cannot be done with these tensors, MismatchError if the ranks make different calls (no
@@ -69,8 +71,8 @@ def all_gather_single(
 ) -> Any:
     """Put `input` of every rank, in rank order, into `output` of every rank.
 
-    input: n elements, read. output: p·n elements of the same dtype, written. The input may be this rank's block of the
-    output.
+    input: n elements, read.
+    output: p·n elements of the same dtype, written. The input may be this rank's block of the output.
     """
     what = "all_gather", None, 0, algorithm
     if (made := shortcut(group, what, input, output, timeout_s, async_op)) is not UNKNOWN:

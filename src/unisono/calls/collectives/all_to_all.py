@@ -26,10 +26,12 @@ def all_to_all(
     """Put input_tensor_list[q] of each rank r into output_tensor_list[r] of each rank q.
 
     output_tensor_list: written; one tensor of the CPU per rank, of one dtype, with the number of elements that the rank
-    sends; or None if the sizes are not known: the call then returns a list of new tensors. input_tensor_list: read; one
-    tensor per rank, of one dtype, any size. group: its ranks make the call together; None: the default group. async_op:
-    return a `Work` at once; the tensors are the call's until its `wait()` returns. algorithm: by name, or your own;
-    None: `unisono explain` says which. timeout_s: how long to wait for the others; None: as long as the group does.
+    sends; or None if the sizes are not known: the call then returns a list of new tensors.
+    input_tensor_list: read; one tensor per rank, of one dtype, any size.
+    group: its ranks make the call together; None: the default group.
+    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
+    algorithm: by name, or your own; None: `unisono explain` says which.
+    timeout_s: how long to wait for the others; None: as long as the group does.
 
     Returns None, the Work, or the new tensors. Raises ArgumentError and DTypeError for what cannot be done with these
     tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and
@@ -37,7 +39,7 @@ def all_to_all(
 
         def work():
             rank = unisono.get_rank()
-            mine = [torch.tensor([10 * rank + q]) for q in range(3)]  # the first digit: from whom, the second: to whom
+            mine = [torch.tensor([10 * rank + q]) for q in range(3)]  # first digit: the sender, second: the receiver
             return [int(tensor) for tensor in unisono.all_to_all(None, mine)]
 
         unisono.run(work, ranks=3)  # [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
@@ -76,8 +78,9 @@ def all_to_all_single(
 ) -> Any:
     """Put block q of `input` of each rank r into block r of `output` of each rank q.
 
-    input: read; output: written; of one dtype. Split sizes: the lengths of the blocks along the first dimension, one
-    per rank; by default all blocks have the same size.
+    input: read;
+    output: written; of one dtype. Split sizes: the lengths of the blocks along the first dimension, one per rank; by
+    default all blocks have the same size.
     """
     what = "all_to_all", None, 0, algorithm
     splits = output_split_sizes is not None or input_split_sizes is not None

@@ -25,12 +25,14 @@ def gather(
 ) -> Any:
     """Put `tensor` of each rank r into gather_list[r] of rank `dst`.
 
-    tensor: of the CPU, read; the same dtype on every rank, any size. gather_list: on `dst` one tensor per rank with
-    that rank's number of elements, written; None on other ranks. None on `dst` if the sizes are not known: the call
-    then returns a list of new tensors there. dst: a rank of the group. group: its ranks make the call together; None:
-    the default group. async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
-    algorithm: by name, or your own; None: `unisono explain` says which. timeout_s: how long to wait for the others;
-    None: as long as the group does.
+    tensor: of the CPU, read; the same dtype on every rank, any size.
+    gather_list: on `dst` one tensor per rank with that rank's number of elements, written; None on other ranks. None on
+    `dst` if the sizes are not known: the call then returns a list of new tensors there.
+    dst: a rank of the group.
+    group: its ranks make the call together; None: the default group.
+    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
+    algorithm: by name, or your own; None: `unisono explain` says which.
+    timeout_s: how long to wait for the others; None: as long as the group does.
 
     Returns None, the Work, or the new tensors on `dst`. Raises ArgumentError and DTypeError for what cannot be done
     with these tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone,

@@ -29,10 +29,13 @@ def reduce_scatter(
     """Put the combination of all ranks' input_list[r] into `output` of each rank r.
 
     output: of the CPU, written, with the number of elements of the rank's block; or None: the call then returns a new
-    tensor. input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank. op: as in
-    `all_reduce`. group: its ranks make the call together; None: the default group. async_op: return a `Work` at once;
-    the tensors are the call's until its `wait()` returns. algorithm: by name, or your own; None: `unisono explain` says
-    which. timeout_s: how long to wait for the others; None: as long as the group does.
+    tensor.
+    input_list: read; one tensor per rank, of one dtype, any size, the same sizes on every rank.
+    op: as in `all_reduce`.
+    group: its ranks make the call together; None: the default group.
+    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
+    algorithm: by name, or your own; None: `unisono explain` says which.
+    timeout_s: how long to wait for the others; None: as long as the group does.
 
     Returns None, the Work, or the new tensor. Raises ArgumentError and DTypeError for what cannot be done with these
     tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and
@@ -77,8 +80,9 @@ def reduce_scatter_single(
 ) -> Any:
     """Put block r of the combination of all ranks' inputs into `output` of each rank r.
 
-    input: p·n elements, read. output: n elements of the same dtype, written; may be this rank's block of the input.
-    Each rank sends and receives (p-1)/p of the input's bytes.
+    input: p·n elements, read.
+    output: n elements of the same dtype, written; may be this rank's block of the input. Each rank sends and receives
+    (p-1)/p of the input's bytes.
     """
     what = "reduce_scatter", op, 0, algorithm
     if (made := shortcut(group, what, input, output, timeout_s, async_op)) is not UNKNOWN:

@@ -25,7 +25,8 @@ def scan(
 ) -> Any:
     """Replace `tensor`, on each rank r, by the combination of the tensors of ranks 0 to r.
 
-    tensor: any shape, the same dtype and number of elements on every rank; in place. op: any but avg.
+    tensor: any shape, the same dtype and number of elements on every rank; in place.
+    op: any but avg.
     """
     return _scan("scan", tensor, op, group, async_op, algorithm, timeout_s)
 
@@ -41,7 +42,7 @@ def exscan(
 ) -> Any:
     """Replace `tensor`, on each rank r from 1 up, by the combination of the tensors of ranks 0 to r - 1.
 
-    tensor: any shape, the same dtype and number of elements on every rank; in place. That of rank 0 does not change.
+    tensor: any shape, the same dtype and number of elements on every rank; in place. It does not change on rank 0.
     op: any but avg.
     """
     return _scan("exscan", tensor, op, group, async_op, algorithm, timeout_s)

@@ -28,10 +28,13 @@ def scatter(
     """Put scatter_list[r] of rank `src` into `tensor` of each rank r.
 
     tensor: of the CPU, written, with the number of elements of the rank's block; or None if that is not known: the call
-    then returns a new tensor. scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other
-    ranks. src: a rank of the group. group: its ranks make the call together; None: the default group. async_op: return
-    a `Work` at once; the tensors are the call's until its `wait()` returns. algorithm: by name, or your own; None:
-    `unisono explain` says which. timeout_s: how long to wait for the others; None: as long as the group does.
+    then returns a new tensor.
+    scatter_list: on `src` one tensor per rank, of one dtype, any size, read; None on other ranks.
+    src: a rank of the group.
+    group: its ranks make the call together; None: the default group.
+    async_op: return a `Work` at once; the tensors are the call's until its `wait()` returns.
+    algorithm: by name, or your own; None: `unisono explain` says which.
+    timeout_s: how long to wait for the others; None: as long as the group does.
 
     Returns None, the Work, or the new tensor. Raises ArgumentError and DTypeError for what cannot be done with these
     tensors, MismatchError if the ranks make different calls (no tensor is touched then), PeerGone, PeerFailed and

@@ -21,17 +21,17 @@ _OPS = ("sum", "avg")
 
 
 class Compression:
-    """all_reduce that rounds what leaves a host, and adds what it has rounded away to the next call's values.
+    """all_reduce that rounds values that leave a host, and adds the rounding errors to the next call's values.
 
-    wire: `"bf16"`, half of float32's bytes, or `"int8"` with a scale for each 256 values, about a quarter. group: a
-    group, or a process group of torch.distributed over unisono; None for the default group. Where that is another one
-    later, such as after `shrink`, the errors kept are dropped. error_feedback: keep what is rounded away; without it,
-    int8 loses small gradients.
+    wire: `"bf16"`, half of float32's bytes, or `"int8"` with a scale for each 256 values, about a quarter.
+    group: a group, or a process group of torch.distributed over unisono; None for the default group. If the default
+    group changes, such as after `shrink`, the kept errors are dropped.
+    error_feedback: keep rounding errors; without it, int8 loses small gradients.
 
-    Calls are exact where all ranks share a host, and for tensors so small that rounding saves no bytes.
+    Calls are exact if all ranks share a host, and for tensors so small that rounding saves no bytes.
 
-    sent_bytes: what this rank has sent to other hosts in rounded calls. exact_bytes: what exact calls on the same
-    tensors would have sent at best.
+    sent_bytes: the bytes that this rank has sent to other hosts in rounded calls.
+    exact_bytes: the least bytes that exact calls on the same tensors would have sent.
     """
 
     def __init__(self, wire: str = "int8", group: Any = None, *, error_feedback: bool = True) -> None:
@@ -50,11 +50,13 @@ class Compression:
     def all_reduce(
         self, tensor: torch.Tensor, op: str = "sum", *, name: Hashable = None, async_op: bool = False
     ) -> Any:
-        """Replace the tensor on every rank by the sum over all ranks, or their average (`"avg"`): the same bits on all.
+        """Replace the tensor on every rank by the sum over all ranks, or the average (`"avg"`). All get the same bits.
 
-        tensor: floating point, any layout, of the same size and dtype on all ranks. name: which of several tensors this
-        is, such as its place in a model: what is rounded away here is added to the next tensor of this name. Returns
-        None, or with `async_op` a `Work`.
+        tensor: floating point, any layout, of the same size and dtype on all ranks.
+        name: names one of several tensors, such as its place in a model. Its rounding errors are added to the next
+        tensor of this name.
+
+        Returns None, or with `async_op` a `Work`.
         """
         group = group_or_default(self._given)
         if group.span is None:
@@ -77,9 +79,7 @@ class Compression:
         return call.run()
 
     def forget(self, *names: Hashable) -> None:
-        """Drop what has been rounded away at these names, or at all: it belongs to other values now, such as after
-        loading a checkpoint.
-        """
+        """Drop the rounding errors of these names, or all: the values have changed, as after loading a checkpoint."""
         for name in names or list(self._kept):
             self._kept.pop(name, None)
 
@@ -100,7 +100,7 @@ class Compression:
             return
         try:
             self._reduce(division, cells, tensor, op, name)
-        except UnisonoError as error:  # ranks that took no part in what has failed would wait for this one
+        except UnisonoError as error:  # else ranks without a part in the failed step would wait for this one
             division.group.abort(f"{self._call} failed: {' '.join(str(error).split())}")
             raise
         if division.rail is not None:
@@ -125,7 +125,7 @@ class Compression:
         tensor.data.copy_(values)
 
     def _between(self, rail: Group, share: torch.Tensor, kept: Kept | None) -> torch.Tensor:
-        """The sum of this share over hosts, rounded: the same bits on all of them. share: written."""
+        """The sum of this share over hosts, rounded. All get the same bits. share: written."""
         packed = self._round(share.view(rail.size, -1), kept)
         got = torch.empty_like(packed)
         all_to_all_single(got, packed, group=rail)
@@ -153,7 +153,7 @@ class Compression:
         return kept
 
     def _buffer(self, division: Division, what: str, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Memory for calls, which use it in turn; shared, so that nothing is staged, while there is room."""
+        """Memory for calls, which use it in turn. It is shared memory if there is room, so that calls do not stage."""
         nbytes = count * dtype.itemsize
         memory = self._memory.get(what)
         if memory is None or memory.numel() < nbytes:

@@ -1,4 +1,4 @@
-"""Who does what: groups inside hosts and between them, how a vector is cut among them, what rounding has taken away."""
+"""Groups inside hosts and between them, the cells of a vector that they sum, and the rounding errors that they keep."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from .rounding import BLOCK
 class Division:
     """The ranks of a group that spans hosts, as one of them sees it.
 
-    inside: the group of its host. rail: the group of the ranks, one of each host, that sum the same part of vectors;
-    None: this rank sums none. seat: its place on its host. rails: how many such groups there are.
+    inside: the group of its host.
+    rail: the group of ranks, one of each host, that sum the same part of vectors; None: this rank sums none.
+    seat: its place on its host.
+    rails: the number of such groups.
     """
 
     group: Group
@@ -39,15 +41,15 @@ class Division:
 
     @property
     def hosts(self) -> int:
-        """How many there are."""
+        """The number of hosts."""
         return len(self.group.hosts.members)
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A vector in equal cells of whole blocks: for each rail one for each host. The last ones are filled up with zeros.
+    """A vector in equal cells of whole blocks: for each rail, one cell for each host. Zeros fill up the last cells.
 
-    blocks: of one cell.
+    blocks: the blocks of one cell.
     """
 
     rails: int
@@ -61,17 +63,17 @@ class Cells:
 
     @property
     def share(self) -> int:
-        """The elements that a rail sums."""
+        """The number of elements that a rail sums."""
         return self.hosts * self.blocks * BLOCK
 
     @property
     def elements(self) -> int:
-        """All of them, with those that fill up."""
+        """The number of all elements, with the zeros."""
         return self.rails * self.share
 
 
 class Kept:
-    """The errors of one tensor: of this rank's share, by host, and of the sum that it makes."""
+    """The rounding errors of one tensor: of this rank's share, by host, and of the sum that this rank makes."""
 
     def __init__(self, cells: Cells) -> None:
         self.cells = cells
@@ -83,7 +85,7 @@ class Kept:
         values += self._of(values)
 
     def keep(self, values: torch.Tensor, rounded: torch.Tensor) -> None:
-        """Keep the errors of this call. Where values are infinite or no numbers there is none."""
+        """Keep the errors of this call. Infinite values and NaN have no error."""
         errors = self._of(values)
         torch.sub(values, rounded, out=errors)
         errors.nan_to_num_(0.0, 0.0, 0.0)

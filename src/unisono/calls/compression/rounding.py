@@ -1,4 +1,4 @@
-"""How values are rounded and packed into bytes: whole blocks of float32, in rows of which each is sent alone."""
+"""Round values and pack them into bytes: whole blocks of float32, in rows. Each row is sent alone."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SCALE_BYTES, _MOST = 4, 127.0
 
 
 class Rounding(Protocol):
-    """A way to round. Infinite values, and those that are no numbers, stay so, or make their block so."""
+    """A way to round. Infinite values and NaN stay so, or make their whole block so."""
 
     def nbytes(self, blocks: int) -> int:
-        """The bytes of so many blocks."""
+        """The bytes of this number of blocks."""
         ...
 
     def pack(self, values: torch.Tensor) -> torch.Tensor:
@@ -54,7 +54,7 @@ class _Int8:
         scales, steps = self._parts(packed)
         of_blocks = values.view(rows, blocks, BLOCK)
         scales.copy_(of_blocks.abs().amax(2)).div_(_MOST)
-        least = torch.finfo(torch.float32).tiny  # in blocks of zeros the scale is 0, and any divisor will do
+        least = torch.finfo(torch.float32).tiny  # in blocks of zeros the scale is 0, and any divisor is right
         counts = of_blocks / scales.clamp_min(least).unsqueeze(2)
         steps.copy_(counts.round_().clamp_(-_MOST, _MOST).nan_to_num_(0.0))
         return packed
@@ -71,4 +71,4 @@ class _Int8:
 
 
 ROUNDINGS: Mapping[str, Rounding] = {"bf16": _Bfloat16(), "int8": _Int8()}
-"""By the names that users give."""
+"""The user's name of a rounding -> the rounding."""

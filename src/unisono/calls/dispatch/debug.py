@@ -1,4 +1,4 @@
-"""The line that UNISONO_DEBUG=1 writes of each call."""
+"""The line that UNISONO_DEBUG=1 writes for each call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...ranks.group.group import Group
 
 
 def debug_line(group: Group, record: CallRecord, nbytes: int, why: str, began: float) -> None:
-    """Write it on standard error. nbytes: of a block. why: the reason for its algorithm. began: by `perf_counter`."""
+    """Write the line to standard error. nbytes: of a block. why: for this algorithm. began: by `perf_counter`."""
     took = format_seconds(time.perf_counter() - began)
     who = f"rank {group.rank} of group {group.name!r}" if group.parent else f"rank {group.rank}"
     sys.stderr.write(f"[{who}] {record.text}: {format_bytes(nbytes)} in {took}; {why}\n")

@@ -23,7 +23,7 @@ _data_ptr = torch.Tensor.data_ptr
 def list_shortcut(
     group: Group | None, what: CallKey, inp: Any, out: Any, timeout_s: float | None, async_op: bool
 ) -> Any:
-    """As `shortcut`, for calls whose input, output or both are lists of tensors. None: this rank has none of them."""
+    """As `shortcut`, for calls with a list of tensors as input, output or both. None: this rank has no tensors."""
     if group is None:
         group = current.default
         if group is None:

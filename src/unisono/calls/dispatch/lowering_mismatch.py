@@ -1,7 +1,7 @@
-"""Calls whose tensors lie in shared memory on some ranks and not on others: they run staged.
+"""Calls with tensors in shared memory on some ranks only: they run staged.
 
-The ranks find out at the gate, before anything moves, that their calls differ in nothing but the lowering. All see the
-same records, so all make the call again, staged, and run the next calls like it staged at once; then they try zero copy
+At the gate, before anything moves, the ranks see that their calls differ only in the lowering. All see the same
+records. So all make the call again, staged, and run the next calls like it staged at once. Later they try zero copy
 again.
 """
 
@@ -12,9 +12,9 @@ from ...engine.compile.plan import CallPlan
 from ...ranks.group.group import Group
 
 _FIRST_TURNS, _MOST_TURNS = 16, 1024
-"""How many calls run staged after the first disagreement; twice as many after each further one."""
+"""How many calls run staged after the first disagreement; twice as many after each further disagreement."""
 _MOST_KINDS = 1024
-"""Of how many kinds of calls a group knows that."""
+"""The most kinds of calls that a group runs staged."""
 
 
 def stage_for_a_while(group: Group, plan: CallPlan) -> None:
@@ -22,7 +22,7 @@ def stage_for_a_while(group: Group, plan: CallPlan) -> None:
     like = _like(plan)
     _, turns = group.mixed.get(like, (0, _FIRST_TURNS))
     group.mixed[like] = turns, min(2 * turns, _MOST_TURNS)
-    if len(group.mixed) > _MOST_KINDS:  # the oldest goes, which is the same one on all ranks
+    if len(group.mixed) > _MOST_KINDS:  # drop the oldest, which is the same on all ranks
         del group.mixed[next(iter(group.mixed))]
     for key, kept in list(group.shortcuts.items()):
         plans = [one.plan for one in kept] if isinstance(kept, list) else [kept]
@@ -31,12 +31,12 @@ def stage_for_a_while(group: Group, plan: CallPlan) -> None:
 
 
 def waits_its_turn(group: Group, plan: CallPlan) -> bool:
-    """Is a call like this one to run staged for now?"""
+    """Do calls like this one run staged for now?"""
     return bool(group.mixed) and group.mixed.get(_like(plan), (0, 0))[0] > 0
 
 
 def takes_turn(group: Group, plan: CallPlan) -> bool:
-    """Is this call to run staged? Counts it, if so."""
+    """Does this call run staged? If so, counts it."""
     if not waits_its_turn(group, plan):
         return False
     left, turns = group.mixed[_like(plan)]
@@ -45,5 +45,5 @@ def takes_turn(group: Group, plan: CallPlan) -> bool:
 
 
 def _like(plan: CallPlan) -> CallRecord:
-    """The call, whatever its lowering."""
+    """The call without its lowering."""
     return plan.record._replace(lowering="")

@@ -1,4 +1,4 @@
-"""`PlainTensors`: the tensors of a call, or plain copies of those that it cannot work on."""
+"""`PlainTensors`: the tensors of a call, with plain copies of tensors that the call cannot work on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class PlainTensors(NamedTuple):
-    """The input and the output of a call, plain: the user's tensors, or copies of those that are not plain.
+    """The input and the output of a call, plain: the user's tensors, or copies if these are not plain.
 
     With `keep_inputs`, a call in place works on copies, too: the user's tensors change only when it has succeeded. A
-    call may be planned long before it is made, and be made many times: so each run takes the values first, and gives
+    call may be planned long before it is made, and be made many times. So each run takes the values first, and gives
     the results back at its end.
 
-    inp, out: the tensors to work on. taken, given: pairs of a user's tensor and its copy.
+    inp, out: the tensors to work on.
+    taken, given: pairs of a user's tensor and its copy.
     """
 
     inp: Tensors
@@ -31,7 +32,7 @@ class PlainTensors(NamedTuple):
 
     @classmethod
     def of(cls, request: Request, group: Group) -> PlainTensors:
-        """Those of a call of this group's rank. They hold no values yet."""
+        """The tensors of a call of this group's rank. Copies hold no values yet."""
         copied: list[_Pair] = []
 
         def plain(tensor: torch.Tensor, keeps: bool = False) -> torch.Tensor:
@@ -49,7 +50,7 @@ class PlainTensors(NamedTuple):
         return cls(inp, out, copied, results if request.written_on(group.rank) else [])
 
     def take(self) -> None:
-        """Copy the values that the call reads, and those of outputs: a rank may keep its own, as rank 0 of exscan."""
+        """Copy the values of inputs, and of outputs: a rank may keep its output, such as rank 0 in exscan."""
         for tensor, copy in self.taken:
             copy.copy_(tensor)
 

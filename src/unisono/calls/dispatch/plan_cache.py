@@ -1,4 +1,4 @@
-"""The plans of earlier calls, kept for the fast paths: by what a call looks like before it is checked."""
+"""The plans of earlier calls, kept for the fast paths. Their keys are made of unchecked calls."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CallKey = tuple[str, Any, int, Any]
 UNKNOWN: Any = type("Unknown", (), {"__doc__": "What a fast path returns for a call that must be checked."})()
 
 _ALIKE_AGAIN = 16
-"""After so many calls with blocks of one size, a collective stops exchanging sizes at once."""
+"""The calls with blocks of one size after which a collective stops exchanging sizes at once."""
 _MOST_LISTS = 4
-"""How many kinds of lists are kept for one ListKey."""
+"""The most kinds of lists that are kept for one ListKey."""
 
 
 class ShortcutKey(NamedTuple):
@@ -52,8 +52,8 @@ class ListKey(NamedTuple):
 class ListPlan:
     """The plan of a call on lists of tensors.
 
-    alike: tells whether tensors have the dtypes, shapes and strides of those that the plan was made for. tracked: does
-    one that is written require grad?
+    alike: tells whether tensors have the dtypes, shapes and strides that the plan was made for.
+    tracked: does a written tensor require grad?
     """
 
     def __init__(self, plan: CallPlan, inp: Tensors, out: Tensors) -> None:
@@ -66,11 +66,11 @@ class ListPlan:
         self.tracked = any(tensor.requires_grad for tensor in outputs)
         self._nbytes = [tensor.nbytes for tensor in tensors]
         self._inputs, self._lists = len(inputs), (not is_one(inp), not is_one(out))
-        addresses = tuple(tensor.data_ptr() for tensor in tensors)  # they have been checked: an input may be an output
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)  # checked before: an input may be an output
         self._latest = addresses, self._table(addresses)
 
     def places(self, addresses: tuple[int, ...]) -> tuple[int, int, Any] | None:
-        """Input and output for the kernel, and what holds their tables. None if tensors there may share memory."""
+        """Input and output for the kernel, and the owner of their tables. None: tensors may share memory."""
         known, table = self._latest
         if addresses == known:
             return table
@@ -96,7 +96,7 @@ class ListPlan:
 
 def keep(group: Group, plan: CallPlan, what: CallKey, inp: Tensors, out: Tensors) -> None:
     """Keep the plan for the fast paths, if they know such tensors."""
-    if group.host.config.debug:  # they print no debug line
+    if group.host.config.debug:  # the fast paths print no debug line
         return
     if what[0] == "barrier":
         group.shortcuts[ShortcutKey(what, None, 0, 0, False, False)] = plan
@@ -113,7 +113,7 @@ def keep(group: Group, plan: CallPlan, what: CallKey, inp: Tensors, out: Tensors
 
 
 def as_list(tensors: Tensors) -> Sequence[torch.Tensor]:
-    """The tensors as a list; of one tensor, it alone."""
+    """The tensors as a list; one tensor becomes a list of one."""
     if tensors is None:
         return ()
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors

@@ -34,7 +34,7 @@ else:  # groups on one host need none of them
     hosts_plan = LateModule(".over_hosts.hosts_plan", __package__)
 
 _MOST_PLANS = 4096
-"""How many plans a group keeps, so that a program with ever new sizes does not use ever more memory."""
+"""The most plans of a group, so that a program with ever new sizes does not use ever more memory."""
 
 
 class PlanKey(NamedTuple):
@@ -159,14 +159,14 @@ def _in_one_pass(schedule: Schedule) -> bool:
 
 
 def _check_places(request: Request, table: Schedule) -> None:
-    """Raise AlgorithmError if the table moves chunks to places of others, which may have other sizes."""
+    """Raise AlgorithmError if the table moves chunks to places of other chunks, which may have other sizes."""
     blocked = request.collective in BLOCKED
     rows, per = expand(table), table.chunks // table.ranks if blocked else table.chunks
     moves_chunks = bool((rows[:, SCHUNK] % per != rows[:, DCHUNK] % per).any())
     sizes = []
     for rank, buffer, chunk in ((SRC, SBUF, SCHUNK), (DST, DBUF, DCHUNK)):
         block, of_pair = rows[:, chunk] // per, rows[:, rank]
-        if table.collective == "all_to_all":  # a rank has the blocks that it sends in X, in Y those that it receives
+        if table.collective == "all_to_all":  # a rank sends the blocks in X, and receives the blocks in Y
             block = np.where(rows[:, buffer] == X, of_pair * table.ranks + block, block * table.ranks + of_pair)
         sizes.append(block)
     moves_blocks = request.extents is not None and bool((sizes[0] != sizes[1]).any())

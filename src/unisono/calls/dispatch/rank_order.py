@@ -1,8 +1,8 @@
-"""`plan_step`: plan one run of a table; and calls that combine on each rank that needs the values, in rank order.
+"""`plan_step`: plan one run of a table; and calls that combine in rank order, on each rank that needs the values.
 
-Such a call moves all inputs to these ranks first. Then ((x0 op x1) op x2) ... is made there. On one host that is for
-ops without a kernel: functions of whole tensors. Over several hosts partial results of each host do not serve for scan
-and exscan, for ops that are not commutative or not associative, and for averages of integers, which are not rounded.
+Such a call first moves all inputs to these ranks. Then each computes ((x0 op x1) op x2) ... . On one host, ops without
+a kernel need this: functions of whole tensors. Over several hosts, it is needed where partial results of a host would
+be wrong: for scan and exscan, for ops that are not commutative or not associative, and for averages of integers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def premultiplied(request: Request, rank: int) -> Request:
 
 
 def _needs_rank_order(request: Request) -> bool:
-    """Can this call over hosts not be made by partial results of each host?"""
+    """Would partial results of each host be wrong for this call over hosts?"""
     op, dtype = request.op, request.like.dtype
     if isinstance(op, CustomOp):
         return request.collective in _SCANS or not (op.commutative and op.associative)
@@ -102,7 +102,7 @@ def plan_in_rank_order(how: CallOptions, request: Request) -> Action:
 
 
 def _combine(request: Request, size: int) -> Callable[[torch.Tensor, Sequence[torch.Tensor]], None]:
-    """A function (out, parts) that combines the parts from left to right. size: of the group."""
+    """A function (out, parts) that combines the parts from left to right. size: the size of the group."""
     op = request.op
     if isinstance(op, CustomOp) and not op.elementwise:
         function = op.function

@@ -26,11 +26,14 @@ def is_one(tensors: Tensors) -> TypeGuard[torch.Tensor]:
 class Request(NamedTuple):
     """A checked call.
 
-    like: a tensor like a block, the largest if they differ; without blocks, the tensor. inp, out: a tensor, a list with
-    one block per rank, or None if this rank has none. in_place: inp is out. alike: do all blocks have one size, as far
-    as this rank knows? sizes: the elements of each block, if every rank knows them. extents: the elements of each block
-    (all_to_all: of each pair of ranks), if they differ and all ranks know them. words: what else the ranks must agree
-    on. says: the record of the user's call, if this request is a step of it.
+    like: a tensor like a block, the largest if they differ; without blocks, the tensor.
+    inp, out: a tensor, a list with one block per rank, or None if this rank has none.
+    in_place: inp is out.
+    alike: do all blocks have one size, as far as this rank knows?
+    sizes: the elements of each block, if every rank knows them.
+    extents: the elements of each block (all_to_all: of each pair of ranks), if they differ and all ranks know them.
+    words: what else the ranks must agree on.
+    says: the record of the user's call, if this request is a step of it.
     """
 
     collective: str

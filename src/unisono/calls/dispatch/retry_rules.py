@@ -1,4 +1,4 @@
-"""What the ranks find out at the gate of a call, before anything moves: that they can make it, but in another way."""
+"""Mismatches that ranks find at the gate, before anything moves: after these, they repeat the call in another way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def learn(group: Group, plan: CallPlan, what: CallKey, error: MismatchError) -> 
 
 
 def stage_private(group: Group) -> None:
-    """Forget the plans that copy private tensors by system calls: these do not reach all tensors of this rank."""
+    """Drop the plans that copy private tensors by system calls: such calls do not reach all tensors of this rank."""
     group.plans.clear()
     group.shortcuts.clear()
 
@@ -43,5 +43,5 @@ def makes_again(function: Again) -> Again:
 
 
 def make_again(group: Group, what: CallKey, inp: Any, out: Any, timeout_s: float | None) -> None:
-    """Make a call in full that has begun on a fast path in the background."""
+    """Make a call in full after it has begun on a fast path in the background."""
     _again[-1](group, what, inp, out, timeout_s)

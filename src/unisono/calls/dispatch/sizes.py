@@ -1,4 +1,4 @@
-"""The table of sizes that the ranks exchange: what each gives to and takes from every other."""
+"""The table of sizes that the ranks exchange: what each rank gives to and takes from every other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..arguments import blank
 _UNKNOWN = -1
 _MOST_DIMS = 8
 _GIVES, _TAKES, _DIMS, _SHAPE, _WORDS = 0, 1, 2, 3, 3 + _MOST_DIMS
-"""The numbers about a peer: elements given to it, elements expected from it, dimensions and shape of what is given."""
+"""The numbers about a peer: elements given to it and expected from it, dimensions and shape of the given tensor."""
 
 
 def sides(
@@ -41,7 +41,7 @@ def sides(
 
 
 class Sides:
-    """The rows of all ranks, and conclusions from them, which are the same on every rank."""
+    """The rows of all ranks, and conclusions from them. Every rank comes to the same conclusions."""
 
     def __init__(self, table: torch.Tensor, collective: str, root: int) -> None:
         self._collective, self._root, self._ranks = collective, root, len(table)
@@ -89,13 +89,13 @@ class Sides:
         return said
 
     def odd(self) -> list[int]:
-        """The ranks to blame: those whose dtype is not the first rank's, otherwise the givers of wrong pairs."""
+        """The ranks to blame: ranks with another dtype than the first rank, otherwise the givers of wrong pairs."""
         first = next((code for code in self._dtypes if code != _UNKNOWN), _UNKNOWN)
         unlike = {rank for rank, code in enumerate(self._dtypes) if code not in (first, _UNKNOWN)}
         return sorted(unlike or {s for s, _ in self._pairs()})
 
     def make_takes(self, rank: int) -> list[torch.Tensor | None]:
-        """New tensors for what this rank gets, in the givers' shapes; None where it expects a known size."""
+        """New tensors for this rank's outputs, in the givers' shapes; None if the rank expects a known size."""
         made: list[torch.Tensor | None] = []
         for source in range(self._ranks):
             if self._takes[rank][source] != _UNKNOWN:
@@ -113,7 +113,7 @@ class Sides:
         return made
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """The pairs (giver, taker) whose sizes differ. A reduce_scatter needs equal sizes from all ranks."""
+        """The pairs (giver, taker) with different sizes. A reduce_scatter needs equal sizes from all ranks."""
         ranks, pairs = range(self._ranks), []
         for s in ranks:
             for d in ranks:

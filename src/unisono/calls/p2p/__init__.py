@@ -5,12 +5,13 @@ with exactly its tag; messages of one sender and one tag are received in the ord
 number of elements must be the same on both sides, otherwise the receiver raises MessageMismatch. These calls have no
 place in the order of the group's collectives, and several threads may make them.
 
-A send returns when its tensor may change again, which may be before the message is received: short messages wait in
-shared memory, so that a rank may end after its last send. Two ranks that both send first always go on, since a waiting
-rank takes in what it is sent. A dead peer raises PeerGone, a late one WaitTimeout after `timeout_s` seconds (the
-group's default: 300), and one that has failed in a collective of the group, so that it refuses all calls, PeerFailed.
-Neither these errors nor Ctrl-C in a waiting call end the group: the message of a cancelled receive goes to the next
-one, and a cancelled send that had begun goes on in the background. `group.abort()` ends all calls, and the group.
+A send returns when its tensor may change again. This may be before the message is received: short messages wait in
+shared memory, so that a rank may end after its last send. Two ranks that both send first always go on, because a rank
+takes messages in while it waits. If a peer is dead, a call raises PeerGone. If it is late, WaitTimeout after
+`timeout_s` seconds (the group's default: 300). If it has failed in a collective of the group, and refuses all calls,
+PeerFailed. Neither these errors nor Ctrl-C in a waiting call end the group: the message of a cancelled receive goes to
+the next receive, and a cancelled send that had begun goes on in the background. `group.abort()` ends all calls, and the
+group.
 
 A call passes these files: `send_recv` (checks) → `progress_engine` (waiting; the thread for `isend` and `irecv`) →
 `progress` (the loop) → `engine.mailbox` (the bytes).

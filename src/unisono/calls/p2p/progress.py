@@ -21,12 +21,11 @@ from ...ranks.group.group import Group
 Result = TypeVar("Result")
 
 _LAST_NEWS_S = 0.5
-"""How long nothing has come from a rank on another host that has gone or failed, before what it had sent is believed to
-be there."""
+"""After a silence of this length, all messages of a rank on another host that has gone or failed count as arrived."""
 _CARRIER_S = 0.001
-"""How often a carrier is called that has no thread of its own, and does not go on while a thread waits."""
+"""How often to call a carrier that has no thread of its own, and does not go on while a thread waits."""
 _CUT_S = 2.0
-"""How long a connection has been lost before it stands for a rank of which nobody has said that it has gone."""
+"""A rank that no other rank reports gone counts as gone once its connection has been lost for so long."""
 _ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
 
 
@@ -50,12 +49,12 @@ class ProgressLoop:
         calls_carrier = carrier is not None and not carrier.own_thread and carrier.wait is None
         self._most_nap_s = _CARRIER_S if calls_carrier else self._look_up_s
         self._noticed_at: dict[tuple[int, int], float] = {}
-        """In which run, and when, this rank found first that one on another host has gone or failed."""
+        """(run, rank) -> when this rank first found that the rank, on another host, has gone or failed."""
         self._mailbox_lock = threading.Lock()
 
     @property
     def group(self) -> Group:
-        """The group. Raises NotInitialized if nobody holds it any more."""
+        """The group. Raises NotInitialized if the program has dropped it."""
         group = self._group()
         if group is None:
             raise NotInitialized("the group of this call has been dropped; call unisono.new_group() for a new one")
@@ -67,7 +66,7 @@ class ProgressLoop:
         return request.done
 
     def advance(self, request: MessageRequest) -> bool:
-        """Move messages, of all requests, until this one is done or nothing is left to move; True if it is done."""
+        """Move messages of all requests until this one is done, or no bytes can move; True if it is done."""
         return self._locked(self._advance, request)
 
     def cancel(self, request: MessageRequest) -> Send | None:
@@ -105,7 +104,7 @@ class ProgressLoop:
                         raise stall.late(needed, now - began, self._said(request, needed))
                     stall.look(needed, now - began)
         except PeerFailed as error:
-            if not error.call:  # it stands for all calls of a group that another thread of this rank has aborted
+            if not error.call:  # another thread of this rank has aborted the group: the error is for all its calls
                 check_abort(self.group, call)
             raise
         finally:
@@ -115,8 +114,8 @@ class ProgressLoop:
     def check_peers(self, request: MessageRequest, call: Callable[[], str], *, awaited: bool = True) -> bool:
         """Fail a request with a PeerError if no rank that it needs can serve it any more; True if it is done.
 
-        awaited: a thread does nothing but wait for it. Otherwise this rank itself may still send what it is for.
-        Raises PeerFailed if the group has been aborted.
+        awaited: a thread waits for the request, and for nothing else. Otherwise this rank may still send the message
+        that a receive waits for. Raises PeerFailed if the group has been aborted.
         """
         group = self.group
         check_abort(group, call)
@@ -125,7 +124,7 @@ class ProgressLoop:
             group.span.ask()
             self._locked(lambda _: self._mailbox.listen_to_all(), request)
         lost = self._lost(request, group, awaited)
-        if lost is None or self.advance(request):  # what a rank sent before it went can still be received
+        if lost is None or self.advance(request):  # messages that a rank sent before it went can still be received
             return request.done
         check_left_out(group)
         self.fail(request, self._error(*lost, call()))
@@ -155,7 +154,7 @@ class ProgressLoop:
             except OutOfMemory:
                 raise  # before anything has moved
             except BaseException as error:
-                # Such as Ctrl-C within a step: the mailbox and its rings may disagree about a message.
+                # Such as Ctrl-C within a step: the mailbox and its rings may differ about a message.
                 give_up(group, f"stopped moving messages ({type(error).__name__})", "a point-to-point call")
                 raise
             finished, self._mailbox.finished = self._mailbox.finished, []
@@ -167,7 +166,7 @@ class ProgressLoop:
         return request.done
 
     def _needed(self, request: MessageRequest, group: Group) -> list[int]:
-        """The peers that can serve a request; any one of them is enough. None, if only this rank itself can send it."""
+        """The peers that can serve a request; any one of them is enough. Empty if only this rank itself can send it."""
         message = request.message if isinstance(request, Receive) else None
         if message is not None:
             return [message.source]
@@ -175,16 +174,16 @@ class ProgressLoop:
         return [rank for rank in ranks if rank != group.rank]
 
     def _lost(self, request: MessageRequest, group: Group, awaited: bool) -> tuple[int, Departure | GivenUp] | None:
-        """The rank that keeps a request from being served, and how it is gone or has failed; None if there is none.
+        """The rank because of which a request cannot be served, and how it has gone or failed; None: no rank.
 
-        Of several that could serve it, one that died or failed is enough; otherwise all of them must be gone.
+        If several ranks could serve it, one that died or failed is enough; otherwise all of them must be gone.
         """
         ranks, went = self._needed(request, group), []
         for rank in ranks:
             how: Departure | GivenUp = group.liveness.gone(rank) or group.host.arena.board(rank).gave_up
             if isinstance(how, GivenUp) and not how.number:
                 how = self._cut(rank) or how
-            # Who gave a call up refuses all later ones.
+            # A rank that gave a call up refuses all later ones.
             if (isinstance(how, Departure) or how.number) and not self._may_come(request, rank, how):
                 went.append((rank, how))
         hopeless = len(went) == len(ranks) and (awaited or request.peer != ANY_SOURCE)
@@ -194,14 +193,14 @@ class ProgressLoop:
         return None
 
     def _cut(self, rank: int) -> Departure | None:
-        """What there is to say of a rank that cannot be reached any more though nobody has said that it has gone."""
+        """The departure of a rank that cannot be reached any more, though no rank reports it gone."""
         cut = self._mailbox.cut(rank)
         if cut is None or time.monotonic() - cut[1] < _CUT_S:
             return None
         return Departure(DepartureKind.DIED, f"cannot be reached any more: {cut[0]}")
 
     def _may_come(self, request: MessageRequest, rank: int, how: Departure | GivenUp) -> bool:
-        """May there be news yet of a rank on another host from before it went: a message, or that it has taken one?"""
+        """May there still be news from a rank on another host, from before it went: a message, or that it took one?"""
         group, stream = self.group, self._mailbox.stream_from(rank)
         if group.span is None or rank in group.span.here:
             return False
@@ -210,12 +209,12 @@ class ProgressLoop:
         if isinstance(request, Receive) and (stream is None or stream.ended or stream.lost):
             return False
         now, world = time.monotonic(), group.world
-        run = world.host.arena.board(world.rank).run  # who has returned in an earlier one has sent messages since then
+        run = world.host.arena.board(world.rank).run  # a rank that returned in an earlier run has sent messages since
         noticed_at = self._noticed_at.setdefault((run, rank), now)
         return now - max(noticed_at, stream.news_at if stream else 0.0) < _LAST_NEWS_S
 
     def _said(self, request: MessageRequest, ranks: Sequence[int]) -> str:
-        """What these ranks have sent that a receive does not take, in words. No ranks: only this one can send it."""
+        """The messages of these ranks that a receive does not take, in words. No ranks: only this one can send it."""
         if not isinstance(request, Receive):
             return ""
         alone = "" if ranks else _ALONE

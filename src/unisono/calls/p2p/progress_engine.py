@@ -1,4 +1,4 @@
-"""The progress engine of a group: the progress loop, and a thread that runs it for requests nobody waits for."""
+"""The progress engine of a group: the progress loop, and a thread that runs it for requests that no thread awaits."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ...ranks.group.group import Group
 from .progress import ProgressLoop
 
 _GRACE_S = 0.001
-"""The thread leaves a new request alone for so long, as its owner mostly waits for it soon."""
+"""How long the thread leaves a new request alone: mostly, its owner waits for it soon."""
 _WAITED_S = 0.003
-"""The thread naps like a caller who has waited for so long: for a tenth of a millisecond at first."""
+"""The thread naps like a caller that has waited for _WAITED_S: for a tenth of a millisecond at first."""
 _CHECK_PEERS_S = 0.1
 """How often the thread looks whether peers are still there."""
 _LAST_MESSAGES_S = 10.0
-"""How long the end of a world waits until what it has sent to other hosts has been received: after it, it is gone."""
+"""How long the end of a world waits until other hosts have received its messages: later, they are lost."""
 _IDLE_S = 1.0
-"""The thread ends after so long without a request."""
+"""The thread ends after _IDLE_S without a request."""
 
 
 class ProgressEngine(ProgressLoop):
@@ -40,9 +40,9 @@ class ProgressEngine(ProgressLoop):
         super().__init__(group)
         if group.span is not None and group.world.progress_engine is None and group.parent is not None:
             group.world.progress_engine = ProgressEngine(group.world)  # its end waits for the messages of all groups
-        # Requests that nobody may be waiting for, with their calls, and the group, which lives as long as they do.
+        # Requests without a waiting thread, with their calls, and the group, which lives as long as they do.
         self._pending: dict[MessageRequest, tuple[Callable[[], str], Group]] = {}
-        self._pending_lock = threading.RLock()  # a signal handler may interrupt who holds it, and make a call
+        self._pending_lock = threading.RLock()  # a signal handler may interrupt the holder, and make a call
         self._no_news = threading.Lock()
         """Held while there is nothing new for the thread. (An Event hangs if a signal handler sets it within `set`.)"""
         self._no_news.acquire()
@@ -68,7 +68,7 @@ class ProgressEngine(ProgressLoop):
                 raise request.error
 
     def begin(self, request: MessageRequest) -> bool:
-        """Start a request and move what can be moved now; True if it is done already."""
+        """Start a request and move all bytes that can move now; True if it is done already."""
         return self.start(request) or self.advance(request)
 
     def finish_in_background(self, request: MessageRequest, call: Callable[[], str]) -> None:
@@ -106,7 +106,7 @@ class ProgressEngine(ProgressLoop):
             thread.join(_IDLE_S)
 
     def _leave_streams(self) -> None:
-        """End the streams to other hosts; with the world, wait until what was sent has been received."""
+        """End the streams to other hosts. At the end of the world, wait until sent messages have been received."""
         group = self._group()
         if group is None or group.span is None:
             return
@@ -123,15 +123,15 @@ class ProgressEngine(ProgressLoop):
             span.resources[CarrierStreams].close(0.0 if failed else _LAST_MESSAGES_S, gone)
 
     def leave_to_parent(self) -> None:
-        """In a forked child: a lock that a thread of the parent held then is never released here. New ones."""
+        """In a forked child: make new locks, because a lock that a thread of the parent held is never released here."""
         self._mailbox_lock, self._pending_lock, self._thread = threading.Lock(), threading.RLock(), None
 
     def _wake(self) -> None:
-        with suppress(RuntimeError):  # it has been released already
+        with suppress(RuntimeError):  # the lock has been released already
             self._no_news.release()
 
     def interrupted(self, request: MessageRequest, call: str, error: BaseException) -> None:
-        """Cancel a request whose wait an exception has ended, such as Ctrl-C."""
+        """Cancel a request after an exception, such as Ctrl-C, has ended its wait."""
         group = self.group
         if group.broken is None and not group.closed:
             how = f"interrupted by {type(error).__name__}"

@@ -15,7 +15,7 @@ if no program searches for such a pair: at a million mismatches a second, that i
 call has 64 bits, too, and never wraps.
 
 Segments: a long tensor passes through the two halves of a rank's staging area in turn. Before the rank writes a half
-again, it waits until the readers of that half are past it.
+again, it waits until the readers of this half are past it.
 
 A table has three lowerings:
 

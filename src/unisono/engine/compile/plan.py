@@ -23,9 +23,8 @@ from .program import CROSSED, MAPPED, Op, PlanWord, Program, RefWord, RowWord, T
 _LINE = 64
 _SMALLEST_SLOT = 4096
 _SEGMENTS = 8
-"""Where some ranks stage what others read, a call has so many segments, if they are not shorter than the configuration
-says: the readers idle while the first is staged. Two are worth it in any case: neither waits for a staging half to be
-read.
+"""The segments of a call in which some ranks stage what other ranks read: readers idle while the first is staged. There
+are fewer if segments would be shorter than the configuration says, but at least two: each has its own staging half.
 """
 
 
@@ -33,7 +32,8 @@ class Blocks(NamedTuple):
     """The blocks of a call: `length` elements each, of `item` bytes.
 
     extents: the elements of each block (all_to_all: of each pair of ranks) if they differ; then `length` is the most.
-    in_list, out_list: is the address of the input, of the output, that of a table of block addresses?
+    in_list: is the address of the input the address of a table of block addresses?
+    out_list: the same for the output.
     """
 
     length: int
@@ -45,13 +45,19 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CallPlan(ABC):
-    """What is known of all calls that are alike, whoever makes them: the kernel, or over hosts a relay.
+    """A plan for equal calls, run by the kernel or, over several hosts, by a relay.
 
-    address: for `Group.run`. record: the call, for messages. nbytes: of a block; of the largest if they differ.
-    signature: what all ranks must agree on, as 64 bits. gate_row: the row after which all ranks have entered the call.
-    tag: do signature and payload share a cache line? shared: do others access this rank's tensors? writes: does the
-    call write this rank's output? patience_ns: how long it waits for a peer on the caller's thread if it is
-    asynchronous. why: the reason for its algorithm. note: what the log of calls says of it, by number.
+    address: for `Group.run`.
+    record: the call, for messages.
+    nbytes: bytes of a block; of the largest block if they differ.
+    signature: what all ranks must agree on, as 64 bits.
+    gate_row: the row after which all ranks have entered the call.
+    tag: do signature and payload share a cache line?
+    shared: do other ranks access this rank's tensors?
+    writes: does the call write this rank's output?
+    patience_ns: how long an asynchronous call waits for a peer on the caller's thread.
+    why: the reason for the algorithm.
+    note: the number of the note in the log of calls.
     """
 
     address: int
@@ -74,7 +80,11 @@ class CallPlan(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan(CallPlan):
-    """What `interpret.run` needs. address: of `words`, which point into the arrays of `kept`. program: it is bound."""
+    """What `interpret.run` needs.
+
+    address: the address of `words`, which point into the arrays of `kept`.
+    program: the program that is bound.
+    """
 
     words: npt.NDArray[np.int64]
     kept: tuple[npt.NDArray[np.int64], ...]
@@ -90,8 +100,9 @@ def bind(
 ) -> Plan:
     """The plan for these blocks.
 
-    record: the call. The signature covers record, table, blocks and the settings that shape programs. kernels: the
-    addresses of the kernels for partial and for complete results. half: bytes of a staging half.
+    record: the call. The signature covers record, table, blocks and the settings that shape programs.
+    kernels: the addresses of the kernels for partial and for complete results.
+    half: bytes of a staging half.
     """
     count, item = blocks.length, blocks.item
     record = record._replace(algorithm=program.name, lowering=str(program.lowering))

@@ -53,7 +53,7 @@ class _Machine:
         self.posted: list[list[tuple[int, list[int]]]] = [[(0, [0] * p)] for _ in range(p)]
         self.entered: list[list[list[int]]] = [[] for _ in range(p)]  # per rank and call, its clock at the gate
         self.values: dict[Word, int] = {}
-        self.extents: dict[Word, int] = {}  # the index of the block size that a word's content has
+        self.extents: dict[Word, int] = {}  # of each word, the index of the block size of its content
         self.writer: dict[Word, tuple[int, int]] = {}
         self.readers: dict[Word, dict[int, int]] = defaultdict(dict)
         self.halves: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)
@@ -178,7 +178,7 @@ class _Machine:
     def read(self, me: int, word: Word) -> int:
         writer = self.writer.get(word)
         if writer is None:
-            raise ProgramError(f"{self.name}: rank {me} reads {_say(word)}, which nobody has written")
+            raise ProgramError(f"{self.name}: rank {me} reads {_say(word)}, which no rank has written")
         if writer[0] != me and self.clock[me][writer[0]] < writer[1]:
             raise ProgramError(f"{self.name}: rank {me} reads {_say(word)} while rank {writer[0]} writes it")
         self.readers[word][me] = self.clock[me][me]

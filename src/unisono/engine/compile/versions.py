@@ -31,8 +31,11 @@ class Place(NamedTuple):
 class Version:
     """The content of a slot between two writes.
 
-    given: its place in the user's input, if it is one. result: its place in the user's output, if it is one. extent:
-    the index of its block size. home: where its own rank reads it; abroad: where peers read it.
+    given: its place in the user's input, or None.
+    result: its place in the user's output, or None.
+    extent: the index of its block size.
+    home: where its own rank reads it.
+    abroad: where peers read it.
     """
 
     rank: int
@@ -138,7 +141,7 @@ def extent_of(schedule: Schedule, rank: int, block: int) -> int:
 
 
 def _places(slots: dict[Slot, tuple[int, int]], where: int, per: int) -> dict[Slot, Place]:
-    """The places of slots in the users' tensors: a rank's tensor has the slots of that rank in order."""
+    """The places of slots in the users' tensors: a rank's tensor has the slots of the rank in order."""
     count: dict[int, int] = {}
     places = {}
     for slot in sorted(slots):

@@ -18,7 +18,7 @@ __all__ = ["kernel", "unit"]
 _FOLDER = Path(__file__).parent
 _SHARED = "compile/program.py", "logs/call_log.py", "logs/row_log.py", "mailbox/ring_buffer.py"
 SOURCES = (*_FOLDER.glob("*.py"), *(_FOLDER.parent / file for file in _SHARED))
-"""All that the code of these functions depends on."""
+"""All files that the code of these functions depends on."""
 
 
 @once

@@ -1,7 +1,7 @@
 """Atomic words in shared memory, and the instructions that a waiting loop needs. No other file orders memory.
 
-Who reads a word with an acquire load sees all that its writer stored before the release store of that word. LLVM may
-move plain loads out of a loop, but not atomic ones.
+A rank that reads a word with an acquire load sees all that the writer stored before its release store of the word. LLVM
+may move plain loads out of a loop, but not atomic ones.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def signal_fence(typing: Any) -> Any:
 def futex_wait(typing: Any, number: Any, address: Any, expected: Any, limit_ns: Any) -> Any:
     """Sleep while the word at an address is `expected`, until it is woken, but no longer than limit_ns nanoseconds.
 
-    number: of the system call. The word is 32 bits wide, and of all processes that map it.
+    number: the number of the system call. The word is 32 bits wide. Every process that maps it can wake the sleeper.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -232,7 +232,7 @@ def call_engine(typing: Any, function: Any, argument: Any) -> Any:
 
 @intrinsic
 def sleep_on(typing: Any, descriptor: Any, limit_ns: Any) -> Any:
-    """Sleep until there is something to read at a descriptor, but no longer than this, which is below a second."""
+    """Sleep until a descriptor has something to read, but no longer than limit_ns, which is below a second."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(_I32, [_I64.as_pointer(), _I64, _I64.as_pointer(), _I64])

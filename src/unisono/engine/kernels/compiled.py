@@ -28,7 +28,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def object_file(name: str, function: Any) -> bytes:
-    """Compile a function that `compiled` has decorated, whose arguments and result are int64."""
+    """Compile a function that `compiled` has decorated. Its arguments and result are int64."""
     count = function.py_func.__code__.co_argcount
     integers = (types.int64,) * count
     function.compile(integers)
@@ -36,7 +36,7 @@ def object_file(name: str, function: Any) -> bytes:
     module = llvm.parse_assembly(made.library.get_llvm_str())
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration:
-            value.linkage = "internal"  # what nobody calls goes: wrappers, and what they need of Numba
+            value.linkage = "internal"  # drops functions without a caller: wrappers, and what they need of Numba
     target = module.get_function(made.fndesc.llvm_func_name)
     target.linkage = "external"
     module.link_in(llvm.parse_assembly(str(_entry(name, target.name, count))))
@@ -61,7 +61,7 @@ def _entry(name: str, target: str, count: int) -> ir.Module:
     )
     failed, misused = extern("PyErr_Occurred", _POINTER), extern("PyErr_BadInternalCall", ir.VoidType())
     save, restore = extern("PyEval_SaveThread", _POINTER), extern("PyEval_RestoreThread", ir.VoidType(), _POINTER)
-    # Numba's convention: where the result goes, where an exception would, then the arguments.
+    # Numba's convention: the address of the result, the address of an exception, then the arguments.
     run = extern(target, _I32, _POINTER, _POINTER, *[_I64] * count)
     entry = extern(symbol(name), _POINTER, _POINTER, _POINTER.as_pointer(), _I64)
     _, args, given = entry.args

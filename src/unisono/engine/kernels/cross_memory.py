@@ -65,7 +65,7 @@ def within_reach(pid, inp, out, scratch):  # type: ignore[no-untyped-def]
 
 @compiled
 def move_far(function, first, nin, nout, n, item, ins, outs, scratch, ranks, me, control):  # type: ignore[no-untyped-def]
-    """Copy or combine n elements from the addresses at ins to those at outs, some of which are of peers' tensors.
+    """Copy or combine n elements from the addresses at ins to those at outs. Some of these are in peers' tensors.
 
     first: the first ref. Returns DONE, or FAILED with rank and errno; then outputs may be half written.
     """

@@ -1,8 +1,8 @@
-"""Wait for messages of an engine that moves them only while somebody calls it.
+"""Wait for messages of an engine that moves them only while a thread calls it.
 
-A call in which nothing has moved costs little, so a rank calls on for a while, and yields its processor from time to
-time. Then it sleeps until the engine has something to move, which a descriptor tells: who is woken runs ahead of those
-who compute. It sleeps for a millisecond at most, since other threads, and ranks of this host, write to memory, too.
+A call in which nothing moves is cheap. So a waiting rank first calls again and again, and sometimes yields. Then it
+sleeps until a descriptor says that the engine has something to move: a rank that wakes runs ahead of processes that
+compute. It sleeps for a millisecond at most, because other threads, and ranks of this host, write to memory, too.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from .compiled import compiled
 from .waiting import has_changed
 
 _CALLS = 32
-"""How many in which nothing moves, before others have the processor."""
+"""The rank yields its processor after _CALLS calls in which nothing moves."""
 _PATIENCE_NS, _SHORTEST_NS, _LONGEST_NS = 50_000, 50_000, 1_000_000
-"""After so long without anything that has moved a rank sleeps; and for how long."""
+"""A rank sleeps after _PATIENCE_NS in which nothing has moved; the shortest and the longest sleep."""
 _PROGRESS, _ENGINE, _ARM, _DESCRIPTOR, _STATUS, _UNDER_WAY = range(0, 48, 8)
 """See `EngineWord` in `hosts/carriers/ucx`."""
 
@@ -23,7 +23,9 @@ _PROGRESS, _ENGINE, _ARM, _DESCRIPTOR, _STATUS, _UNDER_WAY = range(0, 48, 8)
 def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
     """Call the engine until the word at `address` has reached its goal, or any pair differs: 1; 0 after limit_ns.
 
-    pairs: see `waiting.wait`. waited_ns: how long nothing has moved before. words: address of those of the engine.
+    pairs: see `waiting.wait`.
+    waited_ns: how long nothing has moved before.
+    words: the address of the engine's words.
     """
     begin = now_ns()
     quiet_since, turns = begin - waited_ns, 0
@@ -47,7 +49,7 @@ def wait(address, goal, pairs, count, waited_ns, limit_ns, words):  # type: igno
 
 @compiled
 def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
-    """Call the engine until a request is over, or for so long. Returns its status."""
+    """Call the engine until a request is over, at most for limit_ns. Returns its status."""
     begin = now_ns()
     quiet_since, turns = begin - waited_ns, 0
     while True:
@@ -71,8 +73,8 @@ def settle(request, waited_ns, limit_ns, words):  # type: ignore[no-untyped-def]
 
 @compiled
 def _may_sleep(words):  # type: ignore[no-untyped-def]
-    """Whether the engine has nothing to move, and its descriptor tells when it has. What other threads have moved is in
-    memory when this returns.
+    """Whether the engine has nothing to move, and its descriptor tells when it has. When this returns, memory has what
+    other threads have moved.
     """
     return call_engine(load(words + _ARM), load(words + _ENGINE)) == 0
 

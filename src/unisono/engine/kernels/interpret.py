@@ -36,8 +36,8 @@ from .cross_memory import is_far, move_far, within_reach
 from .waiting import publish_and_wake, wait
 
 _RECORDS = False
-"""Is it logged when each row began and ended? `run` and `recording_run` are compiled from one source, in which this is
-a constant, so there is no trace of it in the former's code.
+"""Does the kernel log when each row began and ended? `run` and `recording_run` are compiled from one source. This is a
+constant there, so the code of `run` has no trace of it.
 """
 
 _LINE = 128  # see layout
@@ -110,7 +110,7 @@ def _row_entry(state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _begin_row(state, segment, pc):  # type: ignore[no-untyped-def]
-    """Log that a row begins, unless this rank comes back to it. A pc below 0 is no row, but REUSE."""
+    """Log that a row begins, unless this rank comes back to it. A pc below 0 means REUSE."""
     entry, number = _row_entry(state), get(state, StateWord.CALL)
     if (
         get(entry, RowLogWord.NUMBER) != number
@@ -125,7 +125,7 @@ def _begin_row(state, segment, pc):  # type: ignore[no-untyped-def]
 
 @compiled
 def _end_row(state):  # type: ignore[no-untyped-def]
-    """Log that the row has ended that began last."""
+    """Log that the row that began last has ended."""
     put(_row_entry(state), RowLogWord.ENDED, cycles())
     put(state, StateWord.ROW_LOG_NEXT, get(state, StateWord.ROW_LOG_NEXT) + 1)
 
@@ -179,7 +179,7 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _nobody_has_left(control, number, signature, ranks):  # type: ignore[no-untyped-def]
-    """Has no rank given the call up? What was read from its tensors would be worth nothing. DONE or WAITING."""
+    """DONE if no rank has given up the call, else WAITING: values read from the tensors of such a rank are invalid."""
     odd = 8 * (number & 1)
     for rank in range(ranks):
         line = control + _LINE * rank + odd
@@ -202,7 +202,7 @@ def _fetch(to, source, nbytes):  # type: ignore[no-untyped-def]
 
 @compiled
 def _move(plan, row, refs, n, item, ins, outs, block, scratch, ranks):  # type: ignore[no-untyped-def]
-    """Copy or combine n elements from the addresses at ins to those at outs."""
+    """Copy or combine n elements from the addresses at ins to the addresses at outs."""
     nin, nout, nbytes = get(row, RowWord.NIN), get(row, RowWord.NOUT), n * item
     if nin > 1:
         function = get(plan, PlanWord.FINISH if get(row, RowWord.LAST) else PlanWord.COMBINE)
@@ -279,7 +279,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     block = BLOCK // item * item
     shared, scratch = get(plan, PlanWord.SHARED), get(state, StateWord.SCRATCH)
     status = DONE
-    if _RECORDS or not get(plan, PlanWord.TAG):  # else at the gate, where to read the clock keeps no peer waiting
+    if _RECORDS or not get(plan, PlanWord.TAG):  # else at the gate: there, no peer waits while this reads the clock
         _log(plan, state)
     while True:
         half = staging + (segment & 1) * half_bytes

@@ -10,10 +10,12 @@ from .compiled import compiled
 def move(addresses, rows, nrows, first, last, flat, stride, blocks, outward):  # type: ignore[no-untyped-def]
     """Copy many tensors into one flat tensor, or back.
 
-    addresses: the address of a table of tensors' addresses. rows: the address of a table with two words per tensor: its
-    index in the first table, and its bytes. The tensors, concatenated, are a long vector; its bytes first to last - 1
-    are copied to the address `flat`, or with `outward` from there to the tensors. blocks: if more than one, each tensor
-    has so many blocks of these bytes, and block b of all tensors is at flat + b * stride.
+    The tensors, concatenated, are a long vector. Its bytes first to last - 1 are copied to the address `flat`, or with
+    `outward` from there to the tensors.
+
+    addresses: the address of a table of tensors' addresses.
+    rows: the address of a table with two words per tensor: its index in the first table, and its bytes.
+    blocks: the number of blocks of each tensor; block b of all tensors is at flat + b * stride.
     """
     for block in range(blocks):
         start = 0

@@ -82,7 +82,7 @@ def read_header(cursor):  # type: ignore[no-untyped-def]
 
 @compiled
 def read_payload(cursor, target):  # type: ignore[no-untyped-def]
-    """Read what has arrived of the payload to an address, or drop it at address 0; 1 when it is complete."""
+    """Read the part of the payload that has arrived to an address, or drop it at address 0; 1 when it is complete."""
     ring, position, done = load(cursor + _RING), load(cursor + _POSITION), load(cursor + _DONE)
     capacity, nbytes = load(ring + CAPACITY), load(cursor + _HEADER + _NBYTES)
     mask, limit = capacity - 1, done + _MOST_BYTES

@@ -1,9 +1,9 @@
 """How a rank waits for shared memory to change: it spins, yields its processor, naps, then sleeps until it is woken.
 
-A yield gives the processor to whoever else wants it. Another rank gives it back within microseconds, a process that
-computes only after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of one that computes.
-So a rank naps in place of yielding where yields have been slow: it sleeps for some microseconds, and looks in between.
-Once it has waited long, it sleeps until it is woken; where no writer would do that, it naps on.
+A yield gives the processor to another thread. A rank that waits gives it back within microseconds. A process that
+computes gives it back after its time slice, some milliseconds. A rank that wakes from sleep runs ahead of a process
+that computes. So where yields have been slow, a rank naps: it sleeps for some microseconds, and looks in between. Once
+it has waited long, it sleeps until a writer wakes it; where no writer would wake it, it naps on.
 
 The sleeper pays for the fence, the writer for one load. A word says that ranks sleep until a certain rank writes
 (`LineWord.ASLEEP`). It has two halves, a flag and a counter. A rank that goes to sleep reads the counter, sets the
@@ -11,9 +11,9 @@ flag, lets the system put a full fence into every process that has registered (`
 then sleeps: until the counter changes. A rank that has written loads the flag, without a fence of its own. If it is
 set, the rank clears it, raises the counter and wakes all sleepers.
 
-So either the sleeper sees what was written, or the writer sees the flag. The counter is for several sleepers: one must
-not take the flag of another for its own, which the writer has cleared already. `tests/engine/test_waiting.py` goes
-through all orders.
+So either the sleeper sees what was written, or the writer sees the flag. The counter is for several sleepers: the
+writer may have cleared the flag of one, which must not take another's flag for its own. `tests/engine/test_waiting.py`
+goes through all orders.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _GLOBAL_EXPEDITED, _REGISTER_GLOBAL_EXPEDITED = 2, 4
 
 @compiled
 def wake(asleep):  # type: ignore[no-untyped-def]
-    """Wake the ranks that sleep until this rank writes, if there are any. To be called behind each such store."""
+    """Wake the ranks that sleep until this rank writes. A writer calls this after each store that ranks wait for."""
     signal_fence()
     if load_half(asleep) != 0:
         store_half(asleep, 0)
@@ -62,14 +62,14 @@ def wake(asleep):  # type: ignore[no-untyped-def]
 
 @compiled
 def publish_and_wake(address, word, asleep):  # type: ignore[no-untyped-def]
-    """Store a word, publish by it what has been written before, and wake the ranks that sleep until then."""
+    """Store a word, which publishes all earlier stores, and wake the ranks that sleep until then."""
     store_release(address, word)
     wake(asleep)
 
 
 @compiled
 def announce(asleep):  # type: ignore[no-untyped-def]
-    """Tell the writer that this rank is about to sleep; the ticket for `doze`. It must look once more in between."""
+    """Tell the writer that this rank is about to sleep; the ticket for `doze`. The rank must look again before that."""
     ticket = load_half(asleep + _COUNTER)
     store_half(asleep, 1)
     syscall(_MEMBARRIER, _GLOBAL_EXPEDITED, 0, 0, 0, 0, 0)
@@ -84,18 +84,18 @@ def doze(asleep, ticket, limit_ns):  # type: ignore[no-untyped-def]
 
 @compiled
 def register():  # type: ignore[no-untyped-def]
-    """Let the fences of sleepers reach this process: 1; 0 where the system does not know or permit that."""
+    """Let the fences of sleepers reach this process: 1; 0 where the system does not know or permit such fences."""
     return 1 if syscall(_MEMBARRIER, _REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0) == 0 else 0
 
 
 _PATIENCE_NS, _NAP_SHARE_NS, _SHORTEST_NAP_US, _LONGEST_NAP_US = 1_000_000, 16_000, 5, 1000
-"""After so long a rank stops yielding. A nap is a microsecond for each share that it has waited."""
+"""A rank that has waited for _PATIENCE_NS stops yielding. A nap lasts a microsecond for each _NAP_SHARE_NS waited."""
 _FEWEST_SPINS = 100
-"""Before a nap; they cost about as much as the nap."""
+"""The fewest spins before a nap; they cost about as much as the nap."""
 _SLICE = 400
-"""A yield that takes so many times as long as a slow one has let a process run that computes."""
+"""A yield that is _SLICE times longer than a slow one has let a process run that computes."""
 _NAPPING = 50
-"""After two such yields in a row, naps replace them for so many times as long as the last one took."""
+"""After two such yields in a row, naps replace yields, for _NAPPING times as long as the last one took."""
 _SET_TIMER_SLACK, _GET_TIMER_SLACK = 29, 30
 
 
@@ -113,7 +113,7 @@ def has_changed(address, goal, pairs, count):  # type: ignore[no-untyped-def]
 
 @compiled
 def poll(pairs, count, ready):  # type: ignore[no-untyped-def]
-    """Store the indices of the pairs of addresses whose words differ at `ready`; return how many there are."""
+    """Store at `ready` the indices of the pairs whose two words differ; return how many there are."""
     found = 0
     for k in range(count):
         pair = pairs + 16 * k
@@ -192,10 +192,12 @@ def _sleep(address, goal, pairs, count, limit_ns, asleep):  # type: ignore[no-un
 def wait(address, goal, pairs, count, most_spins, slow_yield, learned, waited_ns, limit_ns, asleep):  # type: ignore[no-untyped-def]
     """Wait until the word at `address` has reached its goal, or any pair differs: 1; 0 after limit_ns.
 
-    pairs: the address of a table of `count` pairs of addresses. most_spins: 0 where ranks outnumber processors.
-    slow_yield: see `slow_yield_cycles`. learned: address of LEARNED_WORDS. waited_ns: how long the caller has waited
-    before. asleep: the address of the word by which all who may bring the change are told that this rank sleeps; 0:
-    there is none.
+    pairs: the address of a table of `count` pairs of addresses.
+    most_spins: 0 where ranks outnumber processors.
+    slow_yield: see `slow_yield_cycles`.
+    learned: the address of LEARNED_WORDS.
+    waited_ns: how long the caller has waited before.
+    asleep: the address of the word that tells the writers that this rank sleeps; 0: no writer would wake it.
 
     The number of spins adapts. Where the first yield was slow and brought the change, the peer needed this very
     processor, and the next wait spins half as long; otherwise twice as long, up to most_spins. Where the first nap

@@ -1,1 +1,1 @@
-"""What a rank has done: rings of entries in shared memory, written as it goes, that anybody may read."""
+"""What a rank has done: rings of entries in shared memory. The rank writes them; any process of its user may read."""

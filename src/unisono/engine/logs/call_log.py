@@ -1,4 +1,4 @@
-"""The last calls of one rank in one group: a ring of entries, which the kernel writes and anybody may read.
+"""The last calls of one rank in one group: a ring of entries, which the kernel writes and any process may read.
 
 The call of number n has entry n modulo the length, so the entries of all ranks are aligned by number. An entry says
 when the rank has entered the call and when it has left it, by the processor's cycle counter, and the number of the note
@@ -21,7 +21,7 @@ class LogWord(IntEnum):
     NUMBER = 0  # of the call: written last, when the rank begins it
     NOTE = 1  # the number of the note that says what was called; more where it ran in the background
     ENTERED = 2
-    LEFT = 3  # not later than ENTERED: the rank is in it, and this is of an earlier call
+    LEFT = 3  # not later than ENTERED: left over from an earlier call, and the rank is in this one
     WORDS = 4
 
 
@@ -29,7 +29,7 @@ _ENTRY = struct.Struct(f"<{LogWord.WORDS}q")
 
 
 def log_bytes(calls: int) -> int:
-    """The bytes of a log of so many calls."""
+    """The bytes of a log of this length."""
     return calls * _ENTRY.size
 
 
@@ -40,9 +40,12 @@ _BACKGROUND = 1 << 62
 
 
 class LoggedCall(NamedTuple):
-    """A call of a rank. note: what was called. entered, left: in cycles; left is 0 while the rank is in the call.
+    """A call of a rank.
 
-    background: another thread than the caller's has made it.
+    note: the number of the note that says what was called.
+    entered: when the rank entered the call, in cycles.
+    left: when the rank left it; 0: it is still in the call.
+    background: another thread than the caller's has made the call.
     """
 
     number: int
@@ -67,7 +70,7 @@ class CallLog:
         """The calls, oldest first. An entry that is being written just now is left out."""
         seen = memoryview(bytes(self._memory))
         numbers, again = self._numbers(seen), self._numbers(self._memory)
-        # The oldest may be overwritten by now: its number is what changes last.
+        # The rank may overwrite the oldest entry meanwhile, and writes its number last.
         oldest = max(0, max(numbers) - self.calls + 1)
         whole = [at for at, number in enumerate(numbers) if number > oldest and number == again[at]]
         return sorted(LoggedCall.of(*_ENTRY.unpack_from(seen, at * _ENTRY.size)) for at in whole)
@@ -100,7 +103,7 @@ class CallLog:
         return LoggedCall.of(*_ENTRY.unpack(self._memory[at : at + _ENTRY.size]))
 
     def enter(self, number: int, note: int, cycles: int) -> None:
-        """Note that the rank enters a call; for calls over several hosts, which the kernel makes in part only."""
+        """Note that the rank enters a call over several hosts: the kernel makes only a part of such a call."""
         at = number % self.calls * _ENTRY.size
         words = self._memory[at : at + _ENTRY.size].cast("q")
         words[LogWord.NOTE], words[LogWord.ENTERED] = note, cycles

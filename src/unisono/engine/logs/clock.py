@@ -24,7 +24,7 @@ class Clock(NamedTuple):
         return cls(cycles, (before + time.monotonic_ns()) // 2)
 
     def ns_at(self, cycles: int, later: Clock) -> int:
-        """The moment at which the counter has said `cycles`. later: another moment, which gives the rate."""
+        """The moment when the counter was at `cycles`. later: another moment, which gives the rate."""
         passed = later.cycles - self.cycles
         return self.ns + (cycles - self.cycles) * (later.ns - self.ns) // passed if passed else self.ns
 

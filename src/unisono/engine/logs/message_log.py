@@ -1,6 +1,6 @@
-"""The last messages of one rank, in all its groups: a ring of entries that anybody may read.
+"""The last messages of one rank, in all its groups: a ring of entries that any process may read.
 
-A message is logged once it is done; one that takes so long that its rank looks after its peers, by then, too.
+The rank logs a message when it is done. It logs a slow one earlier: when it first checks whether its peers live.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class MessageWord(IntEnum):
     GROUP = 0  # where its memory begins in the arena
     TAG = 1
     ENTERED = 2
-    PEER = 3  # twice the rank in the group, -1: any; one more where this is a receive
+    PEER = 3  # twice the peer's rank in the group, -1: any; plus 1 for a receive
     NBYTES = 4
-    PLACE = 5  # the first, second, ... message from this sender to this receiver; 0: not known yet
+    PLACE = 5  # 1 for the first message from this sender to this receiver, then 2, ...; 0: not known yet
     LEFT = 6  # 0: it goes on
-    NUMBER = 7  # counts them; written last
+    NUMBER = 7  # counts the rank's messages; written last
 
 
 _ENTRY = struct.Struct(f"<{len(MessageWord)}q")
@@ -34,7 +34,7 @@ _NUMBER = struct.Struct("<q")
 
 
 def message_log_bytes(messages: int) -> int:
-    """The bytes of a log of so many messages."""
+    """The bytes of a log of this length."""
     return messages * _ENTRY.size
 
 
@@ -42,7 +42,7 @@ MESSAGE_LOG_BYTES = message_log_bytes(MESSAGES)
 
 
 class LoggedMessage(NamedTuple):
-    """A message as one of its two ranks has seen it. left_ns: 0 while it goes on. The rest as in `MessageWord`."""
+    """A message as one of its two ranks has seen it. left_ns: 0 while it goes on. Other fields: see `MessageWord`."""
 
     number: int
     group: int
@@ -68,7 +68,7 @@ class MessageLog:
         self._size = len(self._memory) // _ENTRY.size
 
     def write(self, group: int, tag: int, entered_ns: int, peer: int, nbytes: int, place: int, left_ns: int) -> int:
-        """Log a message, by the words of `MessageWord`; its number."""
+        """Log a message, given as the words of `MessageWord`; return its number."""
         number = next(self._numbers)
         at = number % self._size * _ENTRY.size
         _ENTRY.pack_into(self._memory, at, group, tag, entered_ns, peer, nbytes, place, left_ns, number)

@@ -1,8 +1,8 @@
-"""What the numbers in a rank's logs mean: notes on its plans and on its groups, in shared memory, for anybody to read.
+"""Notes on a rank's plans and groups, in shared memory: what the numbers in its logs mean. Any process may read them.
 
-The rank writes a note when it makes a plan or a group, so no call writes any. There is room for so many; a new plan's
-takes the place of the oldest one that no call in the rank's logs has used. The number of a note is written last, so a
-reader that finds it finds the whole note.
+The rank writes a note when it makes a plan or a group, so no call writes any. Room is limited: the note on a new plan
+replaces the oldest one that no call in the rank's logs has used. The rank writes the number of a note last, so a reader
+that finds the number finds the whole note.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ PLAN_REGISTRY_BYTES = (_GROUPS + _PLANS) * _SLOT
 class ProgramRow(NamedTuple):
     """A row of a program; see `program` for its ops. Ranks are members of the group.
 
-    round: that of the table, ENTER or LEAVE. sources: for whom a WAIT waits, or whose memory each input of a MOVE is
-    in; one without inputs only posts a step. targets: whose memory each output is in.
+    round: the round of the table, ENTER or LEAVE.
+    sources: for a WAIT, the rank it waits for; for a MOVE, the rank that has each input. A MOVE without inputs only
+    posts a step.
+    targets: the rank that has each output.
     """
 
     round: int
@@ -39,8 +41,11 @@ class ProgramRow(NamedTuple):
 
 
 class PlanNote(NamedTuple):
-    """What was called. record.where: the line that has made the first such call. nbytes: of a block. rows: of this
-    rank's program, only where it is traced when they run.
+    """What was called.
+
+    record.where: the line that has made the first such call.
+    nbytes: bytes of a block.
+    rows: the rows of this rank's program, if a trace records when they run.
     """
 
     record: CallRecord
@@ -49,9 +54,12 @@ class PlanNote(NamedTuple):
 
 
 class GroupNote(NamedTuple):
-    """A group of this rank. start: where its memory begins in the arena, which tells groups apart.
+    """A group of this rank.
 
-    rank, size: this rank's number in it, and how many there are. file: where its log lies; empty: in its memory.
+    start: where its memory begins in the arena, which tells groups apart.
+    rank: this rank's number in the group.
+    size: the number of ranks.
+    file: the file with its log; empty: the log lies in the group's memory.
     cycles, ns: a moment by both clocks.
     """
 
@@ -65,10 +73,10 @@ class GroupNote(NamedTuple):
 
 
 class Recorder(Protocol):
-    """What keeps all calls of this rank, while it traces them."""
+    """Keeps all calls of this rank, while the rank traces them."""
 
     def follow(self, host: Any, name: str, gid: int) -> None:
-        """Keep the calls of a group, too, of which this is the rank's `Host`. gid: its number, if on several hosts."""
+        """Keep the calls of a group, too. host: this rank's `Host`. gid: the group's number, if it spans hosts."""
 
     def keep(self, number: int, note: PlanNote) -> None:
         """Keep what a number in the logs means."""
@@ -78,14 +86,14 @@ class Recorder(Protocol):
 
 
 class PlanRegistry:
-    """The notes of one rank. The owner writes, others read. recorder: keeps all that is noted, while there is one."""
+    """The notes of one rank. The owner writes, others read. recorder: also keeps all notes, unless it is None."""
 
     def __init__(self, pages: memoryview) -> None:
         self._pages = pages
         self._numbers = itertools.count(1)
         self._free = deque(range(_GROUPS))
         self._plans = [0] * _PLANS
-        """The numbers of the notes on plans, by place."""
+        """Place -> the number of the note on a plan there."""
         self._logs: weakref.WeakSet[CallLog] = weakref.WeakSet()
         self.recorder: Recorder | None = None
 
@@ -94,7 +102,7 @@ class PlanRegistry:
         self._logs.add(log)
 
     def add_plan(self, note: PlanNote) -> int:
-        """Write a note on a plan; its number."""
+        """Write a note on a plan; return its number."""
         number = next(self._numbers)
         if self._plans[number % _PLANS]:
             used = {noted for log in members(self._logs) for noted in log.latest_notes()}
@@ -119,7 +127,7 @@ class PlanRegistry:
             return None
 
     def add_group(self, note: GroupNote) -> int | None:
-        """Write a note on a group; its place. None: there is no room."""
+        """Write a note on a group; return its place. None: there is no room."""
         try:
             place = self._free.popleft()
         except IndexError:
@@ -136,7 +144,7 @@ class PlanRegistry:
         self._write(place, 1, data[:_ROOM])
 
     def remove_group(self, place: int) -> None:
-        """The rank uses the group no more."""
+        """Remove the note on a group that the rank uses no more."""
         _HEAD.pack_into(self._pages, place * _SLOT, 0, 0, 0)
         self._free.append(place)
 
@@ -150,7 +158,7 @@ class PlanRegistry:
                     continue
 
     def clear(self) -> None:
-        """Say nothing any more."""
+        """Remove all notes."""
         self._pages[:] = bytes(len(self._pages))
 
     def _write(self, place: int, number: int, data: bytes, nbytes: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""When the rows of a rank's programs began and ended: a ring of entries, which the kernel writes that records them.
+"""When the rows of a rank's programs began and ended: a ring of entries, which the recording kernel writes.
 
 Only a trace that asks for rounds has one (`Host.log_rows_to`). The usual kernel knows nothing of it.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 REUSE = -1
-"""In place of a row: before the first one of a segment, the rank waits until nobody reads its staging half any more."""
+"""Stands for a row: before the first row of a segment, a rank waits until no rank reads its staging half any more."""
 
 
 class RowLogWord(IntEnum):
@@ -22,17 +22,17 @@ class RowLogWord(IntEnum):
     SEGMENT = 1  # counted over all calls
     ROW = 2  # its index in the program, or REUSE
     BEGAN = 3
-    ENDED = 4  # not later than BEGAN: the rank is at this row, and this is of an earlier one
+    ENDED = 4  # not later than BEGAN: left over from an earlier row, and the rank is at this one
     WORDS = 5
 
 
 def row_log_bytes(rows: int) -> int:
-    """The bytes of a log of so many rows."""
+    """The bytes of a log of this length."""
     return 8 * RowLogWord.WORDS * rows
 
 
 class LoggedRow(NamedTuple):
-    """A row of a call of this number. began, ended: in cycles; ended is 0 while the rank is at it."""
+    """A row of the call with this number. began, ended: in cycles; ended is 0 while the rank is at this row."""
 
     number: int
     segment: int
@@ -42,7 +42,7 @@ class LoggedRow(NamedTuple):
 
 
 class RowWriter:
-    """Writes in this memory the rows that no kernel runs, of a group over several hosts. One thread at a time."""
+    """Logs the rows that no kernel runs, of a group over several hosts. For one thread at a time."""
 
     def __init__(self, memory: mmap) -> None:
         self._words = memoryview(memory).cast("q")
@@ -50,7 +50,7 @@ class RowWriter:
         self._last: tuple[int, ...] = ()
 
     def write(self, row: LoggedRow) -> None:
-        """Write a row down. If it is the one that was written last, the rank is still at it."""
+        """Log a row. If it is the same row as in the last call, the rank is still at it."""
         if row[: RowLogWord.BEGAN] != self._last:
             self._at = (self._at + 1) % self._count
             first, self._last = RowLogWord.WORDS * self._at, row[: RowLogWord.BEGAN]
@@ -67,11 +67,11 @@ class RowLog:
         self.rows = len(self._words)
 
     def read(self) -> list[LoggedRow]:
-        """The rows in order of time, of calls of which all rows are there; segments are counted from 0 in each call."""
+        """The rows of complete calls, in order of time. Segments are counted from 0 in each call."""
         words = self._words[self._words[:, RowLogWord.NUMBER] > 0]
         words = words[np.argsort(words[:, RowLogWord.BEGAN])]
         found = [LoggedRow(*row) for row in words.tolist()]
-        if len(found) == self.rows:  # it may have gone round, and earlier rows of the first call are lost
+        if len(found) == self.rows:  # the ring may have gone round, and have lost rows of the first call
             found = [row for row in found if row.number != found[0].number]
         first: dict[int, int] = {}
         for row in found:

@@ -15,7 +15,7 @@ _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for
 
 
 class _Channel:
-    """ring: address of the ring buffer. peer: of the word by which the other side says that it sleeps."""
+    """ring: the address of the ring buffer. peer: the address of the word that says that the other side sleeps."""
 
     def __init__(self, ring: int, peer: int) -> None:
         words = np.zeros(CURSOR_WORDS, np.int64)
@@ -26,7 +26,7 @@ class _Channel:
 
     @property
     def done(self) -> int:
-        """Bytes of the current payload that have been written or read; -1 between two frames."""
+        """The bytes of the current payload that have been written or read; -1 between two frames."""
         done: int = self._words[_DONE]
         return done
 
@@ -42,7 +42,7 @@ class SendChannel(_Channel):
         self.queue: deque[Send] = deque()
 
     def write(self, send: Send) -> int:
-        """Write as much as there is room for; 1 when the message is complete."""
+        """Write as much as fits; 1 when the message is complete."""
         tensor, words = send.tensor, self._words
         if words[_DONE] < 0:
             shape = tensor.shape
@@ -71,5 +71,5 @@ class ReceiveChannel(_Channel):
         return Message(self.source, words[_TAG], words[_SENT_NS], ALL_DTYPES[kind >> 8], shape, words[_NBYTES])
 
     def read_payload(self, target: int) -> int:
-        """Read what has arrived to this address, or drop it at address 0; 1 when the message is complete."""
+        """Read arrived bytes to this address, or drop them at address 0; 1 when the message is complete."""
         return self._kernels.read_payload(self._cursor, target)

@@ -1,19 +1,19 @@
 """What the two ends of a stream of pieces between ranks of different hosts have in common.
 
-A message is a head (HeadWord, the shape, and the payload if there is room for it). Otherwise the payload follows: up to
-COPIED_BYTES as a copy, longer ones as a loan, from the sender's tensor into the receiver's, once the receiver has said
-that it is ready. The sender says with each head how long the next one is: while its messages are of one size, long
-enough for them.
+A message begins with a head: HeadWord, the shape, and the payload if it fits. Otherwise the payload follows. Up to
+COPIED_BYTES it is a copy. A longer payload is a loan: it goes from the sender's tensor into the receiver's, once the
+receiver has said that it is ready. Each head says how long the next head is. While messages have one size, the next
+head has room for one.
 
-The receiver has told the carrier of the next piece before it comes. It answers (AnswerWord) when it has taken half a
-window of bytes, when it is ready for a loan and when it has it, and at once to the head that ends a stream. The sender
-has at most a window of bytes under way that are not answered. What is answered is over for both: a head says how many
-answers have come.
+The receiver posts the receive of the next piece before the piece comes. It answers (AnswerWord) when it has taken half
+a window of bytes, when it is ready for a loan, and when it has the loan. It answers the head that ends a stream at
+once. The sender has at most a window of unanswered bytes under way. A head says how many answers have come: so both
+sides know which pieces and answers are over.
 
-A piece is one message of a carrier. Carriers tell nobody that a message has arrived unless he waits for it, so a piece
-ends with a word that is not 0, and receivers look at that. What a carrier has been given it may touch until it is
-settled: for ever, if the other side never does its part. So it is given copies of short payloads; tensors of the user
-only in a `ZeroCopyFrame`, once the other side is known to do its part.
+A piece is one message of a carrier. A carrier reports an arrival only to a thread that waits for it. So a piece ends
+with a word that is not 0, and receivers look at this word. A carrier may touch memory until the message is settled: for
+ever, if the other side never does its part. So a carrier gets copies of short payloads. It gets a tensor of the user
+only in a `ZeroCopyFrame`, once the other side is ready.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FarFrame:
 
     @property
     def number(self) -> int:
-        """The word behind the bytes: which piece of its stream this is, from 1 on; 0 before it has arrived."""
+        """The word behind the bytes: the number of the piece in its stream, from 1 on; 0 before it has arrived."""
         return self._end.value
 
     @number.setter
@@ -65,7 +65,7 @@ class FarFrame:
 
 
 class ZeroCopyFrame(FarFrame):
-    """A piece without bytes, and before it, as a message of its own, the memory of a tensor, which it keeps alive."""
+    """A piece without bytes. Before it, the memory of a tensor is sent as a message of its own. Keeps the tensor."""
 
     __slots__ = ("body", "tensor")
 
@@ -77,14 +77,14 @@ class ZeroCopyFrame(FarFrame):
 
 
 class Frames:
-    """Makes the pieces of all groups of a process, and uses those of the usual size again."""
+    """Makes the pieces of all groups of a process. Pieces of the usual size are used again."""
 
     def __init__(self, carrier: Carrier) -> None:
         self.carrier = carrier
         self._spare: list[FarFrame] = []
 
     def take(self, nbytes: int) -> FarFrame:
-        """A piece that has not arrived."""
+        """An empty piece."""
         if nbytes == HEAD_BYTES:
             try:
                 piece = self._spare.pop()  # two threads may do so
@@ -95,7 +95,7 @@ class Frames:
         return FarFrame(nbytes)
 
     def give_back(self, piece: FarFrame) -> None:
-        """The piece is used no more. Only for those that are settled."""
+        """Take back a settled piece that is used no more."""
         if piece.nbytes == HEAD_BYTES and len(self._spare) < _MOST_SPARE:
             self._spare.append(piece)
 
@@ -134,7 +134,7 @@ COPIED_BYTES = 1 << 20
 MOST_HEAD_BYTES = COPIED_BYTES + HEAD_BYTES
 """Less than half a window."""
 END = -1
-"""The kind of a head that ends a stream."""
+"""The kind of the head that ends a stream."""
 
 
 class HeadWord(IntEnum):
@@ -143,7 +143,7 @@ class HeadWord(IntEnum):
     NBYTES = 0  # of the payload
     TAG = 1
     KIND = 2  # code of the dtype << 8 | number of dimensions, or END
-    ANSWERS = 3  # how many have come
+    ANSWERS = 3  # how many answers have come
     NEXT = 4  # the bytes of the next head
     SHAPE = 5
 
@@ -164,15 +164,18 @@ def head_bytes(dimensions: int, nbytes: int) -> int:
 
 
 class FarChannel:
-    """peer: a rank of the world. tags: of the pieces, and of the answers. done: bytes of the present payload that have
-    been moved; -1 between two messages. lost: why nothing can go on, or None; lost_at: since when.
+    """peer: a rank of the world.
+    tags: the tags of pieces and of answers.
+    done: how many bytes of the present payload have been moved; -1 between two messages.
+    lost: why the connection is lost, or None.
+    lost_at: when it was lost.
     """
 
     def __init__(self, pieces: Frames, peer: int, tags: tuple[int, int]) -> None:
         self._pieces, self._peer = pieces, peer
         self._piece_tag, self._answer_tag = tags
         self._head_bytes = HEAD_BYTES
-        """Of the next head."""
+        """The bytes of the next head."""
         self.done = -1
         self.lost: Lost | None = None
         self.lost_at = 0.0

@@ -1,4 +1,4 @@
-"""The two ends of a stream between ranks on two hosts, with the surface of those in `channel`. Nothing waits."""
+"""The two ends of a stream between ranks on two hosts, with the methods of the ends in `channel`. No method waits."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class FarSendChannel(FarChannel):
         self.queue: deque[Send] = deque()
         self._under_way: deque[FarFrame] = deque()
         self._bytes = 0
-        """Of the pieces under way."""
+        """The bytes of the pieces under way."""
         self._sent = self._taken = self._ready = 0
         self._loan: ZeroCopyFrame | None = None
         self._answer: FarFrame | None = None
         self._answers = 0
         self._last_bytes = 0
-        """The head that would have suited the last message."""
+        """The length of the head that would have suited the last message."""
         self._ended = False
 
     @property
@@ -73,7 +73,7 @@ class FarSendChannel(FarChannel):
         return 1
 
     def read_answers(self) -> None:
-        """Take back what the receiver has taken."""
+        """Take back the pieces that the receiver has taken."""
         try:
             while self._answer is not None and self._answer.number:
                 answer, self._answer = self._answer, None
@@ -86,7 +86,7 @@ class FarSendChannel(FarChannel):
             self._lose(lost)
 
     def end(self) -> None:
-        """No more messages are sent. One that is not complete stays so. Idempotent."""
+        """End the stream. A message that is not complete stays incomplete. Idempotent."""
         if not self._ended and self._sent and self.done < 0 and self.lost is None:
             self._ended = True
             head = self._pieces.take(self._head_bytes)
@@ -148,9 +148,10 @@ class FarSendChannel(FarChannel):
 
 
 class FarReceiveChannel(FarChannel):
-    """source: the sender's rank in the group. message: the one that is arriving, or None.
-
-    ended: has the sender said that no more comes? news_at: when something has last come, by the monotonic clock.
+    """source: the sender's rank in the group.
+    message: the message that is arriving, or None.
+    ended: has the sender said that no more messages come?
+    news_at: when the last piece came, by the monotonic clock.
     """
 
     def __init__(self, pieces: Frames, peer: int, tags: tuple[int, int], source: int) -> None:
@@ -161,14 +162,14 @@ class FarReceiveChannel(FarChannel):
         self.news_at = time.monotonic()
         self._expected: deque[FarFrame] = deque()
         self._head: FarFrame | None = None
-        """That of the message that is arriving, if its payload is inside."""
+        """The head of the message that is arriving, if it has the payload."""
         self._loan: ZeroCopyFrame | None = None
         self._taken = self._ready = self._unanswered = 0
         self._answers: deque[FarFrame] = deque()
-        """Those that the sender may not have yet."""
+        """The answers that the sender may not have yet."""
         self._answered = 0
         self._broken: list[FarFrame] = []
-        """What the carrier may still touch, though it has lost the connection."""
+        """The pieces that the carrier may still touch, though it has lost the connection."""
         self._expect(HEAD_BYTES)
 
     @property
@@ -213,7 +214,7 @@ class FarReceiveChannel(FarChannel):
         return Message(self.source, tag, time.monotonic_ns(), dtype, shape, nbytes)
 
     def read_payload(self, target: int) -> int:
-        """Take what has arrived of the payload to this address, or drop it at address 0; 1 when it is complete."""
+        """Take arrived bytes of the payload to this address, or drop them at address 0; 1 when it is complete."""
         message = self.message
         if message is None:
             return 0
@@ -235,7 +236,7 @@ class FarReceiveChannel(FarChannel):
         return 1
 
     def end(self) -> None:
-        """The group is closed. What comes is dropped by `catch_up`."""
+        """The group is closed. `catch_up` drops the messages that still come."""
 
     def catch_up(self) -> bool:
         """See what has come. True when the carrier has nothing of this stream any more, or nothing can come."""
@@ -263,7 +264,7 @@ class FarReceiveChannel(FarChannel):
         piece = self._expected[0]
         try:
             piece.settle()
-        except Lost as lost:  # it has come in part
+        except Lost as lost:  # only a part of the piece has come
             self._lose(lost)
             self._broken += self._expected
             self._expected.clear()
@@ -286,7 +287,7 @@ class FarReceiveChannel(FarChannel):
         self._pieces.give_back(piece)
 
     def _expect(self, nbytes: int) -> None:
-        """Tell the carrier of the next piece."""
+        """Post the receive of the next piece."""
         self._expect_piece(self._pieces.take(nbytes))
 
     def _expect_piece(self, piece: FarFrame) -> None:

@@ -26,10 +26,11 @@ _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
 """Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
 system: so a message outlives its sender's group."""
 _ALL_RINGS_BYTES = 8 << 20
-"""The most for all rings of a rank, unless each is as small as it may be."""
+"""The most for all rings of a rank, unless each ring has _LEAST_RING_BYTES."""
 _LOAN_S, _SLOWEST, _ASK_S = 10.0, 10e6, 0.0001
-"""How long a cancelled request waits for a carrier that has its tensor, and at how many bytes per second; and between
-two looks."""
+"""A cancelled request waits for a carrier that has its tensor: the least limit, the bytes per second that extend it,
+and the time between two looks.
+"""
 
 
 class Mailbox:
@@ -40,9 +41,11 @@ class Mailbox:
     size + q for room in the ring to rank q. Where rank q is on another host, they watch for the next piece from it, and
     for its next answer.
 
-    most_spins: see `waiting.wait`. world_ranks: of the members of a sub-group, for errors. far: the members on other
-    hosts, if there are any. log: of this rank's messages. finished: the requests that are done; the caller empties this
-    list.
+    most_spins: see `waiting.wait`.
+    world_ranks: the ranks of a sub-group's members in the world, for errors.
+    far: the members on other hosts, or None.
+    log: the log of this rank's messages.
+    finished: the requests that are done; the caller empties this list.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Mailbox:
         self._mapping = arena.map  # keeps the addresses below valid
         self._log, self._group = log or MessageLog(memoryview(bytearray(MESSAGE_LOG_BYTES))), arena.start
         self._written, self._arrived = [0] * arena.size, [0] * arena.size
-        """How many messages have gone to each rank, and come from each."""
+        """How many messages have gone to each rank, and have come from each rank."""
         self._capacity = _RING_BYTES
         while self._capacity > _LEAST_RING_BYTES and self._capacity * self._size > _ALL_RINGS_BYTES:
             self._capacity //= 2
@@ -104,7 +107,7 @@ class Mailbox:
             )
 
     def listen(self, ranks: Iterable[int]) -> None:
-        """Let those of these ranks that are on other hosts send to this one. Before, it takes nothing from them."""
+        """Take messages from these ranks, if they are on other hosts; before, this rank takes none from them."""
         for rank in ranks:
             if rank in self._far_ranks and rank not in self._incoming and self._far is not None:
                 channel = self._incoming[rank] = self._far.receiver(self, rank)
@@ -115,11 +118,11 @@ class Mailbox:
         self.poller.watch(slot, self.poller.zero if piece is None else piece.end, self.poller.zero, piece)
 
     def listen_to_all(self) -> None:
-        """Let all ranks send to this one: what they wait for may be what this one waits for, in the end."""
+        """Take messages from all ranks: in the end, this rank may wait for a rank whose message it does not take."""
         self.listen(self._far_ranks)
 
     def stream_from(self, source: int) -> FarReceiveChannel | None:
-        """What comes from a rank on another host, if that may send to this one."""
+        """The channel from a rank on another host, if that rank may send to this one."""
         channel = self._incoming.get(source)
         return channel if isinstance(channel, FarReceiveChannel) else None
 
@@ -131,12 +134,12 @@ class Mailbox:
         return None
 
     def leave(self) -> None:
-        """Messages are neither sent nor taken any more."""
+        """From now on, no message is sent or taken."""
         if self._far is not None:
             self._far.traffic.leave(self)
 
     def progress(self) -> bool:
-        """Move what can be moved now, of one message from each rank at most; False if there was nothing to do."""
+        """Move all bytes that can move now, of at most one message from each rank; False if there were none."""
         if self._far is not None:
             self._far.traffic.carrier.progress()
         ready = self.poller.poll()
@@ -149,9 +152,9 @@ class Mailbox:
     def cancel(self, request: MessageRequest) -> Send | None:
         """Take a request out, unless it is done.
 
-        No message is lost: what has arrived for a Receive waits for the next one. A Send whose frame has begun must go
-        on, as its receiver expects the rest: a copy takes its place, which is returned. While a carrier is moving what
-        is in the request's tensor, this waits, and the request may be done then. Raises PeerFailed if it waits long.
+        No message is lost: a message that has arrived for a Receive waits for the next Receive. A Send whose frame has
+        begun must go on, as its receiver expects the rest: a copy replaces it, and is returned. While a carrier uses
+        the request's tensor, this waits, and the request may be done then. Raises PeerFailed if it waits long.
         """
         self._await_loan(request)
         if request.done:
@@ -176,7 +179,7 @@ class Mailbox:
     def fail(self, request: MessageRequest, error: Exception) -> Send | None:
         """End a request with an error, unless it is done. Returns and raises what `cancel` does.
 
-        If that is because of the peer, nothing is waited for; a carrier may still have the tensor, and keeps it alive.
+        If the peer is the reason, this does not wait: a carrier may still have the tensor, and keeps it alive.
         """
         rest = None
         loan = self._loan_of(request)
@@ -205,7 +208,7 @@ class Mailbox:
                 time.sleep(_ASK_S)
 
     def _loan_of(self, request: MessageRequest) -> tuple[int, int] | None:
-        """To or from which rank on another host a carrier is moving the tensor of a request, and its bytes, if so."""
+        """The rank on another host with which a carrier moves a request's tensor, and the bytes; None: no rank."""
         if isinstance(request, Send):
             to = self._outgoing.get(request.peer)
             lent = isinstance(to, FarSendChannel) and to.lending and to.queue[0] is request
@@ -249,7 +252,7 @@ class Mailbox:
         return channel
 
     def _write(self, receiver: int) -> None:
-        """Write what there is room for; if something is left, watch for more room."""
+        """Write as much as fits; if bytes are left, watch for more room."""
         channel = self._outgoing[receiver]
         queue = channel.queue
         if isinstance(channel, FarSendChannel):
@@ -302,7 +305,7 @@ class Mailbox:
                 self._await(channel.source, channel.awaited)
 
     def _channel_from(self, source: int) -> ReceiveChannel:
-        """The channel from a rank, which has published where its ring is. Raises InternalError if no ring is there."""
+        """The channel from a rank that has published its ring's place. Raises InternalError if no ring is there."""
         offset = ctypes.c_int64.from_address(self._arena.mail(source, self._rank)).value - 1
         there = self._arena.heap(source) + offset
         fits = offset >= 0 == offset % 8 and offset + DATA + self._capacity <= self._arena.heap_bytes
@@ -316,7 +319,7 @@ class Mailbox:
         return channel
 
     def _arrive(self, message: Message) -> None:
-        """Match a message whose header has come; without a receive it goes to a buffer of its own."""
+        """Match a message when its header has come; without a receive it goes to a buffer of its own."""
         receive = self._matching.arrive(message)
         if receive is not None:
             self._match(receive, message)
@@ -351,7 +354,7 @@ class Mailbox:
         self._finish(receive)
 
     def _detach(self, message: Message) -> None:
-        """Take a message that is arriving from its receive, for the next one, which may be waiting already."""
+        """Take an arriving message from its receive, and give it to the next receive, if one waits."""
         if message.receive is not None and message.buffer is message.receive.tensor:
             arrived, message.buffer = message.buffer, message.new_buffer()
             if arrived is not None:

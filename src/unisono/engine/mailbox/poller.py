@@ -16,10 +16,13 @@ from ..logs.clock import slow_yield_cycles
 class Poller:
     """`count` slots, each with two addresses. A slot is ready while the words at its addresses differ.
 
-    Any number of threads may `wait`; all else is for one thread at a time. most_spins: see `waiting.wait`. asleep: the
-    address of the word by which all who write to the words that are watched are told that a thread sleeps; 0: they look
-    at none, so it naps. carrier: what brings messages while a thread waits, see `engine.carrier`. wakeups: how often
-    `wake` has been called. zero: address of a word that stays 0.
+    Any number of threads may `wait`; all other methods are for one thread at a time.
+
+    most_spins: see `waiting.wait`.
+    asleep: the address of the word that tells writers that a thread sleeps; 0: writers wake no thread, so it naps.
+    carrier: brings messages while a thread waits, see `engine.carrier`.
+    wakeups: how often `wake` has been called.
+    zero: the address of a word that stays 0.
     """
 
     def __init__(self, count: int, most_spins: int, asleep: int = 0, carrier: Wait | None = None) -> None:
@@ -38,15 +41,15 @@ class Poller:
         self.wakeups = 0
         self._memory: list[object] = [None] * count
         self._unwatched: list[tuple[int, object]] = []
-        """Memory that threads may still read which waited when it was watched, and a moment later than that."""
+        """A moment, and memory that was watched before: a thread that began to wait earlier may still read it."""
         self._moments = itertools.count()
         self._waiting: set[int] = set()
-        """When the threads that wait have begun."""
+        """The moments at which the waiting threads began to wait."""
 
     def watch(self, slot: int, first: int, second: int, memory: object = None) -> None:
         """Let the slot be ready while the words at these addresses differ.
 
-        memory: what the addresses belong to, if that can end. The poller keeps it while a thread may read there.
+        memory: the owner of the addresses, if its memory can end. The poller keeps it while a thread may read there.
         """
         self._words[2 * slot], self._words[2 * slot + 1] = first, second
         before, self._memory[slot] = self._memory[slot], memory
@@ -75,7 +78,7 @@ class Poller:
     def wait(self, wakeups: int, waited_s: float, limit_s: float) -> bool:
         """Wait until a slot is ready or `wakeups` has grown; False after limit_s seconds.
 
-        waited_s: for how long the caller has waited already, which lengthens its naps.
+        waited_s: how long the caller has waited already: longer waits have longer naps.
         """
         waited_ns, limit_ns = int(waited_s * 1e9), int(limit_s * 1e9)
         goal, began = (self._wakeups, wakeups + 1), next(self._moments)

@@ -16,10 +16,13 @@ ANY_SOURCE = -1
 
 
 class MessageRequest:
-    """A send or receive. done: whether it has ended; error: why it failed, or None; on_done: called once it is done.
+    """A send or receive.
 
-    The rest is for the log of messages, in the words of `engine.logs.message_log.MessageWord`: entered_ns, nbytes as
-    far as known, place, whom; logged: its number there, or 0.
+    done: whether it has ended.
+    error: why it failed, or None.
+    on_done: called once it is done.
+    entered_ns, nbytes, place, whom: for the log of messages, see `engine.logs.message_log.MessageWord`.
+    logged: its number there, or 0.
     """
 
     __slots__ = ("done", "entered_ns", "error", "logged", "nbytes", "on_done", "peer", "place", "tag", "whom")
@@ -46,8 +49,9 @@ class Send(MessageRequest):
 class Receive(MessageRequest):
     """Receive from a peer or from ANY_SOURCE into `tensor`; None: into a new tensor, which is `tensor` once it is done.
 
-    source: the rank that sent the message. order: counts the receives that have been posted. message: the message
-    that is arriving for this receive.
+    source: the rank that sent the message.
+    order: counts the receives that have been posted.
+    message: the message that is arriving for this receive.
     """
 
     __slots__ = ("marked", "message", "order", "plain", "source", "tensor")
@@ -74,9 +78,11 @@ class Receive(MessageRequest):
 
 
 class Message:
-    """A message that arrives. buffer: for its payload; None: drop it. receive: the request that it is for, or None.
+    """A message that arrives.
 
-    place: how many have come from its source, with this one.
+    buffer: for its payload; None: drop it.
+    receive: the request that the message is for, or None.
+    place: how many messages have come from its source, with this one.
     """
 
     __slots__ = ("buffer", "complete", "dtype", "nbytes", "place", "receive", "sent_ns", "shape", "source", "tag")
@@ -100,7 +106,7 @@ _Queues = dict[tuple[int, int], deque[Item]]
 
 
 class MatchingQueues:
-    """The receives that no message has come for, and the messages that no receive has been posted for.
+    """The receives without a message, and the messages without a receive.
 
     A message goes to the receive of its tag that was posted first, for its source or for ANY_SOURCE. A receive takes
     the message of its tag that was sent first.
@@ -135,7 +141,7 @@ class MatchingQueues:
         _remove(self._posted, receive.peer, receive.tag, receive)
 
     def put_back(self, message: Message) -> Receive | None:
-        """Take another receive for a message that was taken; None: there is none, and it is the first of its queue."""
+        """Take another receive for a message that was taken; None: there is none, and the message leads its queue."""
         receive = self._first_posted(message.source, message.tag)
         if receive is not None:
             _remove(self._posted, receive.peer, receive.tag, receive)

@@ -3,10 +3,9 @@
     bytes written, capacity | bytes read | data
 
 A message is a frame: a header (HeaderWord, then the shape), a payload, and padding up to a cache line. A frame may be
-longer than the ring: it is read while it is written. Each side has a cursor: private words (CursorWord), of which the
-last are the header of the present frame. The two counts of bytes only grow, and each has one writer, who publishes by a
-release store what may be read, or overwritten. No function of it
-waits.
+longer than the ring: it is read while it is written. Each side has a cursor: private words (CursorWord), which end with
+the header of the present frame. The two counts of bytes only grow, and each has one writer. With a release store of its
+count, the writer publishes bytes that may be read, and the reader bytes that may be overwritten. No function waits.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class CursorWord(IntEnum):
     POSITION = 1  # bytes of the ring that this side has written, or read
     SEEN = 2  # the reader's count of bytes when the writer last looked
     DONE = 3  # bytes of the payload that are written, or read; -1 between two frames
-    PEER = 4  # address of the word by which the other side says that it sleeps; see kernels/waiting
+    PEER = 4  # address of the word that says that the other side sleeps; see kernels/waiting
     HEADER = 8
 
 
@@ -38,7 +37,7 @@ class HeaderWord(IntEnum):
 
     NBYTES = 0  # of the payload
     TAG = 1
-    SENT_NS = 2  # when it was written, by the monotonic clock
+    SENT_NS = 2  # when the header was written, by the monotonic clock
     KIND = 3  # code of the dtype << 8 | number of dimensions
     SHAPE = 4
 

@@ -1,4 +1,4 @@
-"""The streams of all groups of a process over one carrier, and which of them belong to whom."""
+"""The streams of all groups of a process over one carrier, and the group that each belongs to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Stream: TypeAlias = FarReceiveChannel | FarSendChannel
 
 
 class CarrierStreams:
-    """Keeps streams for as long as the carrier may touch their pieces, whatever becomes of their groups."""
+    """Keeps streams as long as the carrier may touch their pieces, also when their groups have ended."""
 
     def __init__(self, carrier: Carrier) -> None:
         self.carrier = carrier
@@ -39,13 +39,14 @@ class CarrierStreams:
             streams.append((peer, stream))
 
     def leave(self, owner: object) -> None:
-        """The owner uses its streams no more. What it has sent can still be received."""
+        """The owner uses its streams no more. Messages that it has sent can still be received."""
         with self._lock:
             self._sweep(owner)
 
     def close(self, limit_s: float, gone: Callable[[int], bool]) -> None:
-        """The carrier ends: wait until what has been sent has been received, but not for ranks, of the world, that are
-        gone, and not for longer than limit_s.
+        """The carrier ends: wait until all sent messages have been received, but not longer than limit_s.
+
+        gone: tells whether a rank of the world has gone; its messages are not waited for.
         """
         until = time.monotonic() + limit_s
         with self._lock:
@@ -59,7 +60,7 @@ class CarrierStreams:
                 self._sweep()
 
     def _sweep(self, leaving: object = None) -> None:
-        """End the streams of owners that are not there any more, or leave; forget those that are over."""
+        """End the streams of owners that leave or have ended. Forget the streams that are over."""
         kept = []
         for ref, streams in self._used:
             owner = ref()
@@ -77,7 +78,9 @@ class CarrierStreams:
 class FarPeers:
     """The members of a group that are on other hosts.
 
-    rank: this one's, in the group. ranks: theirs. gid: the group's number, the same on all members.
+    rank: this rank's number in the group.
+    ranks: the members on other hosts.
+    gid: the group's number, the same on all members.
     """
 
     rank: int
@@ -101,7 +104,7 @@ class FarPeers:
         return stream
 
     def _tags(self, source: int, receiver: int) -> tuple[int, int]:
-        """Of the pieces and of the answers; in the upper half, since the lower one is that of collectives."""
+        """The tags of pieces and of answers. They are in the upper half: collectives use the lower half."""
         quarter = self.traffic.carrier.tags // 4
         tag = 2 * quarter + digest("messages", self.gid, source, receiver) % quarter * 2
         return tag, tag + 1

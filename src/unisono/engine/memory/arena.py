@@ -4,13 +4,12 @@
 
 A region table says where a rank has lent memory to sub-groups, a wait status in which call it waits, a plan registry
 what the numbers in its logs mean. The heaps hold the tensors of `unisono.empty` and the memory of sub-groups
-(`sub_arena`). A page takes memory when it is reserved; that raises OutOfMemory if there is too little. The memory is
-free again when the last process has ended. Its size is sealed, and whoever attaches it checks the header: so no process
-can take pages from under another.
+(`sub_arena`). A page takes memory when it is reserved; reserving raises OutOfMemory if there is too little. The memory
+is free again when the last process has ended. Its size is sealed, and each process that attaches it checks the header:
+so no process can take pages from under another.
 
-Members of a group look at region tables, and at no store, because only ranks of the world can write there. An
-entry has one writer. It is whole once its check fits: so a reader neither needs a lock nor believes what is half
-written.
+Members of a group look at region tables, not at a store, because only ranks of the world can write there. An entry has
+one writer. It is complete once its check fits: so a reader needs no lock, and ignores an entry that is half written.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class RegionTable:
         _ENTRY.pack_into(self._page, entry * _ENTRY.size, key, start, digest(key, start))
 
     def clear(self) -> None:
-        """Say nothing any more."""
+        """Remove all entries."""
         self._page[:] = bytes(len(self._page))
 
     def find(self, key: bytes) -> int | None:
@@ -119,7 +118,7 @@ class Arena(Layout):
     def attach(cls, fd: int, *, to_look: bool = False) -> Arena:
         """Map the arena that another process has created. Raises ArgumentError for any other file, OutOfMemory.
 
-        to_look: only to be read, by a process that is no rank; addresses are then offsets.
+        to_look: for a process that is no rank, and only reads; addresses are then offsets.
         """
         try:
             seals, header = fcntl.fcntl(fd, fcntl.F_GET_SEALS), os.pread(fd, _HEADER.size, 0)
@@ -173,7 +172,7 @@ class Arena(Layout):
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
 
     def wait_status(self, rank: int) -> WaitStatus:
-        """Where a rank is now, as far as it has said so."""
+        """Where a rank waits, if it has said so."""
         return WaitStatus(self._memory(PAGE * (1 + self.size) + rank * WHEREABOUTS_BYTES, WHEREABOUTS_BYTES))
 
     def plan_registry(self, rank: int) -> PlanRegistry:
@@ -196,7 +195,7 @@ class Arena(Layout):
         self._reserve(self.heap(rank) - self.base + offset, nbytes)
 
     def take_place(self, rank: int) -> None:
-        """Forget what the process of this rank had here, which has ended: this one takes its place."""
+        """Forget the words of this rank's former process, which has ended. This process takes its place."""
         self.release_heap(rank, 0, self.heap_bytes)
         self.region_table(rank).clear()
         self.wait_status(rank).set_wait(None)
@@ -238,7 +237,7 @@ class Arena(Layout):
 
 
 def _available_bytes() -> int:
-    """The free bytes of the host or of this process's control groups, whichever have less."""
+    """The smallest number of free bytes: of the host, and of this process's control groups."""
     free = 1 << 62
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):

@@ -2,14 +2,14 @@
 
 Only slow paths use boards. A field is a number, a length, and a record as bytes. The number is written last, so a
 reader that sees the number sees the bytes. A proposal changes: it has two places, which take turns, and a number that
-says which one counts. What is no record counts as not written.
+says which one counts. Bytes that are no record count as not written.
 
-A departure has the number of its run: processes stay from one run to the next, and a copy that another host has of
-the word of the last run may come when the next one has begun. Each host knows itself which run it is.
+A departure has the number of its run. Processes stay from one run to the next, so another host's copy of a departure
+may come late, when the next run has begun. Each host knows the number of the present run.
 
-One more page per rank of a world says whether its process answers with its stacks, and the call in which it waits, if
-any. The owner writes, peers read, in slow paths only. The version is odd while the wait is being written. A rank that
-waits says again and again that it still does: one that was stopped in a call may have nothing to wait for any more.
+A rank of a world has one more page. It says whether the process answers with its stacks, and in which call the rank
+waits. The owner writes, peers read, in slow paths only. The version is odd while the owner writes the wait. A rank that
+waits says so again and again: a rank that was stopped in a call may have nothing to wait for any more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WHEREABOUTS_BYTES = 4096
 _STACKS, _VERSION, _LENGTH, _SAID_NS, _WAITING = 0, 8, 16, 24, 32
 _PLACES_ROOM = WHEREABOUTS_BYTES - _WAITING
 FRESH_NS = 2_000_000_000
-"""How old a word may be: a rank that waits looks up a hundred times in this time, unless the machine is very busy."""
+"""An older word does not count. A waiting rank writes it a hundred times as often, unless the machine is very busy."""
 
 
 class WaitStatus:
@@ -38,8 +38,7 @@ class WaitStatus:
 
     @property
     def stacks(self) -> int:
-        """Where the process writes its stacks if it is asked: see `engine.process.stacks.answer_with_stacks`; 0:
-        nowhere."""
+        """Where the process writes its stacks, see `engine.process.stacks.answer_with_stacks`; 0: nowhere."""
         return self._word(_STACKS)
 
     def set_stacks(self, number: int) -> None:
@@ -48,7 +47,7 @@ class WaitStatus:
 
     @property
     def wait(self) -> Wait | None:
-        """The call in which the rank waits; None if it has not said so lately, or this is being written."""
+        """The call in which the rank waits; None if it has not said so lately, or is writing it."""
         version, length = self._word(_VERSION), self._word(_LENGTH)
         data = bytes(self._page[_WAITING : _WAITING + min(length, _PLACES_ROOM)])
         if not data or version & 1 or version != self._word(_VERSION):
@@ -67,7 +66,7 @@ class WaitStatus:
         self.say_again()
 
     def say_again(self) -> None:
-        """Say that it still waits there."""
+        """Say that the rank still waits there."""
         struct.pack_into("<Q", self._page, _SAID_NS, time.monotonic_ns())
 
     def _word(self, at: int) -> int:
@@ -87,7 +86,7 @@ _MOST_PID = (1 << 31) - 1
 _TOPIC_BYTES = 576
 _PROPOSALS, _REGION = (_PAGE, _PAGE + _TOPIC_BYTES), _PAGE + 2 * _TOPIC_BYTES
 _GROWTH = 8
-"""Words behind that of the region, in another cache line."""
+"""The words of a growth are this many words behind the word of the region, in another cache line."""
 _INTERRUPTED = _PAGE + 3 * _TOPIC_BYTES
 _SAID, _WAIT = _INTERRUPTED + 1024, _INTERRUPTED + 1024 + 64
 _COPIED = (_WAIT, _INTERRUPTED, _GAVE_UP, *_CALLS)
@@ -119,21 +118,21 @@ class Board:
 
     @property
     def ticks(self) -> int:
-        """When that process started: see `engine.process.alive.start_ticks`."""
+        """When the process started: see `engine.process.alive.start_ticks`."""
         return int(struct.unpack_from("<Q", self._page, _TICKS)[0])
 
     def set_process(self, pid: int, ticks: int) -> None:
-        """Say which process the rank is."""
+        """Write the process id and start of the rank."""
         struct.pack_into("<Q", self._page, _TICKS, ticks)
         struct.pack_into("<Q", self._page, _PID, pid)
 
     @property
     def has_herald(self) -> bool:
-        """Will somebody write here how the rank has gone, if it cannot do so itself?"""
+        """Will another process write here how the rank has gone, if the rank cannot?"""
         return bool(struct.unpack_from("<Q", self._page, _HERALD)[0])
 
     def set_herald(self) -> None:
-        """Promise to write here how the rank has gone, if it cannot do so itself."""
+        """Promise to write here how the rank has gone, if the rank cannot."""
         struct.pack_into("<Q", self._page, _HERALD, 1)
 
     @property
@@ -151,16 +150,16 @@ class Board:
         return int(struct.unpack_from("<Q", self._page, _RUN)[0])
 
     def begin_run(self, number: int) -> None:
-        """From now on the rank takes part in the run of this number: what was said in another one says nothing here.
+        """From now on the rank takes part in the run of this number. Departures from other runs do not count.
 
-        Who begins a run does so on all hosts, also on the copies that they have of this board, before a rank hears of
-        it.
+        A run begins on all hosts, also on their copies of this board, before a rank hears of it.
         """
         struct.pack_into("<Q", self._page, _RUN, number)
 
     def set_gone(self, how: DepartureKind, words: str) -> None:
-        """Say that the rank makes no more calls. words: how it went, such as `was killed by ...`; of a run, the first
-        stay.
+        """Say that the rank makes no more calls. In a run, only the first departure counts.
+
+        words: how the rank went, such as `was killed by ...`.
         """
         if self.gone is None:
             self._write(_GONE, self.run + 1, bytes([how]) + words.encode())
@@ -174,7 +173,7 @@ class Board:
         return Departure(DepartureKind(data[0]), data[1:].decode(errors="replace"))
 
     def set_call(self, number: int, record: CallRecord) -> None:
-        """Write the rank's call of this number. It is kept until two calls later."""
+        """Write the rank's call of this number. The board keeps it for two calls."""
         self._write(_CALLS[number & 1], number, record.pack(_ROOM))
 
     def call(self, number: int) -> CallRecord | None:
@@ -209,11 +208,11 @@ class Board:
         for k, word in enumerate(said):
             words[at + k] = word
         words[0] += 1
-        with _FENCE:  # a locked instruction: what follows is read after the above has been written
+        with _FENCE:  # a locked instruction: later reads come after the writes above
             pass
 
     def proposal(self, topic: Topic) -> Proposal | None:
-        """What this rank has told last of the failed ranks; None if nothing yet."""
+        """The rank's latest proposal; None: it has made none yet."""
         words = self._words(_PROPOSALS[topic])
         while version := words[0]:
             at = 1 + (version & 1) * _PLACE_WORDS
@@ -224,14 +223,15 @@ class Board:
         return None
 
     def region(self, without: int) -> int | None:
-        """Where the memory begins that this rank has lent to a group without so many ranks: an offset; 0: it cannot
-        lend any; None: it has said nothing yet, or something newer.
+        """Where the memory begins that this rank lends to the group that is `without` ranks fewer: an offset.
+
+        0: the rank cannot lend any. None: it has not said so yet, or speaks of a smaller group by now.
         """
         word = self._words(_REGION)[0]
         return word - without - 1 if word % _PAGE == without + 1 else None
 
     def set_region(self, without: int, start: int) -> None:
-        """Say where the memory begins that this rank lends to a group without so many ranks; 0: it cannot lend any."""
+        """Say where the memory begins that this rank lends to the group that is `without` ranks fewer; 0: nowhere."""
         self._words(_REGION)[0] = start + without + 1  # one word: a region begins with a page
 
     def set_interrupted(self, words: str) -> None:
@@ -241,14 +241,15 @@ class Board:
 
     @property
     def interrupted(self) -> tuple[int, str]:
-        """Which exception has ended this rank's `shrink()`, in words, after a number that each one has for itself; no
-        words: none, or the rank has made that call again.
+        """A number that each exception has for itself, and the exception that has ended this rank's `shrink()`.
+
+        No words: there was none, or the rank calls `shrink()` again.
         """
         number, data = self._latest(_INTERRUPTED)
         return number, data.decode(errors="replace")
 
     def set_wait(self, wait: Wait | None) -> None:
-        """Let other hosts know in which call this rank of the world waits; None: in none. To be said again."""
+        """Let other hosts know in which call this rank of the world waits; None: in none. The rank repeats this."""
         data = b"" if wait is None else wait.pack(_ROOM)
         if data != self._data(_WAIT):
             self._write(_WAIT, self._latest(_WAIT)[0] + 1, data)
@@ -256,8 +257,9 @@ class Board:
 
     @property
     def wait(self) -> Wait | None:
-        """The call in which a rank on another host waited when this copy of its board was made; None: in none, or that
-        is not so lately that the rank may wait there still.
+        """The call in which a rank on another host waited when this copy of its board was made.
+
+        None: in no call, or the copy is so old that the rank may have left the call.
         """
         data = self._latest(_WAIT)[1]
         if time.monotonic_ns() - int(struct.unpack_from("<Q", self._page, _SAID)[0]) > FRESH_NS:
@@ -268,7 +270,7 @@ class Board:
             return None
 
     def image(self) -> bytes:
-        """The bytes of the board, as they were at one moment, without a wait that has not been said again lately."""
+        """The bytes of the board at one moment, without a wait that the rank has not repeated lately."""
         seen = bytes(self._page)
         while (again := bytes(self._page)) != seen:  # its owner writes just now
             seen = again
@@ -277,10 +279,13 @@ class Board:
         return b"".join((seen[:_SAID], bytes(_WAIT - _SAID), seen[_WAIT:last], bytes(BOARD_BYTES - last)))
 
     def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
-        """Make this board, which nobody else writes, equal to another one. image: of that board, from `image`.
+        """Make this copy of a board equal to the image. Only this process writes the copy.
 
-        Only what differs is written, numbers last. keep_gone: how the rank has gone is known here, and stays. The
-        herald is not copied: that promise is about the host where it was made. Nor is the run: the image may be older.
+        Only fields that differ are written, numbers last. The herald is not copied: its promise holds on its own host
+        only. The run is not copied either: the image may be older.
+
+        image: the bytes from the board's `image`.
+        keep_gone: this host knows how the rank has gone, so the departure stays.
         """
         other = Board(memoryview(image))
         for at in (_TICKS, _PID, _LET_GO, _REGION):
@@ -298,8 +303,9 @@ class Board:
         struct.pack_into("<Q", self._page, _SAID, time.monotonic_ns())  # the other host has a clock of its own
 
     def set_growth(self, number: int, start: int) -> None:
-        """Say how this rank's attempt of this number to enlarge a group has ended: where the memory of the larger group
-        begins, or 0, if there is none. When this returns, all ranks can see it.
+        """Say how this rank's attempt `number` to enlarge a group has ended. When this returns, all ranks can see it.
+
+        start: where the memory of the larger group begins; 0: there is no larger group.
         """
         words = self._words(_REGION)
         words[_GROWTH + 1] = start
@@ -314,13 +320,14 @@ class Board:
         return self._words(_REGION)[_GROWTH]
 
     def growth(self, number: int) -> int | None:
-        """How the attempt of this number has ended: see `set_growth`; None: it has not."""
+        """How the attempt of this number has ended: see `set_growth`; None: it goes on."""
         words = self._words(_REGION)
         return words[_GROWTH + 1] if words[_GROWTH] == number else None
 
     def hand_over(self, pid: int, ticks: int) -> None:
-        """Forget everything: this process takes the rank's place, whose process has ended. Its own word comes last: the
-        rank has ended for those who look meanwhile, and if this process dies.
+        """Clear the board: this process takes the place of the rank's former process, which has ended.
+
+        The new process id is written last. So until then, or if this process dies, peers see that the rank has ended.
         """
         self._page[_HERALD:] = bytes(BOARD_BYTES - _HERALD)
         with _FENCE:
@@ -341,7 +348,7 @@ class Board:
         return data if number and seen == number else b""
 
     def _latest(self, at: int) -> tuple[int, bytes]:
-        """The number and the bytes of a record, of one moment: the owner may write the next one meanwhile."""
+        """The number and the bytes of a record at one moment: the owner may write the next record meanwhile."""
         number, _ = _HEAD.unpack_from(self._page, at)
         data = self._data(at)
         while (again := _HEAD.unpack_from(self._page, at)[0]) != number:

@@ -2,9 +2,9 @@
 
 Peers reach a tensor by its offset, so tensors never move. Allocating reserves memory, which takes far longer than using
 reserved memory again. So freed pieces from `_KEPT_FROM` bytes on are kept, with their pages, for tensors of the same
-size: training frees and allocates the same sizes in every step. A rank keeps at most an eighth of its heap, and all
-ranks together an eighth of the memory that was free on the host when memory was last reserved. What was freed longest
-ago goes first, and its pages go back to the system.
+size: training frees and allocates the same sizes in every step. A rank keeps at most an eighth of its heap. All ranks
+together keep at most an eighth of the memory that was free on the host when memory was last reserved. The pages of the
+oldest kept piece go back to the system first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Heap:
         whole = -(-nbytes // _ALIGN) * _ALIGN
         offset = self._tensor(whole)
         start = self._first + offset
-        # The tensor's storage keeps `memory` alive, and that keeps the mapping. When `memory` dies, its bytes are free.
+        # The tensor's storage keeps `memory` alive, which keeps the mapping. When `memory` dies, its bytes are free.
         memory = memoryview(self._arena.map)[start : start + nbytes]  # type: ignore[arg-type]  # it is open
         self._lives[offset] = weakref.ref(memory, partial(self._died, offset, whole))
         return torch.frombuffer(memory, dtype=dtype)
@@ -135,13 +135,13 @@ class Heap:
         )
 
     def _died(self, offset: int, nbytes: int, _: object, *, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Free the piece of a tensor. At the end of the program all is free soon, and modules may be gone."""
+        """Free the piece of a tensor, but not when the program ends: modules may be gone then."""
         if not at_exit():
             self._lives.pop(offset, None)
             self._give(offset, nbytes, True)
 
     def _give(self, offset: int, nbytes: int, paged: bool) -> None:
-        """Free a piece. Never waits for the lock: the garbage collector may call this anywhere, even within `_take`."""
+        """Free a piece. Does not wait for the lock: the garbage collector may call this anywhere, even in `_take`."""
         if os.getpid() != self._owner:
             return  # a forked child drops its copy of the tensor; the parent still has it
         self._given.append((offset, nbytes, paged))
@@ -152,7 +152,7 @@ class Heap:
                 self._lock.release()
 
     def _sort(self) -> None:
-        """Sort in what was freed. Needs the lock."""
+        """Sort in the pieces that were freed. Needs the lock."""
         if not self._given:
             return
         pieces = []
@@ -170,7 +170,7 @@ class Heap:
         self._drop(min(arena.heap_bytes, arena.free_bytes // arena.neighbours) // _SHARE)
 
     def _drop(self, most: int) -> None:
-        """Return the pages of kept pieces to the system until at most so many bytes are kept. Needs the lock."""
+        """Return the pages of kept pieces to the system, down to `most` kept bytes. Needs the lock."""
         pieces = []
         while self._kept and (self._idle > most or len(self._kept) > _MOST_KEPT):
             offset, nbytes = self._kept.pop(0)

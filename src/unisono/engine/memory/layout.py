@@ -2,8 +2,8 @@
 
     control lines | boards | mail words | logs of calls | staging of rank 0, 1, ...
 
-Kernels wait for words of the control lines. A board tells peers what went wrong on a rank. A mail word is the place, in
-the sender's heap, of the ring for messages from one rank to another. A log has a rank's last calls. Staging holds
+Kernels wait for words of the control lines. A board tells peers what went wrong on a rank. A mail word is an offset in
+the sender's heap: there is the ring for messages from one rank to another. A log has a rank's last calls. Staging holds
 copies of private tensors for peers.
 """
 
@@ -24,8 +24,11 @@ LINE = 128
 class Layout:
     """The shared memory of `size` ranks, from byte `start` of a mapping on; a staging half has `half` bytes.
 
-    map, base: the mapping and its address. heaps: the address of each rank's heap, of `heap_bytes`. neighbours: the
-    number of ranks on the machine. head: bytes before the staging areas. end: the offset behind them.
+    map, base: the mapping and its address.
+    heaps: the address of each rank's heap of `heap_bytes` bytes.
+    neighbours: the number of ranks on the machine.
+    head: bytes before the staging areas.
+    end: the offset behind them.
     """
 
     heap_bytes: int
@@ -50,7 +53,7 @@ class Layout:
         return self.base + self.start + rank * LINE
 
     def awaits_mail(self, rank: int) -> int:
-        """The address of the word by which a rank says that it sleeps until a message comes, or is taken."""
+        """The address of the word that says that a rank sleeps until a message comes, or is taken."""
         from ..compile.program import LineWord  # which imports numpy: a sentinel does without
 
         return self.control(rank) + 8 * LineWord.AWAITS_MAIL

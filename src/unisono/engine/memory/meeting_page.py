@@ -1,5 +1,6 @@
-"""What a process waits for that has no group yet: a page of memory, which other processes of its user find through
-/proc. `unisono doctor` reads it.
+"""What a process without a group waits for: a page of memory. Processes of the same user find it through /proc.
+
+`unisono doctor` reads it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ _MOST_RANKS, _MOST_BYTES, _MOST_WORDS = 64, 4096, 300
 class Waiting(NamedTuple):
     """What a rank waits for before it has a group.
 
-    ranks: for which, or the first of many; what: what these have to do; where: the address at which, or "". since_ns:
-    when it began to wait for this, on the monotonic clock. stacks: see `answer_with_stacks`.
+    ranks: the ranks that it waits for, or the first of many.
+    what: what these ranks have to do.
+    where: the address at which they have to do it, or "".
+    since_ns: when this rank began to wait, on the monotonic clock.
+    stacks: see `answer_with_stacks`.
     """
 
     rank: int
@@ -36,7 +40,7 @@ class Waiting(NamedTuple):
 
 
 class _Page(threading.local):
-    """The page of this thread. number: of its file; 0: it has none."""
+    """The page of this thread. number: the number of its file; 0: the thread has none."""
 
     number = rank = size = stacks = since_ns = 0
     what = ""
@@ -84,7 +88,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def waiting_of(pid: int) -> Waiting | None:
-    """What another process waits for; None if it has a group, or is no rank, or is another user's."""
+    """What another process waits for; None if it has a group, or is no rank, or belongs to another user."""
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):

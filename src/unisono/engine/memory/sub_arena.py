@@ -1,9 +1,9 @@
 """The shared memory of a sub-group: a region of the world's arena, which all ranks have mapped already.
 
-The region comes from the heap of a member, mostly the first: the lender. The others learn where it is by a call of all
-ranks, or from the lender's `RegionTable`. A member that leaves says so on its board in the region and does not
-wait. When all members have left or died, each drops what it kept for the others, such as messages, and says so, too;
-then the lender frees the region. These steps are made when groups are made and closed.
+The region comes from the heap of a member, the lender, mostly the first member. The other members learn where it is by
+a call of all ranks, or from the lender's `RegionTable`. A member that leaves says so on its board in the region, and
+does not wait. When all members have left or died, each drops what it kept for the others, such as messages, and says so
+on its board, too. Then the lender frees the region. Members take these steps when they make and close groups.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from .layout import PAGE, Layout
 class SubArena(Layout):
     """The region of an arena, from byte `start` on, of a sub-group.
 
+    It has no heaps of its own: a rank's shared tensors work in all its groups.
 
-    members: its ranks, in order. owner: the one in whose heap it lies. here: the numbers of those who use it: the
-    members on this host. It has no heaps of its own: a rank's shared
-    tensors work in all its groups.
+    members: the ranks of the sub-group, in order.
+    owner: the rank that has the region in its heap.
+    here: the numbers of the members on this host: they use the region.
     """
 
     def __init__(
@@ -58,18 +59,18 @@ class SubArena(Layout):
         self.here = tuple(range(len(members)) if here is None else here)
         self.owner, self._mine = members[of], of == rank
         self.untouched: Callable[[], bool] = lambda: True
-        """Has also everybody else who writes here, such as this host's sentinel, stopped to do so?"""
+        """Have other writers, such as this host's sentinel, stopped to write here?"""
         self.returned = False
         """Has its lender freed it?"""
         self._kept: object = None
 
     def awaits_mail(self, rank: int) -> int:
-        """In the memory of the world: messages may be on their way when this region is no more."""
+        """A word in the memory of the world: messages may still come when this region has ended."""
         return self.lender.arena.awaits_mail(self.members[rank])
 
     @property
     def complete(self) -> bool:
-        """Does every living member use this memory, so that nobody looks for it any more?"""
+        """Does every living member use this memory, so that no member looks for it any more?"""
         return all(self.used_by(rank) or not _exists(self.board(rank).pid) for rank in self.here)
 
     def used_by(self, rank: int) -> bool:
@@ -87,7 +88,7 @@ class SubArena(Layout):
             self.lender.left.append(self)
 
     def settle(self) -> bool:
-        """Free what can be freed by now. True if this rank has nothing left to do for this region."""
+        """Free all that can be freed now. True if this rank has nothing left to do for this region."""
         mine = self.board(self.rank)
         if not mine.let_go and (self._kept is None or self._all(lambda board: board.gone is not None)):
             self._kept = None
@@ -98,12 +99,12 @@ class SubArena(Layout):
         return not self._mine and mine.let_go
 
     def _all(self, done: Callable[[Board], bool]) -> bool:
-        """Is this true of the boards of all living members?"""
+        """Is `done` true for the boards of all living members?"""
         return all(done(board) or not _exists(board.pid) for board in map(self.board, self.here))
 
 
 class Lender:
-    """The regions that a rank has lent or uses. left: those that it has left and not settled yet."""
+    """The regions that a rank has lent or uses. left: the regions that it has left and not settled yet."""
 
     def __init__(self, arena: Arena, heap: Heap) -> None:
         self.arena, self.heap = arena, heap
@@ -129,8 +130,8 @@ class Lender:
     def key(self, name: str, members: Sequence[int], parent: int = 0) -> bytes:
         """The key of the next group of this name and these ranks: the same on all members that make the same groups.
 
-        parent: the number of the group that they make it of. Groups of one parent are made in one order on all ranks;
-        those of two parents may be made by two threads, in any.
+        parent: the number of the group that they make it of. All ranks make the groups of one parent in one order. Two
+        threads may make groups of two parents in any order.
         """
         made = blake2b(repr((name, tuple(members), parent)).encode(), digest_size=KEY_BYTES).digest()
         with self._lock:
@@ -138,9 +139,9 @@ class Lender:
             return blake2b(made, digest_size=KEY_BYTES, key=b"%d" % self._groups[made]).digest()
 
     def announce(self, key: bytes, sub: SubArena | None, rank: int) -> bool:
-        """Tell the other members of a group where this rank, of the world, has lent it memory; None: there is no room.
+        """Tell the other members of a group where `rank`, of the world, has lent it memory; None: there is no room.
 
-        False: this rank's table is full of groups that their other members have not joined yet.
+        False: the rank's table is full of groups that other members have not joined yet.
         """
         table = self.arena.region_table(rank)
         with self._lock:
@@ -151,7 +152,7 @@ class Lender:
         return entry is not None
 
     def _free_entry(self) -> int | None:
-        """An entry that nobody looks for any more; without one, that of a group for which there was no room."""
+        """An entry that no member looks for any more, or else the entry of a group for which there was no room."""
         refused = None
         for entry, of in enumerate(self._announced):
             if of == NO_ROOM:
@@ -165,7 +166,7 @@ class Lender:
     def borrow(
         self, start: int, members: Sequence[int], rank: int, of: int = 0, here: Sequence[int] | None = None
     ) -> SubArena:
-        """The region that one of these ranks, number `of`, has lent. Raises InternalError if it is not in its heap."""
+        """The region that member number `of` has lent. Raises InternalError if it is not in that member's heap."""
         lender, needs = members[of], Layout(len(members), self.arena.half).end
         first = self.arena.heap(lender) - self.arena.base
         if start % PAGE or not first <= start <= first + self.arena.heap_bytes - needs:
@@ -181,7 +182,7 @@ class Lender:
         self.heap.take_back(sub.start, sub.end - sub.start)
 
     def forget(self, places: Set[int]) -> None:
-        """Touch no more what this rank has left and these others had lent: other processes have their heaps by now."""
+        """Touch no more the regions that these ranks had lent and this rank has left: their heaps have new owners."""
         kept = [sub for sub in _taken(self.left) if sub.owner not in places]
         self.left.extend(kept)
 
@@ -193,7 +194,7 @@ class Lender:
 
 
 def _taken(left: deque[SubArena]) -> Iterator[SubArena]:
-    """Take each of these once. Another thread may do so at the same time."""
+    """Take each region once. Another thread may do so at the same time."""
     with suppress(IndexError):
         for _ in range(len(left)):
             yield left.popleft()

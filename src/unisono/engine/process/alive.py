@@ -1,4 +1,4 @@
-"""Another process: is it still there, whoever has its number by now? What does it do? How has it ended?
+"""Another process: is it still there, or has another one its number by now? What does it do? How has it ended?
 
 And may this process read its memory? Linux asks as it does for a debugger: it may where both belong to one user, unless
 Yama, a filter for system calls or the other process forbids it.
@@ -21,9 +21,11 @@ from typing import NamedTuple
 class ProcessStatus(NamedTuple):
     """A process as /proc/PID/status shows it; without a state if it cannot be seen.
 
-    state: of its first thread. R: runs; S: sleeps; D: waits for the system; T: stopped by a signal; t: by a debugger;
-    Z, X: has ended. tracer: the process that debugs it; 0: none. handled, blocked, pending: signals, one bit each; the
-    last two of its first thread, which mostly gets them.
+    state: what its first thread does. R: runs; S: sleeps; D: waits for the system; T: stopped by a signal; t: stopped
+    by a debugger; Z, X: has ended.
+    tracer: the process that debugs it; 0: none.
+    handled: the signals with a handler, one bit each.
+    blocked, pending: the same for its first thread, which mostly gets the signals.
     """
 
     state: str = ""
@@ -58,7 +60,7 @@ _GET_INFO, _INFO_EXIT = 0xC040FF0B, 1 << 3
 _INFO = struct.Struct("<Q52xi")
 
 _NONE = {errno.ESRCH, errno.ENOENT, errno.EINVAL}
-"""There is no such process; the last two, by the version of Linux: its number is that of a thread by now."""
+"""There is no such process. ENOENT, EINVAL, by the version of Linux: a thread has its number by now."""
 
 
 def start_ticks(pid: int) -> int:
@@ -101,7 +103,7 @@ def is_ending(pid: int) -> bool:
 
 
 def exit_status(pid: int, ticks: int, fd: int | None) -> int | None:
-    """The wait status of a process that has ended, also of one that is no child of this one; None if nobody tells.
+    """The wait status of a process that has ended, also of one that is no child of this one; None if unknown.
 
     As long as its parent has not asked, /proc has it; afterwards the pidfd, from Linux 6.15 on.
     """
@@ -110,7 +112,7 @@ def exit_status(pid: int, ticks: int, fd: int | None) -> int | None:
         return int(fields[-1])
     if fd is not None:
         info = bytearray(_INFO.pack(_INFO_EXIT, 0))
-        with suppress(OSError):  # it does not know this request
+        with suppress(OSError):  # Linux does not know this request
             fcntl.ioctl(fd, _GET_INFO, info)
             mask, status = _INFO.unpack(info)
             return int(status) if mask & _INFO_EXIT else None

@@ -1,9 +1,9 @@
 """The Python stacks of another process of the same user, while it runs.
 
 A process that answers has a file of its own, in memory, and a handler of SIGNAL that writes the stacks of all its
-threads there (`faulthandler`; it needs no GIL). It tells the others the number of the file; who asks opens it through
-/proc. The signal would end a process that has no handler, so it is sent only where the system shows both, handler and
-file.
+threads there (`faulthandler`; it needs no GIL). It tells other processes the number of the file, and they open it
+through /proc. The signal would end a process without a handler, so it is sent only where the system shows both, handler
+and file.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # other systems than Linux import t
 _NAME = "unisono-stacks"
 _FIRST_LINE_S, _WHOLE_S, _PAUSE_S = 0.5, 2.0, 0.001
 _FRESH_S = 1.0
-"""What the process has said so recently, to somebody else, is an answer, too: a signal cuts system calls short."""
+"""Younger stacks are an answer, too, if another process asked for them: a signal cuts system calls short."""
 
 _number = 0
 """The file descriptor where this process writes its stacks; 0: it does not answer."""
 
 
 class Answer(NamedTuple):
-    """The frames of each thread as `faulthandler` writes them, a line each; first the thread that has answered, mostly
-    the main one. Empty: `silent` says why.
+    """The frames of each thread as `faulthandler` writes them, a line each. Empty: `silent` says why.
+
+    The first thread is the one that has answered, mostly the main thread.
     """
 
     threads: Sequence[Sequence[str]] = ()
@@ -39,7 +40,7 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Answer:
-        """What is written; the last of several answers."""
+        """The last answer in the file."""
         found: dict[str, list[str]] = {}
         first = ""
         for line in text.splitlines():
@@ -61,7 +62,7 @@ def answer_with_stacks() -> int:
     if not _number and signal.getsignal(SIGNAL) is signal.SIG_DFL:
         with suppress(OSError):  # no descriptor is free
             number = os.memfd_create(_NAME, os.MFD_CLOEXEC)
-            if number <= 2:  # somebody has closed a standard stream, and may open another in its place
+            if number <= 2:  # a standard stream is closed, and the program may open another in its place
                 os.close(number)
                 return 0
             fcntl.fcntl(number, fcntl.F_SETFL, os.O_APPEND)
@@ -71,7 +72,7 @@ def answer_with_stacks() -> int:
 
 
 def _in_child() -> None:
-    """A forked child shares the file with its parent, for which it must not speak."""
+    """A forked child shares the file with its parent. It must not answer for its parent."""
     global _number  # noqa: PLW0603  see answer_with_stacks
     if _number:
         faulthandler.unregister(SIGNAL)
@@ -117,11 +118,11 @@ def _ask(process: int, pid: int, number: int) -> Answer:
 
 
 def _read(pid: int, file: int, start: int) -> str:
-    """What the file has from a byte on, once there is some and the handler has ended."""
+    """The file's content from a byte on, once there is some and the handler has ended."""
     began, last = time.monotonic(), start
     while True:
         size, waited_s = os.fstat(file).st_size, time.monotonic() - began
-        busy = process_status(pid).busy(SIGNAL)  # after the size: who has begun to write is busy until it has ended
+        busy = process_status(pid).busy(SIGNAL)  # after the size: a process that writes is busy until it has ended
         if (size == last > start and not busy) or waited_s > (_WHOLE_S if size > start else _FIRST_LINE_S):
             return os.pread(file, size - start, start).decode(errors="replace")
         last = size

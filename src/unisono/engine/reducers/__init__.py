@@ -86,5 +86,5 @@ def _named_address(dtype: str, op: str, divide: bool) -> int:
 
         return object_file(name, dtype, op, divide=divide)
 
-    # What too large numbers become in float8 depends on torch.
+    # The float8 code of too large numbers depends on torch.
     return Unit(name, _SOURCES, compiled, torch.__version__).address()

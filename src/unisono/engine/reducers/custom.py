@@ -15,7 +15,7 @@ Identity = tuple[str, tuple[int, ...]]
 
 
 def identify(function: object) -> Identity:
-    """The code of a function and the values that it uses: defaults, closure, globals, and those of what it calls.
+    """The code of a function, the values that it uses (defaults, closure, globals), and the same of its callees.
 
     Numbers, strings, containers of them, functions, classes and modules are described by their values; any other
     object by its type and name in the text, and by its id.
@@ -31,7 +31,7 @@ class _Walk:
         self.seen: dict[int, int] = {}
 
     def value(self, value: Any) -> str:
-        value = getattr(value, "py_func", value)  # of a function that Numba has compiled
+        value = getattr(value, "py_func", value)  # if Numba has compiled it
         if value is None or value is ... or isinstance(value, int | float | complex | str | bytes | slice):
             return repr(value)
         if isinstance(value, tuple | list):

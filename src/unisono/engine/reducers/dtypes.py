@@ -11,7 +11,8 @@ Stored = Literal["i8", "i16", "i32", "i64", "float", "double"]
 class ElementType(NamedTuple):
     """stored: the type of a number in memory; added: the type in which numbers are combined.
 
-    size: bytes of a number. parts: numbers in an element, two in a complex one.
+    size: bytes of a number.
+    parts: numbers in an element, two in a complex one.
     """
 
     kind: Literal["bool", "signed", "unsigned", "float", "complex"]
@@ -48,7 +49,7 @@ DTYPES: tuple[str, ...] = tuple(ELEMENT_TYPES)
 
 OPS: tuple[str, ...] = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 """torch's names of the ops. As in torch, min and max propagate NaN, and sums and products of integers wrap. The average
-of integers is that of the exact sum, divided towards zero.
+of integers is the exact sum, divided towards zero.
 """
 
 _ORDERED = ("sum", "avg", "product", "min", "max")

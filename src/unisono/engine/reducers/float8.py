@@ -18,9 +18,11 @@ _NEGATIVE_ZERO = 0x80
 
 
 class Format(NamedTuple):
-    """mantissa: number of bits. bias: of the exponent. top: the first magnitude that is not finite; if that is the code
-    of -0 (the "fnuz" formats), it is the only NaN. overflow: torch's code of numbers that are too large: NaN, infinity
-    or the largest finite number, depending on the format and the version of torch.
+    """mantissa: its bits.
+    bias: the bias of the exponent.
+    top: the first magnitude that is not finite. In the "fnuz" formats it is the code of -0, which is the only NaN.
+    overflow: torch's code of numbers that are too large: NaN, infinity or the largest finite number, depending on the
+    format and the version of torch.
     """
 
     mantissa: int

@@ -1,4 +1,4 @@
-"""Carriers: engines of others that move bytes between two ranks, and know nothing of collectives."""
+"""Carriers: engines of other projects that move bytes between two ranks. They do not know collectives."""
 
 from ...engine.carrier import Carrier, Handle, Lost
 

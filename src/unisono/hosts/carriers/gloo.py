@@ -1,17 +1,17 @@
 """Messages by Gloo, which comes with torch.
 
 What Gloo does, and what follows from it:
-- It says that a message has arrived only to those who wait for it. So senders put a word behind their bytes, receivers
-  look at that word in memory, and `settle` is for messages that are there.
-- A wait that is not over when its time is up ends all connections of the group, for good. So no real wait has a limit;
-  and it is how a carrier is aborted: a wait of a millisecond for a message that does not come wakes all others.
-- A message that is larger than the receive that it meets ends the receiver's process.
-- A message moves when its receive has been posted, however small it is.
-- A connection is made by its first message, which waits until the peer has one, too. So all are made at the start.
-- The record that a profiler has of a message ends with the wait for it, and writes where it was, even if the profiler's
-  memory has been freed. So messages are started where nothing is recorded.
-- A message whose receive is forgotten before it arrives keeps Gloo's thread busy, and who destroys the group waits for
-  that thread for ever. So a carrier that is forgotten ends its connections first.
+- It reports the arrival of a message only to a thread that waits for it. So senders put a word behind their bytes,
+  receivers look at this word in memory, and `settle` is for messages that are there.
+- A wait that is not over when its time is up ends all connections of the group, for good. So no real wait has a limit.
+  An abort uses this: a wait of a millisecond for a message that does not come ends all other waits.
+- A message that is larger than its receive ends the receiver's process.
+- Even a small message moves only when its receive has been posted.
+- The first message to a peer makes the connection, and waits until the peer sends, too. So all are made at the start.
+- A profiler's record of a message ends with the wait for it. The wait writes to the record, even if the profiler's
+  memory has been freed. So messages are started where no profiler records.
+- A message with a dropped receive keeps Gloo's thread busy, and a thread that destroys the group waits for Gloo's for
+  ever. So a carrier that is dropped ends its connections first.
 """
 
 from __future__ import annotations
@@ -40,15 +40,18 @@ _AT_ONCE = timedelta(milliseconds=1)
 _CONNECT_TAG = (1 << 31) - 1
 _ABORT_TAG = (1 << 31) - 2
 _LAST_S = 5.0
-"""How long the last messages may take to leave: each waits here until its receive has been posted."""
+"""How long the last messages may take to leave: each waits until its receive has been posted."""
 
 
 class GlooCarrier:
     """A group of Gloo in which this rank is connected to some others; all ranks make it at the same time.
 
-    store: where the ranks find each other's addresses. address: this rank's, as the others reach it. timeout_s: the
-    limit for all connections; later there is none. peers: whom this rank will have messages for, and these for it; all
-    others by default. Raises Lost for a peer that cannot be reached.
+    store: where the ranks find each other's addresses.
+    address: this rank's address, at which the others reach it.
+    timeout_s: the limit for all connections; later there is none.
+    peers: the ranks that exchange messages with this one; by default all others.
+
+    Raises Lost for a peer that cannot be reached.
     """
 
     name = "gloo"
@@ -65,7 +68,7 @@ class GlooCarrier:
         timeout_s: float,
         peers: Iterable[int] | None = None,
     ) -> None:
-        gloo: Any = ProcessGroupGloo  # torch has neither types nor public names for what is used of it
+        gloo: Any = ProcessGroupGloo  # torch has neither types nor public names for the parts used here
         options = gloo._Options()  # noqa: SLF001
         options._devices = [gloo.create_device(hostname=address, lazy_init=True)]  # noqa: SLF001
         options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001
@@ -73,18 +76,18 @@ class GlooCarrier:
         self._process = os.getpid()
         self._over = ""
         self._leaving: set[_GlooHandle] = set()
-        """What is being sent."""
+        """The messages that are being sent."""
         self._given_up: list[Handle] = []
         """Gloo may move them until this carrier has ended its connections."""
         self._peers: list[int] = []
-        """Those to whom there is a connection."""
+        """The ranks with a connection to this one."""
         self._group = gloo(store, rank, size, options)
         _groups.add(self._group)
         self._connect({*(range(size) if peers is None else peers)} - {rank}, timedelta(seconds=timeout_s))
 
     def _connect(self, peers: set[int], limit: timedelta) -> None:
-        """Say a word to each peer. The first one to a peer waits until that one, too, has something to say."""
-        for peer in sorted(peers):  # in ascending order on all ranks, so that no circle of them waits
+        """Exchange a word with each peer. The first message to a peer waits until the peer sends, too."""
+        for peer in sorted(peers):  # in ascending order on all ranks, so that no circle of ranks waits
             words = torch.zeros(2, dtype=torch.uint8, device="cpu")
             try:
                 receive = _unrecorded(self._group.recv, words[:1], peer, _CONNECT_TAG)
@@ -133,8 +136,8 @@ class GlooCarrier:
         self._end("this rank has aborted its messages")
 
     def close(self) -> None:
-        """See `Carrier`. What was sent may leave before, for some seconds. Who still waits for a message of this rank
-        then learns that its connection is closed.
+        """See `Carrier`. Sent messages may leave before, for some seconds. Then ranks that still wait for messages of
+        this rank learn that the connection is closed.
         """
         if self._leaving and not self._over and os.getpid() == self._process:
             last = threading.Thread(target=self._settle_all, name="unisono-last-messages", daemon=True)
@@ -144,7 +147,7 @@ class GlooCarrier:
 
     def __del__(self) -> None:
         if hasattr(self, "_group"):
-            self._end("nobody has this carrier any more")
+            self._end("the carrier is no longer in use")
 
     def _settle_all(self) -> None:
         for handle in list(self._leaving):
@@ -156,7 +159,7 @@ class GlooCarrier:
             first, self._over = not self._over, self._over or why
             if not first or os.getpid() != self._process:
                 return
-            for peer in self._peers:  # the first whose connection is not broken yet will do, and breaks all
+            for peer in self._peers:  # the first peer with a working connection is enough: it breaks all
                 with suppress(RuntimeError):
                     never = torch.empty(1, dtype=torch.uint8, device="cpu")
                     _unrecorded(self._group.recv, never, peer, _ABORT_TAG).wait(_AT_ONCE)
@@ -178,11 +181,11 @@ def _unrecorded(post: Callable[..., Any], data: torch.Tensor, peer: int, tag: in
 
 
 _groups: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Gloo's groups of this process, used or not."""
+"""Gloo's groups of this process, in use or not."""
 
 
 def _in_child() -> None:
-    """A forked child never destroys them: it would wait for threads that it does not have."""
+    """A forked child never destroys these groups: it would wait for threads that it does not have."""
     for group in members(_groups):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
@@ -191,7 +194,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 class _GlooHandle:
-    """A message under way. leaving: what its carrier is sending."""
+    """A message under way. leaving: the messages that its carrier is sending."""
 
     __slots__ = ("_data", "_leaving", "_lock", "_peer", "_settled", "_work")
 
@@ -214,6 +217,6 @@ class _GlooHandle:
 
 
 def _lost(peer: int, error: RuntimeError) -> Lost:
-    """What Gloo says, without the place in its source, and without its advice."""
+    """Gloo's error, without the place in its source, and without its advice."""
     said = re.sub(r"^\[[^]]*\] ", "", str(error).partition("\n")[0])
     return Lost(peer, said.partition(". This is typically")[0])

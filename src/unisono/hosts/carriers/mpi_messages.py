@@ -1,7 +1,7 @@
 """Messages by MPI, for ranks that an MPI has started: through mpi4py, with the network that this MPI knows.
 
-A message goes on only while somebody calls MPI. So whoever waits calls `progress`; and `settle` asks again and again,
-which lets it end when the carrier is aborted. When a rank dies, an MPI ends the whole job.
+A message goes on only while a thread calls MPI. So a thread that waits calls `progress`. `settle` asks MPI again and
+again, so that it ends when the carrier is aborted. When a rank dies, an MPI ends the whole job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAP_S = 20e-6
 class MpiCarrier:
     """A communicator of this library's own, of all ranks of MPI; all of them make it at the same time.
 
-    Its ranks are those of MPI.COMM_WORLD. Needs mpi4py, and raises ImportError without it.
+    It has the ranks of MPI.COMM_WORLD. Needs mpi4py, and raises ImportError without it.
     """
 
     name = "mpi"
@@ -75,7 +75,7 @@ class MpiCarrier:
             return over
 
     def _keep(self) -> None:
-        """The memory of what is under way is never freed: MPI ends after Python, and moves messages until then."""
+        """Never free the memory of messages under way: MPI ends after Python, and moves messages until then."""
         for handle in self._under_way:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
@@ -89,7 +89,7 @@ class MpiCarrier:
             self._communicator.Iprobe()
 
     def give_up(self, messages: Iterable[Handle]) -> None:
-        """See `Carrier`. Nothing: all are kept that are under way, and `close` waits for none."""
+        """See `Carrier`. Does nothing: all messages under way are kept, and `close` waits for none."""
 
     def abort(self) -> None:
         """See `Carrier`. The peers do not see it."""

@@ -1,14 +1,15 @@
 """Messages by UCX, over TCP, or over RDMA where UCX_TLS asks for it.
 
 What UCX does, and what follows from it:
-- A message goes on only while somebody calls it. So whoever waits calls `progress` or `wait`, and compiled code does.
-- Short messages leave at once, and UCX keeps what comes before its receive has been posted.
-- Tags are of the receiver, whoever sends. So the sender is a part of the tag.
-- It asks nobody who he is. So a word that only who reads the job's store can know is the first message each way, and a
-  part of it is in all tags: messages of processes that have an old address meet no receive.
-- That a peer is gone is told to a function, which `progress` calls. Receives for it stay posted.
-- What it gives for a message has to be given back, and not twice; no call may come after its end. So calls of all
-  threads are counted, and the last one to leave ends it.
+- A message goes on only while a thread calls UCX. So a thread that waits calls `progress` or `wait`, or runs compiled
+  code that calls UCX.
+- Short messages leave at once. UCX keeps a message that comes before its receive has been posted.
+- A tag meets messages of any sender. So the sender is a part of the tag.
+- It does not check the process at the other end. So the first message each way is a word that only readers of the job's
+  store know. A part of the word is in all tags: messages of processes with an old address meet no receive.
+- If a peer has gone, `progress` calls a function. Receives for the peer stay posted.
+- The request of a message must be given back once, and not twice. No call may come after UCX's end. So calls of all
+  threads are counted, and the last one to leave ends UCX.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ _ALL_BITS = (1 << 64) - 1
 _CONNECT_TAG = (1 << _TAG_BITS) - 1
 _PROOF_BYTES = 16
 _LAST_S = 5.0
-"""How long the last messages may take to leave: of a long one, each waits here until its receive has been posted."""
+"""How long the last messages may take to leave: a long one waits until its receive has been posted."""
 _SLICE_NS = 5_000_000
 """How long compiled code goes on before it looks whether the carrier has been ended."""
 _LAST_CALLS = 64
-"""At the end, for what has come: a connection that is closed before all of it is read loses what was sent."""
+"""Calls at the end, for messages that have come: if a connection closes before all is read, sent messages are lost."""
 _SIOCGIFADDR = 0x8915
 
 
 class EngineWord(IntEnum):
-    """What compiled code knows of UCX: functions, their argument, and the status of what is not over."""
+    """Words about UCX for compiled code: functions, their argument, and the status of a request that is not over."""
 
     PROGRESS = 0
     ENGINE = 1
@@ -72,12 +73,15 @@ class EngineWord(IntEnum):
 
 
 class UcxCarrier:
-    """A worker of UCX, connected to those of some other ranks; all ranks make it at the same time.
+    """A worker of UCX, connected to workers of some other ranks; all ranks make it at the same time.
 
-    store: where the ranks find each other's addresses. address: this rank's, as the others reach it: UCX listens there,
-    and nowhere else. timeout_s: the limit for all connections. peers: whom this rank will have messages for, and these
-    for it; all others by default. Raises ImportError where UCX is not installed, or too old; ArgumentError for an
-    address at which it cannot listen; Lost for a peer that cannot be reached; RuntimeError for what UCX refuses.
+    store: where the ranks find each other's addresses.
+    address: this rank's address, at which the others reach it: UCX listens there, and nowhere else.
+    timeout_s: the limit for all connections.
+    peers: the ranks that exchange messages with this one; by default all others.
+
+    Raises ImportError if UCX is not installed, or too old; ArgumentError for an address at which it cannot listen; Lost
+    for a peer that cannot be reached; RuntimeError if UCX refuses a call.
     """
 
     name = "ucx"
@@ -98,13 +102,13 @@ class UcxCarrier:
         self._lock = threading.Lock()
         self._over, self._inside, self._worker, self._context = "", 0, 0, 0
         self._lost: dict[int, int] = {}
-        """Peers, and the status with which the connections to them have ended."""
+        """Peer -> the status with which the connection to it has ended."""
         self._under_way: set[_UcxHandle] = set()
-        """What UCX may read or write."""
+        """The messages that UCX may read or write."""
         self._given_up: set[_UcxHandle] = set()
         self._endpoints: dict[int, int] = {}
         self._marks: dict[int, int] = {}
-        """What is in the tags of messages to each rank, besides their sender."""
+        """Rank -> the part of the tags of messages to it that is not the sender."""
         self._on_error = _teller(self._lost)
         self._params = MessageParams()
         self._how = c.addressof(self._params)
@@ -133,7 +137,7 @@ class UcxCarrier:
             return self._begun(request, peer, data, sends=True)
 
     def irecv(self, peer: int, tag: int, data: torch.Tensor) -> _UcxHandle:
-        """See `Carrier`. What a rank has sent that is gone is still received."""
+        """See `Carrier`. Messages of a rank that has gone are still received."""
         with self._use(peer):
             request = self._receive(
                 self._worker,
@@ -164,11 +168,11 @@ class UcxCarrier:
             waited_ns += _SLICE_NS
 
     def _is_over(self, handle: _UcxHandle, limit_ns: int = 0, waited_ns: int = 0) -> bool:
-        """Whether a message is over, at once or after so long. waited_ns: for how long it has been waited for before.
+        """Whether a message is over, at most after limit_ns. waited_ns: how long the caller has waited for it before.
         Raises Lost.
         """
         if handle.request:
-            with self._use(handle.peer), handle.lock:  # who gives a request back twice gives another one back
+            with self._use(handle.peer), handle.lock:  # to give a request back twice would give back another request
                 lost = self._lost.get(handle.peer)
                 if handle.request:
                     handle.status = self._settle(handle.request, waited_ns, limit_ns, self._engine)
@@ -216,8 +220,8 @@ class UcxCarrier:
         self._end("this rank has aborted its messages")
 
     def close(self) -> None:
-        """See `Carrier`. What was sent may leave before, for some seconds. Who still waits for a message of this rank
-        then learns that its connection is closed.
+        """See `Carrier`. Sent messages may leave before, for some seconds. Then ranks that still wait for messages of
+        this rank learn that the connection is closed.
         """
         until = time.monotonic() + _LAST_S
         if os.getpid() == self._process:
@@ -230,11 +234,11 @@ class UcxCarrier:
 
     def __del__(self) -> None:
         if hasattr(self, "_engine"):
-            self._end("nobody has this carrier any more")
+            self._end("the carrier is no longer in use")
 
     @contextmanager
     def _use(self, peer: int) -> Iterator[None]:
-        """While UCX is called, for a message from or to that rank."""
+        """Hold this while UCX is called, for a message from or to this peer."""
         if os.getpid() != self._process:  # before the lock, which another thread may have held when this was forked
             raise InternalError("a forked process has no connections of its own to the ranks of other hosts")
         with self._lock:
@@ -257,7 +261,7 @@ class UcxCarrier:
         self._leave()
 
     def _leave(self) -> None:
-        """The last one to leave a carrier that is over gives everything back."""
+        """The last thread to leave a carrier that is over frees its resources."""
         with self._lock:
             self._inside -= 1
             if self._inside or not self._over:
@@ -300,7 +304,7 @@ class UcxCarrier:
         self._words[:] = [progress, self._worker, arm, descriptor.value, status, IN_PROGRESS]
 
     def _connect(self, store: Store, peers: Sequence[int], until: float) -> None:
-        """Say a word to each peer, which only its own address in the store told, and hear this rank's from it."""
+        """Send each peer the word from its entry in the store, and receive this rank's own word from it."""
         address, length = c.c_void_p(), c.c_size_t()
         check(self._library.ucp_worker_get_address(self._worker, c.byref(address), c.byref(length)), "tell its address")
         own = secrets.token_bytes(_PROOF_BYTES)
@@ -331,7 +335,7 @@ class UcxCarrier:
     def _make_endpoint(self, peer: int, address: bytes) -> None:
         memory, endpoint = c.create_string_buffer(address, len(address)), c.c_void_p()
         params = EndpointParams(memory, self._on_error)
-        params.argument = peer + 1  # 0 would be none
+        params.argument = peer + 1  # 0 means no argument
         made = self._library.ucp_ep_create(self._worker, c.byref(params), c.byref(endpoint))
         if made:
             raise Lost(peer, said(made))
@@ -339,7 +343,7 @@ class UcxCarrier:
 
 
 class _UcxHandle:
-    """A message under way. request: what UCX calls it; 0: it is over, and `status` says how."""
+    """A message under way. request: UCX's request; 0: the message is over, and `status` says how."""
 
     __slots__ = ("_carrier", "_data", "lock", "peer", "request", "sends", "status")
 
@@ -353,12 +357,12 @@ class _UcxHandle:
 
 
 def _mark(proof: bytes) -> int:
-    """What is above rank and tag."""
+    """The bits of a tag above rank and tag."""
     return int.from_bytes(proof[:2], "little") << _TAG_BITS + _RANK_BITS
 
 
 def _teller(lost: dict[int, int]) -> Any:
-    """The function that UCX tells of connections that have ended. It holds no carrier: a carrier holds it."""
+    """The function that UCX calls for connections that have ended. It holds no carrier: a carrier holds it."""
 
     def tell(argument: int, _: int, status: int) -> None:
         lost.setdefault(argument - 1, status)
@@ -367,7 +371,7 @@ def _teller(lost: dict[int, int]) -> Any:
 
 
 def network_interface(address: str) -> str:
-    """The network interface whose first address this is: UCX listens at that one only. Raises ArgumentError."""
+    """The network interface with this first address: UCX listens at a first address only. Raises ArgumentError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):

@@ -1,8 +1,8 @@
-"""UCX's library: where it is, what is called in it, and that it leaves the process as it is.
+"""UCX's library: where it is, and its functions. It leaves the process as it is.
 
-It comes with the wheel `libucx-cu12`, which needs no CUDA, or with the system. When it is loaded it would put handlers
-on signals and its own code in front of the system's functions for memory. All of that is off here; a program that has
-loaded UCX before decides for itself.
+It comes with the wheel `libucx-cu12`, which needs no CUDA, or with the system. By default, UCX installs signal handlers
+when it is loaded, and puts its own code in front of the system's memory functions. Both are off here; a program that
+has loaded UCX before decides for itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 OLDEST = 1, 13
-"""The version whose functions are used."""
+"""The oldest version with the functions used here."""
 
 IN_PROGRESS, CANCELED = 1, -16
 FIRST_ERROR = (1 << 64) - 200
-"""What begins a message returns its request; 0: it is over; from here on: 2**64 and the status of an error."""
+"""A function that begins a message returns its request; 0: it is over; from here on: 2**64 plus an error's status."""
 
 _ALWAYS = {
     "UCX_MEM_EVENTS": "n",
@@ -33,7 +33,7 @@ _ALWAYS = {
     "UCX_VFS_ENABLE": "n",
 }
 _BY_DEFAULT = {"UCX_LOG_LEVEL": "fatal", "UCX_WARN_UNUSED_ENV_VARS": "n"}
-"""What goes wrong is told by errors of this library."""
+"""UCX is quiet: this library's errors report failures."""
 
 _HOST_MEMORY = 1 << 6
 _TAGS_AND_DESCRIPTOR = 1 | 1 << 4
@@ -41,11 +41,11 @@ _U64, _P, _SIZE = c.c_uint64, c.c_void_p, c.c_size_t
 
 
 class _Fields(c.Structure):
-    """A structure of UCX: it reads the fields of which the mask has the bit."""
+    """A structure of UCX. UCX reads the fields with a bit in the mask."""
 
 
 class ContextParams(_Fields):
-    """How a context is made: for messages with tags, and threads that sleep until there are some."""
+    """How a context is made: for messages with tags, and for threads that sleep until one comes."""
 
     _fields_ = (("mask", _U64), ("features", _U64), ("more", c.c_char * 128))
 
@@ -54,7 +54,7 @@ class ContextParams(_Fields):
 
 
 class ThreadMode(_Fields):
-    """How a worker is made, and what it then says: any thread may call it at any time."""
+    """How a worker is made, and its answer: any thread may call it at any time."""
 
     MANY = 2
     _fields_ = (("mask", _U64), ("mode", c.c_int), ("more", c.c_char * 320))
@@ -64,7 +64,7 @@ class ThreadMode(_Fields):
 
 
 class EndpointParams(_Fields):
-    """The address of a peer, and who is told with which argument that the connection is lost."""
+    """The address of a peer, and the function and argument to call when the connection is lost."""
 
     _fields_ = (
         ("mask", _U64), ("address", _P), ("error_mode", c.c_int), ("on_error", _P), ("argument", _P),
@@ -113,12 +113,12 @@ _FUNCTIONS: tuple[tuple[Any, ...], ...] = (
 
 
 class UcxError(RuntimeError):
-    """UCX has refused something."""
+    """UCX has refused a call."""
 
 
 @cache
 def ucx_library() -> Any:
-    """The library. Raises ImportError where there is none, or one that is too old."""
+    """The library. Raises ImportError if there is none, or if it is too old."""
     place = _place()
     try:
         with _left_alone():
@@ -137,19 +137,19 @@ def ucx_library() -> Any:
 
 
 def check(status: int, what: str) -> None:
-    """Raise UcxError for the status of what could not be done."""
+    """Raise UcxError if the status is an error. what: names the call."""
     if status:
         raise UcxError(f"UCX cannot {what}: {said(status)}")
 
 
 def said(status: int) -> str:
-    """What UCX says of a status."""
+    """UCX's text for a status."""
     words: bytes = ucx_library().ucs_status_string(status)
     return words.decode(errors="replace")
 
 
 def _place() -> str:
-    """The wheel's library; the system's where there is no wheel."""
+    """The wheel's library; without a wheel, the system's."""
     spec = importlib.util.find_spec("libucx")
     for folder in spec.submodule_search_locations or () if spec else ():
         file = Path(folder) / "lib" / "libucp.so.0"
@@ -160,7 +160,7 @@ def _place() -> str:
 
 @contextmanager
 def _left_alone() -> Iterator[None]:
-    """Let UCX, which reads its settings when it is loaded, leave the process alone."""
+    """Set UCX's variables so that it leaves the process alone. UCX reads them when it is loaded."""
     before = dict(os.environ)
     for name, value in {**_BY_DEFAULT, **before, **_ALWAYS}.items():
         if before.get(name) != value:

@@ -1,8 +1,8 @@
-"""Threads that wait for messages, for callers that must not wait for what may never come.
+"""Threads that wait for messages, for callers that must not wait for a message that may never come.
 
-A rank itself looks at memory, where the last word of each message tells that the message is there. For long messages,
-and for all messages where ranks and their carriers' threads outnumber processors, a thread of this file waits in the
-carrier and wakes the rank.
+A rank itself looks at memory: the last word of each message tells that the message is there. For long messages, and for
+all messages if ranks and their carriers' threads outnumber processors, a thread of this file waits in the carrier and
+wakes the rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _END_S = 1.0
 
 _numbers = itertools.count()
 _OPEN: set[int] = set()
-"""The numbers of what threads have still to do. A forked process has none of these threads."""
+"""The numbers of the waits that threads still have to do. A forked process has none of these threads."""
 os.register_at_fork(after_in_child=_OPEN.clear)
 
 
@@ -30,9 +30,12 @@ def _nothing() -> None:
 
 
 class Settling:
-    """Messages that a thread waits for. over: they are settled. error: one of them never will be.
+    """Messages that a thread waits for.
 
-    then: what is done when they are settled; at_end: when nobody waits for them any more.
+    over: they are settled.
+    error: why one of them never will be.
+    then: called when they are settled.
+    at_end: called when the thread waits for them no more.
     """
 
     def __init__(self, handles: Sequence[Handle], then: Callable[[], None], at_end: Callable[[], object]) -> None:
@@ -41,7 +44,7 @@ class Settling:
         self._handles, self._then, self._at_end = handles, then, at_end
 
     def settle(self) -> None:
-        """Wait for all of them, then do what was to be done after it."""
+        """Wait for all messages, then call `then` and `at_end`."""
         try:
             for handle in self._handles:
                 handle.settle()
@@ -54,7 +57,7 @@ class Settling:
 
 
 class CarrierWaiter:
-    """A thread, made when there is something to wait for, that waits for one after the other."""
+    """A thread that waits for messages, one wait after the other. It is made for the first wait."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[int, Settling]] = SimpleQueue()
@@ -63,16 +66,16 @@ class CarrierWaiter:
     def settle(
         self, handles: Sequence[Handle], then: Callable[[], None] = _nothing, at_end: Callable[[], object] = _nothing
     ) -> Settling:
-        """Let the thread wait for these, after all that it was given before."""
+        """Let the thread wait for these messages, after all earlier ones."""
         settling, number = Settling(handles, then, at_end), next(_numbers)
         _OPEN.add(number)
         self._queue.put((number, settling))
-        if self._thread is None or not self._thread.is_alive():  # in a forked process it is not
+        if self._thread is None or not self._thread.is_alive():  # it does not live in a forked process
             self.replace()
         return settling
 
     def replace(self) -> None:
-        """Go on in another thread: this one may wait for ever. It ends when it does not."""
+        """Go on in another thread: this one may wait for ever. It ends when its wait does."""
         self._thread = threading.Thread(target=self._run, name="unisono-settler", daemon=True)
         self._thread.start()
 
@@ -85,8 +88,9 @@ class CarrierWaiter:
 
 
 def end_threads() -> None:
-    """To be called when the process ends, and its carriers have been closed: wait until no thread is in torch, which it
-    enters to free a tensor. There it would abort a process whose interpreter shuts down.
+    """At the end of the process, after its carriers have been closed: wait until no thread is in torch.
+
+    A thread enters torch to free a tensor. There it would abort the process while the interpreter shuts down.
     """
     until = time.monotonic() + _END_S
     while _OPEN and time.monotonic() < until:
@@ -94,13 +98,13 @@ def end_threads() -> None:
 
 
 _IDLE: list[CarrierWaiter] = []
-"""Those that wait for nothing."""
+"""The waiters without a wait."""
 
 
 def settle_apart(handles: Sequence[Handle], at_end: Callable[[], object]) -> Settling:
-    """Let a thread wait for these that waits for nothing else. at_end: called when they are settled, or never will be.
+    """Let an idle thread wait for these messages. at_end: called when they are settled, or never will be.
 
-    Where they never are, the thread waits for ever, and another one does what comes next.
+    If they never are, the thread waits for ever, and another thread does the next waits.
     """
     try:
         settler = _IDLE.pop()

@@ -1,4 +1,4 @@
-"""Memory for messages: receive buffers, copies that leave, scratch. What is given back is used again."""
+"""Memory for messages: receive buffers, copies that leave, scratch. Buffers that are given back are used again."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import torch
 
 _LINE = 64
 _CLASSES = 8
-"""Sizes between a power of two and the next one: where the sizes of calls are ever new, idle buffers are used again."""
+"""Sizes between a power of two and the next one: so calls of ever new sizes use idle buffers again."""
 
 
 class Buffers:
-    """Buffers by size. idle_bytes: what is kept for later at most; more is given back to the system."""
+    """Buffers by size. idle_bytes: the most bytes to keep for later; more is given back to the system."""
 
     def __init__(self, idle_bytes: int = 256 << 20) -> None:
         self._idle: dict[int, list[torch.Tensor]] = {}
         self._room = idle_bytes
 
     def take(self, nbytes: int) -> torch.Tensor:
-        """A buffer of at least so many bytes, at the start of a cache line; its content is arbitrary."""
+        """A buffer of at least `nbytes` bytes, at the start of a cache line; its content is arbitrary."""
         step = max(_LINE, (1 << nbytes.bit_length() - 1) // _CLASSES if nbytes else 0)
         size = -(-nbytes // step) * step
         same = self._idle.get(size)
@@ -31,7 +31,7 @@ class Buffers:
         return buffer
 
     def give(self, buffers: list[torch.Tensor]) -> None:
-        """These are not used any more, by the carrier neither."""
+        """Take back buffers that neither the caller nor the carrier uses any more."""
         for buffer in buffers:
             if (size := buffer.numel()) <= self._room:
                 self._room -= size

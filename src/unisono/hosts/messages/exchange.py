@@ -31,8 +31,10 @@ _SPREAD = 0x9E3779B1
 
 
 class _Row(NamedTuple):
-    """A deed with its memory. actions: they make its copies and combinations. tags: those of the message, if they are
-    the same in all calls.
+    """A deed with its memory.
+
+    actions: its copies and combinations.
+    tags: the tags of the message, if they are the same in all calls.
     """
 
     kind: int
@@ -47,17 +49,24 @@ class _Row(NamedTuple):
 class Exchange:
     """A rank's part in a table, as messages: a state machine that never waits.
 
-    carrier: moves the messages. program: what this rank does. peers: for each rank of the table its rank in the world.
-    chunks: a flat tensor for each chunk of buffer X; none for a table without data, such as a barrier. combine: see
-    `Combine`; None for tables that only copy. number: of the call, from 1. tag: of a message, by that number, its round
-    and its index among those of one pair of ranks in that round; it must differ from those of all other calls. y: the
-    chunks of buffer Y, for tables that use it. t: the elements of each chunk of buffer T, by default those of X.
-    standing: how short messages arrive, if not in receives of this call. journal: where its steps are written down.
+    carrier: moves the messages.
+    program: what this rank does.
+    peers: for each rank of the table its rank in the world.
+    chunks: a flat tensor for each chunk of buffer X; none for a table without data, such as a barrier.
+    combine: see `Combine`; None for tables that only copy.
+    number: the number of the call, from 1.
+    tag: (number, round, index) -> the tag of a message. The index counts the messages from one rank to another in a
+    round. No other call may have the tag.
+    y: the chunks of buffer Y, for tables that use it.
+    t: the elements of each chunk of buffer T; by default as in X.
+    standing: how short messages arrive, if not in receives of this call.
+    journal: where its steps are logged.
+    given: where the input is, if not in `chunks`. It is only read.
+    final: where final values of the table's result buffer go, if all ranks are known to have begun, because the value
+    depends on all of them. `program.ends` lists these chunks; other values are in `chunks` or `y`.
 
-    given: where the input is, if not in `chunks`: these are only read. final: where final values of the table's result
-    buffer go if that is known not to be too soon: each of them depends on all ranks, so all have begun. `program.ends`
-    says for which chunks that is; values of others are in `chunks` or `y`. The carrier only reads both: what arrives
-    late, for an exchange that has been given up, does no harm there.
+    The carrier only reads `given` and `final`: a message that arrives late, for an exchange that has been given up,
+    does no harm there.
     """
 
     def __init__(
@@ -96,10 +105,10 @@ class Exchange:
         self._start()
 
     def again(self, number: int) -> None:
-        """Start once more with the same places: what a new exchange would do in the call of this number, but sooner.
+        """Start again with the same places, for the call of this number. This takes less time than a new exchange.
 
-        The run before is done. What the run before that one has sent is over: a call has been made in between, whose
-        end told of the start of all ranks.
+        The last run is done. Messages of the run before it are over: there was a call in between, and its end told that
+        all ranks had started.
         """
         for handle in self._earlier_sends:
             handle.settle()
@@ -109,7 +118,7 @@ class Exchange:
         self._start()
 
     def advance(self) -> bool:
-        """Start what can be started, and take in what has arrived; True when all is done. Never waits. Raises Lost.
+        """Start and take in all messages that are ready; True when all is done. Never waits. Raises Lost.
 
         While it is not done, `waiting_for` is the rank of the world whose message is missing.
         """
@@ -126,7 +135,7 @@ class Exchange:
                 if wire.landing is None:
                     for handle in self._receives.pop(number):
                         handle.settle()
-                elif not wire.landing.take(self._number):  # it was for a call that has failed
+                elif not wire.landing.take(self._number):  # the message was for a call that has failed
                     wire.landing.post(carrier)
                     self._awaited = None
                     continue
@@ -154,37 +163,37 @@ class Exchange:
                 self._standing.landings.has_used(landing)
         self._sends = carrier.pending(self._sends)
         if self._sends and not carrier.own_thread and self._settling is None:
-            self._settling = _SETTLER.settle(self._sends)  # who waits for messages lets them go on
+            self._settling = _SETTLER.settle(self._sends)  # a thread that waits for messages lets them go on
         return True
 
     def write_down(self, began: int) -> None:
-        """Where this is traced: that this rank has been at its current step since then, in cycles, and until now."""
+        """If this is traced, log that this rank has been at its current step since `began`, in cycles, until now."""
         if self._writer is not None and self._journal is not None and not self.done:
             segment, row = self._journal.segment, self._journal.first + self._at
             self._writer.write(LoggedRow(self._number, segment, row, began, read_cycles()))
 
     @property
     def nbytes(self) -> int:
-        """Of the memory that it has for messages."""
+        """The bytes of its memory for messages."""
         return sum(buffer.numel() for buffer in self._memory.taken)
 
     @property
     def is_under_way(self) -> bool:
-        """Is a message missing, or one that has to be sent still being read?"""
+        """Is a message missing, or does the carrier still read a message to send?"""
         return not self.done or (self._settling is not None and not (self._settling.over or self._settling.error))
 
     @property
     def watched(self) -> tuple[int, int] | None:
-        """The addresses of two words that differ as soon as the message is there that is missing. None: there is none,
-        or nobody brings it while this rank looks there.
+        """The addresses of two words that differ as soon as the missing message is there. None: no message is missing,
+        or no thread brings it while this rank looks there.
         """
         looks = self._carrier.own_thread or self._carrier.wait is not None
         return None if self.done or not looks else self._rows[self._at].wire.watched
 
     def wake(self, news: Callable[[], object]) -> bool:
-        """Have `news` called, by another thread, when the message that is missing has come, or when all is sent.
+        """Let another thread call `news` when the missing message has come, or when all is sent.
 
-        False if nobody will: the carrier has no thread of its own, or a connection is lost.
+        False if no thread will: the carrier has no thread of its own, or a connection is lost.
         """
         if not self._carrier.own_thread:
             return False
@@ -199,11 +208,11 @@ class Exchange:
         return self._awaited[1].error is None
 
     def finish_sends(self) -> bool:
-        """Whether the carrier has read all that it sends from places, so that these may be written.
+        """Whether the carrier has read all messages that it sends from places, so that the places may be written.
 
-        Never waits; the first call that finds something under way lets a thread wait for it. Short messages are sent
-        from copies: with these only, it is true as soon as all is done. Raises Lost. While it is false, `waiting_for`
-        is the rank of the world to which the last message goes.
+        Never waits. The first call that finds a message under way lets a thread wait for it. Short messages are sent
+        from copies: with only these, it is true as soon as all is done. Raises Lost. While it is false, `waiting_for`
+        is the rank of the world that receives the last message.
         """
         if not self._lends or not self._sends:
             return True
@@ -221,7 +230,7 @@ class Exchange:
         self._news()
 
     def close(self) -> None:
-        """Give the memory back, at once or when the last message has left. One that is not done is given up."""
+        """Give the memory back, at once or when the last message has left. Give up the exchange if it is not done."""
         if not self.done:
             self.give_up()
             return
@@ -242,8 +251,8 @@ class Exchange:
             self._carrier.give_up(self._sends)
 
     def give_up(self) -> None:
-        """Leave it as it is, for good: what has not arrived or left by now still may, into and from its memory, which
-        the carrier keeps.
+        """Leave the exchange as it is, for good. Messages may still arrive in its memory and leave it: the carrier
+        keeps the memory.
         """
         self._carrier.give_up([*self._earlier_sends, *self._sends, *chain(*self._receives.values())])
         if self._settling is not None and not self._settling.over:
@@ -257,7 +266,7 @@ class Exchange:
         self.waiting_for = -1
 
     def _bound(self) -> list[_Row]:
-        """The rows in memory. What leaves gets memory of its own: that of the run before may still be read."""
+        """The rows in memory. Each run has its own memory for messages that leave: the last run's may still be read."""
         program, memory, wires = self._program, self._memory, self._wires
         rows: list[_Row] = []
         for kind, round_, numbers in program.steps():
@@ -275,7 +284,7 @@ class Exchange:
         return rows
 
     def _ready(self, actions: Iterable[Action]) -> list[Callable[[], object]]:
-        """What makes these actions, in memory that this exchange has."""
+        """Functions that make these actions, in memory of this exchange."""
         return [
             partial(ctypes.memmove, out.data_ptr(), first.data_ptr(), out.nbytes)
             if second is None
@@ -284,7 +293,7 @@ class Exchange:
         ]
 
     def _tags(self, round_: int, wire: Wire) -> Sequence[int]:
-        """The tags of a message's payloads, which no other call has."""
+        """The tags of a message's payloads. No other call has them."""
         tags = [self._tag(self._number, round_, n) for n in range(len(wire.payloads))]
         return [self._sized(tag, payload.numel()) for tag, payload in zip(tags, wire.payloads, strict=True)]
 
@@ -307,8 +316,8 @@ class Exchange:
         return landing
 
     def _sized(self, tag: int, nbytes: int) -> int:
-        """A tag of the lower half; the upper one is for messages from rank to rank. Sizes are in it: what has another
-        size does not meet.
+        """A tag of the lower half; the upper half is for messages from rank to rank. The tag has the size in it:
+        messages and receives of different sizes do not meet.
         """
         return (tag + nbytes * _SPREAD) % (self._carrier.tags // 2)
 
@@ -318,4 +327,4 @@ def _nothing() -> None:
 
 
 def _no_combine(*_: torch.Tensor) -> None:
-    raise InternalError("a table combines chunks, and nobody has said how")
+    raise InternalError("a table combines chunks, and the caller has not said how")

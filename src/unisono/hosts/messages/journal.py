@@ -1,4 +1,4 @@
-"""What a rank does between hosts, step by step, for traces: the steps of its programs, and when they were done."""
+"""A rank's steps between hosts, for traces: the steps of its programs, and their times."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from .message_program import MOVE, POST, SEND, TAKE, MessageProgram, Piece
 
 
 class Journal(NamedTuple):
-    """Where an exchange writes its steps down. writer: nowhere if it returns None, which each run of it asks anew.
+    """Where an exchange logs its steps.
 
-    segment: the piece of the vector. first: the number of the first step among those of the call.
+    writer: returns the log, or None. Each run asks it anew.
+    segment: the piece of the vector.
+    first: the number of the first step in the call.
     """
 
     writer: Callable[[], RowWriter | None]
@@ -23,7 +25,7 @@ class Journal(NamedTuple):
 
 
 def journal_rows(program: MessageProgram, members: Sequence[int]) -> Iterator[ProgramRow]:
-    """The steps of a program as a note has them. members: of the table, as ranks of the group."""
+    """The steps of a program in the form of a note. members: of the table, as ranks of the group."""
     me = members[program.rank]
     for kind, round_, numbers in program.steps():
         if kind == MOVE:

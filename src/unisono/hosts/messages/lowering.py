@@ -1,10 +1,10 @@
 """From a table to the messages of each rank: all rows of one round from one rank to another are one message.
 
-A message may leave straight from its places, and arrive straight in them, where no timing lets another use come
-between; else it is copied. What a slot holds is a *version*; each write makes a new one. The versions of a slot lie in
-up to three places (see GIVEN, KEPT and FINAL), but are treated here as if these were one: the caller's tensors may
-overlap in this way. For the same reason a chunk of the result is treated as if it lay in that of the input, see
-`memory_of`.
+A message may leave straight from its places, and arrive straight in them, if at no timing another use of the places
+comes between; else it is copied. The content of a slot is a *version*; each write makes a new one. The versions of a
+slot lie in up to three places (see GIVEN, KEPT and FINAL). This file treats the three as one, because the caller's
+tensors may overlap in this way. For the same reason, a chunk of the result counts as the same memory as the chunk of
+the input, see `memory_of`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,13 @@ from .vector_clocks import Clock, after_round, at_start
 class _Letter:
     """A message in the making.
 
-    slots: what is sent, and where it goes. versions: of what is sent. made: the versions that arrive. sole: they are
-    all copies. straight_out, straight_in, post: it may leave straight from its places; arrive so; posted from which
-    round on.
+    slots: the slots that are sent, and the slots where they arrive.
+    versions: the versions that are sent.
+    made: the versions that arrive.
+    sole: they are all copies.
+    straight_out: it may leave straight from its places.
+    straight_in: it may arrive straight in its places.
+    post: the first round in which its receive may be posted.
     """
 
     round: int
@@ -54,7 +58,7 @@ class _Letter:
     post: int = 0
 
     def runs(self) -> tuple[int, ...]:
-        """Where the parts begin of which the chunks are neighbours at both ends, and the end of the last."""
+        """Where each part begins, and the end of the last. The chunks of a part are neighbours at both ends."""
         starts = [
             at
             for at, (now, before) in enumerate(zip(self.slots[1:], self.slots, strict=False), 1)
@@ -67,7 +71,8 @@ class _Letter:
 class _Write:
     """A write in the making.
 
-    version: the one that it makes. sources: a letter and a place in it, or a slot and its version.
+    version: the version that it makes.
+    sources: a letter and a place in it, or a slot and its version.
     """
 
     slot: Slot
@@ -75,18 +80,23 @@ class _Write:
     sources: list[tuple[_Letter | Slot, int]]
 
     def slots(self) -> list[Slot]:
-        """What it reads of its own rank."""
+        """The slots of its own rank that it reads."""
         return [source for source, _ in self.sources if not isinstance(source, _Letter)]
 
 
 @dataclass(eq=False)
 class _Table:
-    """What is known of a table's slots while its rounds are gone through.
+    """Facts about a table's slots, while `lower` goes through its rounds.
 
-    By slot: version: of what it holds. heard: its last write was when all ranks were known to have begun. written: the
-    round of that write.
-    By memory: used: in which round, after its sends, a message may come to be written to it. flying: the messages that
-    may still be leaving it, with the slots that they leave. read: the last round that reads the input there.
+    By slot:
+    version: the version that it holds.
+    heard: at its last write, all ranks were known to have begun.
+    written: the round of its last write.
+
+    By memory:
+    used: the round after whose sends a message may be written to it.
+    flying: the messages that may still be leaving it, with the slots that they leave.
+    read: the last round that reads the input there.
     """
 
     schedule: Schedule
@@ -98,7 +108,7 @@ class _Table:
     written: dict[Slot, int] = field(default_factory=dict)
 
     def memory(self, slot: Slot) -> Slot:
-        """The slot that stands for its memory."""
+        """The slot that stands for this slot's memory."""
         return memory_of(self.schedule, slot)
 
     def where(self, slot: Slot, version: int) -> ChunkPlace:
@@ -152,7 +162,7 @@ def _round(table: _Table, k: int, round_: list[Move]) -> tuple[list[_Letter], li
 
 
 def _readers_first(table: _Table, writes: list[_Write]) -> list[_Write]:
-    """A write of what another write of the round reads on the same rank comes after that one."""
+    """Order the writes of a round: on one rank, a write that reads a slot comes before a write of the slot."""
     order: list[_Write] = []
     while writes:
         readers = [(table.memory(source), write) for write in writes for source in write.slots()]
@@ -166,7 +176,7 @@ def _readers_first(table: _Table, writes: list[_Write]) -> list[_Write]:
 
 
 def _arrivals(table: _Table, k: int, letters: list[_Letter], writes: list[_Write]) -> None:
-    """Which messages may arrive straight in their places, and from which round on: nobody else uses these."""
+    """Find the messages that may arrive straight in their places, and from which round on: places without other use."""
     away = [source for letter in letters for source, _ in letter.slots]
     here = [source for write in writes for source in write.slots()]
     sent, read = ({table.memory(source) for source in some} for some in (away, here))
@@ -183,13 +193,13 @@ def _arrivals(table: _Table, k: int, letters: list[_Letter], writes: list[_Write
 def _departures(
     table: _Table, k: int, letters: list[_Letter], writes: list[_Write], clock: Clock, after: Clock
 ) -> None:
-    """Which messages cannot leave straight from their places: these are written before they have surely left."""
+    """Find the messages that cannot leave straight from their places: a write may come before they have left."""
     for letter in letters:
         for source, _ in letter.slots:
             table.flying.setdefault(table.memory(source), []).append((letter, source))
     for write in writes:
         first = write.sources[0][0]
-        # What arrives straight is written by the carrier: only what its sender knew is sure to have happened before.
+        # The carrier writes messages that arrive straight: only events that their sender knew have surely come before.
         knows = clock[first.src] if isinstance(first, _Letter) and first.straight_in else after[write.slot[0]]
         for letter, _ in table.flying.pop(table.memory(write.slot), ()):
             letter.straight_out &= bool(knows[letter.dst] >= letter.round + 2)
@@ -200,7 +210,7 @@ def _departures(
 
 
 def _results(table: _Table, clock: Clock) -> None:
-    """Results that are not FINAL are copied in the end, to where messages may still be leaving the input."""
+    """Results that are not FINAL are copied in the end. Messages may still be leaving the input there."""
     for slot in table.version:
         for letter, source in table.flying.get(table.memory(slot), ()) if slot[1] == table.schedule.result else ():
             if source != slot:
@@ -208,7 +218,7 @@ def _results(table: _Table, clock: Clock) -> None:
 
 
 def _program(table: _Table, rank: int, letters: list[list[_Letter]], writes: list[list[_Write]]) -> MessageProgram:
-    """What one rank does, round by round; receives are posted a round ahead where their places allow it."""
+    """The program of one rank, round by round. Receives are posted a round ahead if their places allow it."""
     mine = [[letter for letter in round_ if rank in (letter.src, letter.dst)] for round_ in letters]
     number = {letter: n for n, letter in enumerate(letter for round_ in mine for letter in round_)}
     parcels = tuple(_parcel(table, rank, letter) for letter in number)

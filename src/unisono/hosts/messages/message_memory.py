@@ -1,4 +1,4 @@
-"""From a program's places to memory: which bytes a message has, where they lie, what is copied and combined."""
+"""From a program's places to memory: the bytes of messages, their addresses, and the copies and combinations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LARGE_BYTES = 256 << 10
 _WORD = 8
 
 _UNLIKELY = randbits(63)
-"""What data do not end with, with a probability of 1 - 2^-63, whoever chooses them."""
+"""A random word. Data end with it with a probability of 2^-63, even if an attacker chooses them."""
 
 _MISSING = torch.tensor([0, _UNLIKELY], dtype=torch.int64, device="cpu")
-"""What words are before their message is there."""
+"""The values of words before their message is there."""
 
 
 class Action(NamedTuple):
@@ -35,7 +35,11 @@ class Action(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """Some bytes of a storage: its address, and those of both ends. tensor: one of that storage and the right type."""
+    """Some bytes of a storage.
+
+    tensor: a tensor of the storage, with the right dtype.
+    storage, start, stop: the addresses of the storage and of both ends.
+    """
 
     tensor: torch.Tensor
     storage: int
@@ -55,11 +59,15 @@ _Step = tuple[_Span, ...]
 class Wire(NamedTuple):
     """One message of a program in memory.
 
-    payloads: what is sent or received, in order. word: the last integer of it, which tells the receiver that it is
-    there: it is not `missing` any more. watched: the addresses of both. pieces: where the bytes of each of its places
-    are. straight: that is the places themselves. packing: else, what is copied before it is sent. marked: the word is
-    no part of the data, and is set by the sender. short: it is one payload, with its word. landing: where it arrives,
-    if that is always the same memory.
+    payloads: the tensors that are sent or received, in order.
+    word: its last integer. It differs from `missing` once the message is there.
+    watched: the addresses of both.
+    pieces: where the bytes of each of its places are.
+    straight: the pieces are the places themselves.
+    packing: otherwise, the copies before it is sent.
+    marked: the word is no part of the data; the sender sets it.
+    short: it is one payload, with its word.
+    landing: where it arrives, if this is always the same memory.
     """
 
     payloads: list[torch.Tensor]
@@ -78,10 +86,12 @@ NO_WIRE = Wire([], memoryview(b""), (0, 0), 0, [], False, [], False)
 
 
 class Memory:
-    """Where the places of a program are. Without chunks, all of them are empty.
+    """Where the places of a program are. Without chunks, all places are empty.
 
-    chunks, y: the places of buffers X and Y. t: the elements of each chunk of buffer T, by default those of X. given:
-    the places of the input, if others. final: those of the results, if others; nothing arrives there but by a copy.
+    chunks, y: the places of buffers X and Y.
+    t: the elements of each chunk of buffer T; by default as in X.
+    given: the places of the input, if others.
+    final: the places of the results, if others. Values arrive there only by a copy.
     taken: the buffers that are in use.
     """
 
@@ -106,11 +116,14 @@ class Memory:
     def wire(
         self, parcel: TableMessage, *, leaves: bool, landing: Callable[[int], ReceiveBuffer] | None = None
     ) -> Wire:
-        """A message in memory. leaves: it is sent, not received. landing: where one of so many bytes arrives, if short.
+        """A message in memory.
 
-        Short ones are packed, with a word behind them. A long one is sent as it is; where it may arrive straight in its
-        places, nothing may be written there before, and a message follows it that is a word only. So it is, too, where
-        the last part of it is shorter than a word.
+        A short message is packed, with a word behind it. A long message is sent as it is. If it may arrive straight in
+        its places, nothing may be written there before, so a message with only a word follows it. A word follows, too,
+        if its last part is shorter than a word.
+
+        leaves: it is sent, not received.
+        landing: bytes -> where a short message of this size arrives.
         """
         places = [self._at(spot) for spot in parcel.spots]
         ends = list(accumulate((place.stop - place.start for place in places), initial=0))
@@ -134,17 +147,17 @@ class Memory:
         return self._packed([*cuts, *word], whole, places, ends, leaves, marked=marked)
 
     def actions(self, writings: Sequence[Writing], wires: Mapping[int, Wire]) -> list[Action]:
-        """What is done for consecutive writes of one round. wires: messages, by the numbers of their parcels."""
+        """The actions of consecutive writes of one round. wires: messages, by the numbers of their parcels."""
         writes = [self._steps(writing, wires) for writing in writings]
         actions: list[Action] = []
-        for _, some in groupby(writes, key=len):  # neighbours that consist of as many steps may be one
+        for _, some in groupby(writes, key=len):  # neighbours with the same number of steps may become one
             alike = [*some]
             turns = [*chain.from_iterable(alike)] if _any_reads_another(alike) else chain(*zip(*alike, strict=True))
             actions += _actions([*turns])
         return actions
 
     def _steps(self, writing: Writing, wires: Mapping[int, Wire]) -> list[_Step]:
-        """The combination of all sources of a write, in their order, whatever is overwritten by it."""
+        """The combination of all sources of a write, in their order, whatever memory it overwrites."""
         out = self._at(writing.spot)
         sources = [
             wires[source.parcel].pieces[source.place] if isinstance(source, Piece) else self._at(source)
@@ -152,8 +165,8 @@ class Memory:
         ]
         if len(sources) == 1:
             return [] if sources[0] is out else [(out, sources[0])]
-        # What lies where the sum goes, as the input of a call in place, must not be overwritten before its turn: until
-        # then the sum is in the first message, or, where that is none, in memory of its own.
+        # A source may lie where the sum goes, as the input of a call in place. It must not be overwritten before its
+        # turn: until then the sum is in the first message, or, if there is none, in memory of its own.
         own = max((n for n, source in enumerate(sources) if _meet(source, out)), default=0)
         value = early = sources[0]
         if own > 1 and not isinstance(writing.sources[0], Piece):
@@ -174,7 +187,7 @@ class Memory:
         leaves: bool,
         marked: bool,
     ) -> Wire:
-        """A message whose pieces lie in a buffer, one behind the other."""
+        """A message with its pieces in a buffer, one behind the other."""
         start = whole.data_ptr()
         typed = whole.view(self._dtype)
         pieces = [_Span(typed, start, start + a, start + b) for a, b in pairwise(ends)]
@@ -219,7 +232,7 @@ def _meet(one: _Span, two: _Span) -> bool:
 
 
 def _any_reads_another(writes: Sequence[Sequence[_Step]]) -> bool:
-    """Does one of several writes read in a later step what another may have written in an earlier one?"""
+    """May one of several writes read in a later step what another has written in an earlier step?"""
     outs = [steps[-1][0] for steps in writes if steps]
     return any(
         _meet(source, out) for steps in writes for step in steps[1:] for source in step[1:] for out in outs
@@ -246,7 +259,7 @@ def _actions(steps: Sequence[_Step]) -> list[Action]:
 
 
 def _joined(steps: Sequence[_Step]) -> list[_Step]:
-    """The same with fewer steps: on spans that are neighbours in memory, one. Empty ones are left out."""
+    """The same with fewer steps: one step for spans that are neighbours in memory, none for empty spans."""
     joined: list[_Step] = []
     for step in steps:
         if step[0].start == step[0].stop:
@@ -260,7 +273,7 @@ def _joined(steps: Sequence[_Step]) -> list[_Step]:
 
 
 def _joint(one: _Step, two: _Step) -> _Step | None:
-    """Two steps as one, if the spans of the second lie behind those of the first, and nothing is written too soon."""
+    """Two steps as one, if the second's spans lie behind the first's, and no span is written too soon."""
     if len(one) != len(two):
         return None
     for a, b in zip(one, two, strict=True):

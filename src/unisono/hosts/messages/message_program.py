@@ -1,13 +1,13 @@
-"""A rank's program of messages: what `lower` makes of a table, `prove_messages` proves and an `Exchange` runs.
+"""A rank's program of messages: `lower` makes it of a table, `prove_messages` proves it and an `Exchange` runs it.
 
 Its rows are four kinds of deeds, in the order in which they are done:
 
-    POST m   the carrier may write what message m brings
-    SEND m   message m leaves; the carrier may read it until it has been taken by its receiver
+    POST m   the carrier may write message m into its places
+    SEND m   message m leaves; the carrier may read it until its receiver has taken it
     TAKE m   wait until message m is there
-    MOVE w   combine or copy what is there into one slot
+    MOVE w   combine or copy values into one slot
 
-Only TAKE waits, and what it waits for does not depend on time: a program ends with the same values at any timing.
+Only TAKE waits, and it waits for the same message at any timing: so a program always ends with the same values.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from ...schedule.contract import Slot
 POST, SEND, TAKE, MOVE = range(4)
 
 GIVEN, KEPT, FINAL = range(3)
-"""Which memory a slot's value is in: that of the input, until the slot is written; that of intermediate values; that of
-the results, for a last value that depends on all ranks: wherever it is written, all ranks are known to have begun."""
+"""The memory of a slot's value. GIVEN: the input, until the slot is written. KEPT: intermediate values. FINAL: results,
+for a last value that depends on all ranks: when it is written, all ranks are known to have begun.
+"""
 
 
 class ChunkPlace(NamedTuple):
@@ -38,8 +39,8 @@ class ChunkPlace(NamedTuple):
 def memory_of(schedule: Schedule, slot: Slot) -> Slot:
     """The slot that stands for the memory of this one: two slots with the same may be one memory.
 
-    In a call in place, a chunk of the result (buffer Y) is the same memory as that chunk of the input (buffer X). So it
-    is where a rank's own block is a part of the larger tensor. An all_to_all is never in place.
+    In a call in place, a chunk of the result (buffer Y) is the same memory as the chunk of the input (buffer X). This
+    is also so if a rank's own block is a part of the larger tensor. An all_to_all is never in place.
     """
     rank, buffer, chunk = slot
     if buffer == Y == schedule.result and schedule.collective != "all_to_all":
@@ -48,7 +49,7 @@ def memory_of(schedule: Schedule, slot: Slot) -> Slot:
 
 
 class Piece(NamedTuple):
-    """What a received message has at one place: the number of the message among the program's, and the place."""
+    """A part of a received message: the number of the message in the program, and the part's place in it."""
 
     parcel: int
     place: int
@@ -65,9 +66,11 @@ class MessageRow(NamedTuple):
 class TableMessage:
     """A message as one of its two ranks sees it: all that one rank sends to another in one round.
 
-    peer: the other rank of the table. spots: what is sent, or where it goes, in order. runs: where the parts begin of
-    which the chunks are neighbours at both ends, and the end of the last. copied: all of it is for slots that become
-    copies of it, so it may arrive straight in them. direct: this side may do without a copy.
+    peer: the other rank of the table.
+    spots: the places that it leaves, or where it arrives, in order.
+    runs: where each part begins, and the end of the last. The chunks of a part are neighbours at both ends.
+    copied: all its slots become copies of it, so it may arrive straight in them.
+    direct: this side needs no copy.
     """
 
     round: int
@@ -89,9 +92,11 @@ class Writing:
 
 @dataclass(frozen=True)
 class MessageProgram:
-    """What one rank does. ranks: their number in the table. rounds: the number of the table's rounds.
+    """The program of one rank.
 
-    ends: where the slots of buffers X and Y that this rank writes are in the end, by (buffer, chunk): KEPT or FINAL.
+    ranks: the number of the table's ranks.
+    rounds: the number of the table's rounds.
+    ends: (buffer, chunk) -> KEPT or FINAL: where the slots of X and Y that this rank writes are in the end.
     """
 
     rank: int
@@ -104,7 +109,7 @@ class MessageProgram:
     ends: dict[tuple[int, int], int]
 
     def round_of(self, deed: MessageRow) -> int:
-        """The round of what a deed is about."""
+        """The round of a deed's message or write."""
         return (self.writings if deed.kind == MOVE else self.parcels)[deed.number].round
 
     def steps(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:

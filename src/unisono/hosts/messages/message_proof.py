@@ -1,8 +1,8 @@
 """Prove programs of messages, by an abstract run of all ranks.
 
-Messages name their sender, receiver and tag, and only TAKE waits; so one order of the ranks' deeds stands for all, if
-no deed races with another. Whether it does is decided by clocks: what a rank does not know to be over may happen at any
-time. The proof knows rows and parcels, and nothing of how they were made.
+Messages name their sender, receiver and tag, and only TAKE waits. So one order of the ranks' deeds stands for all
+orders, if no deed races with another. Clocks decide about races: an event that a rank does not know to be over may
+happen at any time. The proof uses rows and parcels, and nothing of the code that made them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Flight:
 
 @dataclass
 class _Open:
-    """A posted receive. slots: what the carrier may write from now on. flying: messages that were leaving these."""
+    """A posted receive. slots: the carrier may write them from now on. flying: messages that were leaving the slots."""
 
     clock: _Clock
     slots: list[Slot]
@@ -42,7 +42,8 @@ class _Open:
 class _Side:
     """The state of one rank.
 
-    taken: the values of messages that are there. landed: where these are in their places, and what the carrier knew.
+    taken: the values of messages that are there.
+    landed: the messages that are in their places, and what the carrier knew.
     """
 
     program: MessageProgram
@@ -56,8 +57,8 @@ class _Side:
 def prove_messages(schedule: Schedule, programs: Sequence[MessageProgram]) -> None:
     """Prove that all ranks come to their end, with the values of the table in all slots, at any timing.
 
-    And that no deed touches what the carrier has at that time, that FINAL places are written when all ranks have begun,
-    and that all this is so, too, where input and result are one memory (`memory_of`). Raises ProgramError.
+    Prove also that no deed touches memory that the carrier has at the time, and that FINAL places are written when all
+    ranks have begun. All this is proved also for input and result in one memory (`memory_of`). Raises ProgramError.
     """
     _Run(schedule, programs).run()
 
@@ -73,16 +74,16 @@ class _Run:
         self.leaving: dict[Slot, list[tuple[_Key, Slot]]] = {}
         """By memory: the messages that may be leaving it, and the slots that they leave."""
         self.gone: dict[Slot, Slot] = {}
-        """The memory in which the input is no more, and the result that has been written there."""
+        """Memory that has lost the input -> the result that has been written there."""
         ranks = schedule.ranks
         self.sides = [_Side(program, [int(q == r) for q in range(ranks)]) for r, program in enumerate(programs)]
 
     def number(self, value: tuple[int, ...] | Slot) -> int:
-        """The number of a value: what a slot has held from the start, or a combination of values in an order."""
+        """The number of a value: the first value of a slot, or a combination of values in an order."""
         return self.numbers.setdefault(value, len(self.numbers))
 
     def expected(self, schedule: Schedule) -> dict[Slot, int]:
-        """What the table itself leaves in each slot that it writes."""
+        """The value that the table itself leaves in each slot that it writes."""
         held: dict[Slot, int] = {}
         for _, round_ in moves(schedule):
             new = {slot: self.combined([held.get(s, self.number(s)) for s in sources]) for slot, sources in round_}
@@ -197,7 +198,7 @@ class _Run:
         return memory_of(self.schedule, slot)
 
     def copied(self, slot: Slot) -> None:
-        """A result that is KEPT is copied in the end, to where the input may be, which no message may be leaving."""
+        """A result that is KEPT is copied in the end, where the input may be. No message may be leaving the memory."""
         rank, memory = slot[0], self.memory(slot)
         if memory != slot and self.places[slot] == KEPT:
             for key, source in self.leaving.get(memory, ()):
@@ -205,7 +206,7 @@ class _Run:
                     self.has_left(rank, key, self.sides[rank].clock)
 
     def free(self, rank: int, slots: list[Slot]) -> None:
-        """Nobody may touch memory that a posted receive may write, or has written, before it is moved."""
+        """No deed may touch memory that a posted receive may write, or has written, before it is moved."""
         side = self.sides[rank]
         for slot in slots:
             if slot in side.landed or any(slot in entry.slots for entry in side.open.values()):

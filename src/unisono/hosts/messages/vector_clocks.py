@@ -1,7 +1,7 @@
 """What ranks know of each other by the messages of a table alone, at any timing.
 
 `clock[r, q]` counts what rank r knows of rank q: 0 is nothing, k + 1 that q has begun and has done its first k rounds.
-A rank does a round when it has taken that round's messages; a message carries what its sender knew before the round.
+A rank does a round when it has taken the round's messages. A message carries its sender's clock from before the round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Clock = npt.NDArray[np.int32]
 
 
 def at_start(ranks: int) -> Clock:
-    """Every rank knows of itself only."""
+    """The clock at the start: every rank knows only that it has begun itself."""
     clock: Clock = np.eye(ranks, dtype=np.int32)
     return clock
 
@@ -32,7 +32,7 @@ def after_round(clock: Clock, done: int, pairs: Iterable[tuple[int, int]]) -> Cl
 
 
 def hears_all(schedule: Schedule) -> bool:
-    """Whether a rank that is through with its part knows that all ranks have begun, whatever the table's sizes."""
+    """Does a rank that has done its part know that all ranks have begun, whatever the table's sizes?"""
     clock = at_start(schedule.ranks)
     for done, pairs in enumerate(_rounds(schedule), 1):
         clock = after_round(clock, done, pairs)

@@ -18,18 +18,19 @@ from ...engine.mailbox.poller import Poller
 from .exchange import Exchange
 
 _LOOKS_S = 1e-3
-"""How long a rank looks for short messages; for longer ones another thread waits, and wakes it when they are there. At
-once where the carriers' threads need the processors of those who look."""
+"""How long a rank looks for short messages. Then another thread waits, and wakes the rank when they are there. It waits
+from the start if the carriers' threads need the processors of ranks that look.
+"""
 _POLLED = 4
-"""At how many messages it looks; each rank has one under way in each piece of a vector."""
+"""The most messages that a rank looks at; each rank has one under way in each piece of a vector."""
 
 _PR_SET_TIMERSLACK = 29
 _SLACK_NS = 1000
 _thread = threading.local()
 
 Pause = Callable[[int, float, float], bool]
-"""pause(rank, waited_s, most_s): wait for this rank, after so long a wait, for so long at most. False: nothing would
-end this wait in time, so the caller naps.
+"""pause(rank, waited_s, most_s): wait for this rank, at most for most_s, after a wait of waited_s. False: no thread
+would end this wait in time, so the caller naps.
 """
 
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
@@ -52,17 +53,20 @@ def until(missing: Callable[[], int | None], pause: Pause, words: memoryview) ->
 def nap(waited_s: float) -> None:
     """Sleep for a twentieth of the wait so far, at least 20 us and at most half a millisecond.
 
-    The bytes are moved by others, often on this processor: who spins or yields is in their way.
+    Other threads move the bytes, often on this processor: a rank that spins or yields would slow them down.
     """
     if not hasattr(_thread, "exact"):
-        # A thread's timers may be late by 50 us; this one's now by 1 us. A system that refuses it is only less prompt.
+        # A thread's timers may be late by 50 us; this one's now by 1 us. If the system refuses, naps only end later.
         _thread.exact = ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0) == 0
     time.sleep(min(max(waited_s / 20, 20e-6), 500e-6))
 
 
 class MessageWait:
-    """The wait of one call for messages. looks: has each rank a processor of its own, and one for its carrier's thread?
-    most_spins: see `Poller`, of which `kept` has one for all calls.
+    """The wait of one call for messages.
+
+    looks: has each rank a processor of its own, and one for its carrier's thread?
+    most_spins: see `Poller`.
+    kept: has one `Poller` for all calls.
     """
 
     def __init__(self, carrier: Carrier, most_spins: int, *, looks: bool, kept: dict[Any, Any]) -> None:
@@ -79,7 +83,7 @@ class MessageWait:
         return heard
 
     def _poll(self, exchanges: Sequence[Exchange], waited_s: float, most_s: float) -> bool:
-        """Look at memory until there is news; False if nobody would write there."""
+        """Look at memory until there is news; False if no thread would write there."""
         poller: Poller | None = self._kept.get(Poller)
         if poller is None:
             poller = self._kept[Poller] = Poller(_POLLED, self._most_spins, carrier=self._carrier.wait)
@@ -89,7 +93,7 @@ class MessageWait:
         return bool(watched) and poller.wait(poller.wakeups, waited_s, min(self._looks_s, most_s))
 
     def _sleep(self, exchanges: Sequence[Exchange], _: float, most_s: float) -> bool:
-        """Sleep until there is news; False if nobody would tell."""
+        """Sleep until there is news; False if no thread would wake this one."""
         news = self._news
         told = [exchange.wake(lambda: news.put(None)) for exchange in exchanges if exchange.is_under_way]
         if not told or not all(told):

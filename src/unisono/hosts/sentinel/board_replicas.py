@@ -1,12 +1,12 @@
-"""Control lines and boards of a group's members on other hosts, copied here: asked for, or sent without being asked.
+"""Copies of control lines and boards of a group's members on other hosts: asked for, or pushed.
 
-A rank asks, and gets a ticket back once every host that lives has answered a question that was sent after that. What a
-rank has to tell at once is pushed, and sent again until it is acknowledged: the other host has copied the page, or
-keeps it for ranks that do not use the group yet. Before that, no ticket of its group comes back. So a rank that agrees
-with others decides nothing by what other hosts would not know if this one was lost.
+A rank asks with a ticket. The ticket comes back once every living host has answered a question that was sent later. A
+rank's urgent news is pushed, and sent again until it is acknowledged: then the other host has copied the page, or keeps
+it for ranks that do not use the group yet. Before that, no ticket of the group comes back. So a rank decides nothing
+together with others by news that would be lost with this host.
 
-Datagrams get lost and overtake each other, so an answer rests on nothing that was sent before: it is the pages. A host
-that has forgotten a group keeps their last ones for that.
+Datagrams get lost and overtake each other, so an answer does not build on earlier ones: it has whole pages. A host that
+has forgotten a group keeps its last pages for such answers.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 _AGAIN_S, _MOST_S = 0.02, 0.32
 _PACE_S = 0.0002
-"""Per host: how long after a question the next one follows at the earliest."""
+"""The least time, per host, from one question to the next."""
 _MOST_EARLY = 256
-"""Groups of which pages are kept before a rank here uses them."""
+"""The most groups with pages that are kept before a rank here uses the group."""
 _MOST_FORGOTTEN = 1024
-"""Groups of which a host keeps the last pages after it has forgotten them."""
+"""The most forgotten groups with last pages that a host keeps."""
 
 
 @dataclass
 class _Group:
-    """A group that ranks of this host use. hosts: of each other host, its members."""
+    """A group that ranks of this host use. hosts: other host -> its members."""
 
     start: int
     members: tuple[int, ...]
     hosts: dict[int, tuple[int, ...]]
     users: set[int] = field(default_factory=set)
     stamps: dict[int, int] = field(default_factory=dict)
-    """Of each member, the newest page that has been copied."""
+    """Member -> the newest page that has been copied."""
     pushed: dict[int, bytes] = field(default_factory=dict)
-    """Of each member here, the line and the board that were pushed last."""
+    """Member here -> the line and the board that were pushed last."""
     forgotten: set[int] = field(default_factory=set)
-    """The ranks here that use it no more."""
+    """The ranks here that use the group no more."""
 
 
 @dataclass
 class _Pull:
-    """A question that is under way. missing: of each host, the members of which no page has come yet."""
+    """A question that is under way. missing: host -> the members without a page yet."""
 
     request: int
     missing: dict[int, set[int]]
@@ -60,7 +60,7 @@ class _Pull:
 
 @dataclass
 class _Unread:
-    """A page that has been pushed to a host, and not been acknowledged."""
+    """A page that was pushed to a host, and is not acknowledged yet."""
 
     page: MemberPage
     due: float
@@ -68,9 +68,11 @@ class _Unread:
 
 
 class Copies:
-    """The groups of this host `me`, and what is under way for them.
+    """The groups of this host `me`, and the questions and pages that are under way for them.
 
-    host_of: of each rank, its host. send, tell: give out a message to a host, and to a rank here.
+    host_of: rank -> its host.
+    send: sends a message to a host.
+    tell: sends a message to a rank here.
     """
 
     def __init__(
@@ -84,19 +86,19 @@ class Copies:
         self._me, self._host_of, self._memory, self._send, self._tell = me, host_of, memory, send, tell
         self._groups: dict[int, _Group] = {}
         self._forgotten: dict[int, tuple[MemberPage, ...]] = {}
-        """The last pages of the members here of groups that were used here."""
+        """Forgotten group -> the last pages of its members here."""
         self._early: dict[int, dict[int, tuple[int, MemberPage]]] = {}
-        """Pages of groups that no rank here uses yet: of each group and member, the newest, and its sender."""
+        """Pages of groups that no rank here uses yet: group -> member -> the sender, and the newest page."""
         self._pulls: dict[int, _Pull] = {}
         self._asked: dict[int, tuple[float, list[tuple[int, int]]]] = {}
-        """Of each group, the next question: not before then, and who asks."""
+        """Group -> the next question: its earliest time, and the ranks and tickets that ask."""
         self._unread: dict[tuple[int, int, int], _Unread] = {}
         self._stamps, self._requests = itertools.count(1), itertools.count(1)
         self._gone_hosts: set[int] = set()
         self._gone_ranks: set[int] = set()
 
     def register(self, rank: int, gid: int, start: int, members: Sequence[int]) -> None:
-        """A rank of this host uses a group. Raises ValueError if that does not fit to what is known."""
+        """A rank of this host uses a group. Raises ValueError if this contradicts known facts."""
         group = self._groups.get(gid)
         if group is None:
             if len(set(members)) != len(members) or not all(0 <= member < len(self._host_of) for member in members):
@@ -114,7 +116,7 @@ class Copies:
             self._copy(group, gid, sender, page)
 
     def forget(self, rank: int, gid: int) -> None:
-        """A rank of this host uses a group no more. The last one is told when its memory is touched no more."""
+        """A rank of this host uses a group no more. The last rank hears when the sentinel has left the memory."""
         group = self._groups.get(gid)
         if group is not None and rank in group.users:
             group.users.discard(rank)
@@ -127,7 +129,7 @@ class Copies:
             self.forget(rank, gid)
 
     def rank_gone(self, rank: int) -> None:
-        """A rank has gone. What it has written stays to be read, unless all others have forgotten the group."""
+        """A rank has gone. Its pages stay readable, unless all other ranks have forgotten the group."""
         self._gone_ranks.add(rank)
         for gid in [gid for gid, group in self._groups.items() if group.forgotten]:
             self._drop_unused(gid)
@@ -178,7 +180,7 @@ class Copies:
             self._begin(gid, now)
 
     def question(self, sender: int, question: Query) -> None:
-        """Another host asks what the members on this one say."""
+        """Another host asks for the pages of the members here."""
         gid, request = question
         group = self._groups.get(gid)
         pages = self._forgotten.get(gid, ()) if group is None else self._read_all(gid, group)
@@ -205,7 +207,7 @@ class Copies:
         if group is None or pull is None or pull.request != request or sender not in pull.missing:
             return
         if not pages and {group.members[member] for member in group.hosts[sender]} <= self._gone_ranks:
-            pull.missing[sender].clear()  # they have never used it
+            pull.missing[sender].clear()  # the members there have never used the group
         pull.missing[sender] -= answered
         self._end_if_complete(gid, now)
 
@@ -219,18 +221,18 @@ class Copies:
         return True
 
     def _copy(self, group: _Group, gid: int, sender: int, page: MemberPage) -> bool:
-        """Make a member's line and board equal to this page. False if it is none of that host's members."""
+        """Make a member's line and board equal to this page. False if the member is not on the sender's host."""
         if page.member not in group.hosts.get(sender, ()):
             return False
         if page.stamp > group.stamps.get(page.member, 0):
             keep_gone = group.members[page.member] in self._gone_ranks
             group.stamps[page.member] = page.stamp
-            with suppress(ValueError):  # there is no image on it
+            with suppress(ValueError):  # the page has no image
                 self._memory.write(gid, page.member, page.image, keep_gone=keep_gone)
         return True
 
     def push(self, rank: int, only: int | None, now: float) -> None:
-        """Send what a rank of this host has written in this group, or in all of its groups, if that is new."""
+        """Send a rank's page of this group, or the pages of all its groups, if they are new."""
         for gid, group in self._groups.items():
             if rank not in group.users or only not in (None, gid):
                 continue
@@ -254,7 +256,7 @@ class Copies:
                 self._end_if_complete(ack.gid, now)
 
     def drop_host(self, host: int, now: float) -> None:
-        """A host is lost or has left: nobody waits for it any more."""
+        """A host is lost or has left: no question waits for it any more."""
         self._gone_hosts.add(host)
         self._unread = {key: unread for key, unread in self._unread.items() if key[0] != host}
         for gid in list(self._pulls):
@@ -263,11 +265,11 @@ class Copies:
 
     @property
     def settled(self) -> bool:
-        """Has all that was pushed arrived?"""
+        """Have all pushed pages arrived?"""
         return not self._unread
 
     def tick(self, now: float) -> None:
-        """Begin the questions that may follow now, and send again what has not been answered."""
+        """Begin the questions that may follow now. Send unanswered questions and pages again."""
         for gid, (not_before, askers) in list(self._asked.items()):
             if askers and gid not in self._pulls and not_before <= now:
                 self._begin(gid, now)
@@ -284,7 +286,7 @@ class Copies:
                 self._send(host, Pages(gid, 0, (unread.page,)))
 
     def wake_at(self) -> float:
-        """When something is due next."""
+        """The time of the next tick that has work."""
         times = [pull.due for pull in self._pulls.values()] + [unread.due for unread in self._unread.values()]
         times += [when for gid, (when, askers) in self._asked.items() if askers and gid not in self._pulls]
         return min(times, default=float("inf"))

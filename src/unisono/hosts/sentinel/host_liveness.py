@@ -1,8 +1,8 @@
 """Which hosts are heard, and which have been silent for too long.
 
-Up to 32 hosts, each tells all others that it lives; above that, those 1, 2, 4, ... places further on in the circle of
-the hosts that live. When one is lost or leaves, the circle closes, so everyone is always listened to. While a host
-misses some of those that it listens to, it asks all others whether they are there: it may be the one that is cut off.
+With up to 32 hosts, each tells all others that it lives. With more, it tells the hosts 1, 2, 4, ... places further on
+in the circle of living hosts. When a host is lost or leaves, the circle closes, so every host always has listeners. If
+a host misses some of the hosts that it listens to, it asks all others whether they are there: it may be cut off itself.
 """
 
 from __future__ import annotations
@@ -10,47 +10,47 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 BEAT_S = 0.25
-"""Between two beats, at most."""
+"""The longest time between two beats."""
 _BEATS = 6
-"""How many of them a host misses, at least, before it has been silent for too long."""
+"""A host that has been silent for too long has missed at least this number of beats."""
 _FIRST_S = 5.0
 """How long a host may take to be heard for the first time, at least."""
 _ALL_PAIRS = 32
 _GROW_S = 2 * BEAT_S
-"""How long after the first host has been silent for too long all those are lost that are silent then: hosts behind a
-link that is cut are lost together, and a host that is heard again meanwhile is not lost.
+"""This long after the first host has been silent for too long, all hosts that are silent then are lost. So hosts behind
+a cut link are lost together, and a host that is heard again meanwhile is not lost.
 """
 
 
 class Liveness:
     """The hosts that live, as one of them, `me`, sees them. silent_s: how long a host may be silent.
 
-    told: those that it tells that it lives, every beat_s.
+    told: the hosts that it tells, every beat_s, that it lives.
     """
 
     def __init__(self, hosts: int, me: int, now: float, silent_s: float) -> None:
         self._me, self._silent_s, self.beat_s = me, silent_s, min(BEAT_S, silent_s / _BEATS)
         self._missed_s = silent_s / 2
-        """How long a host has been silent when it is missed; then all are asked."""
+        """A host is missed after a silence of this length: then this host asks all others."""
         self._doubt_s = silent_s / 2
-        """How much longer a host may be silent where others hear it, and would rather lose this one: the link may be
-        broken.
+        """How much longer a host may be silent if others hear it, and would rather lose this host: perhaps only the
+        link between the two is broken.
         """
         self._lately_s = 2.4 * self.beat_s
-        """What counts as lately, twice, is less than silent_s - beat_s: a host that nobody hears is not waited for
-        longer.
+        """The age up to which a word counts as lately. Twice this is less than silent_s - beat_s: so a host that no
+        other host hears gets no extra time.
         """
         self._lose_at = float("inf")
-        """When those are lost that have been silent for too long."""
+        """When the hosts that have been silent for too long are lost."""
         self.living = list(range(hosts))
         self.told: Collection[int] = ()
         self._until: dict[int, float] = {}
-        """Of each host that this one listens to: when it has been silent for too long."""
+        """Host that this one listens to -> when it has been silent for too long."""
         self._asked_until: dict[int, float] = {}
-        """The same of each other host, while one is missed."""
+        """The same for each other host, while one is missed."""
         self._heard: dict[int, float] = {}
         self._heard_by: dict[int, dict[int, float]] = {}
-        """Of each host: who has said that it hears it, and until when that counts."""
+        """Host -> the hosts that have said that they hear it, and until when their word counts."""
         self._close_circle(now + max(_FIRST_S, silent_s))
 
     @property
@@ -59,14 +59,14 @@ class Liveness:
         return self._asked_until
 
     def hear(self, host: int, now: float) -> None:
-        """Something has come from that host."""
+        """A datagram of this host has come."""
         self._heard[host] = now
         for until in (self._until, self._asked_until):
             if host in until:
                 until[host] = now + self._silent_s
 
     def believe(self, host: int, hears: bytes, now: float) -> None:
-        """That host has said which hosts it has heard lately."""
+        """This host has said which hosts it has heard lately."""
         bits = int.from_bytes(hears, "little")
         for other in self._until:
             if bits >> other & 1:
@@ -84,7 +84,7 @@ class Liveness:
         self._close_circle(now + 2 * self._silent_s)
 
     def ask_all(self, now: float) -> bool:
-        """Begin or end to ask all hosts. True if it begins now."""
+        """Begin or stop to ask all hosts. True if it begins now."""
         misses = any(until - self._missed_s <= now for until in self._until.values())
         if not misses:
             self._asked_until = {}
@@ -102,7 +102,7 @@ class Liveness:
         return silent if now >= self._lose_at else []
 
     def wake_at(self, now: float) -> float:
-        """When a host is missed, will have been silent for too long, or is lost, if it stays silent."""
+        """When a host is missed next, or silent for too long, or lost, if it stays silent."""
         times = [until if until > now else self._patience(host) for host, until in self._until.items()]
         found = self._lose_at < float("inf")
         if self._asked_until:
@@ -114,15 +114,15 @@ class Liveness:
     def _patience(self, host: int) -> float:
         """When a host has been silent for too long.
 
-        If others hear both, only the link between the two is broken, and one of them has to go: the later one. That
-        one waits to be told.
+        If others hear both, only the link between the two is broken, and one of them has to go: the one with the higher
+        number. It waits until it is told.
         """
         until = self._until[host]
         heard_by = any(when > until for by, when in self._heard_by.get(host, {}).items() if by in self.living)
         return until + self._doubt_s if heard_by and host < self._me else until
 
     def _close_circle(self, first: float) -> None:
-        """Choose anew whom to tell and whom to listen to. first: until when who is new has to be heard."""
+        """Choose anew the hosts to tell and to listen to. first: until when new hosts have to be heard."""
         living, before = self.living, self._until
         self.told, self._until = (), {}
         if self._me in living:

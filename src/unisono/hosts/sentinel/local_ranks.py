@@ -1,7 +1,7 @@
-"""The ranks of a host at their sentinel's socket: who is who, and messages to and from them.
+"""The ranks of a host at their sentinel's socket: which connection is which rank's, and messages to and from them.
 
-The kernel says which process is at the other end. Only ranks are heard; others are sent away without a word. A message
-is a short list in JSON.
+The kernel says which process is at the other end. The sentinel only reads messages of ranks, and sends other processes
+away without a word. A message is a short list in JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...engine.process.alive import start_ticks
 from .state_machine import Asked, Closed, Event, Forgot, Pinged, Registered, Woke
 
 CREDENTIALS = struct.Struct("3i")
-"""Process, user and group, as the kernel knows them."""
+"""Process, user and group, from the kernel."""
 MOST_BYTES_LOCAL = 1 << 17
 _AT_ONCE = 64
 _MOST_NUMBER = 1 << 64
@@ -61,14 +61,14 @@ class Ranks:
         self._ranks = {pid: (rank, ticks) for rank, (pid, ticks) in ranks.items()}
         self.connections: dict[int, _Connection] = {}
         self._said: list[bytes] = []
-        """What all ranks are to know."""
+        """The messages for all ranks."""
 
     def accept(self) -> Iterator[int]:
-        """Take in those who have connected; their descriptors."""
+        """Take in the ranks that have connected; yields their descriptors."""
         for _ in range(_AT_ONCE):
             try:
                 sock, _ = self.listener.accept()
-            except OSError:  # nobody, or no descriptor is free
+            except OSError:  # no process connects, or no descriptor is free
                 return
             packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
             pid, user, _ = CREDENTIALS.unpack(packed)
@@ -83,7 +83,7 @@ class Ranks:
             yield sock.fileno()
 
     def receive(self, fd: int) -> Iterator[Event]:
-        """What a rank has said. Raises ValueError if it makes no sense; then it is to be dropped."""
+        """The messages of a rank. Raises ValueError if one makes no sense: then drop the connection."""
         connection = self.connections[fd]
         for _ in range(_AT_ONCE):
             try:
@@ -100,7 +100,7 @@ class Ranks:
             yield _event(connection.rank, data)
 
     def tell(self, rank: int | None, value: list[object]) -> None:
-        """Say something to a rank, on all its connections; None: to all, now and when they connect."""
+        """Send a message to a rank, on all its connections; None: to all ranks, now and when they connect."""
         data = json.dumps(value).encode()
         if rank is None:
             self._said.append(data)
@@ -109,7 +109,7 @@ class Ranks:
                 connection.send(data)
 
     def flush(self) -> None:
-        """Send what did not fit into a rank's queue before."""
+        """Send messages that did not fit into a rank's queue before."""
         for connection in self.connections.values():
             connection.flush()
 
@@ -119,7 +119,7 @@ class Ranks:
 
 
 def _event(rank: int, data: bytes) -> Event:
-    """What a rank says. Raises ValueError."""
+    """A rank's message as an event. Raises ValueError."""
     try:
         said = json.loads(data)
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""The process: sockets, descriptors and a clock around the machine; and whether the ranks of its host have ended."""
+"""The process: sockets, descriptors and a clock around the state machine. It watches the processes of its ranks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .state_machine import Ended, Event, SentinelState, Tick
 from .wire import MOST_BYTES, Authenticator
 
 _WORDS_S = 0.1
-"""How long to wait for the words of who has started a process, where the system does not tell how it has ended."""
+"""How long to wait for the parent's word about a process's end, if the system does not tell how it has ended."""
 
 
 class Watching:
-    """The processes of ranks, each with its number and its start time. Raises OSError where no descriptor is free."""
+    """The processes of ranks, each with its number and its start time. Raises OSError if no descriptor is free."""
 
     def __init__(self, ranks: Mapping[int, tuple[int, int]], regions: Regions) -> None:
         self._ranks, self._regions = dict(ranks), regions
@@ -58,12 +58,12 @@ class Watching:
 
     @property
     def descriptors(self) -> list[int]:
-        """They become readable when a process ends."""
+        """Descriptors that become readable when a process ends."""
         return [fd for fd in self._pidfds.values() if fd is not None]
 
     @property
     def impatient(self) -> bool:
-        """Is somebody's word waited for?"""
+        """Does this wait for a parent's word?"""
         return any(rank in self._until for rank in self._pidfds)
 
 
@@ -74,8 +74,8 @@ _MOST_WORDS, _MOST_PLACES = 1000, 5
 
 
 def main(channel_fd: int, arena_fd: int) -> None:
-    """Serve a host's ranks until all have ended or left. What there is to know comes on the channel: see `start`."""
-    if os.fork():  # who has started this need not wait for its end
+    """Serve a host's ranks until all have ended or left. The settings come on the channel: see `start`."""
+    if os.fork():  # so the process that has started this need not wait for its end
         os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # ranks that are asked to end may take their time; then it ends, too
@@ -90,7 +90,7 @@ def main(channel_fd: int, arena_fd: int) -> None:
         listener = listen_for_ranks(setup["name"])
         lines.write(json.dumps([os.getpid(), *udp.getsockname()[:2]]).encode() + b"\n")
         lines.flush()
-        # From here on nobody reads what this process says, and nobody shall wait for the end of it.
+        # From here on, no process reads this one's output, and no process shall wait for its end.
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, sys.stderr.fileno())
         line = lines.readline()
@@ -105,21 +105,21 @@ def main(channel_fd: int, arena_fd: int) -> None:
     served = Ranks(listener, ranks)
     try:
         _Loop(machine, seal, udp, addresses, served, watching).run()
-    except BaseException as error:  # noqa: BLE001  a bug: its ranks tell it, as nobody reads what this process says
+    except BaseException as error:  # noqa: BLE001  a bug: the ranks report it, because this one's output has no reader
         served.tell(None, ["crashed", _last_words(error)])
         os._exit(1)
-    os._exit(0)  # without the time that an interpreter takes to end
+    os._exit(0)  # saves the time that an interpreter takes to end
 
 
 def _last_words(error: BaseException) -> str:
-    """An exception, and the calls that have led to it, the last ones."""
+    """An exception, and the last of the calls that have led to it."""
     said = "".join(traceback.format_exception_only(error)).strip()
     places = [f"{Path(at.filename).name}:{at.lineno} in {at.name}" for at in traceback.extract_tb(error.__traceback__)]
     return f"{said[:_MOST_WORDS]} ({', '.join(reversed(places[-_MOST_PLACES:]))})"
 
 
 def _udp_socket(address: str) -> socket.socket:
-    """A socket at this address of the host, and no other, with any port."""
+    """A socket at this address of the host only, with any port."""
     family, kind, protocol, _, at = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
     udp = socket.socket(family, kind, protocol)
     udp.bind(at)
@@ -168,7 +168,7 @@ class _Loop:
         for _ in range(_AT_ONCE):
             try:
                 data = self._udp.recv(MOST_BYTES + 1)
-            except OSError:  # nothing more; or a message could not be delivered, which its receiver's silence tells
+            except OSError:  # no more messages; or one could not be delivered: then the receiver will be silent
                 return
             datagram = self._seal.open(data)
             if datagram is not None:

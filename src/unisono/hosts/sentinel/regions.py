@@ -1,4 +1,4 @@
-"""The shared memory of a host, as its sentinel sees it: control lines and boards of its groups, and no more."""
+"""The shared memory of a host, as its sentinel sees it: only control lines and boards of its groups."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...engine.memory.board import Board
 from ...engine.memory.layout import LINE, PAGE, Layout
 
 _NUMBERS = slice(1, 3)
-"""Of the words of a control line, the numbers of calls, which say what the other words are about."""
+"""The words of a control line with the numbers of calls. The other words belong to these calls."""
 
 
 @dataclass(frozen=True)
 class _Pages:
-    """One member's."""
+    """The control line and the board of one member."""
 
     line: memoryview
     board: Board
@@ -28,7 +28,7 @@ class _Pages:
         return line + board
 
     def write(self, image: bytes, *, keep_gone: bool) -> None:
-        """The line comes behind what explains it, and before how the rank has gone, which is about its last call."""
+        """Write the board's calls first, then the line, then how the rank has gone, which is about its last call."""
         words, new = self.line.cast("Q"), memoryview(image[:LINE]).cast("Q")
         self.board.copy(image[LINE:], keep_gone=True)
         for part in (slice(_NUMBERS.stop, None), slice(0, _NUMBERS.start), _NUMBERS):
@@ -46,7 +46,7 @@ class Regions:
         self._regions: dict[int, tuple[int, list[_Pages]]] = {}
 
     def add(self, gid: int, start: int, size: int) -> None:
-        """A group of so many ranks has a region there. Raises ValueError if it cannot."""
+        """A group of `size` ranks has a region at `start`. Raises ValueError if that is impossible."""
         layout = Layout(size, self._arena.half, start)
         if start % PAGE or not self._arena.start <= start <= self._arena.bytes - layout.head:
             raise ValueError(f"no region of {size} ranks begins at byte {start}")
@@ -63,12 +63,12 @@ class Regions:
         return self._regions[gid][1][member].read()
 
     def write(self, gid: int, member: int, image: bytes, *, keep_gone: bool) -> None:
-        """Make a member's control line and board equal to these. keep_gone: but for how it has left the world."""
+        """Make a member's control line and board equal to the image. keep_gone: keep how it has left the world."""
         start, members = self._regions[gid]
         members[member].write(image, keep_gone=keep_gone and start == self._arena.start)
 
     def depart(self, rank: int, how: int, words: str) -> None:
-        """Write on a rank's board of the world how it has gone, if nothing is there yet."""
+        """Write on a rank's board of the world how it has gone, if the board does not say so yet."""
         self._arena.board(rank).set_gone(DepartureKind(how), words)
 
     def departure(self, rank: int) -> Departure | None:
@@ -76,5 +76,5 @@ class Regions:
         return self._arena.board(rank).gone
 
     def has_herald(self, rank: int) -> bool:
-        """Will somebody write how the rank has gone, if it cannot do so itself?"""
+        """Will another process write how the rank has gone, if the rank cannot?"""
         return self._arena.board(rank).has_herald

@@ -1,4 +1,4 @@
-"""Start a host's sentinel, and tell it where the others are."""
+"""Start a host's sentinel, and tell it the addresses of the others."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _MOST_BYTES = 1000
 
 
 class Sentinel:
-    """The sentinel of a host, for the process that has started it. It goes on without that one.
+    """The sentinel of a host, for the process that has started it. It goes on without this process.
 
-    pid: its process. address: host and port at which it is to be reached by other sentinels.
+    pid: the sentinel's process.
+    address: host and port at which other sentinels reach it.
     """
 
     def __init__(self, channel: socket.socket, pid: int, address: tuple[str, int]) -> None:
@@ -47,13 +48,14 @@ class Sentinel:
     ) -> Sentinel:
         """Start the sentinel of host number `me`; it waits to be introduced.
 
-        ranks: of each rank of this host, its process and when that has started (`engine.process.alive.start_ticks`).
-        address: of this host, for other hosts; the sentinel is to be reached there only. secret: 32 bytes that only the
-        ranks of this job know. name: of the socket at which it serves the ranks of this host (see `hosts.far`).
-        silent_s: how long a host may be silent.
-
-        It ends when the last of these processes has ended or closed its `Far`, or if this process ends before it has
+        It ends when the last rank's process has ended or closed its `Far`, or if this process ends before it has
         introduced it. Raises InternalError if it does not start.
+
+        ranks: rank of this host -> its process and start time (`engine.process.alive.start_ticks`).
+        address: the address of this host for other hosts; the sentinel listens there only.
+        secret: 32 bytes that only the ranks of this job know.
+        name: the socket at which it serves the ranks of this host (see `hosts.far`).
+        silent_s: how long a host may be silent.
         """
         mine, theirs = socket.socketpair()
         with theirs:
@@ -87,9 +89,9 @@ class Sentinel:
         return cls(mine, pid, (host, port))
 
     def introduce(self, addresses: Sequence[tuple[str, int]], names: Sequence[str] = ()) -> None:
-        """Tell it where the sentinels of all hosts are, in order, its own too; then it begins.
+        """Tell it the addresses of the sentinels of all hosts, in order, its own, too; then it begins.
 
-        names: of the hosts, for messages; without them, their addresses.
+        names: the hosts' names for messages; by default their addresses.
         """
         words = {"addresses": list(addresses), "names": list(names) or [host for host, _ in addresses]}
         try:

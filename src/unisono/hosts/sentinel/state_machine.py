@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from .regions import Regions
 
 _LONGEST_S = 2 * BEAT_S
-"""Between two steps. If it was longer, this process was stopped, and the others are not to blame for that."""
+"""The longest time between two steps. If it was longer, this process was stopped, and the others are not to blame."""
 _HEARSAY_S = BEAT_S
-"""How long after the last lost host that others have found the ranks are told: each of the hosts behind a link that is
-cut is found by some, and which side is the smaller one shows only when all are known."""
+"""How long this waits after another host has reported a lost host, before it tells the ranks. Several hosts find the
+hosts behind a cut link; only when all are known, it shows which side is smaller.
+"""
 _SETTLED_S = 5.0
-"""Lost hosts stop to count for the majority so long after they were told."""
+"""Lost hosts no longer count for the majority this long after the ranks were told."""
 _TELL_S, _LEAVE_S = 1.0, 2.0
-"""How much longer than hosts may be silent a sentinel without ranks goes on, at most: until all has arrived that it had
-to tell, by which the others judge its ranks from then on; and its goodbye."""
+"""A sentinel without ranks goes on, for at most the time that hosts may be silent and this: until its last facts have
+arrived, by which the others judge its ranks from then on; and until its goodbye has.
+"""
 
 
 class Tick(NamedTuple):
@@ -31,20 +33,20 @@ class Tick(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The process of a rank of this host has ended. words: how, where the rank itself has not said it."""
+    """The process of a rank of this host has ended. words: how, if the rank itself has not said so."""
 
     rank: int
     words: str
 
 
 class Closed(NamedTuple):
-    """A rank of this host wants nothing more from its sentinel."""
+    """A rank of this host no longer needs its sentinel."""
 
     rank: int
 
 
 class Registered(NamedTuple):
-    """A rank of this host uses a group. start: of its region in the arena. members: ranks of the world, in order."""
+    """A rank of this host uses a group. start: of the group's region. members: ranks of the world, in order."""
 
     rank: int
     gid: int
@@ -68,7 +70,7 @@ class Asked(NamedTuple):
 
 
 class Woke(NamedTuple):
-    """A rank of this host has written something that all shall know, in this group, or in any."""
+    """A rank of this host has news on its board of this group, or on its boards, that all hosts shall know."""
 
     rank: int
     gid: int | None = None
@@ -84,11 +86,14 @@ Event: TypeAlias = Tick | Datagram | Ended | Closed | Registered | Forgot | Aske
 
 
 class SentinelState:
-    """The sentinel of host number `me`. hosts: of each host its ranks; names: of the hosts, for messages. silent_s: how
-    long a host may be silent.
+    """The sentinel of host number `me`.
 
-    After each step, `sent` has messages to hosts with the digest that goes with them, and `told` those to ranks here;
-    rank None: to all, also to those that connect later. done: it may end.
+    hosts: host -> its ranks.
+    names: the hosts' names, for messages.
+    silent_s: how long a host may be silent.
+    sent: after each step, the messages to hosts, with their digests.
+    told: after each step, the messages to ranks here; rank None: to all, also to ranks that connect later.
+    done: the process may end.
     """
 
     def __init__(
@@ -110,9 +115,9 @@ class SentinelState:
         self._beat_at = now
         self._tell_lost_at: float | None = None
         self._told_lost: dict[int, float] = {}
-        """Lost hosts, and when that was told."""
+        """Lost host -> when the ranks were told."""
         self._nagged: dict[int, float] = {}
-        """Lost hosts that send all the same, and when they were told last."""
+        """Lost host that still sends -> when it was last told that it is lost."""
         self._alone_since: float | None = None
         self.cut_off = ""
         self.done = False
@@ -149,7 +154,7 @@ class SentinelState:
         self._end_when_alone()
 
     def wake_in(self, real: float) -> float:
-        """How long after that time a Tick is due."""
+        """The seconds from this time until a Tick is due."""
         times = [self._beat_at, self._live.wake_at(self._now), self._gossip.wake_at(), self._copies.wake_at()]
         times += [] if self._tell_lost_at is None else [self._tell_lost_at]
         return max(0.0, min(times) - self._now - (real - self._real))
@@ -161,9 +166,9 @@ class SentinelState:
         self.told.append((rank, value))
 
     def _gone(self, rank: int, how: DepartureKind, words: str) -> None:
-        """A rank of this host has gone, in its own words, if it has told them."""
+        """A rank of this host has gone; its own words count, if it has written some."""
         said = self._memory.departure(rank)
-        # Processes outlive the functions from which they return, so that is no word about the end of one.
+        # A process lives on when its function returns: so a return says nothing about the end of the process.
         over = DepartureKind.RETURNED if how is DepartureKind.DIED else None
         if said is not None and said.how not in (DepartureKind.ABANDONED, over):
             how, words = said
@@ -172,7 +177,7 @@ class SentinelState:
     def _heard(self, datagram: Datagram) -> None:
         sender, its_digest, body = datagram
         if (FactKind.LOST, sender) in self._gossip.facts:
-            if self._now - self._nagged.get(sender, 0.0) >= BEAT_S:  # let it hear so, and nothing else
+            if self._now - self._nagged.get(sender, 0.0) >= BEAT_S:  # tell it that it is lost, and nothing else
                 self._nagged[sender] = self._now
                 self._send_news([sender])
             return
@@ -202,7 +207,7 @@ class SentinelState:
                 self._copies.ack(sender, body, self._now)
 
     def _learn(self, facts: Sequence[Fact], of: int | None = None) -> None:
-        """Take in facts, and make them known: all hosts hear of what this one has found out."""
+        """Take in facts, and make them known: all hosts hear of facts that this one has found."""
         new = self._gossip.add(fact for fact in facts if self._makes_sense(fact))
         if not new:
             return
@@ -272,7 +277,7 @@ class SentinelState:
             self._tell_lost()
 
     def _tell_lost(self) -> None:
-        """Tell the ranks of this host which hosts are lost, and whether it is this one that is cut off."""
+        """Tell the ranks of this host which hosts are lost, and whether this host is cut off."""
         lost = self._gossip.subjects(FactKind.LOST)
         counts = set(range(len(self._hosts))) - self._gossip.subjects(FactKind.LEFT)
         counts -= {host for host, when in self._told_lost.items() if self._now - when > _SETTLED_S}
@@ -291,7 +296,7 @@ class SentinelState:
             self.cut_off = f"this host is cut off from {rest} (it does not hear {others})"
         if self.cut_off:
             self._tell(None, ["cut", self.cut_off])
-        if self._me in lost:  # the others hear nothing of this host any more, even where it hears them
+        if self._me in lost:  # the others do not hear this host any more, even if it hears them
             for host in sorted(counts - lost):
                 self._lose(host, f"is on host {self._names[host]} ({_ranks(self._hosts[host])})")
         for host in sorted(lost - set(self._told_lost) - {self._me}):
@@ -301,13 +306,13 @@ class SentinelState:
             self._lose(host, f"is on {where}, which has been {self._silent}")
 
     def _lose(self, host: int, words: str) -> None:
-        """Nothing more comes from the ranks of that host."""
+        """Ranks of this host send nothing more."""
         for rank in set(self._hosts[host]) - self._gossip.subjects(FactKind.GONE):
             self._depart(rank, DepartureKind.DIED, words)
         self._copies.drop_host(host, self._now)
 
     def _end_when_alone(self) -> None:
-        """Leave once all ranks of this host have: let the others have all that is to be told first."""
+        """Leave once all ranks of this host have, and the other hosts have all facts and pages."""
         if self._present:
             return
         if self._alone_since is None:

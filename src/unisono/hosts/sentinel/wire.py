@@ -2,9 +2,9 @@
 
     tag | version, sender, receiver, counter, digest, kind | body
 
-The tag is an HMAC of all that follows; nothing else is looked at before it has been checked. Each datagram to a host
-has a number of its own, so a copy that somebody sends again is not heard twice. Sizes are bounded; what does not fit
-the form is dropped as a whole.
+The tag is an HMAC of all other bytes. A sentinel checks it before it looks at anything else. Each datagram to a host
+has a number of its own, so a copy that an attacker sends again does not count. Sizes are bounded. A datagram in a wrong
+form is dropped as a whole.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _TAG = 16
 _HEAD = struct.Struct("<BHHQQB")
 _FACT, _PAGE, _PAGES, _QUERY, _ACK = map(struct.Struct, ("<BIBH", "<IQH", "<QQ", "<QQ", "<QIQ"))
 IMAGE_BYTES = LINE + BOARD_BYTES
-"""Of a member's control line and board."""
+"""The bytes of a member's control line and board."""
 MOST_BYTES = 60_000
-"""Of a datagram: what UDP takes."""
+"""The most bytes of a datagram: UDP's limit."""
 _USUAL_BYTES = 1200
-"""Of a datagram, where its parts can be spread over several: what most networks do not cut into pieces."""
+"""The most bytes of a datagram, if its parts fit into several: most networks do not cut such datagrams."""
 _MOST_WORDS = 300
 _WINDOW = 1024
 """Datagrams that may overtake each other."""
@@ -37,13 +37,13 @@ _WINDOW = 1024
 class FactKind(IntEnum):
     """What a fact is about."""
 
-    GONE = 0  # a rank: its process has ended, or wants to hear nothing more
+    GONE = 0  # a rank: its process has ended, or has left its sentinel
     LOST = 1  # a host: it has been silent for too long
     LEFT = 2  # a host: all its ranks have ended or left, and so has its sentinel
 
 
 class Fact(NamedTuple):
-    """Something that stays true. subject: a rank, or the number of a host. how, words: of a rank's `Departure`."""
+    """A fact that stays true. subject: a rank, or the number of a host. how, words: of a rank's `Departure`."""
 
     kind: FactKind
     subject: int
@@ -58,7 +58,7 @@ class Fact(NamedTuple):
 
 
 class MemberPage(NamedTuple):
-    """A member's control line and board. stamp: numbers what a sentinel has read, in order. packed: compressed."""
+    """A member's control line and board. stamp: numbers a sentinel's pages, in order. packed: compressed."""
 
     member: int
     stamp: int
@@ -71,7 +71,7 @@ class MemberPage(NamedTuple):
 
     @property
     def image(self) -> bytes:
-        """The line and the board, one behind the other. Raises ValueError if they are not in there."""
+        """The line and the board, one behind the other. Raises ValueError if the page does not have them."""
         try:
             plain = zlib.decompressobj().decompress(self.packed, IMAGE_BYTES + 1)
         except zlib.error as error:
@@ -82,9 +82,10 @@ class MemberPage(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """The sender lives, and knows what the datagram's digest says.
+    """The sender lives, and knows the facts of the datagram's digest.
 
-    asks: it wants to hear the same from the receiver. hears: hosts that it has heard lately, as bits.
+    asks: the receiver shall answer with the same.
+    hears: hosts that the sender has heard lately, as bits.
     """
 
     asks: bool = False
@@ -92,22 +93,22 @@ class Heartbeat(NamedTuple):
 
 
 class News(NamedTuple):
-    """Facts, that the receiver may know."""
+    """Facts. The receiver may know them already."""
 
     facts: tuple[Fact, ...]
 
 
 class Query(NamedTuple):
-    """What do the members of this group on your host say by now? request: comes back with the answer."""
+    """Asks for the pages of this group's members on the receiver's host. request: comes back with the answer."""
 
     gid: int
     request: int
 
 
 class Pages(NamedTuple):
-    """Some of the pages of a group; none: no rank of this host has used it yet.
+    """Some of the pages of a group; none: no rank of the sender's host has used the group yet.
 
-    request: of the question; 0: nobody has asked, and the receiver acknowledges.
+    request: the question's number; 0: the pages were pushed, and the receiver acknowledges them.
     """
 
     gid: int
@@ -116,7 +117,7 @@ class Pages(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The page that nobody has asked for has come."""
+    """A pushed page has come."""
 
     gid: int
     member: int
@@ -129,7 +130,7 @@ _Part = TypeVar("_Part", Fact, MemberPage)
 
 
 class Datagram(NamedTuple):
-    """What a host has sent. digest: of all facts that it knew."""
+    """A host's message. digest: of all facts that it knew."""
 
     sender: int
     digest: int
@@ -137,13 +138,13 @@ class Datagram(NamedTuple):
 
 
 class Authenticator:
-    """Signs what one host sends, and checks what it hears."""
+    """Signs datagrams that a host sends, and checks datagrams that it gets."""
 
     def __init__(self, secret: bytes, me: int, hosts: int) -> None:
         self._secret, self._me = secret, me
         self._sent = [0] * hosts
         self._seen = [(0, 0)] * hosts
-        """Of each host: the highest number, and which of those up to it have been heard, as bits."""
+        """Host -> the highest number, and which numbers up to it have come, as bits."""
 
     def seal(self, to: int, digest: int, body: Body) -> bytes:
         """The datagram to that host. Raises ValueError if it would be too long."""
@@ -155,7 +156,7 @@ class Authenticator:
         return self._tag(text) + text
 
     def open(self, data: bytes) -> Datagram | None:
-        """What a datagram says; None if it is not from a sentinel of this job to this one, or not new."""
+        """The datagram in these bytes; None if it is not new, or not from a sentinel of this job to this one."""
         tag, text = data[:_TAG], data[_TAG:]
         if len(data) > MOST_BYTES or len(text) < _HEAD.size or not hmac.compare_digest(tag, self._tag(text)):
             return None
@@ -227,7 +228,7 @@ def _unpack(kind: type[Body], data: bytes) -> Body:
 
 
 def _parts(head: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Heads, whose last field is the length of what follows."""
+    """Heads, and the bytes behind each: the last field of a head is their length."""
     at = 0
     while at < len(data):
         fields = head.unpack_from(data, at)

@@ -1,4 +1,4 @@
-"""Groups that become smaller and larger: survivors agree on who has failed, new processes join.
+"""Groups that become smaller and larger: survivors agree on the failed ranks, new processes join.
 
 Smaller: `survivors` runs the `agreement`, and makes the smaller group in memory that its first living member lends.
 Larger: a new process knocks at the door of the job (`join_request`, `join_listener`), and the first rank of the group

@@ -1,19 +1,19 @@
-"""How the survivors of a group agree on one set of failed ranks. Pure: what a rank tells next, given what it sees.
+"""How the survivors of a group agree on one set of failed ranks. Pure: a rank's next proposal, given what it sees.
 
-Each member has one proposal, which it alone writes and all can read, also when it is stopped or has died. A rank tells
-its proposal first and looks at the others' afterwards. So of two ranks that tell something at the same time at least
-one sees what the other has told. Nothing here knows how proposals travel: all that counts is that a rank looks after
-its own has arrived.
+Each member has one proposal. It alone writes it; all members can read it, also when its owner is stopped or has died. A
+rank first writes its own proposal, then reads the others'. So of two ranks that write at the same time, at least one
+sees the other's proposal. This file does not know how proposals travel. It only needs that a rank reads after its own
+proposal has arrived.
 
-`next_proposal`: who had failed when a call did. A proposal grows until those who have made one agree; who comes later
-finds what has been decided, even by a rank that has died since.
+`next_proposal`: the ranks that had failed when a call did. A proposal grows until all ranks with a proposal agree. A
+rank that comes later finds the decision, even if the deciding rank has died since.
 
-`next_to_shrink`: without whom a smaller group goes on. Here any rank may be stopped at any step, and be left out then.
-So two things are apart. Proposals grow until all members of the smaller group have told the same one, and have its
-memory: they are ready. That decides nothing: while a member is stopped and not ready, the proposals may grow again.
-When all are ready, a ballot decides, for good: Paxos, where ranks read each other's votes in place of exchanging
-messages (Eli Gafni and Leslie Lamport, Disk Paxos, 2003; with one disk). A rank needs no other one for its ballot: it
-can be decided whoever is stopped, at whatever step, and never in two ways.
+`next_to_shrink`: the ranks that a smaller group leaves out. Any rank may be stopped at any step, and is left out then.
+So there are two phases. First, proposals grow until all members of the smaller group have the same proposal, and the
+group's memory: they are ready. This decides nothing: while a member is stopped and not ready, proposals may grow again.
+When all are ready, a ballot decides for good: Paxos, where ranks read each other's votes instead of exchanging messages
+(Eli Gafni and Leslie Lamport, Disk Paxos, 2003; with one disk). A rank needs no other rank for its ballot. So a
+decision is possible whichever ranks are stopped, at any step, and there is never a second one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from ...base.records import Proposal
 
 
 def next_proposal(mine: Proposal | None, others: Mapping[int, Proposal | None], gone: Set[int]) -> Proposal:
-    """What a rank tells next of who had failed when a call did; the same as `mine`: it has to wait.
+    """A rank's next proposal: the ranks that had failed when a call did. If it equals `mine`, the rank has to wait.
 
-    It is decided when those agree who have made a proposal. mine: what the rank has told; None: nothing yet. others:
-    what each other member has told. gone: the ranks that it sees to have gone.
+    The proposal is decided when all ranks with a proposal agree.
+
+    mine: the rank's present proposal; None: it has made none yet.
+    others: the proposal of each other member.
+    gone: the ranks that it sees to have gone.
     """
     told = [proposal for proposal in others.values() if proposal is not None]
     for proposal in told:
@@ -48,11 +51,11 @@ def next_to_shrink(
     has_memory: bool,
     may_begin: bool,
 ) -> Proposal:
-    """What rank `me` tells next while a group shrinks; the same as `mine`: it has to wait.
+    """The next proposal of rank `me` while a group shrinks. If it equals `mine`, the rank has to wait.
 
-    out: the ranks that it sees to have gone, or wants to leave out. has_memory: does it have the memory of the group
-    without those whom it has told to have failed? may_begin: may it begin a ballot? Any rank may at any time; but of
-    ranks that all do so again and again none may come to an end.
+    out: the ranks that it sees to have gone, or wants to leave out.
+    has_memory: does it have the memory of the group without the failed ranks of `mine`?
+    may_begin: may it begin a ballot? Any rank may at any time, but if all ranks keep beginning ballots, none may end.
     """
     told = [proposal for proposal in others.values() if proposal is not None]
     for proposal in (*told, mine):
@@ -64,7 +67,7 @@ def next_to_shrink(
     if failed != mine.failed:
         return mine._replace(failed=failed, ready=False)
     members = [others[rank] for rank in others if rank not in failed]
-    if members or me not in failed:  # where all are left out, they decide just that
+    if members or me not in failed:  # if all are left out, this is their decision
         if me in failed or not agree(mine, members):
             return mine
         if not mine.ready:
@@ -75,7 +78,7 @@ def next_to_shrink(
 
 
 def agree(mine: Proposal, members: Iterable[Proposal | None]) -> bool:
-    """Have all other members of the smaller group told what this one has?"""
+    """Have all other members of the smaller group made the same proposal?"""
     return all(member is not None and member.failed == mine.failed for member in members)
 
 
@@ -83,7 +86,7 @@ def _next_in_ballot(me: int, mine: Proposal, told: list[Proposal], size: int, *,
     newest = max(mine.ballot, *(one.ballot for one in told)) if told else mine.ballot
     if mine.ballot < newest or not mine.ballot:
         return mine._replace(ballot=(newest // size + 1) * size + me) if may_begin else mine
-    if mine.voted < mine.ballot:  # it may have been decided in an earlier ballot: then by the last vote that it sees
+    if mine.voted < mine.ballot:  # an earlier ballot may have decided: then by the latest vote
         last = max(mine, *told, key=lambda one: one.voted) if told else mine
         return mine._replace(voted=mine.ballot, choice=last.choice if last.voted else mine.failed)
     return Proposal(mine.choice, decided=True)

@@ -1,8 +1,8 @@
-"""What the rank at the door does while a group grows: whom it lets in, and how the memory of the larger group is made.
+"""What the rank at the door does while a group grows: it lets processes in, and lends memory for the larger group.
 
-Nothing of a rank that has ended is touched before all members have left what it had lent. The larger group exists from
-the moment on at which this rank has written on its board where the memory begins: one word, which everybody reads, also
-after this rank has died. So no two members are of two minds.
+It touches the memory of a rank that has ended only when all members have left the groups in that memory. The larger
+group exists once this rank has written on its board where the group's memory begins. This is one word, which all
+members can read, also when this rank has died. So all members come to the same decision.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from .join_listener import ANY, JoinListener, JoinRequest, job_name
 from .join_request import VERDICT_S, Offer
 
 _ROUND_S = 0.2
-"""How often the other members hear that there is nobody yet."""
+"""How often the other members hear that no process has come yet."""
 _OPENING_S = 0.1
-"""How long a door is open before the first look: who wants to come tries several times in this time."""
+"""How long a door is open before the first look: a process that wants to join knocks several times in this time."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the rank at the door tells the members. One of: places, ranks of the world that are taken again, in attempt
-    `number`; wait, there is nobody yet; refused or full, why nobody can be let in, or that there is no room; or
-    nothing of it: nobody has come.
+    """What the rank at the door tells the members. If all fields are empty, no process has come.
+
+    places: the ranks of the world that new processes take.
+    number: the number of this attempt to grow.
+    wait: no process has come yet.
+    refused: why no process can be let in.
+    full: there is no memory for the larger group.
     """
 
     places: tuple[int, ...] = ()
@@ -42,7 +46,8 @@ class Decision:
 class JoinAdmission:
     """One call of `grow` on the first rank of a group.
 
-    size: how many ranks the group shall have, and limit_s: how long to wait for them; None: let in who is there.
+    size: how many ranks the group shall have; None: let in the processes that are there.
+    limit_s: how long to wait for them.
     """
 
     def __init__(self, group: Group, door: str | None, size: int | None, limit_s: float | None) -> None:
@@ -53,7 +58,7 @@ class JoinAdmission:
         self._full = ""
 
     def decision(self) -> Decision:
-        """What the members are told now."""
+        """What to tell the members now."""
         try:
             if self._full:
                 return Decision(full=self._full)
@@ -86,7 +91,7 @@ class JoinAdmission:
         return door
 
     def _look(self, door: JoinListener, outside: list[int], last: float) -> Decision:
-        """Look who has come, for a while. outside: the ranks of the world that are no members. last: when to decide."""
+        """Look for processes for a while. outside: the ranks of the world that are no members. last: when to decide."""
         group, liveness = self._group, self._world.liveness
         until = time.monotonic() + _ROUND_S
         while True:
@@ -103,7 +108,7 @@ class JoinAdmission:
             door.wait(min(until, last) - now)
 
     def _candidates(self, door: JoinListener) -> list[JoinRequest]:
-        """Who has come and may join, in this order."""
+        """The processes that have come and may join, in this order."""
         found, board = [], self._world.host.arena.board
         for knock in door.knocks():
             been = [r for r in range(self._world.size) if (board(r).pid, board(r).ticks) == (knock.pid, knock.ticks)]
@@ -116,7 +121,7 @@ class JoinAdmission:
         return found
 
     def _in_the_way(self, living: list[int]) -> str:
-        """Why nobody can be let in."""
+        """Why no process can be let in."""
         processes = ", ".join(f"rank {rank} (pid {self._world.host.arena.board(rank).pid})" for rank in living)
         return (
             f"{processes} of the world did not make this call, and is no member of group {self._group.name!r}, but its "
@@ -125,9 +130,9 @@ class JoinAdmission:
         )
 
     def admit(self, decision: Decision) -> SubArena | None:
-        """Let those in who were chosen; None if one of them has gone meanwhile, and nobody has been let in.
+        """Let the chosen processes in; None: one of them has gone meanwhile, so none is in.
 
-        All members have left what the ranks had lent that have ended.
+        Before, all members have left the groups in memory that ended ranks had lent.
         """
         world, chosen, memory = self._world, self._chosen, None
         door, board = world.door, world.host.arena.board(world.rank)
@@ -149,7 +154,7 @@ class JoinAdmission:
                 board.set_growth(decision.number, memory.start)
         except OutOfMemory as error:
             self._full = str(error)
-        except (EOFError, OSError):  # who was to be let in has gone
+        except (EOFError, OSError):  # a chosen process has gone
             pass
         finally:
             if not board.growth(decision.number):
@@ -162,14 +167,14 @@ class JoinAdmission:
         return memory
 
     def give_up(self, decision: Decision) -> None:
-        """Nobody has been let in, unless it has been told otherwise already."""
+        """Say that no process is in, unless this rank has said already that they are."""
         board = self._world.host.arena.board(self._world.rank)
         if board.growth(decision.number) is None:
             board.set_growth(decision.number, 0)
 
 
 def _places(knocks: list[JoinRequest], free: list[int]) -> dict[int, JoinRequest]:
-    """Who can have which place."""
+    """Place -> the process that can have it."""
     left, given = list(free), {}
     for knock in sorted(knocks, key=lambda knock: knock.rank == ANY):
         place = left[0] if knock.rank == ANY and left else knock.rank
@@ -180,5 +185,5 @@ def _places(knocks: list[JoinRequest], free: list[int]) -> dict[int, JoinRequest
 
 
 def _accepts(knock: JoinRequest, until: float) -> bool:
-    """Has this process mapped the memory that it was sent? Raises EOFError if it has gone, OSError if it is late."""
+    """Has the process mapped the memory? Raises EOFError if it has gone, OSError if it is late."""
     return bool(knock.channel.receive(until).value == "here")

@@ -1,7 +1,7 @@
-"""The door of a job: a Unix socket where processes knock that want to take the places of ranks that have ended.
+"""The door of a job: a Unix socket. Processes that want to take the places of ended ranks knock there.
 
-Its name follows from the job's; a rank looks after it, and when that one has gone, the next one opens it again. The
-name is public: so the kernel says who knocks, and a knock is JSON, in which nothing but numbers is looked for.
+Its name follows from the job's name. One rank looks after it; when this rank has gone, the next one opens the door
+again. The name is public. So the kernel says which process knocks, and a knock is JSON, read for numbers only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..rendezvous.local_sockets import WAITING, accept, listen
 from ..rendezvous.which_rank import find_job
 
 ANY = -1
-"""In place of a rank: whichever is free."""
+"""Stands for any free place."""
 _MOST_SILENT = _MOST_KNOCKS = 128
-"""Connections that are kept: who has said nothing yet, and who waits for a place."""
+"""The most connections that are kept: without a word yet, and waiting for a place."""
 _SAY_S = 1.0
 
 
@@ -37,21 +37,21 @@ class JoinRequest:
     rank: int
 
     def refuse(self, why: str) -> None:
-        """Send it away for good."""
+        """Send the process away for good."""
         with suppress(OSError):
             self.channel.send(["refused", why])
         self.channel.close()
 
     @property
     def is_there(self) -> bool:
-        """Does it still wait, silently?"""
+        """Does the process still wait, without another word?"""
         with suppress(EOFError, OSError):
             return self.channel.poll() is None
         return False
 
 
 class JoinListener:
-    """This process's end. Raises OSError where another process has the name."""
+    """The door's end of the connections. Raises OSError if another process has the name."""
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -60,7 +60,7 @@ class JoinListener:
         self._knocks: list[JoinRequest] = []
 
     def wait(self, most_s: float) -> None:
-        """Return when somebody comes or goes, or after most_s seconds."""
+        """Return when a process comes or goes, or after most_s seconds."""
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)
         for channel in (*self._silent, *(knock.channel for knock in self._knocks)):
@@ -68,7 +68,7 @@ class JoinListener:
         poller.poll(most_s * 1e3)
 
     def knocks(self) -> Sequence[JoinRequest]:
-        """Who has come by now, in this order, and still waits."""
+        """The processes that have come and still wait, in this order."""
         with suppress(BlockingIOError, ConnectionAbortedError):
             for _ in range(WAITING):
                 if (channel := accept(self._listener)) is not None:
@@ -87,18 +87,18 @@ class JoinListener:
         return tuple(waiting)
 
     def forget(self, knock: JoinRequest) -> None:
-        """Somebody else takes care of this one."""
+        """Drop a knock without closing its connection."""
         self._knocks.remove(knock)
 
     def close(self) -> None:
-        """Close the door. Who waits will knock again, where the next one is opened."""
+        """Close the door. Waiting processes knock again at the next door."""
         self._listener.close()
         for channel in (*self._silent, *(knock.channel for knock in self._knocks)):
             channel.close()
         self._silent, self._knocks = [], []
 
     def _hear(self, channel: PlainChannel) -> bool:
-        """Hear what a process wants. False if it has said nothing yet."""
+        """Read what a process wants. False if it has sent nothing yet."""
         try:
             message = channel.poll()
         except (EOFError, OSError):
@@ -127,9 +127,9 @@ def socket_name(job: str) -> str:
 
 
 def job_name(named: str | None, environ: Mapping[str, str]) -> str:
-    """The name of the job: as given, else what the processes of a run, or of a launcher, have in common.
+    """The name of the job: the given one, or else a name that all processes of the run or launcher know.
 
-    Raises ArgumentError where there is nothing.
+    Raises ArgumentError if there is none.
     """
     if named or get_door():
         return f"named {named}" if named else get_door()

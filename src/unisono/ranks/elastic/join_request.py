@@ -1,4 +1,4 @@
-"""`join`: a new process takes the place of a rank that has ended, when the others let it in with `grow`."""
+"""`join`: a new process takes the place of a rank that has ended, when the other ranks let it in with `grow`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ _RETRY_S = 0.02
 """How often to look for a door. `join_admission` waits a little longer when it has just opened one."""
 _ASK_S = 0.0002
 VERDICT_S = 10.0
-"""How long who has been offered a place may take to accept it, and how long it may take to be told the outcome."""
+"""How long a process may take to accept an offered place, and how long it waits for the outcome."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What the rank at the door tells a process that it lets in. Ranks are those of the world.
+    """What the rank at the door tells a process that it lets in. All ranks are ranks of the world.
 
-    rank: its place. members, newcomers: of the larger group, whose memory begins at `start` in the heap of rank `host`,
-    which is at the door, and says on its board how this attempt, of this number, has ended.
+    rank: the place of the process.
+    members, newcomers: all ranks of the larger group, and its new ranks.
+    host: the rank at the door. It lends the memory, and says on its board how the attempt has ended.
+    start: where the memory of the larger group begins in the heap of `host`.
+    number: the number of the attempt.
     """
 
     rank: int
@@ -48,12 +51,12 @@ class Offer:
     timeout_s: float
 
     def said(self) -> dict[str, Any]:
-        """As it is sent."""
+        """The offer in the form of a message."""
         return asdict(self)
 
     @classmethod
     def read(cls, said: object, arena: Arena, channel: PlainChannel) -> Offer:
-        """The offer that a rank of this world has made. Raises ArgumentError if this is none."""
+        """The offer in a message from a rank of this world. Raises ArgumentError if there is none."""
         size, pid = arena.size, channel.peer.pid
         match said:
             case {
@@ -85,15 +88,15 @@ def join(
 ) -> Group:
     """The group of a job that runs already, in which this new process takes the place of a rank that has ended.
 
-    Waits at most timeout_s (else the config's) until the ranks of the job let it in: see `grow`. The group, the same
-    as theirs, becomes the default group of this process; `group.newcomers` says to whom the others' state is new.
+    Waits at most timeout_s (else the config's) until the ranks of the job let it in: see `grow`. Their group becomes
+    the default group of this process. `group.newcomers` lists the new ranks, which do not have the job's state yet.
 
-    door: the name of the job, if its ranks pass one to `grow`; else the environment says which job it is: MASTER_ADDR
-    and MASTER_PORT, or a launcher's variables. rank: the place in the job's world to take; None: that of RANK, if it is
-    set, else any.
+    door: the name of the job, if its ranks pass one to `grow`; None: the environment says which job it is, by
+    MASTER_ADDR and MASTER_PORT, or by a launcher's variables.
+    rank: the place in the job's world to take; None: the place in the environment's RANK, or any.
 
-    Raises WaitTimeout where nobody lets it in, and ArgumentError where this process has a group already, or was a
-    rank of this job itself, and where it cannot share memory with the ranks.
+    Raises WaitTimeout if no rank lets it in. Raises ArgumentError if this process has a group already, was a rank of
+    this job itself, or cannot share memory with the ranks.
     """
     if (there := get_default()) is not None and not there.closed:
         raise ArgumentError(f"this process is already rank {there.rank} of {there.size}: only a new one can join a job")
@@ -111,12 +114,14 @@ def enter(job: str, rank: int, timeout_s: float | None, config: Config) -> Group
     """The group that a new process is let into. Raises as `join` does."""
     began = time.monotonic()
     deadline = began + (config.timeout_s if timeout_s is None else seconds(timeout_s))
-    interpreter()  # once the others have let it in, they wait for it
+    interpreter()  # load it now: once the ranks have let this process in, they wait for it
     while True:
-        details = f" Nobody of this user and network namespace is at the door of this job ({job}): see unisono.grow()."
+        details = (
+            f" No process of this user and network namespace is at the door of this job ({job}): see unisono.grow()."
+        )
         with suppress(EOFError, OSError):
             channel = connect(socket_name(job), deadline)
-            details = f" Nobody has let it in through the door of this job ({job}): see unisono.grow()."
+            details = f" No rank has let it in through the door of this job ({job}): see unisono.grow()."
             try:
                 channel.send(["join", rank, os.getpid()], deadline=deadline)
                 group = _follow(channel, config, deadline)
@@ -130,7 +135,7 @@ def enter(job: str, rank: int, timeout_s: float | None, config: Config) -> Group
 
 
 def _follow(channel: PlainChannel, config: Config, deadline: float) -> Group | None:
-    """Wait to be let in by the process at the door; None if it has changed its mind. Raises EOFError if it has gone."""
+    """Wait until the rank at the door lets this process in; None: it does not. Raises EOFError if the rank has gone."""
     message = channel.receive(deadline)
     match message.value:
         case ["refused", str(why)]:
@@ -138,7 +143,7 @@ def _follow(channel: PlainChannel, config: Config, deadline: float) -> Group | N
     if len(message.fds) != 1:
         for fd in message.fds:
             os.close(fd)
-        raise EOFError("who is at the door says nothing that a rank would say")
+        raise EOFError("the process at the door says nothing that a rank would say")
     try:
         arena = Arena.attach(message.fds[0])
     except BaseException as error:
@@ -151,7 +156,7 @@ def _follow(channel: PlainChannel, config: Config, deadline: float) -> Group | N
         offer = Offer.read(message.value, arena, channel)
         host = arena.board(offer.host)
         with suppress(EOFError, OSError):
-            # From here on it is not the limit that counts, but what the process at the door says, or its end.
+            # From here on, not the limit counts, but the word of the rank at the door, or its end.
             channel.send("here", deadline=time.monotonic() + VERDICT_S)
             channel.receive(time.monotonic() + VERDICT_S)
         if host.growth(offer.number) != offer.start:
@@ -188,7 +193,7 @@ def _take_place(arena: Arena, offer: Offer, config: Config) -> Group:
 
 
 def until_all_are_in(group: Group, memory: SubArena, call: str) -> None:
-    """Wait until all members have begun to use the group's memory, but for those that have gone. Raises WaitTimeout."""
+    """Wait until all members that have not gone have begun to use the group's memory. Raises WaitTimeout."""
     began = time.monotonic()
     while missing := [
         rank for rank in range(group.size) if not (memory.used_by(rank) or group.liveness.gone(rank))

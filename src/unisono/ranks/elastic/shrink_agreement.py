@@ -1,4 +1,4 @@
-"""How a rank agrees with the others on a smaller group: it tells, and looks at their boards, until that is decided."""
+"""How a rank agrees with the others on a smaller group: it proposes one, and reads boards until one is decided."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..group.group import Group
 from .agreement import agree, next_to_shrink
 
 SHRINK = "shrink()"
-"""The call, as errors name it."""
+"""The name of the call in errors."""
 
 
 def named(group: Group) -> tuple[int, ...]:
-    """The members as ranks of the world, where messages shall name these, too."""
+    """The members as ranks of the world, for messages of a sub-group; empty for the world."""
     return group.world_ranks if group.parent else ()
 
 
 def in_words(error: BaseException) -> str:
-    """The exception, as other ranks hear of it."""
+    """The exception as text for other ranks."""
     kind, said = type(error).__name__, str(error)
     return f"{kind}: {said}" if said else kind
 
 
 def tell_interrupted(group: Group, error: BaseException) -> None:
-    """Let the others hear which exception has ended this rank's `shrink()`, in which they wait for it."""
+    """Tell the ranks that wait for this rank in `shrink()` which exception has ended its call."""
     board = group.host.arena.board(group.rank)
     if not board.interrupted[1]:
         board.set_interrupted(in_words(error))
@@ -48,7 +48,7 @@ def check_interrupted(group: Group, ranks: Iterable[int]) -> None:
 
 
 def of_interrupted(group: Group, ranks: Iterable[int]) -> str:
-    """For a message: what has ended the `shrink()` of those of these ranks that had called it."""
+    """For a message: the exceptions that have ended the `shrink()` of these ranks."""
     said = {rank: group.host.arena.board(rank).interrupted[1] for rank in ranks}
     return "".join(
         f" In rank {rank}, {words} has ended it: let that rank call it again, or end it."
@@ -60,14 +60,14 @@ def of_interrupted(group: Group, ranks: Iterable[int]) -> str:
 MOST_NAMED = 6
 """How many members the name of such a group lists."""
 _NONE = 0
-"""In place of a region's start: this rank cannot lend any."""
+"""In place of a region's start: this rank cannot lend memory."""
 
 
 def find_memory(group: Group, failed: frozenset[int]) -> bool:
-    """Find the memory of the group without these, or lend it; False: the rank that is to lend it has not done so yet.
+    """Find the memory of the group without the failed ranks, or lend it. False: its lender has not lent it yet.
 
-    All members have told these, so the rank that lends knows a single set of so many. Raises OutOfMemory where no
-    member on this host can lend any.
+    All members have proposed the same set `failed`, so a lender knows one set of this size. Raises OutOfMemory if no
+    member on this host can lend memory.
     """
     members = [rank for rank in range(group.size) if rank not in failed]
     lender, start = _find(group, failed, group.rank)
@@ -86,7 +86,7 @@ def find_memory(group: Group, failed: frozenset[int]) -> bool:
 
 
 def late_lender(group: Group, failed: frozenset[int], rank: int) -> int | None:
-    """Who keeps this member waiting for memory of the group without these; None: nobody does."""
+    """The lender that this member waits for, for memory of the group without the failed ranks; None: no rank."""
     lender, start = _find(group, failed, rank)
     return lender if start is None else None
 
@@ -96,7 +96,7 @@ def _members_beside(group: Group, failed: frozenset[int], rank: int) -> list[int
 
 
 def _find(group: Group, failed: frozenset[int], rank: int) -> tuple[int | None, int | None]:
-    """Who lends memory on the host of this member, and where it begins, if it has lent it; None: nobody can."""
+    """The lender on the host of this member, and where the memory begins, if it is lent. Lender None: no rank can."""
     for there in _members_beside(group, failed, rank):
         start = group.host.arena.board(there).region(len(failed))
         if start != _NONE:
@@ -105,7 +105,7 @@ def _find(group: Group, failed: frozenset[int], rank: int) -> tuple[int | None, 
 
 
 def _lend(group: Group, failed: frozenset[int], members: list[int]) -> None:
-    """Lend memory, or tell the others that this rank cannot. What fails here, they hear."""
+    """Lend memory, or tell the other ranks that this rank cannot. They also hear of exceptions here."""
     board, lender, mine = group.host.arena.board(group.rank), group.host.lender, members.index(group.rank)
     try:
         here = group.hosts.restrict(members).beside(mine)
@@ -123,7 +123,7 @@ def _lend(group: Group, failed: frozenset[int], members: list[int]) -> None:
 
 
 def free_others(group: Group, decided: frozenset[int]) -> None:
-    """Free what this rank has lent for groups that are not made: the others go on without those who are `decided`."""
+    """Free memory that this rank has lent for other groups than the one without the `decided` ranks."""
     for failed, memory in list(group.smaller.items()):
         if failed != decided:
             del group.smaller[failed]
@@ -133,18 +133,18 @@ def free_others(group: Group, decided: frozenset[int]) -> None:
 
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.005
 _PATIENCE_S = 0.02
-"""How long a rank leaves it to another one to decide, at least; twice as long after each ballot of its own."""
+"""How long a rank lets other ranks decide, at least; twice as long after each ballot of its own."""
 _ANSWER_S = 0.5
-"""How long the others have to answer what a rank tells when its time is nearly up: it blames none that is there."""
+"""How long the others have to answer a late proposal, when the time of its rank is nearly up."""
 
 
 def nap(since: float) -> None:
-    """Sleep for a twentieth of the wait so far: what comes soon is seen soon, and a long wait leaves the processor."""
+    """Sleep for a twentieth of the wait so far: short waits end fast, and long waits use little processor time."""
     time.sleep(min(max((time.monotonic() - since) / 20, _SHORTEST_NAP_S), _LONGEST_NAP_S))
 
 
 def check_left_out(group: Group) -> None:
-    """Raise LeftOut if it is decided that the others go on without this rank."""
+    """Raise LeftOut if the others have decided to go on without this rank."""
     for decision in _told(group).values():
         if decision is not None and decision.decided and group.rank in decision.failed:
             raise LeftOut(group.rank, sorted(decision.failed), group.name, named(group))
@@ -158,10 +158,10 @@ def check_cut_off(group: Group) -> None:
 
 
 def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubArena:
-    """The memory of the smaller group: of the same one on all ranks that return.
+    """The memory of the smaller group. All ranks that return have the same group.
 
-    Raises WaitTimeout, PeerFailed where an exception has ended the call on a rank that is waited for, LeftOut, and
-    OutOfMemory.
+    Raises PeerFailed if an exception has ended the call on a rank that this one waits for. Raises WaitTimeout, LeftOut
+    and OutOfMemory.
     """
     board, me = group.host.arena.board(group.rank), group.rank
     began = changed_at = time.monotonic()
@@ -169,10 +169,10 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
     waits_for, why = list[int](), " Other hosts have not answered."
     while mine is None or not mine.decided:
         deadline = max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S))
-        # What counts is what others have told after this rank did.
+        # Other ranks' proposals count if they are read after this rank's own has arrived.
         if group.span is None or mine is None or group.span.refresh(deadline):
             gone = {rank for rank in range(group.size) if rank != me and group.liveness.left(rank)}
-            others = _told(group)  # after that: what those have told who have gone stays
+            others = _told(group)  # after `gone`: proposals of ranks that have gone stay
             check_cut_off(group)  # it counts all others as gone
             has_memory = mine is not None and _have_agreed(me, mine, others) and find_memory(group, mine.failed)
             may_begin = time.monotonic() >= may_begin_at
@@ -202,7 +202,7 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
 
 
 def withdraw(group: Group) -> None:
-    """Let the others wait for this rank, whose `shrink()` an exception ends, unless they have decided already."""
+    """An exception ends this rank's `shrink()`: let the others wait for the rank, unless they have decided already."""
     board = group.host.arena.board(group.rank)
     mine = board.proposal(Topic.SHRINK)
     if mine is not None and mine.ready:
@@ -210,7 +210,7 @@ def withdraw(group: Group) -> None:
 
 
 def _told(group: Group) -> dict[int, Proposal | None]:
-    """What the other ranks have told."""
+    """The proposals of the other ranks."""
     peers = [rank for rank in range(group.size) if rank != group.rank]
     return {rank: group.host.arena.board(rank).proposal(Topic.SHRINK) for rank in peers}
 
@@ -220,7 +220,7 @@ def _have_agreed(me: int, mine: Proposal, others: Mapping[int, Proposal | None])
 
 
 def _missing(group: Group, mine: Proposal, others: Mapping[int, Proposal | None]) -> tuple[list[int], str]:
-    """The ranks that are waited for, and what there is to say of them."""
+    """The ranks that this rank waits for, and a sentence about them."""
     members = {rank: one for rank, one in others.items() if rank not in mine.failed}
     if group.rank in mine.failed:
         return list(members), " They have left this rank out, and have not gone on yet."

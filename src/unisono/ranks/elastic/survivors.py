@@ -1,4 +1,4 @@
-"""What the survivors of a group do together after a failure: agree on who has failed, and go on in a smaller group."""
+"""What the survivors of a group do together after a failure: agree on the failed ranks, and make a smaller group."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from .shrink_agreement import (
 
 
 def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:
-    """The ranks that have failed: the same set on all ranks that ask because a call failed, at whatever time they do.
+    """The ranks that have failed. All ranks that ask because a call failed get the same set, also if they ask later.
 
-    Ranks that are not in a call are not waited for; they find what has been decided. A rank that is stopped while it
-    agrees holds the others up for timeout_s at most; then each goes by what it sees.
+    A rank that is not in a call is not waited for; it finds the decision later. A rank that is stopped here holds up
+    the others for at most timeout_s. Then each rank decides by what it sees.
     """
     boards = [group.host.arena.board(rank) for rank in range(group.size)]
     mine, peers = boards[group.rank].proposal(Topic.FAILURE), [rank for rank in range(group.size) if rank != group.rank]
@@ -42,7 +42,7 @@ def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:
         )
 
     while mine is None or not mine.decided:
-        if group.span is not None and mine is not None:  # what counts is what others have told after this rank did
+        if group.span is not None and mine is not None:  # read proposals only after this rank's own has arrived
             group.span.refresh(deadline, is_decided)
         gone = {rank for rank in peers if group.liveness.gone(rank)}
         following = next_proposal(mine, {rank: boards[rank].proposal(Topic.FAILURE) for rank in peers}, gone)
@@ -70,10 +70,10 @@ def shrink(group: Group, without: Iterable[int], timeout_s: float | None) -> Gro
     try:
         return _make_smaller(group, leave_out, allowed_s)
     except (PeerError, WaitTimeout):
-        raise  # the others find that out, or this rank can make the call again while they wait
+        raise  # the other ranks find the cause, too, or this rank can make the call again while they wait
     except BaseException as error:
         if isinstance(error, OutOfMemory) and group.span is None:
-            raise  # all of this host find that out
+            raise  # all ranks of this host find the cause, too
         withdraw(group)
         tell_interrupted(group, error)
         raise
@@ -88,13 +88,13 @@ def _make_smaller(group: Group, leave_out: Set[int], allowed_s: float) -> Group:
     try:
         board.set_gave_up(GivenUp())
         return go_on(group, memory, [group.world_ranks.index(there) for there in memory.members])
-    except BaseException as error:  # the others have gone on, and wait for this rank in their first call
+    except BaseException as error:  # the others have gone on, and their first call waits for this rank
         board.set_gave_up(GivenUp(1, reason=f"{in_words(error)} in shrink()"))
         raise
 
 
 def _end_calls(group: Group, leave_out: Set[int]) -> None:
-    """Let those hear it who wait for this rank, in later calls or for messages: they do not shrink the group yet."""
+    """Tell ranks that wait for this rank, in later calls or for messages, that it shrinks the group."""
     board = group.host.arena.board(group.rank)
     if group.broken is None and not board.gave_up.number:
         gone = {rank for rank in range(group.size) if rank in leave_out or group.liveness.left(rank)} - {group.rank}
@@ -106,7 +106,7 @@ def _end_calls(group: Group, leave_out: Set[int]) -> None:
 
 
 def go_on(group: Group, arena: SubArena, members: Sequence[int] | None = None) -> Group:
-    """The group that this rank uses from now on in place of this one, in memory that its members have agreed on.
+    """The group that replaces this one, in memory that its members have agreed on.
 
     members: their ranks in this group, if it spans hosts.
     """

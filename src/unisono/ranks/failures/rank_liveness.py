@@ -1,4 +1,4 @@
-"""Whether the members of a group are still there: what their boards say, and what the system knows."""
+"""Whether the members of a group are still there: by their boards, and by the system."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from ...engine.memory.layout import Layout
 from ...engine.process.alive import ending_in_words, exit_status, has_ended, watch_process
 
 _WORDS_S = 0.1
-"""How long to wait, after a process has died, for its parent to write the cause, such as a signal, on the board, where
-the system does not tell it."""
+"""How long to wait, after a process has died, until its parent writes the cause, such as a signal, on the board. Used
+where the system does not tell the cause.
+"""
 
 
 class RankLiveness:
     """The members of a group, as one of them sees them.
 
-    world: that of all ranks, and world_ranks: the members, if this is a sub-group: a peer may leave a sub-group only;
-    its death is found through the world. There, another process may have the place of one that has died. here: the
-    members on this host; None: all. How others go, this host's sentinel writes on their boards; far_left: and how a
-    rank of the world has gone for good.
+    The death of a sub-group's member is found through the world: a peer may leave only the sub-group. In the world,
+    another process may have taken the place of one that has died. For members on other hosts, this host's sentinel
+    writes on their boards how they have gone.
+
+    world: the liveness of all ranks, if this is a sub-group.
+    world_ranks: the members as ranks of the world.
+    here: the members on this host; None: all.
+    far_left: how a rank of the world on another host has gone for good.
     """
 
     def __init__(
@@ -38,14 +43,14 @@ class RankLiveness:
         self._here = range(layout.size) if here is None else here
         self._far_left = far_left
         self._pidfds: dict[tuple[int, int], int] = {}
-        """By the number and the start time of a process."""
+        """(pid, start time) of a process -> its pidfd."""
 
     def gone(self, rank: int) -> Departure | None:
         """How a member has gone, or has aborted this group; None if it is still there."""
         return self._layout.board(rank).gone or self.left(rank)
 
     def left(self, rank: int) -> Departure | None:
-        """How a member has gone for good: one that has aborted the group may be there, and make another one."""
+        """How a member has gone for good. A member that has aborted the group may still be there, and join another."""
         board = self._layout.board(rank)
         if board.gone and board.gone.how is not DepartureKind.ABANDONED:
             return board.gone
@@ -57,10 +62,10 @@ class RankLiveness:
         return self._world.left(self._world_ranks[rank])
 
     def ended(self, rank: int) -> bool:
-        """Has the process of a rank of the world ended, and been spoken of, so that another one may take its place?"""
+        """Has the process of a rank of the world ended, and its cause been written, so that its place is free?"""
         board = self._layout.board(rank)
         if board.gone is None and (board.has_herald or not board.pid):
-            return False  # its herald is about to write here, or it has not come yet
+            return False  # its herald is about to write here, or the process has not come yet
         return self._has_died(board) if board.pid else board.gone is not None and board.gone.how is DepartureKind.DIED
 
     def lives(self, rank: int) -> bool:
@@ -69,7 +74,7 @@ class RankLiveness:
         return not self._has_died(board) if board.pid else board.gone is None
 
     def is_at(self, rank: int, board: Board) -> bool:
-        """Is the process of a sub-group's board the one that has this rank in the world?"""
+        """Does the process of a sub-group's board have this rank in the world?"""
         there = self._layout.board(rank)
         return not board.pid or (board.pid, board.ticks) == (there.pid, there.ticks)
 

@@ -1,7 +1,7 @@
-"""A call that does not end: other ranks can read of it, and after `stall_warning_s` one rank says who is missing.
+"""A call that does not end: other ranks can read of it. After `stall_warning_s`, one rank says which ranks are missing.
 
-Of all ranks that wait, in whatever groups, because of the same rank (or the same circle of ranks), the lowest one says
-so, once per call. A rank that has waited twice as long does not rely on it any more.
+Many ranks may wait, in several groups, because of one rank, or one circle of ranks. Of these, the lowest one warns,
+once per call. A rank that has waited twice as long warns, too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 _MOST = 8
-"""How many ranks are looked at."""
+"""The most ranks that are looked at."""
 _FRESH_S = 1.0
-"""How long to wait for what ranks on other hosts say."""
+"""How long to wait for answers of ranks on other hosts."""
 
 
 def sight(group: Group, ranks: Sequence[int]) -> tuple[Sighting, ...]:
-    """What these ranks of the group do now, or the first of them; the very first is asked for its stack."""
+    """What these ranks of the group do now, or the first of them. Only the very first is asked for its stack."""
     return tuple(_see(group, rank, with_stack=rank == ranks[0]) for rank in ranks[:_MOST])
 
 
@@ -80,18 +80,18 @@ def _see(group: Group, rank: int, *, with_stack: bool) -> Sighting:
 
 
 AWAITED: list[None] = []
-"""An entry for each thread that waits for a call in the background. Without one, such a call keeps nobody waiting."""
+"""An entry for each thread that waits for a call in the background. Without one, no thread waits for such calls."""
 
 _MOST_NAMED = 4
 
 _present: dict[Stall, tuple[Group, Wait]] = {}
-"""The calls in which threads of this process wait, with their worlds. The oldest is what the others can read."""
+"""The calls in which threads of this process wait, with their worlds. Other ranks can read the oldest one."""
 _lock = threading.RLock()
 
 
 def _in_child() -> None:
     """In a forked child, no other thread holds the lock or waits."""
-    global _lock  # noqa: PLW0603  as with all that belongs to a process
+    global _lock  # noqa: PLW0603  each process has one
     _lock = threading.RLock()
     _present.clear()
 
@@ -100,8 +100,8 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def tell(text: str) -> None:
-    """Say something on standard error."""
-    with suppress(OSError, ValueError, AttributeError):  # it may be closed, or not be there
+    """Write a line to standard error."""
+    with suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or None
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -109,7 +109,7 @@ def tell(text: str) -> None:
 def missing_in_background(group: Group) -> tuple[int, ...]:
     """The ranks of the group for which its call in the background waits, or the first of many.
 
-    That is what the call found when it last looked, which it tells while AWAITED has an entry; else there are none.
+    The call tells this when it looks, while AWAITED has an entry; otherwise there are none.
     """
     with _lock:
         waits = [wait for stall, (_, wait) in _present.items() if stall.background_of is group]
@@ -119,8 +119,9 @@ def missing_in_background(group: Group) -> tuple[int, ...]:
 class Stall:
     """One call in which this rank waits. End it with `end`.
 
-    call: in words, with the user's line. any_of: one of the missing ranks is enough. background: no thread waits for
-    the call, unless AWAITED says so.
+    call: the call in words, with the user's line.
+    any_of: one of the missing ranks is enough.
+    background: no thread waits for the call, unless AWAITED says so.
     """
 
     def __init__(self, group: Group, call: str, *, any_of: bool = False, background: bool = False) -> None:
@@ -132,16 +133,16 @@ class Stall:
         self._next_s = self._limit_s
 
     def look(self, missing: Sequence[int], waited_s: float) -> None:
-        """Let the other ranks know for whom this one waits, ranks of the group; warn if it is time.
+        """Tell the other ranks for which ranks of the group this one waits; warn if it is time.
 
-        missing: empty where only this rank itself can end its wait, by a message to itself.
+        missing: empty if only this rank itself can end its wait, by a message to itself.
         """
         present = self.background_of is None or bool(AWAITED)
         self._publish(missing if present else ())
         if not present or self._told or not 0 < self._next_s <= waited_s:
             return
         self._next_s = waited_s + self._limit_s / 8
-        # Those of other hosts have a rank of their own that says it: one that can see the stack.
+        # On each other host, a rank warns for its host: it can see the stack.
         waits = waits_of(self._group, here=True)
         way = wait_chain(waits, self._world.rank)
         others = [rank for rank in waits if rank != way[0] and wait_chain(waits, rank).end == way.end]
@@ -153,7 +154,7 @@ class Stall:
             tell(self._warning(missing, waited_s, way, waits))
 
     def late(self, missing: Sequence[int], waited_s: float, details: str = "") -> WaitTimeout:
-        """The error for a call whose time is up."""
+        """The error of a call that has run out of time."""
         waits = waits_of(self._group)
         way = wait_chain(waits, self._world.rank)
         group = self._group
@@ -166,12 +167,12 @@ class Stall:
         return WaitTimeout(self._call, waited_s, missing, group.rank, details, world_ranks, sight(group, missing))
 
     def end(self) -> None:
-        """The call has ended, well or not."""
+        """The call has ended, or failed."""
         self._publish(())
 
     def _publish(self, missing: Sequence[int]) -> None:
         group, world = self._group, self._world
-        arena: Arena = world.host.arena  # type: ignore[assignment]  # a world's is no region of another one
+        arena: Arena = world.host.arena  # type: ignore[assignment]  # a world's arena is no sub-arena
         if arena.map is None:  # it has been closed meanwhile
             _present.pop(self, None)
             return
@@ -195,12 +196,12 @@ class Stall:
         return next((wait for where, wait in _present.values() if where is self._world), None)
 
     def _tell_other_hosts(self) -> None:
-        """Write the same where this host's sentinel reads it, once another one asks."""
+        """Write the wait to the place where this host's sentinel reads it, if another one asks."""
         if self._world.span is not None:
             self._world.host.arena.board(self._world.rank).set_wait(self._oldest())
 
     def _warning(self, missing: Sequence[int], waited_s: float, way: WaitChain, waits: dict[int, Wait]) -> str:
-        """The line, and below it the stack of the rank that all this hangs on."""
+        """The line of the warning, and below it the stack of the rank that causes the wait."""
         line = f"unisono: rank {self._world.rank} has waited {waited_s:.3g} s in {self._call} for"
         if not missing:
             return f"{line} a message from itself: no other rank can send it\n"

@@ -13,10 +13,12 @@ from ...base.records import Departure, GivenUp
 class PeerView:
     """A peer as a waiting rank sees it.
 
-    number: the latest call that it entered. signature: with which it entered this rank's call; 0 if it did not, or has
-    withdrawn it. gone: how it has gone, if it has. gave_up: the call that it gave up. owes: it has gone without having
-    finished this call, which spans hosts: those who wait for it hold up the others, who may wait for messages of theirs
-    that are long on their way.
+    number: the number of the latest call that it entered.
+    signature: its signature of this rank's call; 0 if it has not entered this call, or has withdrawn it.
+    gone: how it has gone; None if it is there.
+    gave_up: the call that it gave up.
+    owes: it has gone without finishing this call over several hosts. Ranks that wait for it hold up other ranks, which
+    may wait for long messages of theirs.
     """
 
     rank: int
@@ -30,7 +32,8 @@ class PeerView:
 class Situation(NamedTuple):
     """A waiting rank: its call's number and signature, and the rank that it waits for.
 
-    at_gate: it has not passed the gate, so ranks may still disagree. overdue: its time is up.
+    at_gate: it has not passed the gate, so ranks may still disagree.
+    overdue: its time is up.
     """
 
     number: int
@@ -52,7 +55,7 @@ class Disagree:
 
 @dataclass(frozen=True)
 class Gone:
-    """This peer has gone, and the call needs it. sure: even if all that it has told and sent is yet to come."""
+    """This peer has gone, and the call needs it. sure: also if all its words and messages are still to come."""
 
     rank: int
     how: Departure
@@ -61,7 +64,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Failed:
-    """This peer gave the call up. unseen: because of a rank that has neither gone nor given up, as far as is seen."""
+    """This peer gave the call up. unseen: because of a rank that this rank sees neither gone nor giving up."""
 
     rank: int
     reason: str
@@ -79,8 +82,9 @@ Verdict = Patience | Disagree | Gone | Failed | Late
 
 
 def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
-    """Decide by the first cause: a mismatch comes before a rank that has gone, that before a call given up, that before
-    a timeout; ranks often give up, or go, because of a cause that comes earlier in this order.
+    """Decide by the first cause, in this order: a mismatch, a rank that has gone, a call given up, a timeout.
+
+    Ranks often give up, or go, because of a cause that is earlier in this order.
     """
     by_rank = {peer.rank: peer for peer in peers}
 
@@ -90,7 +94,7 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
             return False
         return peer.signature != me.signature
 
-    # Nobody passes the gate of a call that somebody has not entered.
+    # No rank passes the gate of a call before all ranks have entered it.
     open_gate = all(peer.number >= me.number for peer in peers)
 
     def needed(peer: PeerView) -> bool:
@@ -110,7 +114,7 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
             for blamed in (by_rank[rank] for rank in blames):
                 if blamed.gone and blamed.gave_up.number != me.number:
                     return Gone(blamed.rank, blamed.gone)
-            # The peer timed out in this very call, waiting for ranks that this rank waits for, too.
+            # The peer timed out in this call, in which it waited for ranks that this rank waits for, too.
             if given_up.late and given_up.number == me.number and all(rank in by_rank for rank in given_up.blames):
                 return Late(tuple(sorted(given_up.blames)))
             causes = [by_rank[rank] for rank in first.gave_up.blames & by_rank.keys()]
@@ -123,7 +127,7 @@ def judge(me: Situation, peers: Sequence[PeerView]) -> Verdict:
 
 
 def _first(peer: PeerView, by_rank: Mapping[int, PeerView]) -> PeerView:
-    """The peer because of which this one, and perhaps others in between, gave the call up."""
+    """The peer that caused this one, perhaps through others, to give the call up."""
     seen = {peer.rank}
     while True:
         blamed = [by_rank[rank] for rank in sorted(peer.gave_up.blames - seen) if rank in by_rank]

@@ -16,7 +16,7 @@ def get_default() -> Group | None:
 
 def set_default(group: Group | None) -> None:
     """Make this the default group of this process."""
-    global default  # noqa: PLW0603  one per process is what a default group is
+    global default  # noqa: PLW0603  a process has one default group
     default = group
 
 
@@ -41,5 +41,5 @@ def is_rank_of_run() -> bool:
 
 
 def get_door() -> str:
-    """The name of the run that this process is a rank of, for `grow`; empty if it is none."""
+    """The name of this rank's run, for `grow`; empty if this process is no rank of a run."""
     return _door

@@ -1,4 +1,4 @@
-"""`init()`, `get_rank()`, `get_world_size()`, `shutdown()`: the default group of this process, whoever started it."""
+"""`init()`, `get_rank()`, `get_world_size()`, `shutdown()`: the default group of this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 _store: Store | None = None
-"""Kept because rank 0 may be its server, and torch's own process groups may meet there too."""
+"""Kept because this process may be its server, as rank 0, and torch's own process groups may meet there, too."""
 
 
 @hints_timeout_s
@@ -37,17 +37,19 @@ def init(
 ) -> Group:
     """The default group of this process; made at the first call, the same at every later one.
 
-    In a function started by `run`: the group of its ranks. Under torchrun, mpirun or srun: that of all processes, on
-    one host or several. With rank and size: the ranks meet at MASTER_ADDR and MASTER_PORT. A process that no launcher
-    has started is a group of one.
+    In a function started by `run`: the group of its ranks. Under torchrun, mpirun or srun: the group of all processes,
+    on one host or several. With rank and size: the ranks meet at MASTER_ADDR and MASTER_PORT. A process that no
+    launcher has started is a group of one.
 
-    Waits at most timeout_s (else the config's) for the other ranks. Raises WaitTimeout, naming those that did not
-    come, PeerGone for one that died meanwhile, and ArgumentError where arguments and environment contradict each
-    other, or those of other ranks, where ranks are threads of one process or hosts have no way to each other, where
-    another job uses the port, and where a launcher has started processes that cannot meet. After a time-out, all ranks
-    may call it again, at any time: they meet as soon as all have, if the time of none of these calls is up before.
+    Waits at most timeout_s (else the config's) for the other ranks. Raises WaitTimeout, which names the ranks that did
+    not come, and PeerGone if a rank died meanwhile. Raises ArgumentError if arguments and environment contradict each
+    other, or the arguments of other ranks; if ranks are threads of one process; if hosts cannot reach each other; if
+    another job uses the port; and if a launcher has started processes that cannot meet.
+
+    After a time-out, all ranks may call it again, at any time: they meet when all have called it, unless the time of
+    one of these calls is up before.
     """
-    global _store  # noqa: PLW0603  the default group is one per process, and so is how it came to be
+    global _store  # noqa: PLW0603  a process has one default group, and one store
     group = get_default()
     if group is not None and not group.closed:
         for name, given, actual in (("rank", rank, group.rank), ("size", size, group.size)):
@@ -88,7 +90,7 @@ def get_rank(group: Group | NonMember | None = None) -> int:
 
 
 def get_world_size(group: Group | NonMember | None = None) -> int:
-    """How many ranks the group has, or the default group; -1 where this process is no member."""
+    """The number of ranks of the group, or of the default group; -1 if this process is no member."""
     return -1 if isinstance(group, NonMember) else group_or_default(group).size
 
 
@@ -101,7 +103,7 @@ def shutdown() -> None:
     default = get_default()
     if default is not None:
         set_default(None)
-        group = default.world  # the default may be what is left of it
+        group = default.world  # the default group may be a smaller one
         if not group.closed:
             group.finish()  # peers still need the calls in the background
             group.say_gone(DepartureKind.LEFT, "left the group with shutdown()")

@@ -10,8 +10,9 @@ from ...base.errors import ArgumentError
 class NonMember:
     """What `new_group` and `split` return on ranks that the new group leaves out.
 
-    It is false, so that `if group:` guards calls; any call on it raises ArgumentError. world_ranks: the members, as
-    ranks of the world.
+    It is false, so that `if group:` guards calls. Any call on it raises ArgumentError.
+
+    world_ranks: the members, as ranks of the world.
     """
 
     def __init__(self, name: str, world_rank: int, world_ranks: tuple[int, ...]) -> None:
@@ -25,7 +26,7 @@ class NonMember:
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
-            raise AttributeError(attribute)  # Python's own protocols must find nothing
+            raise AttributeError(attribute)  # Python's own protocols must find no method
         raise ArgumentError(
             f"rank {self.world_rank} is no member of group {self.name!r}: make its calls under `if group:`"
         )

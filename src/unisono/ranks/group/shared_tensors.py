@@ -13,8 +13,11 @@ from .initialize import group_or_default
 def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group: Group | None = None) -> torch.Tensor:
     """An uninitialised CPU tensor in shared memory: collectives read and write it in place (zero copy).
 
-    shape: integers, or one tuple of them, as in torch.empty. dtype: torch's default dtype unless given. A call is zero
-    copy where every rank passes such tensors. Raises ArgumentError, and OutOfMemory where there is too little memory.
+    A call is zero copy if every rank passes such tensors. Raises ArgumentError, and OutOfMemory if there is too little
+    memory.
+
+    shape: integers, or one tuple of them, as in torch.empty.
+    dtype: torch's default dtype unless given.
     """
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     if not all(isinstance(n, int) and n >= 0 for n in sizes):

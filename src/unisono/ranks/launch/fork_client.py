@@ -75,7 +75,7 @@ class _ForkClient:
             self._process.wait()
 
     def forget(self) -> None:
-        """In a forked child of this process: the fork server stays the parent's, which waits for it."""
+        """In a forked child of this process: leave the fork server to the parent."""
         self._channel.close()
         self._process.returncode = 0
 
@@ -85,13 +85,13 @@ _client: _ForkClient | None = None
 
 
 def open_world() -> Channel:
-    """A connection to this process's fork server for one more world; starts the server where none runs (any more)."""
-    global _client  # noqa: PLW0603  one per process is the point
+    """A connection to this process's fork server for one more world. Starts the server if none runs."""
+    global _client  # noqa: PLW0603  each process has one
     with _lock:
         if _client is not None:
             try:
                 return _client.open_world()
-            except (EOFError, OSError):  # somebody has killed or stopped it
+            except (EOFError, OSError):  # it was killed or stopped
                 _client.stop()
                 _client = None
         _client = _ForkClient()

@@ -9,9 +9,9 @@ it is safe. Each world has a connection of its own:
 It speaks by `PlainChannel`: nothing is unpickled here.
 
 When a world's connection ends, the server kills the world's ranks. When the parent ends, it kills all ranks and leaves.
-When the server dies, the kernel kills its ranks. So no process is left behind, whoever is killed. A rank leads a
-process group: what it has started, such as the workers of a DataLoader, is killed with it, or after it if it does not
-end well.
+When the server dies, the kernel kills its ranks. So no process is left behind, whichever process is killed. A rank
+leads a process group: its children, such as the workers of a DataLoader, are killed with it, or after it if it does
+not end well.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from ...base.python import no_collections
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MOST_TEXT = 8_000
-"""Characters of a traceback that the parent is told: its end, which is what counts, fits into a plain message."""
+"""Characters of a traceback that the parent gets: the end of the traceback. They fit into a plain message."""
 
 
 def main(fd: int, parent_pid: int) -> None:
     """Serve the parent at the other end of this socket; in each forked rank, run that rank's loop instead."""
     parent = PlainChannel(socket.socket(fileno=fd))
     parent_watch = os.pidfd_open(parent_pid)
-    # Until it listens, it ends with the parent's thread, which waits for it meanwhile.
+    # Until the server listens, it ends with the parent's thread that waits for it.
     _die_with_parent(signal.SIGKILL)
     if os.getppid() != parent_pid or parent.peer.pid != parent_pid:
-        return  # the parent has gone already, and its number may be somebody else's; or the socket is not the parent's
+        return  # the parent has gone, and its number may be another process's; or the socket is not the parent's
     try:
         with no_collections():
             from ...engine.host import interpreter, warm_up
@@ -61,17 +61,17 @@ def main(fd: int, parent_pid: int) -> None:
             interpreter()
             warm_up()
             gc.freeze()  # collections in the ranks then leave the shared pages alone
-    except Exception:  # noqa: BLE001  whatever it is, the parent shows it
+    except Exception:  # noqa: BLE001  the parent shows every exception
         parent.send(("failed", traceback.format_exc()[-_MOST_TEXT:]))
         return
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]  # noqa: SLF001
-        finalizer.atexit = False  # ranks do not clean up what was imported here
+        finalizer.atexit = False  # ranks do not clean up after this process's imports
     _die_with_parent(0)
     with suppress(ConnectionError):  # the parent has gone: it will notice at once
         parent.send(("ready", os.getpid()))
     channel = _ForkServer(parent, parent_watch).serve()
     if channel is None:
-        os._exit(0)  # nothing here is worth the time that a finalization takes
+        os._exit(0)  # a finalization takes time, and this process needs none
     serve_parent(channel)
     end_process(0)
 
@@ -159,12 +159,12 @@ class _ForkServer:
         if pid == 0:
             _die_with_parent(signal.SIGKILL)
             if os.getppid() != server:
-                os._exit(1)  # it died before the line above could tell
+                os._exit(1)  # the server died before the line above
             os.setpgid(0, 0)
             self._abandon()
             return control
         control.close()
-        with suppress(OSError):  # the rank does so, too: one of the two comes first
+        with suppress(OSError):  # the rank does so, too: one of the two is first
             os.setpgid(pid, pid)
         world.children[pid] = rank
         watch = os.pidfd_open(pid)
@@ -183,7 +183,7 @@ class _ForkServer:
         self._forget_if_over(world)
 
     def _tell(self, world: _World, message: object) -> None:
-        with suppress(OSError):  # nobody listens any more; the end of the connection follows
+        with suppress(OSError):  # the parent listens no more; the end of the connection follows
             world.channel.send(message)
 
     def _kill(self, world: _World) -> None:
@@ -208,5 +208,5 @@ class _ForkServer:
 
 
 def _kill_group(pid: int) -> None:
-    with suppress(OSError):  # nothing is left in it that may be killed
+    with suppress(OSError):  # no process is left in it that may be killed
         os.killpg(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What the parent of a local world and its ranks send each other; `docs/processes.md` draws who sends what."""
+"""What the parent of a local world and its ranks send each other; `docs/processes.md` draws the messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STARTED = "started"
 
 @dataclass(frozen=True)
 class SeveralHosts:
-    """What ranks of several hosts need to find each other. secret: what only they know. pids: of all ranks."""
+    """What ranks of several hosts need to find each other. secret: only they know it. pids: the pids of all ranks."""
 
     hosts: Hosts
     secret: bytes
@@ -25,10 +25,10 @@ class SeveralHosts:
 
 @dataclass(frozen=True)
 class RankSetup:
-    """Parent to rank, once: which rank it is and what its process should look like.
+    """Parent to rank, once: its rank, and the environment of its process.
 
-    With it travel the descriptors of its host's arena, of the working directory, and with `span`, which is None on one
-    host, of a file in which the ranks tell each other where they are (torch's FileStore).
+    The message carries the descriptors of its host's arena and of the working directory. With several hosts (`span`),
+    it also carries the descriptor of a file where ranks tell each other their addresses (torch's FileStore).
     """
 
     rank: int
@@ -47,7 +47,7 @@ class RankSetup:
 class Task:
     """Parent to rank, once per run. The payload is the pickled (function, args, kwargs).
 
-    With it travel two descriptors: where standard output and standard error go from now on.
+    The message carries two descriptors: for standard output and standard error from now on.
     """
 
     path: list[str]
@@ -61,9 +61,11 @@ class Report:
     """How one rank came out of a run. Its payload is the pickled result, the pickled exception, or nothing.
 
     kind: `returned`, `raised`, `waited` (it raised because a peer did not come), `died`, `stuck`, or `starting` (it has
-    not begun the function); the parent writes the last three. how: the end of the sentence "rank 2 ...". text: the
-    traceback or the stack. at_ns: the time on the host's monotonic clock. closed: the group of all ranks is closed or
-    broken now.
+    not begun the function). The parent writes the last three.
+    how: the end of the sentence "rank 2 ...".
+    text: the traceback or the stack.
+    at_ns: the time on the host's monotonic clock.
+    closed: the group of all ranks is closed or broken now.
     """
 
     rank: int

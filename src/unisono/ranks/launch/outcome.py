@@ -15,9 +15,11 @@ Reports = Mapping[int, tuple[Report, bytes]]
 
 
 def results(reports: Reports, call: str, waited_s: float, timeout_s: float | None) -> list[Any]:
-    """The results in rank order. Raises RankFailed where a rank failed, WaitTimeout where ranks only did not finish.
+    """The results in rank order. Raises RankFailed if a rank failed, WaitTimeout if ranks only did not finish.
 
-    call: the run in words; waited_s: how long it took with its start; timeout_s: how long the function itself had.
+    call: the run in words.
+    waited_s: how long it took with its start.
+    timeout_s: how long the function itself had.
     """
     failed = [report for report, _ in reports.values() if report.kind in ("raised", "waited", "died")]
     starting, stuck = (
@@ -34,7 +36,7 @@ def results(reports: Reports, call: str, waited_s: float, timeout_s: float | Non
 
 
 def outcomes(reports: Reports, call: str, waited_s: float, timeout_s: float | None) -> list[Any]:
-    """Each rank's result, or its RankFailed, in rank order. The arguments are those of `results`."""
+    """Each rank's result, or its RankFailed, in rank order. For the arguments see `results`."""
     return [_outcome(report, payload, call, waited_s, timeout_s) for _, (report, payload) in sorted(reports.items())]
 
 
@@ -61,7 +63,7 @@ def _result(rank: int, payload: bytes) -> Any:
 
 
 def _blame(reports: Reports, failed: list[Report], stuck: Mapping[int, str]) -> RankFailed:
-    # In order of time, but a rank that only waited for another is never the first cause while there is one.
+    # In order of time; but a rank that only waited for another is the first cause only if there is no other.
     first, *others = sorted(failed, key=lambda report: (report.kind == "waited", report.at_ns))
     waiting = {report.rank: report.text for report in others if report.kind == "waited"}
     for rank, stack in stuck.items():
@@ -79,7 +81,7 @@ def _blame(reports: Reports, failed: list[Report], stuck: Mapping[int, str]) -> 
 
 
 def _cause(reports: Reports, first: Report, waiting: Mapping[int, str]) -> BaseException:
-    """The first exception itself; where there is none, the best account of it."""
+    """The first exception itself; if there is none, the best account of the failure."""
     if cause := _exception(reports[first.rank][1]):
         return cause
     for rank in waiting:
@@ -90,7 +92,7 @@ def _cause(reports: Reports, first: Report, waiting: Mapping[int, str]) -> BaseE
 
 
 def _nameless(report: Report) -> BaseException:
-    """What stands for the exception of a rank that has sent none."""
+    """Stands for the exception of a rank that has sent none."""
     kind = ChildProcessError if report.kind == "died" else RuntimeError
     return kind(f"rank {report.rank} {report.how}")
 
@@ -107,7 +109,7 @@ def _exception(payload: bytes) -> BaseException | None:
 
 
 def rank_failed(rank: int, traceback: str, waiting: Mapping[int, str], cause: BaseException | None) -> RankFailed:
-    """A RankFailed with its cause; where the cause is one of our own errors, an instance of that class as well.
+    """A RankFailed with its cause. If the cause is one of our own errors, it is also an instance of the error's class.
 
     So `except MismatchError` around `run` catches what `except MismatchError` inside the function would.
     """
@@ -116,7 +118,7 @@ def rank_failed(rank: int, traceback: str, waiting: Mapping[int, str], cause: Ba
     if not isinstance(cause, UnisonoError) or type(cause) is RankFailed:
         return plain
     kind = _both(type(cause))  # type: ignore[arg-type]  # a class is hashable
-    layout: Any = kind.__base__  # its `__new__` is the right one; that of another base, such as MemoryError, refuses
+    layout: Any = kind.__base__  # its `__new__` is the right one; another base's, such as MemoryError's, refuses
     mixed: RankFailed = layout.__new__(kind, str(plain))
     mixed.args = plain.args
     vars(mixed).update(vars(cause))

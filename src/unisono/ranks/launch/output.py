@@ -1,4 +1,4 @@
-"""What ranks print arrives where the parent prints: directly in its file, or through a pipe into its Python stream."""
+"""Output of ranks goes to the parent's output: directly to its file, or through a pipe to its Python stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from ...base.fd_channel import Descriptor
 
 _PIPE_BYTES = 1 << 20
-"""More than a pipe holds: one read takes all that is there."""
+"""More than a pipe holds: one read empties the pipe."""
 
 
 class RankOutput:
@@ -33,9 +33,9 @@ class RankOutput:
         stream = getattr(sys, self._name)
         with suppress(AttributeError, OSError, ValueError):  # there is none, its reader has gone, it has been closed
             stream.flush()
-        # Streams of other classes answer fileno() with a file that nobody looks at.
+        # Streams of other classes answer fileno() with a file that the user does not see.
         if isinstance(stream, io.TextIOWrapper) and not self._prefix:
-            with suppress(OSError, ValueError):  # there is only a buffer behind it
+            with suppress(OSError, ValueError):  # the stream has only a buffer
                 return stream.fileno()
         if self._pipe is None:
             end, start = os.pipe()
@@ -45,7 +45,7 @@ class RankOutput:
 
     @property
     def pipe_end(self) -> int | None:
-        """What to watch for output to forward, or None."""
+        """The descriptor to watch for output to forward, or None."""
         return self._pipe[0].fileno() if self._pipe else None
 
     def forward(self) -> None:
@@ -58,7 +58,7 @@ class RankOutput:
         """Print all that has arrived."""
         self._line += self._read()
         if self._prefix and self._line and not self._line.endswith("\n"):
-            self._line += "\n"  # what comes next belongs to another rank
+            self._line += "\n"  # the next text belongs to another rank
         self._print(self._line)
         self._line = ""
 
@@ -74,7 +74,7 @@ class RankOutput:
         if text and self._prefix:
             text = self._prefix + text[:-1].replace("\n", f"\n{self._prefix}") + "\n"
         if text:
-            with suppress(AttributeError, OSError, ValueError):  # as above: then nobody wants to read it
+            with suppress(AttributeError, OSError, ValueError):  # as above: the text has no reader
                 stream = getattr(sys, self._name)
                 stream.write(text)
                 stream.flush()

@@ -1,6 +1,6 @@
 """The rank processes of one local world: fork them, give them tasks, wait for their reports, end them.
 
-Where one dies, another one may be forked for its place, which the others let in when they call `grow`.
+If one dies, another one may be forked for its place. The other ranks let it in when they call `grow`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ START_S = 300.0
 
 _FORK_S = 60.0
 _STACKS_S = 2.0
-"""How long to ask ranks that are stuck where they are."""
+"""How long to wait for the stacks of ranks that are stuck."""
 
 
 class RankProcesses:
-    """`size` new ranks that share one arena; with `hosts`, those that are on one of these hosts.
+    """`size` new ranks that share one arena. With `hosts`, the ranks of each host share one.
 
     After a failed run, kill them: their group cannot be used any more.
     """
@@ -49,7 +49,7 @@ class RankProcesses:
     def __init__(self, size: int, config: Config | None = None, hosts: Hosts | None = None) -> None:
         self._fork_server = open_world()
         self._left = ExitStack()
-        """Closes the arenas."""
+        """Closes the arenas at the end."""
         weakref.finalize(self, self._left.close)
         members = hosts.members if hosts else (range(size),)
         by_rank = {rank: arena for host in members for arena in [self._make_arena(size, config)] for rank in host}
@@ -58,7 +58,7 @@ class RankProcesses:
             arena.board(rank).set_herald()  # `Collector` keeps the promise
         self.pids: list[int] = []
         self._size, self._idle = size, set(range(size))
-        """The ranks that leave when they are told to."""
+        """The idle ranks: each leaves when the parent tells it to."""
         self._channels: list[Channel] = []
         self._runs = 0
         self._config, self._door = config, f"run {secrets.token_hex(16)}"
@@ -81,7 +81,7 @@ class RankProcesses:
     def _set_up(self, rank: int, channel: Channel, *, joins: bool = False) -> None:
         environ = dict(os.environ)
         setup = RankSetup(rank, self._size, self._config, environ, sys.argv, self._door, joins, self._span)
-        with suppress(ConnectionError):  # it has died, as collecting will find
+        with suppress(ConnectionError):  # the rank has died, as collecting will find
             channel.send(setup, fds=[self._arenas[rank].fd, *(one.fileno() for one in self._given)])
 
     def _ask_to_fork(self, rank: int) -> Channel:
@@ -114,28 +114,32 @@ class RankProcesses:
     ) -> dict[int, tuple[Report, bytes]]:
         """Give every rank the task; return each one's report with its payload.
 
-        outputs: each rank's stdout and stderr. Ranks whose function has not begun after START_S are reported as
-        `starting`; those that have not reported timeout_s after it has begun on all ranks, or GRACE_S after the first
-        failure, as `stuck`; both with their stacks. survive: a failure ends nothing for the others. restarts: how many
-        processes may be forked for the places of those that die; one that the others never let in reports nothing.
+        A rank that has not begun the function after START_S is reported as `starting`. A rank is reported as `stuck` if
+        it has not reported timeout_s after all ranks have begun, or GRACE_S after the first failure. Both reports have
+        the rank's stacks.
+
+        outputs: each rank's stdout and stderr.
+        survive: after a failure, the other ranks go on.
+        restarts: how many processes may be forked for ranks that die. A new process that the others never let in
+        reports nothing.
         """
         self._runs += 1
         for rank in range(len(self.pids)):
             for arena in {id(arena): arena for arena in self._arenas}.values():
-                arena.board(rank).begin_run(self._runs)  # that it has returned from the last one's function is over
+                arena.board(rank).begin_run(self._runs)  # clears the rank's return from the last run
         path = [os.path.abspath(entry) for entry in sys.path]
-        # Lines with no time of change belong to no file.
+        # Lines without a time of change are in no file.
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         task = Task(path, sources)
         start_deadline = time.monotonic() + START_S
 
         def give(rank: int, deadline: float) -> None:
             files = [output.hand_out() for output in outputs[rank]]
-            with suppress(ConnectionError, TimeoutError):  # it has died or is stopped, as collecting will find
+            with suppress(ConnectionError, TimeoutError):  # the rank has died or is stopped, as collecting will find
                 self._channels[rank].send(task, payload, files, deadline)
 
         def replace(rank: int) -> None:
-            """Fork a process for the place of one that has died."""
+            """Fork a process for the place of a rank that has died."""
             self._channels[rank] = channel = self._ask_to_fork(rank)
             self._set_up(rank, channel, joins=True)
             give(rank, time.monotonic() + _FORK_S)
@@ -155,7 +159,7 @@ class RankProcesses:
         return collector.reports
 
     def close(self) -> None:
-        """Let idle ranks end like any Python process; kill the others, and those that do not."""
+        """Let idle ranks end like any Python process. Kill the other ranks, and idle ranks that do not end."""
         for channel in self._channels:
             channel.hang_up()
         deadline = time.monotonic() + GRACE_S
@@ -170,21 +174,21 @@ class RankProcesses:
             self.kill()
 
     def kill(self) -> None:
-        """End the ranks now, whatever they do, and wait until they are gone."""
+        """Kill the ranks now, and wait until they are gone."""
         self._fork_server.end_sending()
         deadline = time.monotonic() + GRACE_S
         try:
             while True:
                 self._fork_server.receive(deadline)
         except (EOFError, TimeoutError):
-            pass  # gone; or a process that even SIGKILL does not end at once (it waits for a disk)
+            pass  # the processes have gone; or one waits for a disk, and SIGKILL does not end it at once
         self._fork_server.close()
         for channel in self._channels:
             channel.hang_up()
         self._left.close()
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """Where each of these ranks is."""
+        """The stack of each of these ranks."""
         deadline = time.monotonic() + _STACKS_S
         stacks = {}
         for rank in ranks:

@@ -35,7 +35,7 @@ _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def serve_parent(channel: Channel) -> None:
-    """Set this process up as the parent says, then run its tasks until it ends the connection."""
+    """Set this process up as the parent says, then run tasks until the parent ends the connection."""
     rank = None
     try:
         rank = _Rank(channel)
@@ -80,7 +80,7 @@ class _Rank:
             function, args, kwargs = unpack(payload)
             self._channel.send(STARTED)
             result = function(*args, **kwargs)
-            if os.getpid() != process:  # a child that the function has forked: the rank is its parent
+            if os.getpid() != process:  # a child that the function has forked: its parent is the rank
                 os._exit(0)
             world.finish()  # peers still need the calls that the function has left in the background
             self._say_gone(DepartureKind.RETURNED, "returned from the function")
@@ -92,7 +92,7 @@ class _Rank:
                 closed=world.closed or world.broken is not None,
             )
             return report, _pack_result(rank, result)
-        except BaseException as error:  # noqa: BLE001  SystemExit too: the parent raises it again, the rank lives on
+        except BaseException as error:  # noqa: BLE001  SystemExit, too: the parent raises it again, the rank lives on
             if os.getpid() != process:
                 _end_child(error)
             at_ns = time.monotonic_ns()
@@ -105,15 +105,15 @@ class _Rank:
     def _say_gone(self, how: DepartureKind, words: str) -> None:
         if self._group is not None and not self._group.closed:
             self._group.say_gone(how, words)
-        else:  # its function has closed the group, or it could not be made
+        else:  # the function has closed the group, or the group could not be made
             self._arena.board(self._setup.rank).set_gone(how, words)
 
     def _join(self) -> Group:
-        """The group of all ranks. In the place of a process that has died: once the others let this one in."""
+        """The group of all ranks. A process that replaces a dead one waits until the other ranks let it in."""
         setup = self._setup
         if self._group is None and setup.joins:
             group = enter(setup.door, setup.rank, math.inf, setup.config or Config.from_env())
-            self._arena.board(setup.rank).set_herald()  # as it was on the first one's
+            self._arena.board(setup.rank).set_herald()  # as on the board of the first process
             self._group = group.world
             join_run(group, setup.door)
         else:
@@ -123,8 +123,8 @@ class _Rank:
         return self._group
 
     def _meet(self) -> MeetingResult:
-        """What the other ranks of this host, and those of other hosts, have in common with this one."""
-        # On a mapping of its own, which the function may close with shutdown().
+        """The result of the meeting with the other ranks, of this host and of other hosts."""
+        # With a mapping of its own, which the function may close with shutdown().
         arena, span = Arena.attach(os.dup(self._arena.fd)), self._setup.span
         if span is None:
             return MeetingResult(arena, Hosts.one(self._setup.size))
@@ -141,15 +141,15 @@ class _Rank:
 
 def _prepare(task: Task, out: int, err: int) -> None:
     for fd, number, stream in ((out, 1, sys.stdout), (err, 2, sys.stderr)):
-        # A function may have closed it, or put something of its own there.
+        # A function may have closed or replaced the stream.
         text = stream if isinstance(stream, io.TextIOWrapper) and not stream.closed else None
         if text:
-            with suppress(OSError):  # where the last run printed may be gone
+            with suppress(OSError):  # the last run's output may be gone
                 text.flush()
         os.dup2(fd, number)
         os.close(fd)
         if text:
-            text.reconfigure(line_buffering=True, write_through=False)  # lines stay whole among other ranks
+            text.reconfigure(line_buffering=True, write_through=False)  # lines of several ranks do not mix
     sys.path += [entry for entry in task.path if entry not in sys.path]
     linecache.cache.update(task.sources)
 
@@ -181,13 +181,13 @@ def _pack_error(error: BaseException) -> tuple[str, bytes]:
     try:
         packed = pack(error)
         unpack(packed)  # exceptions with a constructor of their own often pack well and never unpack
-    except Exception as failure:  # noqa: BLE001  any: it is the exception's own code that runs here
+    except Exception as failure:  # noqa: BLE001  the exception's own code runs here
         return f"{text}(The exception itself could not be sent: {type(failure).__qualname__}: {failure})\n", b""
     return text, packed
 
 
 def _account(error: BaseException) -> traceback.TracebackException:
-    """The traceback without this room's frames, and without the whole package's if it is one of its own errors."""
+    """The traceback without this room's frames, and for an error of this package without all its frames."""
     account = traceback.TracebackException.from_exception(error)
     hidden = PACKAGE if isinstance(error, UnisonoError) and not isinstance(error, InternalError) else _ROOM
     link: traceback.TracebackException | None = account

@@ -1,4 +1,4 @@
-"""Collect the reports of ranks that work on a task, forward what they print, and notice which of them die."""
+"""Collect the reports of ranks that work on a task, forward their output, and notice which ranks die."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from .output import RankOutput
 class Substitutes:
     """The processes that are started for the places of ranks that die.
 
-    left: how many more there may be. start: starts one for a rank. dead: the ranks whose new process has not been let
-    in by the others yet, with what is reported if it never is.
+    left: how many more there may be.
+    start: starts one for a rank.
+    dead: the ranks whose new process the other ranks have not let in yet -> the report if they never do.
     """
 
     def __init__(self, left: int, start: Callable[[int], None]) -> None:
@@ -43,9 +44,9 @@ class Collector:
         self._outputs, self._substitutes = outputs, substitutes or Substitutes(0, lambda _: None)
         self.reports: dict[int, tuple[Report, bytes]] = {}
         self.starting = set(range(len(channels)))
-        """The ranks whose function has not begun."""
+        """The ranks that have not begun the function."""
         self.idle: set[int] = set()
-        """The ranks that have reported, and wait for what comes next."""
+        """The ranks that have reported, and wait for the next task."""
         self._connected = set(range(len(channels)))
         self._selector = selectors.DefaultSelector()
         self._deadline: float | None = None
@@ -56,8 +57,8 @@ class Collector:
     def wait(self, start_deadline: float, timeout_s: float | None, grace_s: float | None) -> None:
         """Collect until every rank has reported or time is up.
 
-        Time is up at start_deadline, if by then the function has not begun on every rank; timeout_s after it has begun
-        on the last one; and grace_s after the first failure, unless that is None.
+        Time is up at start_deadline if a rank has not begun the function by then. It is up timeout_s after the last
+        rank has begun, and grace_s after the first failure, unless these are None.
         """
         self._deadline, self._timeout_s, self._grace_s = start_deadline, timeout_s, grace_s
         with self._selector:
@@ -128,7 +129,7 @@ class Collector:
         substitutes = self._substitutes
         if ended and substitutes.left and not self._in_grace:
             self._disconnect(rank)
-            self._has_started(rank)  # nobody waits for the start of the new process
+            self._has_started(rank)  # no deadline for the start of the new process
             substitutes.left -= 1
             substitutes.dead[rank] = report
             substitutes.start(rank)

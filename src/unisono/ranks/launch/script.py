@@ -29,8 +29,9 @@ def run_script(
 
     unisono.init() returns the group of all ranks. RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
     MASTER_PORT are set as torchrun sets them, so that dist.init_process_group() works, too. Standard input is empty.
-    hosts, timeout_s, prefix, return_exceptions and restarts: as in `run`. Returns None for each rank that ended well.
-    Raises what `run` raises, and ArgumentError where there is no such file.
+    Returns None for each rank that ended well. Raises as `run` does, and ArgumentError if there is no such file.
+
+    hosts, timeout_s, prefix, return_exceptions and restarts: as in `run`.
     """
     if not Path(script).is_file():
         raise ArgumentError(f"{script} is not a file: give the path of a Python script")

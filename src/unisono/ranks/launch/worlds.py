@@ -41,17 +41,18 @@ def run(
     On every rank `unisono.init()` returns the group of all of them, and calls without a group use it. The function
     may be a lambda or a closure, from `__main__` or a notebook cell; results and arguments are copied.
 
-    hosts: such as `2x2`, 2 hosts of 2 ranks, `3+1`, or `2x2:round_robin`: the ranks then behave as if they were on so
-    many hosts, without shared memory between them, to test what shall run on several. timeout_s: seconds from when the
-    function has begun on every rank; None: no limit. prefix: print `[rank 2]` before
-    each line that rank 2 prints. return_exceptions: a rank that fails, dies or is late does not end the others, which
-    go on until they return; its place in the list has its RankFailed. restarts: how many processes may be started, in
-    all, in the places of ranks that die. They call the function, too, as soon as the others let them in with
-    `unisono.grow()`, and their results take the places of those that died.
+    hosts: such as `2x2`, 2 hosts of 2 ranks, `3+1`, or `2x2:round_robin`. The ranks then behave as if they were on
+    these hosts, without shared memory between them: to test programs for several hosts.
+    timeout_s: seconds from the moment when all ranks have begun the function; None: no limit.
+    prefix: print `[rank 2]` before each line that rank 2 prints.
+    return_exceptions: a rank that fails, dies or is late does not end the others, which go on until they return. Its
+    place in the list has its RankFailed.
+    restarts: how many processes may be started, in all, in the places of ranks that die. They call the function, too,
+    as soon as the others let them in with `unisono.grow()`, and their results take the places of the dead ranks.
 
-    Without return_exceptions, raises RankFailed (which is also an instance of the rank's own error, where that is one
-    of unisono's) as soon as a rank fails, and WaitTimeout, with the stacks of the ranks that are not ready, after
-    timeout_s; or after five minutes, if the function has not begun on every rank by then.
+    Without return_exceptions, raises RankFailed as soon as a rank fails; it is also an instance of the rank's own
+    error, if that is one of unisono's. Raises WaitTimeout, with the stacks of the ranks that are not ready, after
+    timeout_s; or after five minutes, if a rank has not begun the function by then.
     """
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise ArgumentError(f"args: expected a tuple of arguments, such as args=(10,), got {type(args).__name__}")
@@ -79,9 +80,11 @@ def world(
 class World:
     """Ranks of this host that keep their processes, imports and group from one run to the next.
 
-    They are forked at the first run. A run in which a rank fails, or that closes or breaks their group, ends its ranks,
-    and the next one starts on new ones. ranks, hosts: as in `run`. timeout_s, prefix, return_exceptions and restarts:
-    for each run, as in `run`.
+    They are forked at the first run. A run in which a rank fails, or that closes or breaks their group, ends its ranks.
+    The next run then starts on new ranks.
+
+    ranks, hosts: as in `run`.
+    timeout_s, prefix, return_exceptions and restarts: for each run, as in `run`.
     """
 
     @hints_timeout_s

@@ -1,1 +1,1 @@
-"""How processes find each other, whoever started them, and what they must agree on to form the group of all ranks."""
+"""How processes find each other, under any launcher, and what they must agree on to form the group of all ranks."""

@@ -1,8 +1,8 @@
-"""A store of torch, asked with a limit and without torch's warnings; and what to raise where it has gone.
+"""A store of torch, asked with a limit and without torch's warnings; and what to raise if it has gone.
 
-A store whose process is stopped, or whose host is lost, answers neither yes nor no, and torch's client then waits
-without a limit. So a thread asks it, and the caller can stop waiting. Where a store has gone, torch prints a backtrace
-of C++ for each question, before the error that names the rank.
+If the store's process is stopped, or its host is lost, the store does not answer, and torch's client waits without a
+limit. So a thread asks it, and the caller can stop waiting. If a store has gone, torch prints a C++ backtrace for each
+question, before the error that names the rank; this file keeps torch quiet.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 _LEVEL = "TORCH_CPP_LOG_LEVEL"
-"""Where a user has set it, torch says what it says."""
+"""If the user has set this variable, torch's level does not change."""
 _ERRORS = 2
 
 _lock = threading.Lock()
 _asking = 0
-"""How many threads ask a store."""
+"""The number of threads that ask a store."""
 _before = _ERRORS
 
 
 def _in_child() -> None:
-    """The other threads of the parent ask nothing here."""
+    """In a forked child, no thread asks a store."""
     global _lock, _asking  # noqa: PLW0603
     _lock = threading.Lock()
     if _asking and (level := _level()) is not None:
@@ -62,7 +62,7 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _count(level: ctypes.c_int, more: int) -> None:
-    """Threads begin or end asking; the first finds the level as it was, and the last leaves it so."""
+    """Threads begin or end asking. The first one stores torch's level, and the last one restores it."""
     global _asking, _before  # noqa: PLW0603  torch has one level per process
     with _lock:
         if not _asking:
@@ -73,7 +73,7 @@ def _count(level: ctypes.c_int, more: int) -> None:
 
 @cache
 def _level() -> ctypes.c_int | None:
-    """Torch's own level, below which it prints nothing; None where it is not to be changed, or cannot be found."""
+    """Torch's own level, below which it prints nothing; None: it cannot be found, or must not change."""
     import torch
 
     try:
@@ -88,14 +88,14 @@ T = TypeVar("T")
 
 
 class Limited:
-    """A thread that makes one call at a time. After a TimeoutError it is not to be used again: it is in that call."""
+    """A thread that makes one call at a time. After a TimeoutError it is still in its call: do not use it again."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._started = False
 
     def call(self, function: Callable[[], T], deadline: float, look: Callable[[], object] = lambda: None) -> T:
-        """What the function returns or raises; TimeoutError at the deadline. look: called now and then, may raise."""
+        """Call the function. Raises TimeoutError at the deadline. look: called now and then; may raise."""
         if not self._started:
             threading.Thread(target=_make, args=(self._calls,), name="unisono asks a store", daemon=True).start()
             self._started = True
@@ -116,7 +116,7 @@ class Limited:
 
 
 class _Call:
-    """A call, and what has come of it."""
+    """A call, and its result or exception."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function, self.over = function, threading.Event()
@@ -128,18 +128,21 @@ def _make(calls: SimpleQueue[_Call | None]) -> None:
     while (call := calls.get()) is not None:
         try:
             call.returned = call.function()
-        except BaseException as error:  # noqa: BLE001  raised where it is waited for
+        except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
             call.error = error
         call.over.set()
 
 
 _AT_LEAST_S = 1.0
-"""How long a question may take whose time is up already."""
+"""How long a question may take at least, also when its time is up already."""
 
 
 class AskedStore:
-    """What a meeting needs of torch's stores. Raises RuntimeError where the store has gone, TimeoutError where it has
-    not answered by the deadline. look: called now and then while it does not answer; may raise.
+    """The methods of torch's stores that a meeting needs.
+
+    Raises RuntimeError if the store has gone, TimeoutError if it has not answered by the deadline.
+
+    look: called now and then while the store does not answer; may raise.
     """
 
     def __init__(self, store: Store, deadline: float, look: Callable[[], object] = lambda: None) -> None:
@@ -151,11 +154,11 @@ class AskedStore:
         self._ask(lambda: self._store.set(key, value))
 
     def set_first(self, key: str, value: str) -> bytes:
-        """Set a key that is not set; what it is set to then."""
+        """Set a key that is not set; return its value then."""
         return self.replace(key, "", value)
 
     def replace(self, key: str, old: str, new: str) -> bytes:
-        """Set a key that is set to `old`, or "": not set; what it is set to then."""
+        """Set a key that has the value `old`, or "": that is not set; return its value then."""
         return self._ask(lambda: bytes(self._store.compare_set(key, old, new)))
 
     def check(self, keys: list[str]) -> bool:
@@ -180,7 +183,7 @@ class AskedStore:
 
 @contextmanager
 def at_store(where: str, rank: int, began: float, look: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Raise what has happened to the store. look: raises if a rank that has died is the reason."""
+    """Raise the error for a store that fails in this block. look: raises if a rank that has died is the reason."""
     asked = time.monotonic()
     try:
         yield

@@ -1,8 +1,8 @@
 """Hand the descriptor of an arena from the first rank of a host to the others.
 
-The kernel says which process is at the other end of a connection. Only those that are ranks, by their identities, get
-the descriptor; others are sent away without a word. Nobody is waited for alone: ranks are served as they come. Each
-then waits for the last word of the meeting: which ranks share memory, as it turned out.
+The kernel says which process is at the other end of a connection. Only processes with the identity of a rank get the
+descriptor; others are sent away without a word. Ranks are served in the order in which they come. Each rank then waits
+for the last word of the meeting: which ranks share memory.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from .local_sockets import accept, connect
 
 _LOOK_S = 0.05
 _SEND_S = 1.0
-"""How long a descriptor may take to be sent: nothing else is on its way on this connection, so there is room."""
+"""How long a descriptor may take to be sent: no other message is under way on the connection, so there is room."""
 _REFUSAL = 8_000
 
 
 class Handover:
     """One host's memory on its way from the host's first rank to the others.
 
-    ranks: who shall get the descriptor. missing: those that have not said yet that they have it.
+    ranks: the ranks that shall get the descriptor.
+    missing: the ranks that have not confirmed yet that they have it.
     """
 
     def __init__(self, fd: int, listener: socket.socket, ranks: Mapping[int, Identity]) -> None:
@@ -40,10 +41,11 @@ class Handover:
         self._poller.register(listener, select.POLLIN)
 
     def serve(self, deadline: float, look: Callable[[Iterable[int]], Iterable[int]]) -> list[int]:
-        """Give the descriptor to each rank; return those that have not said by the deadline that they have it.
+        """Give the descriptor to each rank; return the ranks that have not confirmed it by the deadline.
 
-        look: called every now and then with the ranks that are missing; raises if one has died, and says who will not
-        come. Raises OutOfMemory for a rank that has no room for the memory.
+        look: called now and then with the missing ranks; returns the ranks that will not come; raises if one has died.
+
+        Raises OutOfMemory if a rank has no room for the memory.
         """
         look_at = 0.0
         while self.missing and time.monotonic() < deadline:
@@ -64,25 +66,25 @@ class Handover:
     def tell(self, word: str) -> None:
         """Tell the ranks that have the memory the last word of the meeting."""
         for channel in self._served.values():
-            with suppress(OSError):  # it has died, as the group will find
+            with suppress(OSError):  # the rank has died, as the group will find
                 channel.send(word, deadline=time.monotonic() + _SEND_S)
 
     def close(self) -> None:
-        """End the connections; who has not heard the last word then knows that there is none."""
+        """End the connections. A rank without the last word then knows that there is none."""
         for channel in self._served.values():
             channel.close()
         self._served.clear()
 
 
 def _serve(fd: int, listener: socket.socket, missing: Mapping[int, Identity]) -> PlainChannel | None:
-    """Send the descriptor to who connects next, if it is one of these ranks."""
+    """Send the descriptor to the next process that connects, if it is one of these ranks."""
     channel = None
     try:
         channel = accept(listener)
         if channel and any(identity.is_at(channel) for identity in missing.values()):
             channel.send(None, fds=[fd], deadline=time.monotonic() + _SEND_S)
             return channel
-    except OSError:  # it has left
+    except OSError:  # the process has left
         pass
     if channel:
         channel.close()
@@ -90,7 +92,7 @@ def _serve(fd: int, listener: socket.socket, missing: Mapping[int, Identity]) ->
 
 
 def _hear(channel: PlainChannel, missing: dict[int, Identity]) -> bool:
-    """Hear whether a rank has the memory. False if it has left, or says what no rank would."""
+    """Read whether a rank has the memory. False if it has left, or sends what no rank would."""
     try:
         message = channel.poll()
     except EOFError:
@@ -113,11 +115,12 @@ def _raise(error: Exception) -> str:
 def fetch(
     name: str, first: int, home: Identity, rank: int, deadline: float, instead: Callable[[Exception], str] = _raise
 ) -> tuple[Arena, str]:
-    """The arena that the first rank of this host, which is that process, hands out at this name; and its last word.
+    """The arena that the first rank of this host hands out at this name, and the last word of the meeting.
 
-    instead: where the last word does not come, returns it, or raises. Raises ArgumentError if another process hands the
-    memory out, OutOfMemory if there is no room for it, and EOFError or OSError where that rank has gone, or the time is
-    up, before this rank has the memory.
+    instead: called if the last word does not come; returns it, or raises.
+
+    Raises ArgumentError if another process hands the memory out, OutOfMemory if there is no room for it. Raises
+    EOFError or OSError if the first rank has gone, or time is up, before this rank has the memory.
     """
     channel = connect(name, deadline)
     try:

@@ -1,6 +1,6 @@
 """Unix sockets with a name in this host's abstract namespace, where ranks of one host find each other.
 
-Such names are public: so each end asks the kernel who the other one is before it says, or believes, anything.
+Such names are public. So each end first asks the kernel which process is at the other end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAITING = 1024
 
 
 def listen(name: str) -> socket.socket:
-    """A socket that listens at a name: no file, gone with its process."""
+    """A socket that listens at a name: it has no file, and ends with its process."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(f"\0{name}")
@@ -32,7 +32,7 @@ def listen(name: str) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> PlainChannel | None:
-    """The next connection; None if another user has made it. Raises BlockingIOError where there is none yet."""
+    """The next connection; None if another user has made it. Raises BlockingIOError if there is none yet."""
     sock, _ = listener.accept()
     channel = PlainChannel(sock)
     if channel.peer.user == os.getuid():
@@ -42,9 +42,9 @@ def accept(listener: socket.socket) -> PlainChannel | None:
 
 
 def connect(name: str, deadline: float) -> PlainChannel:
-    """A connection to the process that listens at a name. Raises ArgumentError if that is another user's.
+    """A connection to the process that listens at a name. Raises ArgumentError if it is another user's process.
 
-    Raises OSError where none listens, and at the deadline, if too many are waiting to be accepted.
+    Raises OSError if no process listens, and at the deadline, if too many connections wait to be accepted.
     """
     while True:
         with socket.socket(socket.AF_UNIX) as sock:
@@ -59,6 +59,6 @@ def connect(name: str, deadline: float) -> PlainChannel:
     if channel.peer.user != os.getuid():
         raise ArgumentError(
             f"the socket where rank 0 should wait belongs to user {channel.peer.user}, process {channel.peer.pid}: "
-            "somebody has taken its name, or changed what the ranks read at the store where they meet"
+            "another process has taken its name, or changed what the ranks read at the store where they meet"
         )
     return channel

@@ -1,4 +1,4 @@
-"""What connects hosts, measured when they meet: a few words there and back, then two bursts. Some milliseconds."""
+"""The link between hosts, measured when they meet: a few words there and back, then two bursts. Some milliseconds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _TAG = 0
 _ASK_S = 0.002
 _WORDS = 8
 _BURST = 512 << 10
-"""Long enough for what a link does in the long run: the first burst fills what stands before it, the second counts."""
+"""Long enough to show a link's lasting rate: the first burst fills the buffers before the link, the second counts."""
 
 
 def agreed_link(carrier: Carrier, hosts: Hosts, rank: int, store: Store, deadline: float) -> Link:
-    """The same on all ranks: what the first ranks of the first two hosts have measured, rounded. Raises WaitTimeout
-    for a rank that takes no part by the deadline, and Lost.
+    """The link as the first ranks of the first two hosts measure it, rounded. All ranks get the same.
+
+    Raises WaitTimeout if a rank takes no part by the deadline, and Lost.
     """
     first, second = hosts.members[0][0], hosts.members[1][0]
     if rank == first:
@@ -51,7 +52,7 @@ class _Line:
         self._began = time.monotonic()
 
     def measure(self) -> Link:
-        """Send, and wait for an answer of a byte each time."""
+        """Send, and wait each time for an answer of one byte."""
         word_s = min(self._there_and_back(1) for _ in range(_WORDS))
         burst_s = [self._there_and_back(_BURST) for _ in range(2)][-1]
         return Link(word_s / 2, _BURST / max(burst_s - word_s, burst_s / 100))
@@ -75,7 +76,7 @@ class _Line:
         return self._carrier.isend(self._peer, _TAG, torch.ones(nbytes, dtype=torch.uint8, device="cpu"))
 
     def _receive(self, nbytes: int) -> None:
-        """Wait by looking at the last byte: only so can a wait end at a deadline."""
+        """Wait by looking at the last byte, because only such a wait can end at a deadline."""
         data = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
         last = data[-1:].numpy()
         handle = self._carrier.irecv(self._peer, _TAG, data)

@@ -1,8 +1,8 @@
-"""Which meeting a rank takes part in, where one store sees several: the one that rank 0 holds now.
+"""The meeting that a rank takes part in, if one store sees several: the one that rank 0 holds now.
 
-Rank 0 begins a meeting with a notice, which names it. The others wait for a notice whose meeting has not ended. So a
-rank that comes late, or once more after a time-out, meets the others in the next meeting, whatever it has missed. The
-notice also says whose store this is, and for how many ranks rank 0 waits.
+Rank 0 begins a meeting with a notice, which names the meeting. The others wait for the notice of a meeting that has not
+ended. So a rank that comes late, or comes again after a time-out, meets the others in the next meeting. The notice also
+names the job of this store, and the number of ranks that rank 0 waits for.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 END = "end"
-"""The key of a meeting under which it stands that, and how, it has ended."""
+"""The key of a meeting that says how it has ended."""
 _NOTICE = "meeting"
 _ASK_S = 0.005
 
 _heard: dict[int, str] = {}
-"""The last meeting of which this process has heard as this rank."""
+"""Rank -> the last meeting that this process has heard of as this rank."""
 
 
 def may_come(_rank: int) -> str:
-    """Why a rank that has not come will not come. Where this is not known: "", it may come."""
+    """Why a rank that has not come will not come; "": it may come, as far as is known."""
     return ""
 
 
@@ -40,8 +40,8 @@ def enter_meeting(
 ) -> tuple[str, Store]:
     """The name of the meeting that rank 0 holds, or begins, and its part of the store. why_absent: see `may_come`.
 
-    Raises WaitTimeout where rank 0 begins none by the deadline, PeerGone where the store has gone, and ArgumentError
-    where another job meets here, the ranks have been told different sizes, or rank 0 will not come.
+    Raises WaitTimeout if rank 0 begins none by the deadline, and PeerGone if the store has gone. Raises ArgumentError
+    if another job meets here, if the ranks were given different sizes, or if rank 0 will not come.
     """
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
 
@@ -56,8 +56,10 @@ def enter_meeting(
 
 
 def _begin(store: AskedStore, notice: MeetingNotice) -> MeetingNotice:
-    """Begin a meeting. A store that did not answer in time may not have heard how rank 0's last one has ended: so it
-    hears that now. Or it hears only now how that one began: so a notice takes the place of none but the one read.
+    """Begin a meeting.
+
+    A store that did not answer in time may not have heard how rank 0's last meeting ended: so this rank tells it now.
+    Or the store only now hears how that meeting began: so a notice replaces no other notice than the one read.
     """
     last = _heard.get(0)
     _heard[0] = notice.name
@@ -70,7 +72,7 @@ def _begin(store: AskedStore, notice: MeetingNotice) -> MeetingNotice:
 
 
 def read_notice(store: AskedStore) -> MeetingNotice | None:
-    """The notice of the last meeting at this store, if there has been one."""
+    """The notice of the last meeting at this store, or None."""
     return MeetingNotice.read(store.get(_NOTICE)) if store.check([_NOTICE]) else None
 
 
@@ -108,7 +110,7 @@ def _the_notice(
 
 
 def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> None:
-    """Raise why there was no group in a meeting that has ended, if this is news, and would be so in the next one."""
+    """Raise the error of a meeting that has ended, if it is new to this rank, and would recur in the next meeting."""
     if notice.name != _heard.get(rank):
         _heard[rank] = notice.name
         said = MeetingVerdict.read(store.get(f"{notice.name}/{END}"), notice.size, rank)

@@ -1,10 +1,10 @@
-"""How processes that a launcher started find each other, and which of them come to share memory.
+"""How processes that a launcher started find each other, and which of them share memory.
 
-They meet at a key-value store, where each says who it is: torch's, or where the launcher gives no port a `SocketStore`.
-Rank 0 says which ranks seem to share a host. The first rank of each host makes an arena, and publishes the random name
-of a Unix socket, through which it hands the arena's file descriptor to the others: a descriptor arrives only within one
-host, so who has got it is on that host, and who has not is a host of its own. What is read at the store
-(`rendezvous_messages`) is not believed: the kernel says to whom the descriptor goes, and from whom it comes
+They meet at a key-value store: torch's, or a `SocketStore` if the launcher gives no port. There, each process writes
+its identity. Rank 0 says which ranks seem to share a host. The first rank of each host makes an arena, and publishes
+the random name of a Unix socket. Through the socket it hands the arena's file descriptor to the others. A descriptor
+arrives only within one host: so a rank that gets it is on this host, and a rank that does not is a host of its own.
+Ranks do not trust the store (`rendezvous_messages`): the kernel says which processes send and get the descriptor
 (`handover`).
 """
 
@@ -47,10 +47,10 @@ def meet(
 ) -> MeetingResult:
     """Meet the `size` ranks at this store. why_absent: see `meetings.may_come`.
 
-    Raises WaitTimeout, naming the ranks that did not come; PeerGone for one that died meanwhile; ArgumentError on every
-    rank that comes where they cannot form a group: threads of one process, a rank that will not come, hosts with
-    different versions or settings, or that have no way to each other; OutOfMemory on every rank; ArgumentError for what
-    no rank would have written to the store.
+    Raises WaitTimeout, which names the ranks that did not come, and PeerGone if a rank died meanwhile. Raises
+    OutOfMemory on every rank. Raises ArgumentError on every rank that comes, if the ranks cannot form a group: threads
+    of one process, a rank that will not come, hosts with different versions or settings, hosts that cannot reach each
+    other. Raises ArgumentError for content of the store that no rank would have written.
     """
     if size > MAX_RANKS:
         raise ArgumentError(f"a group has 1 to {MAX_RANKS} ranks, not {size}")
@@ -73,7 +73,7 @@ class _Meeting(MeetingMember):
         self._apart: set[int] = set()
 
     def hold(self) -> MeetingResult:
-        """Take part until all is known."""
+        """Take part until the meeting ends."""
         self._come()
         try:
             return self._take_part()
@@ -99,7 +99,7 @@ class _Meeting(MeetingMember):
         return MeetingResult(arena, hosts, self._met_at, beside, verdict.names, address, secret)
 
     def _place(self) -> Hosts:
-        """Rank 0's part: gather the identities, judge them, say who may share a host."""
+        """Rank 0's part: gather the identities, judge them, say which ranks may share a host."""
         for rank in range(1, self._size):
             self._identities[rank] = self._identity(rank)
             self._refuse(why_refused(self._identities))
@@ -109,7 +109,7 @@ class _Meeting(MeetingMember):
         return hosts
 
     def _lead(self, others: Sequence[int], hosts: Hosts) -> tuple[Arena, MeetingVerdict]:
-        """The part of a host's first rank: hand the memory out, say who has it, hear how it is elsewhere."""
+        """The part of a host's first rank: hand the memory out, say which ranks have it, hear of the other hosts."""
         arena = Arena.create(self._size, self._config)
         with ExitStack() as until_told:
             try:
@@ -134,12 +134,12 @@ class _Meeting(MeetingMember):
                 waits(others, "to take the memory of their host", self._where)
                 if absent := handover.serve(self._deadline, self._look):
                     raise self._timeout(absent)
-        for rank in {self._rank, *others} - self._apart:  # it may die before it can say so itself
+        for rank in {self._rank, *others} - self._apart:  # a rank may die before it can say so itself
             arena.board(rank).set_process(self._identities[rank].pid, self._identities[rank].ticks)
         return handover
 
     def _look(self, missing: Iterable[int]) -> list[int]:
-        """Which of the missing ranks of this host do not get its memory. Raises if one has died, or all is over."""
+        """The missing ranks of this host that do not get its memory. Raises if one has died, or the meeting is over."""
         self._check_peers(missing)
         with self._at_store():
             self._heed_the_end()
@@ -148,7 +148,7 @@ class _Meeting(MeetingMember):
         return refused
 
     def _judge(self, hosts: Hosts) -> MeetingVerdict:
-        """Rank 0's part, when its host is complete: hear of the others, and tell everybody."""
+        """Rank 0's part, when its host is complete: hear of the other hosts, and tell all ranks."""
         for first, *others in hosts.members[1:]:
             self._apart.update({*others} - {*self._hear(f"proven {first}", first).proven})
         self._refuse(why_refused(self._identities, self._apart))
@@ -166,13 +166,13 @@ class _Meeting(MeetingMember):
         return verdict
 
     def _report(self, others: Iterable[int]) -> MeetingVerdict:
-        """Say who has this host's memory; hear who is on which host."""
+        """Say which ranks have this host's memory; hear which ranks are on which host."""
         proven = (self._rank, *(rank for rank in others if rank not in self._apart))
         self._tell(f"proven {self._rank}", MeetingVerdict(proven=proven))
         return self._hear(END)
 
     def _follow(self, first: int) -> tuple[Arena, MeetingVerdict]:
-        """Everybody else's part: fetch the memory from the host's first rank, or be a host of its own."""
+        """The part of all other ranks: fetch the memory from the host's first rank, or be a host of its own."""
         self._identities[first] = self._identity(first)
         name = self._hear(f"host {first}", first).name
         waits([first], "to hand out the memory of their host", self._where)
@@ -192,11 +192,11 @@ class _Meeting(MeetingMember):
         self._tell(f"apart {self._rank}", MeetingVerdict(proven=(self._rank,)))
         verdict = self._hear(END)
         if Hosts(verdict.hosts).beside(self._rank)[0] != self._rank:
-            raise self._timeout([self._rank])  # it has come again, and was counted as it came first
+            raise self._timeout([self._rank])  # this rank has come a second time: its first coming counts
         return arena, verdict
 
     def _last_word(self, first: int, _error: Exception) -> str:
-        """How the meeting has ended, as the first rank of this host does not say it. That rank counts on this one."""
+        """How the meeting has ended, if this host's first rank does not say so. The first rank counts on this one."""
         self._await_reason()
         self._check_peers([first])
         return self._leave(self._timeout([first])).decode()
@@ -206,7 +206,7 @@ class _Meeting(MeetingMember):
             raise ArgumentError(reason)
 
     def _way_between(self, hosts: Hosts) -> str:
-        """An address on the way between hosts. Raises ArgumentError where there is none, and more than one host."""
+        """An address on the way between hosts. Raises ArgumentError if there are several hosts, and no address."""
         if not hosts.spans:
             return ""
         if isinstance(self._met_at, SocketStore):
@@ -223,16 +223,16 @@ class _Meeting(MeetingMember):
 _RETRY_S = 0.005
 
 _timed_out: set[Launch] = set()
-"""The launches whose last call, by this process, has ended by a time-out."""
+"""The launches with a time-out in this process's last call."""
 
 
 def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> MeetingResult:
     """Meet the ranks of a launch at this place. Raises as `open_store` and `meet` do.
 
-    A meeting ends for all ranks when somebody's time is up on whom the others count. A rank that is in its first call
-    of `init()` then hears at once who is missing. A rank that makes the call once more may do so while others are still
-    in their first: a time-out of theirs says nothing about its own call, so it waits for the next meeting, until its
-    own time is up.
+    A meeting ends for all ranks when the time of a rank that others count on is up. A rank in its first call of
+    `init()` then hears at once which ranks are missing. A rank that calls `init()` again may do so while others are in
+    their first call: their time-out says nothing about its own call. So it waits for the next meeting, until its own
+    time is up.
     """
     launch, began = place.launch, time.monotonic()
     again = launch in _timed_out
@@ -251,6 +251,6 @@ def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> Meeting
                 time.sleep(_RETRY_S)
                 continue
             _timed_out.add(launch)
-            if not entered and missing:  # rank 0 may have given up because of these
+            if not entered and missing:  # rank 0 may have given up because of these ranks
                 raise WaitTimeout(error.call, now - began, missing, launch.rank, error.details) from error
             raise WaitTimeout(error.call, now - began, error.missing, launch.rank, error.details) from error

@@ -1,7 +1,8 @@
 """A key-value store without a port, for ranks of one host: every rank holds all pairs, and rank 0 passes them on.
 
-The name of the socket can be guessed, so any process of this user may connect. Rank 0 hears of each one pair: which
-rank it is, and the identity, which must be that of the process there; nobody else is told anything, or waited for.
+The name of the socket can be guessed, so any process of this user may connect. From each process rank 0 reads one pair:
+its rank and its identity. The identity must be the identity of the process there. Rank 0 tells other processes nothing,
+and does not wait for them.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _MOST_SILENT = 128
 class SocketStore:
     """The part of torch's Store that a meeting needs, over a Unix socket named after the job.
 
-    Nothing outlives the processes, two jobs have two names, and the kernel says whose processes are connected. Where
-    rank 0 leaves a meeting without a word, a rank connects again: it came when that meeting was over. Raises
-    ArgumentError where the name is taken, WaitTimeout where rank 0 does not come, PeerGone where it has died.
+    The socket ends with the processes, two jobs have two names, and the kernel says which user's processes connect. If
+    rank 0 leaves a meeting without a word, a rank connects again: it came when the meeting was over. Raises
+    ArgumentError if the name is taken, WaitTimeout if rank 0 does not come, PeerGone if it has died.
     """
 
     def __init__(self, job: str, rank: int, timeout_s: float) -> None:
@@ -49,11 +50,11 @@ class SocketStore:
         self._job, self._rank, self._home = job, rank, Identity.mine()
         self._values: dict[str, str] = {}
         self._own: tuple[str, str] | None = None
-        """What this rank has told of itself."""
+        """The pair that this rank has sent."""
         self._peers: list[PlainChannel] = []
         """The ranks that have come; on other ranks, rank 0."""
         self._silent: list[PlainChannel] = []
-        """Who has connected, and said nothing yet."""
+        """The processes that have connected, and sent nothing yet."""
         self._listener: socket.socket | None = None
         if rank:
             self._connect()
@@ -83,8 +84,8 @@ class SocketStore:
             self._send(peer, key, value)
 
     def set_first(self, key: str, value: str) -> bytes:
-        """Set a key that is not set; what it is set to then. Ranks but rank 0 say who they are, or why they end the
-        meeting; which word of several counts, rank 0 decides.
+        """Set a key that is not set; return its value then. All ranks but rank 0 set their identity, or why they end
+        the meeting. If there are several reasons, rank 0 decides.
         """
         self._take_in()
         if key == END and self._rank:
@@ -95,8 +96,8 @@ class SocketStore:
         return self.get(key)
 
     def _propose_end(self, value: str) -> bytes:
-        """What counts as the end of the meeting: rank 0 answers with the first word that it has heard, or has said.
-        Where it does not answer, it has not said how the meeting ends, and will hear this before it does.
+        """How the meeting ends: rank 0 answers with the first reason that it has heard, or has said. If it does not
+        answer, it has not said how the meeting ends, and will hear this reason first.
         """
         if END not in self._values:
             for peer in self._peers:
@@ -109,7 +110,7 @@ class SocketStore:
         return self.get(END)
 
     def check(self, keys: list[str]) -> bool:
-        """Are these keys set? Raises RuntimeError, as torch's stores do, where rank 0 has gone."""
+        """Are these keys set? Raises RuntimeError, as torch's stores do, if rank 0 has gone."""
         self._take_in()
         there = all(key in self._values for key in keys)
         if not there and not self._peers and self._listener is None:
@@ -117,7 +118,7 @@ class SocketStore:
         return there
 
     def _come_again(self) -> None:
-        """Connect to rank 0 once more, if it has left this rank without a word, and is there. Raises RuntimeError."""
+        """Connect to rank 0 again, if it lives and has left this rank without a word. Raises RuntimeError."""
         if self._own is None or len(self._values) > 1 or not self._pid:
             raise RuntimeError("rank 0 has ended the meeting")
         if start_ticks(self._pid) != self._ticks:
@@ -130,7 +131,7 @@ class SocketStore:
         return self._values[key].encode()
 
     def _take_in(self) -> None:
-        """Read what peers have sent; rank 0 first lets them in, and passes on what they say."""
+        """Read the messages of peers. Rank 0 first lets them in, and passes their messages on."""
         if self._listener is None:
             self._peers = [peer for peer in self._peers if self._read(peer)]
             return
@@ -145,7 +146,7 @@ class SocketStore:
         del self._silent[:-_MOST_SILENT]
 
     def _let_in(self, peer: PlainChannel) -> bool:
-        """Hear which rank a process is, which is then a peer, or is sent away. False if it has said nothing yet."""
+        """Read the rank of a process: it is then a peer, or is sent away. False if it has sent nothing yet."""
         try:
             message = peer.poll()
         except EOFError:
@@ -169,7 +170,7 @@ class SocketStore:
         return True
 
     def _hear_end(self, peer: PlainChannel) -> bool:
-        """Is a rank still connected, and silent, as it should be, but for a word why it ends the meeting?"""
+        """Is a rank still connected, and silent? Only a word why it ends the meeting may come."""
         try:
             message = peer.poll()
             if message is None:
@@ -181,12 +182,12 @@ class SocketStore:
             with suppress(ArgumentError):
                 said = MeetingVerdict.read(pair[1].encode(), MAX_RANKS)
                 if not (said.hosts or said.name or said.proven):
-                    self.set(*pair)  # it hears its own word, too, before its connection ends
+                    self.set(*pair)  # the rank hears its own word, too, before its connection ends
         peer.close()
         return False
 
     def _read(self, peer: PlainChannel) -> bool:
-        """Take in what rank 0 has sent. False where it has gone, or what it says is nothing that rank 0 says."""
+        """Take in rank 0's messages. False if it has gone, or sends what rank 0 would not."""
         with suppress(EOFError):
             while (message := peer.poll()) is not None:
                 pair = _pair(message.value)
@@ -197,7 +198,7 @@ class SocketStore:
         return False
 
     def _is_of(self, key: str, value: str, peer: PlainChannel) -> bool:
-        """Is the process there the one that it says it is? From another container it is heard, to be named."""
+        """Is the process there the one in its identity? One from another container counts, too: errors name it."""
         try:
             identity = read_identity(int(key.removeprefix("rank ")), value.encode())
         except ArgumentError:
@@ -205,7 +206,7 @@ class SocketStore:
         return identity.namespaces != self._home.namespaces or identity.is_at(peer)
 
     def _send(self, peer: PlainChannel, key: str, value: str) -> None:
-        with suppress(OSError):  # it has died, or been stopped, as the meeting will find
+        with suppress(OSError):  # the peer has died, or is stopped, as the meeting will find
             peer.send((key, value), deadline=self._deadline)
 
     def close(self) -> None:
@@ -217,7 +218,7 @@ class SocketStore:
 
 
 def _pair(said: object) -> tuple[str, str] | None:
-    """A message as a key and a value, if it is that."""
+    """A message as a key and a value; None if it is no such pair."""
     match said:
         case [str(key), str(value)] if key in _OF_RANK_0 or _RANK.fullmatch(key):
             return key, value

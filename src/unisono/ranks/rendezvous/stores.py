@@ -1,4 +1,4 @@
-"""The key-value stores where launched ranks meet: torch's, or where the launcher gives no port a `SocketStore`."""
+"""The key-value stores where launched ranks meet: torch's, or a `SocketStore` if the launcher gives no port."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_WAY_S = 30.0
 _TRY_S = 1.0
 """How long the last try may take, when the time is up already."""
 _ANSWER_S = 3.0
-"""How long a process at a port may take to show that it is the store that is looked for."""
+"""How long a process at a port may take to show that it is the right store."""
 _OWN = "unisono store"
 
 
@@ -45,15 +45,15 @@ class MeetingPlace:
     def __init__(self, launch: Launch, timeout_s: float) -> None:
         self.launch, self.deadline = launch, time.monotonic() + timeout_s
         self.kept: TorchStore | None = None
-        """To be kept as long as the ranks may need it: rank 0 may be its server."""
+        """Keep this as long as the ranks may need it: this process may be its server, as rank 0."""
         self._at_socket: SocketStore | None = None
 
     def enter(self) -> Store:
         """The store of the meeting that rank 0 holds now, or of the next one.
 
-        Raises WaitTimeout where rank 0 does not come, PeerGone where its store goes meanwhile, and ArgumentError where
-        its host has no address, or cannot be reached; where its port, or the job's name, is another job's; and where
-        the ranks would have to ask an MPI that is not there.
+        Raises WaitTimeout if rank 0 does not come, and PeerGone if its store goes meanwhile. Raises ArgumentError if
+        rank 0's host has no address, or cannot be reached; if another job uses its port, or the job's name; and if the
+        ranks would have to ask an MPI that is not there.
         """
         launch, deadline = self.launch, self.deadline
         if launch.job:
@@ -106,7 +106,7 @@ def _at_address(launch: Launch, deadline: float) -> TorchStore:
 
 
 def _find_a_way(launch: Launch, deadline: float, *, serve: bool) -> None:
-    """Wait until a process listens at the launch's address; for the one that will, until the name can be resolved."""
+    """Wait until a process listens at the launch's address. serve: only wait until its name can be resolved."""
     began, no_way_since = time.monotonic(), time.monotonic()
     thread = Limited()
     with closing(thread):
@@ -129,7 +129,7 @@ def _find_a_way(launch: Launch, deadline: float, *, serve: bool) -> None:
 
 
 def _whose(launch: Launch) -> str:
-    """Which job meets at this launch's address already; "" where that is not known."""
+    """The job that meets at this launch's address already; "" if it is not known."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     deadline = time.monotonic() + _ANSWER_S
@@ -143,7 +143,7 @@ def _whose(launch: Launch) -> str:
 
 
 def _tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bool) -> TCPStore:
-    """Raises TimeoutError where a process listens there, and has not answered by the deadline."""
+    """Raises TimeoutError if a process listens there, and has not answered by the deadline."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     left = timedelta(seconds=max(_RETRY_S, min(LONGEST_S, deadline - time.monotonic())))
@@ -154,7 +154,7 @@ def _tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bo
 
 
 def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
-    """Rank 0 makes a store at a port that is free, and tells by MPI where, and a word by which it is recognised."""
+    """Rank 0 makes a store at a free port. It tells the others by MPI where, and a word to recognise the store."""
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -177,7 +177,7 @@ def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
         told[: len(words)] = words
     waits((0,), "to tell its address by MPI")
     request = comm.Ibcast(told)
-    while not request.Test():  # a blocking call would not hear Ctrl-C
+    while not request.Test():  # a blocking call would not notice Ctrl-C
         if time.monotonic() > deadline:
             raise WaitTimeout("init()", time.monotonic() - start, (0,), launch.rank, " It has not called MPI.")
         time.sleep(_ASK_S)
@@ -188,7 +188,7 @@ def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
 
 
 def _recognised(addresses: list[str], port: int, own: str, launch: Launch, deadline: float) -> TorchStore:
-    """Rank 0's store, at one of these addresses: others may listen at the same port of this host."""
+    """Rank 0's store, at one of these addresses. On this host, another process may listen at the same port."""
     start, until = time.monotonic(), min(deadline, time.monotonic() + _NO_WAY_S)
     waits((0,), "to be reached", f"{addresses}, port {port}")
     while True:

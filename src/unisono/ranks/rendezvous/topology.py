@@ -1,5 +1,5 @@
-"""Which ranks seem to share a host, by their identities; why ranks cannot form a group; what to say of one that is
-slower than it might be. Pure functions.
+"""Which ranks seem to share a host, by their identities; why ranks cannot form a group; a remark if a group is slower
+than it might be. Pure functions.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ...schedule import Hosts
 from .identity import HOST_ID, MOST_NAME, Identity
 
 _COMMON = ("look_up_s", "link", "carrier", "host_silence_s")
-"""The settings that all ranks of several hosts must have in common. What shapes calls inside a host is each host's own:
-machines differ in what is best on them.
+"""The settings that all ranks of several hosts must have in common. Each host has its own settings for calls inside it:
+machines differ in their best settings.
 """
 _ON_ONE_HOST = ("look_up_s",)
-"""The settings that all ranks must have in common also where they are all on one host."""
+"""The settings that all ranks must have in common, also if they are all on one host."""
 
 _MOST_ADDRESS = len("255.255.255.255")
-"""Characters of an address in a host's name: more than that is none for messages."""
+"""Characters of an address in a host's name. Longer ones do not appear in messages."""
 
 
 def place(identities: Mapping[int, Identity], apart: Collection[int] = ()) -> Hosts:
@@ -30,8 +30,8 @@ def place(identities: Mapping[int, Identity], apart: Collection[int] = ()) -> Ho
 
 
 def host_names(identities: Mapping[int, Identity], hosts: Hosts) -> tuple[str, ...]:
-    """A name for each host, for messages: what it calls itself. Hosts that have one name, as containers and copies of a
-    machine do, are told apart by their addresses; where that does not do, by their numbers.
+    """A name for each host, for messages: its own name. Containers and copies of a machine may share a name: they get
+    their addresses as well, or, if these do not differ, numbers.
     """
     firsts = [identities[members[0]] for members in hosts.members]
     addresses: dict[str, list[str]] = {}
@@ -47,13 +47,13 @@ def host_names(identities: Mapping[int, Identity], hosts: Hosts) -> tuple[str, .
 
 
 def common_settings(config: Config) -> str:
-    """The settings that ranks must have in common, as an identity has them."""
+    """The settings that ranks must have in common, as text in an identity."""
     link = f"{config.link.latency_s!r}:{config.link.bytes_per_s!r}"
     return f"{config.look_up_s!r} {link} {config.carrier} {config.host_silence_s!r}"
 
 
 def why_refused(identities: Mapping[int, Identity], apart: Collection[int] = ()) -> str:
-    """Why the ranks that have come cannot form a group, naming the first that does not fit; "" if they can."""
+    """Why the ranks that have come cannot form a group; "" if they can. Names the first rank that does not fit."""
     home = identities[0]
     processes: dict[tuple[object, ...], int] = {}
     spans = bool(apart) or any(other.place != home.place for other in identities.values())
@@ -79,9 +79,9 @@ def why_refused(identities: Mapping[int, Identity], apart: Collection[int] = ())
 
 
 def way_between(identities: Mapping[int, Identity]) -> tuple[str, str]:
-    """An address that leads a rank without one of its own to the others, and why there is none; both may be "".
+    """An address that leads to other ranks, for a rank without one of its own; and why there is none. Each may be "".
 
-    A rank's own address is a loopback address where the name of the meeting place means its own host there.
+    A rank's own address is a loopback address if the name of the meeting place means its own host there.
     """
     home = identities[0]
     other = next((one for one in identities.values() if one.network != home.network), None)
@@ -98,7 +98,7 @@ def way_between(identities: Mapping[int, Identity]) -> tuple[str, str]:
 
 
 def remark(identities: Mapping[int, Identity], hosts: Hosts, apart: Collection[int] = ()) -> str:
-    """What to say once if ranks of one machine do not share memory, though nobody has asked for that; else ""."""
+    """What to say once if ranks of one machine do not share memory, and the user has not asked for it; else ""."""
     for (first, *_), (rank, *_) in combinations(hosts.members, 2):
         home, other = identities[first], identities[rank]
         if (home.boot, home.host_id) == (other.boot, other.host_id):
@@ -115,5 +115,5 @@ def remark(identities: Mapping[int, Identity], hosts: Hosts, apart: Collection[i
 
 
 def _where(one: Identity, other: Identity) -> str:
-    """The host of one of two ranks, in words that do not fit the other's if that is another one."""
+    """The host of one of two ranks, in words that do not fit the other rank's host, if it is another one."""
     return f"{one.where} at {one.address}" if one.where == other.where and one.address != other.address else one.where

@@ -1,4 +1,4 @@
-"""Why ranks do not meet: for each reason the error, made of its fields, and what is told of it at the store."""
+"""Why ranks do not meet: for each reason the error, made of its fields, and its text at the store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MOVE = "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, a
 
 
 def verdict_of(error: BaseException, rank: int) -> MeetingVerdict:
-    """What the others are told where a rank ends the meeting by this error."""
+    """What a rank tells the others when it ends the meeting by this error."""
     match error:
         case WaitTimeout():
-            return MeetingVerdict(missing=error.missing or (rank,))  # it is rank 0 whose own store has not answered
+            return MeetingVerdict(missing=error.missing or (rank,))  # empty: rank 0's own store has not answered
         case PeerGone():
             return MeetingVerdict(dead=(error.rank,))
         case OutOfMemory():
@@ -26,7 +26,7 @@ def verdict_of(error: BaseException, rank: int) -> MeetingVerdict:
 
 
 def why_ended(verdict: MeetingVerdict, rank: int, waited_s: float, pid_of: dict[int, int]) -> Exception | None:
-    """What this rank raises where others have ended the meeting so; None where there is a group."""
+    """The error that this rank raises if others have ended the meeting with this verdict; None: there is a group."""
     if verdict.reason:
         return ArgumentError(verdict.reason)
     if verdict.full:
@@ -69,7 +69,7 @@ def store_silent(where: str, rank: int, waited_s: float, silent_s: float) -> Wai
 
 
 def sizes_differ(rank: int, size: int, notice: MeetingNotice) -> ArgumentError:
-    """This rank and rank 0 have been told two sizes."""
+    """This rank and rank 0 were given different sizes."""
     return ArgumentError(
         f"the ranks have been told different sizes: rank 0 {notice.size}, rank {rank} {size}. Give all ranks "
         "of the job the same WORLD_SIZE, or the same size in init()"

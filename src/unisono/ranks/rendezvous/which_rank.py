@@ -17,11 +17,14 @@ from ...base.errors import ArgumentError
 
 
 class Job(NamedTuple):
-    """The processes that one launcher has started together, and which of them this one is.
+    """The processes that one launcher has started together, and the rank of this one.
 
-    name: the same on all ranks of the job and on no other job of this host; everywhere: the same on all its hosts, too;
+    why: the variables that say so, in words.
+    name: a name that all ranks of the job on this host have, and no other job of this host.
     refusal: why the ranks cannot meet, or "".
-    Ranks of several hosts meet at address:port, or, where by_mpi is set, ask MPI where.
+    address, port: where ranks of several hosts meet.
+    by_mpi: ranks of several hosts ask MPI where to meet.
+    everywhere: a name that all ranks of the job have, on all hosts.
     """
 
     launcher: str
@@ -37,21 +40,21 @@ class Job(NamedTuple):
 
 
 class _Launcher(NamedTuple):
-    """One launcher's variables. Where several are named for a fact, the first that is set counts."""
+    """One launcher's variables. If a fact has several, the first that is set counts."""
 
     name: str
     rank: str
     size: tuple[str, ...]
     job: Callable[[Mapping[str, str]], str] | None = None
-    """The job's name, or "" where nothing gives it; None: this launcher is known to give none."""
+    """The job's name, or "" if no variable gives it; None: this launcher gives none."""
     local_size: str = ""
     nodes: tuple[str, ...] = ()
     first_node: Callable[[Mapping[str, str]], str] | None = None
     """Where rank 0 runs; None: only MPI knows."""
     names_hosts: bool = False
-    """Is the job's name another one on each host?"""
+    """Does the job have another name on each host?"""
     needs: str = ""
-    """Without this variable the others belong to an enclosing allocation, and launch nothing."""
+    """Without this variable, the other variables belong to an enclosing allocation, which launches no ranks."""
 
 
 _MPICH_MANAGERS = {"hydra_pmi_proxy", "mpiexec.gforker"}
@@ -73,7 +76,7 @@ def _slurm_job(environ: Mapping[str, str]) -> str:
 
 
 def _mpich_job(_environ: Mapping[str, str]) -> str:
-    """Process id and start time of the nearest ancestor that is MPICH's: it gives its processes no job's name."""
+    """Process id and start time of the nearest ancestor that is MPICH's, because MPICH gives jobs no name."""
     pid = os.getppid()
     while pid > 1:
         try:
@@ -88,7 +91,7 @@ def _mpich_job(_environ: Mapping[str, str]) -> str:
 
 
 def _first_node(environ: Mapping[str, str]) -> str:
-    """The first host of a list such as `gpu[03-05,9],login1`; "" where rank 0 is known to be on another one."""
+    """The first host of a list such as `gpu[03-05,9],login1`; "" if rank 0 is known to be on another host."""
     if environ.get("SLURM_PROCID") == "0" and environ.get("SLURM_NODEID", "0") != "0":
         return ""
     nodes = _first(environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
@@ -116,10 +119,10 @@ _OTHERWISE = "Start the script with torchrun, or set RANK, WORLD_SIZE, MASTER_AD
 
 
 def find_job(environ: Mapping[str, str]) -> Job | None:
-    """The job that has started this process, as its launcher's variables tell; None where no launcher has.
+    """The job that has started this process, by its launcher's variables; None: no launcher has started it.
 
-    Where several launchers have set variables, the first one counts; another that agrees with it on rank and size may
-    know where to meet when the first does not (srun sets MPICH's variables, too).
+    If several launchers have set variables, the first one counts. If the first one does not know where to meet, another
+    one may, if it has the same rank and size (srun sets MPICH's variables, too).
     """
     jobs = [job for launcher in _LAUNCHERS if (job := _job(launcher, environ)) is not None]
     agreed = [job for job in jobs if (job.rank, job.size) == (jobs[0].rank, jobs[0].size)]
@@ -127,13 +130,13 @@ def find_job(environ: Mapping[str, str]) -> Job | None:
 
 
 def job_at_store(environ: Mapping[str, str], size: int) -> str:
-    """What a job of so many ranks calls itself at a store where others might meet, too; "" where nothing names it.
+    """The name of a job of `size` ranks at a store where other jobs might meet, too; "" if there is none.
 
     A launcher that has started another number of processes has not started this job, or only a part of it.
     """
     if "TORCHELASTIC_RUN_ID" in environ:
         return f"torchrun {environ['TORCHELASTIC_RUN_ID']}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    with suppress(ArgumentError):  # it concerns only who asks for the rank
+    with suppress(ArgumentError):  # `detect` raises it for the rank
         job = find_job(environ)
         return job.everywhere if job is not None and job.size == size else ""
     return ""
@@ -172,7 +175,7 @@ def _port(name: str) -> int:
 
 
 def integer(environ: Mapping[str, str], name: str) -> int | None:
-    """The whole number that a variable holds; None where it is not set. Raises ArgumentError."""
+    """The whole number in a variable; None if it is not set. Raises ArgumentError."""
     text = environ.get(name)
     try:
         return None if text is None else int(text)
@@ -186,11 +189,15 @@ _AT = ("MASTER_ADDR", "MASTER_PORT")
 class Launch(NamedTuple):
     """What a process knows about its world before it has met its peers.
 
-    kind: `arguments`, `torchrun`, `environment`, `single`, or the name of the launcher; why: what was seen, in words.
-    Ranks of more than one process meet either at a key-value store at address:port (store_runs: the launcher runs it
-    already; prefix keeps the keys of one start apart from those of the next, and of other jobs that use it), or at such
-    a store whose address rank 0 tells by MPI (by_mpi), or, where job is set, at a Unix socket named after that job.
-    name: of the job, for other jobs that come to the same address.
+    The ranks meet at a key-value store at address:port, or, with `by_mpi` or `job`, elsewhere.
+
+    kind: `arguments`, `torchrun`, `environment`, `single`, or the name of the launcher.
+    why: what was found, in words.
+    store_runs: the launcher runs the store already.
+    prefix: keeps the store's keys of one start apart from other starts, and from other jobs.
+    job: if set, the ranks meet at a Unix socket named after this job.
+    by_mpi: rank 0 tells the address of the store by MPI.
+    name: the name of the job, for other jobs that come to the same address.
     """
 
     rank: int
@@ -209,8 +216,8 @@ class Launch(NamedTuple):
 def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None = None) -> Launch:
     """Rank and size: explicit arguments first, then RANK and WORLD_SIZE, then MPI's or Slurm's, else one process alone.
 
-    Raises ArgumentError where sources disagree, where a variable is missing or no number, and where a launcher has
-    started several processes that have no way to meet.
+    Raises ArgumentError if sources disagree, if a variable is missing or no number, and if a launcher has started
+    several processes that have no way to meet.
     """
     if (rank is None) != (size is None):
         raise ArgumentError(f"rank={rank} and size={size}: give both or neither")

@@ -1,4 +1,4 @@
-"""From a meeting to the group of all ranks: on several hosts with sentinels and a carrier."""
+"""From a meeting to the group of all ranks; on several hosts with sentinels and a carrier."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _ASK_S = 0.002
 def world_group(
     met: MeetingResult, rank: int, *, name: str = "world", config: Config | None = None, timeout_s: float | None = None
 ) -> Group:
-    """The group of all who have met. timeout_s: how long to wait for the others; None: as long as the config's calls.
+    """The group of all ranks that have met. timeout_s: how long to wait for them; None: as long as the config's calls.
 
-    Over several hosts: raises WaitTimeout where the sentinel of a host, or a connection, does not come; PeerGone for a
-    rank that has ended, or has given up, meanwhile; ArgumentError for what no rank would have written to the store.
+    Over several hosts: raises WaitTimeout if the sentinel of a host, or a connection, does not come; PeerGone if a rank
+    has ended, or given up, meanwhile; ArgumentError for content of the store that no rank would have written.
     """
     config = config or Config.from_env()
     if not met.hosts.spans:
@@ -54,7 +54,7 @@ def world_group(
         else:
             carrier = _connected(met, rank, met.store, far, deadline, ucx=config.carrier == "ucx")
     except BaseException as error:
-        if not isinstance(error, PeerGone):  # else all the others hear of that one, too
+        if not isinstance(error, PeerGone):  # else the other ranks hear of the gone rank, too
             said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
             met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
         far.close()
@@ -74,7 +74,7 @@ def world_group(
 
 
 def _connected(met: MeetingResult, rank: int, store: Store, far: Far, deadline: float, *, ucx: bool) -> Carrier:
-    """Gloo or UCX, connected to all other ranks: tables that know nothing of hosts send messages within one, too."""
+    """Gloo or UCX, connected to all other ranks: tables that know no hosts send messages within a host, too."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # late: torch.distributed takes a second
 
     from ...hosts.carriers.gloo import GlooCarrier
@@ -98,7 +98,7 @@ def _connected(met: MeetingResult, rank: int, store: Store, far: Far, deadline: 
 
 
 def _mpi(met: MeetingResult, rank: int) -> Carrier:
-    """The MPI that has started the ranks. Raises ArgumentError where none has."""
+    """The MPI that has started the ranks. Raises ArgumentError if no MPI has."""
     try:
         from ...hosts.carriers.mpi_messages import MpiCarrier
 
@@ -117,7 +117,7 @@ def _mpi(met: MeetingResult, rank: int) -> Carrier:
 
 
 class _Joining:
-    """How the sentinels of all hosts come to know each other, and this rank its own."""
+    """Connects the sentinels of all hosts to each other, and this rank to its own."""
 
     def __init__(self, met: MeetingResult, rank: int, store: Store, silent_s: float, deadline: float) -> None:
         self._met, self._rank, self._store = met, rank, store
@@ -154,7 +154,7 @@ class _Joining:
         return name
 
     def _said(self, host: int) -> SentinelNotice:
-        """What the first rank of a host has told of its sentinel."""
+        """The notice of a host's first rank about its sentinel."""
         key, first = f"sentinel {host}", self._met.hosts.members[host][0]
         look = partial(self._check, first)
         store = AskedStore(self._store, self._deadline, look)
@@ -169,7 +169,7 @@ class _Joining:
             return SentinelNotice.read(store.get(key), first)
 
     def _check(self, first: int) -> None:
-        """Raise PeerGone if that rank is on this host, and has ended."""
+        """Raise PeerGone if rank `first` is on this host, and has ended."""
         there = (self._met.identities or {}).get(first)
         if there is not None and start_ticks(there.pid) != there.ticks:
             raise died(first, there.pid, self._rank)

@@ -1,7 +1,7 @@
 """Where the chunks of a call over several hosts lie: in the user's tensors, and in scratch memory of this rank.
 
-Tables know chunks by number. Here chunk c of a vector of n elements that is cut into C of them is n*c//C .. n*(c+1)//C;
-where the collective has blocks, each block is cut so.
+Tables know chunks by number. Here, chunk c of C chunks of a vector of n elements is n*c//C .. n*(c+1)//C. If the
+collective has blocks, each block is cut in this way.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _LINE = 64
 
 
 class Cut(NamedTuple):
-    """How many elements blocks have, and into how many chunks a piece of each is cut. lengths: of each block.
+    """The elements of blocks, and the number of chunks of a piece of each block. Long vectors are sent in pieces.
 
-    piece: which of as many as `pieces` this is about. A call on a long vector makes its way piece by piece.
+    lengths: the elements of each block.
+    piece: the number of this piece, of `pieces`.
     """
 
     lengths: tuple[int, ...]
@@ -33,7 +34,7 @@ class Cut(NamedTuple):
 
     @classmethod
     def of(cls, request: Request, chunks: int, ranks: int, row: Iterable[int] | None = None) -> Cut:
-        """The cut of a request. row: which of `extents`; None: all of them."""
+        """The cut of a request. row: the indices of `extents` to use; None: all."""
         if request.collective not in BLOCKED:
             return cls((request.like.numel(),), chunks)
         if request.extents is None:
@@ -42,7 +43,7 @@ class Cut(NamedTuple):
         return cls(tuple(picked), chunks // ranks)
 
     def span(self, chunk: int) -> tuple[int, int, int]:
-        """Block, first element and element behind the last of a chunk."""
+        """The block of a chunk, its first element, and the element behind its last."""
         block, place = divmod(chunk, self.per_block)
         length = self.lengths[block]
         first, last = length * self.piece // self.pieces, length * (self.piece + 1) // self.pieces
@@ -50,16 +51,17 @@ class Cut(NamedTuple):
         return block, first + length * place // self.per_block, first + length * (place + 1) // self.per_block
 
     def size(self, chunk: int) -> int:
-        """The elements of a chunk."""
+        """The number of elements of a chunk."""
         _, start, stop = self.span(chunk)
         return stop - start
 
 
 class Side(NamedTuple):
-    """What a rank gives to a call, or takes from it: a tensor, or a list of tensors with one for each block.
+    """The input or output of a call on a rank: a tensor, or a list of tensors with one for each block.
 
-    lengths: the elements of each block that it has; none: it has nothing. item: the bytes of an element. first: the
-    number of the first of these blocks.
+    lengths: the elements of each block that the rank has; empty: it has none.
+    item: the bytes of an element.
+    first: the number of the first of these blocks.
     """
 
     lengths: tuple[int, ...]
@@ -69,7 +71,7 @@ class Side(NamedTuple):
 
     @classmethod
     def of(cls, cut: Cut, item: int, own: int | None, tensors: Tensors) -> Side:
-        """own: it is the block of this number."""
+        """own: the number of the block, if the side is one block."""
         lengths = () if tensors is None else cut.lengths if own is None else (cut.lengths[own],)
         return cls(lengths, item, own or 0, tensors is not None and not is_one(tensors))
 
@@ -83,7 +85,7 @@ class Side(NamedTuple):
         return tuple(accumulate([length * self.item for length in self.lengths[:-1]], initial=address))
 
     def copy(self, argument: int, here: int, *, back: bool = False) -> None:
-        """Copy all blocks to memory of this rank, where one follows the other; or back."""
+        """Copy all blocks to memory of this rank, one behind the other; or back."""
         if not self.in_list:
             pairs = [(argument, here, sum(self.lengths))]
         else:
@@ -93,14 +95,14 @@ class Side(NamedTuple):
 
 
 class Vector:
-    """The blocks of a side, as flat tensors. first: the number of the first."""
+    """The blocks of a side, as flat tensors. first: the number of the first block."""
 
     def __init__(self, first: int, blocks: Sequence[torch.Tensor]) -> None:
         self._first, self._blocks = first, blocks
 
     @classmethod
     def at(cls, side: Side, addresses: Iterable[int], dtype: torch.dtype) -> Vector:
-        """At these addresses, whose memory it does not keep alive."""
+        """The vector at these addresses. It does not keep the memory alive."""
         places = zip(addresses, side.lengths, strict=False)
         return cls(side.first, [tensor_at(address, length, dtype) for address, length in places])
 
@@ -111,9 +113,10 @@ class Vector:
 
 
 class Scratch:
-    """Where chunks lie in a scratch tensor. runs: chunks that lie side by side; each run begins a line.
+    """Where chunks lie in a scratch tensor. runs: chunks that lie side by side; each run begins a cache line.
 
-    start: the first element that is free. end: the one behind the last that is used.
+    start: the first free element.
+    end: the element behind the last used one.
     """
 
     def __init__(self, cut: Cut, runs: Sequence[Sequence[int]], item: int, start: int) -> None:

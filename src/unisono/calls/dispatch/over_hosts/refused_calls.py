@@ -1,4 +1,4 @@
-"""Memory of calls over hosts that a mismatch has refused: their messages may still be moved, so it is not free."""
+"""Memory of refused calls over hosts (a mismatch): a carrier may still move their messages, so it is not free."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ....engine.memory.arena import Arena
 
 
 class RefusedCalls:
-    """All refused calls of a carrier. It keeps the memory of their messages itself; here are the user's tensors that it
-    sends from. All of that is free when nobody has the carrier any more.
+    """All refused calls of a carrier. The carrier keeps the memory of their messages. This keeps the user's tensors
+    that it sends from. All this memory is free when the carrier is dropped.
     """
 
     def __init__(self) -> None:
@@ -25,23 +25,23 @@ class RefusedCalls:
 
     @classmethod
     def of(cls, carrier: Carrier) -> RefusedCalls:
-        """Those of a carrier."""
+        """The refused calls of a carrier."""
         return _OF.setdefault(carrier, cls())
 
     def add(self, nbytes: int) -> None:
-        """One more. nbytes: of memory for its messages."""
+        """Count one more refused call. nbytes: the memory of its messages."""
         self._calls += 1
         self._nbytes += nbytes
 
     def keep(self, memory: Iterable[object]) -> None:
-        """The tensors of the last one: their storages, perhaps among other things."""
+        """Keep the storages of the last call's tensors. memory: has them, perhaps among other objects."""
         for storage in memory:
             if isinstance(storage, torch.UntypedStorage) and storage.data_ptr() not in self._storages:
                 self._storages[storage.data_ptr()] = storage
                 self._nbytes += storage.nbytes()
 
     def check(self, arena: Arena, ranks: int) -> None:
-        """Raise OutOfMemory if this host has less memory left than it holds for its ranks, if each has as much."""
+        """Raise OutOfMemory if refused calls take more memory than the host has left, if each rank has as many."""
         try:
             arena.check_free(self._nbytes * ranks)
         except OutOfMemory as error:
