@@ -25,7 +25,7 @@ _LAST_NEWS_S = 0.5
 _CARRIER_S = 0.001
 """How often to call a carrier that has no thread of its own, and does not go on while a thread waits."""
 _CUT_S = 2.0
-"""A rank that no other rank reports gone counts as gone once its connection has been lost for so long."""
+"""A rank that no other rank reports gone counts as gone once its connection has been lost for _CUT_S."""
 _ALONE = " Only this rank itself can send that message: call isend() before, or send() in another thread."
 
 
