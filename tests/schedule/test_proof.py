@@ -111,7 +111,7 @@ def test_broken_tables_are_refused_with_the_place_and_the_reason(schedule: Sched
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([row(1), row(0)], r"its round comes before that of the row above \(row 1\)"),
+        ([row(1), row(0)], r"its round comes before the round of the row above \(row 1\)"),
         ([row(-1)], "its round comes before"),
         (
             [row(), row(src=3)],

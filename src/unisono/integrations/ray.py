@@ -50,7 +50,7 @@ def register() -> None:
 
 @contextmanager
 def _errors_of_torch() -> Iterator[None]:
-    """Let errors be those of `torch.distributed` too, and so RuntimeErrors, as those of Ray's own groups are."""
+    """Let errors be errors of `torch.distributed`, too, and so RuntimeErrors, as in Ray's own groups."""
     try:
         yield
     except Exception as error:
@@ -61,7 +61,7 @@ def _errors_of_torch() -> Iterator[None]:
 class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when types are checked
     """A group of actors, as `ray.util.collective` calls it. Tensors are torch's on the CPU, or numpy arrays.
 
-    group: the same as a group of unisono, for all of its calls. Groups of other names are apart from it.
+    group: the same group as a `Group` of unisono, for all of its calls. Groups of other names are independent.
     """
 
     @_errors_of_torch()
@@ -76,7 +76,7 @@ class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when ty
         left_s = config.timeout_s - (time.monotonic() - start)
         self.group = world_group(meet(rank, world_size, store, left_s, config), rank, name=group_name, config=config)
         barrier(self.group)
-        if rank == 0:  # all have come, so nobody asks any more
+        if rank == 0:  # all ranks have come, so none asks any more
             internal_kv._internal_kv_del(key)  # noqa: SLF001
 
     @classmethod
@@ -86,7 +86,7 @@ class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when ty
 
     @classmethod
     def check_backend_availability(cls) -> bool:
-        """It comes with unisono."""
+        """True: the backend comes with unisono."""
         return True
 
     def destroy_group(self) -> None:
@@ -127,7 +127,7 @@ class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when ty
         tensor_list: Sequence[Any],
         reducescatter_options: Any = types.ReduceScatterOptions,
     ) -> None:
-        """Replace the tensor by the sum of what all ranks have for this one. The list stays as it is."""
+        """Replace the tensor by the sum of all ranks' tensors for this rank. The list stays as it is."""
         reduce_scatter(_only(tensor), _list(tensor_list), _op(reducescatter_options), self.group)
 
     @_errors_of_torch()
@@ -137,7 +137,7 @@ class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when ty
 
     @_errors_of_torch()
     def recv(self, tensor: Sequence[Any], recv_options: Any) -> None:
-        """Replace the tensor by what a rank sends."""
+        """Replace the tensor by the message of a rank."""
         recv(_only(tensor), recv_options.src_rank, self.group)
 
 
@@ -154,7 +154,7 @@ def _serve(key: str) -> Any:
 
 
 def _find(key: str, rank: int, timeout_s: float) -> Any:
-    """The store that rank 0 serves. Raises WaitTimeout if it does not come."""
+    """The store that rank 0 serves. Raises WaitTimeout if rank 0 does not come."""
     from datetime import timedelta
 
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -162,7 +162,7 @@ def _find(key: str, rank: int, timeout_s: float) -> Any:
     start = time.monotonic()
     while True:
         address, _, port = (internal_kv._internal_kv_get(key) or b"").decode().partition(" ")  # noqa: SLF001
-        if port and reachable([address], int(port)):  # else it is that of a group that has failed
+        if port and reachable([address], int(port)):  # else it is the store of a group that has failed
             return TCPStore(address, int(port), None, is_master=False, timeout=timedelta(hours=1))
         if time.monotonic() - start > timeout_s:
             raise WaitTimeout("init_collective_group()", timeout_s, (0,), rank)
@@ -187,7 +187,7 @@ def _list(lists: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _tensor(value: Any) -> torch.Tensor:
-    """As a tensor with the same memory. Raises DTypeError."""
+    """A value as a tensor with the same memory. Raises DTypeError."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, np.ndarray):

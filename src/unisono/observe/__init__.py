@@ -1,1 +1,1 @@
-"""Look at running jobs from outside, and at what their ranks have logged: tracks of calls, who waits for whom."""
+"""Look at running jobs from outside, and at the logs of their ranks: tracks of calls, which rank waits for which."""

@@ -1,7 +1,7 @@
 """The contract of each collective: what the slots hold before, and what they must hold after. Where a table breaks it.
 
-A slot is (rank, buffer, chunk). What it holds is (origin chunk, set of ranks as bits): the combination of that chunk of
-the inputs of those ranks."""
+A slot is (rank, buffer, chunk). Its content is (origin chunk, set of ranks as bits): the combination of these ranks'
+inputs in the origin chunk."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HOLDERS = {
     "reduce_scatter": ("all", "owner"),
     "all_reduce": ("all", "all"),
 }
-"""Who holds a chunk before and after: the root, its owner (the rank whose block it is in) or all. Afterwards they hold
-the combination of what was held before. Only collectives in which chunks keep their numbers are here."""
+"""The ranks that hold a chunk before and after: the root, its owner (the rank whose block it is in) or all. Afterwards
+they hold the combination of what was held before. Only collectives in which chunks keep their numbers are here."""
 
 ROOTED = frozenset(name for name, who in HOLDERS.items() if "root" in who)
 """Collectives with a root."""
@@ -40,18 +40,19 @@ ONE_OUT = frozenset(name for name, (_, after) in HOLDERS.items() if after == "ow
 """Collectives from which a rank gets one block."""
 
 REDUCING = frozenset(name for name, (before, _) in HOLDERS.items() if before == "all")
-"""Collectives that combine what all ranks give on those that get it."""
+"""Collectives that combine the inputs of all ranks."""
 
 DUALS = {"all_to_all": "all_to_all"} | {
     name: dual for name, who in HOLDERS.items() for dual, other in HOLDERS.items() if other == who[::-1] != who
 }
-"""Collective -> the one with all arrows reversed: those that hold before and after change places."""
+"""Collective -> the one with all arrows reversed: the holders before and after change places."""
 
 
 class Contract(NamedTuple):
     """What slots hold before and after.
 
-    A rank's input tensor is its slots in `before`, in order of (buffer, chunk); its output tensor those in `after`.
+    A rank's input tensor is its slots in `before`, in order of (buffer, chunk); its output tensor is its slots in
+    `after`.
     blocks: the number of blocks in the longer of the two; a block has `per_block` chunks.
     """
 
@@ -105,9 +106,11 @@ def _held(schedule: Schedule, per_rank: int) -> tuple[dict[Slot, Value], dict[Sl
 class Fault(NamedTuple):
     """The first error in a table; the argument of the AlgorithmError that a proof raises.
 
-    name, collective: of the table. reason: what is wrong, as a clause. round: None if the error shows only at the end.
-    slot: the slot with the wrong content; None if a row has a number out of range. line: the `yield` that made the
-    round, as file:line, or "".
+    name, collective: of the table.
+    reason: what is wrong, as a clause.
+    round: None if the error shows only at the end.
+    slot: the slot with the wrong content; None if a row has a number out of range.
+    line: the `yield` that made the round, as file:line, or "".
     """
 
     name: str
@@ -133,8 +136,9 @@ def fault(
 ) -> AlgorithmError:
     """The error for a fault.
 
-    number: the round in which it happens. guilty: the round whose `yield` is named, if another. ordered: it is a fault
-    only for ops that do not commute.
+    number: the round in which it happens.
+    guilty: the round whose `yield` is named, if it is another round.
+    ordered: it is a fault only for ops that do not commute.
     """
     blamed = number if guilty is None else guilty
     known = blamed is not None and 0 <= blamed < len(schedule.yields)

@@ -1,7 +1,7 @@
 """Count the costs of a table: rounds, messages, what each rank sends, receives and adds, and what goes between hosts.
 
 Amounts are fractions of the vector of m bytes. The vector is the tensor; for scatter, gather, all_gather and
-reduce_scatter the tensor of all blocks; for all_to_all one rank's tensor."""
+reduce_scatter it is the tensor of all blocks; for all_to_all it is one rank's tensor."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from .table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, spread
 class Counts(NamedTuple):
     """The costs of a table.
 
-    rounds: the number of rounds with messages. ports: the most messages that one rank sends, or receives, in a round.
-    messages, sent, received, added: per rank, the last three as fractions of the vector. A copy within a rank is no
-    message; additions count wherever the data comes from.
+    rounds: the number of rounds with messages.
+    ports: the most messages that one rank sends, or receives, in a round.
+    messages: per rank. A copy within a rank is no message.
+    sent, received, added: per rank, as fractions of the vector. Additions count wherever the data comes from.
     """
 
     rounds: int
@@ -91,7 +92,8 @@ def lower_bounds(collective: str, ranks: int) -> Bounds:
     """The lower bounds of Chan, Heimlich, Purkayastha and van de Geijn (2007), extended to scans and barriers.
 
     Rounds: data must reach all ranks, or come from all, and a round at most doubles the ranks that data has reached.
-    Bytes: a rank must send what others need and it alone has. Additions: p - 1 vectors, at best shared equally.
+    Bytes: a rank must send what others need and it alone has.
+    Additions: p - 1 vectors, at best shared equally.
     """
     lg, F = (ranks - 1).bit_length(), (ranks - 1) / ranks
     whole = float(ranks > 1)
@@ -119,8 +121,8 @@ class Levels(NamedTuple):
     """The costs of a table by level.
 
     inside, between: the number of rounds in which something moves between ranks of one host, of several hosts.
-    leaves, enters: per host, what goes to other hosts and what comes from them. messages: the most messages that one
-    rank sends to other hosts.
+    leaves, enters: per host, what goes to other hosts and what comes from them.
+    messages: the most messages that one rank sends to other hosts.
     """
 
     inside: int
@@ -131,7 +133,7 @@ class Levels(NamedTuple):
 
     @property
     def most(self) -> float:
-        """What the busiest host sends or receives; the time of a link that can do both at once depends on it."""
+        """What the busiest host sends or receives. It decides the time of a link that does both at once."""
         return max(*self.leaves, *self.enters)
 
 
@@ -144,14 +146,14 @@ class HostBounds(NamedTuple):
 
 
 def levels(schedule: Schedule) -> Levels:
-    """Count a table whose hosts are known. Raises ArgumentError for one that knows none."""
+    """Count a table that knows its hosts. Raises ArgumentError for one that knows none."""
     if schedule.hosts is None:
         raise ArgumentError(f"{schedule.name}: which ranks share a host? Set `hosts`")
     return levels_of(spread(schedule).rows, schedule.hosts, schedule.chunks)
 
 
 def levels_of(rows: Rows, hosts: Hosts, chunks: int) -> Levels:
-    """Count rows, of which only the round, the ranks and the number of chunks matter. chunks: of the whole vector."""
+    """Count rows; only round, ranks and number of chunks matter. chunks: the number of chunks of the whole vector."""
     n, host = len(hosts.members), np.array([hosts.host_of(rank) for rank in range(hosts.ranks)])
     rows = rows[rows[:, SRC] != rows[:, DST]]
     src, dst = host[rows[:, SRC]], host[rows[:, DST]]
@@ -168,11 +170,11 @@ def levels_of(rows: Rows, hosts: Hosts, chunks: int) -> Levels:
 
 
 def host_bounds(collective: str, hosts: Hosts, root: int = 0) -> HostBounds:
-    """What no algorithm can be below, whatever moves inside hosts.
+    """Lower bounds for every algorithm, whatever moves inside hosts.
 
-    Rounds: as for ranks, news of all hosts at most doubles in one. Bytes: what others need and only one host has must
-    leave it, in the best case as a part of one sum per host; and what all hosts receive, others have sent, so the
-    busiest sends at least the mean. For all_reduce Patarasuk and Yuan 2009.
+    Rounds: a round at most doubles the hosts that data has reached.
+    Bytes: a host must send what others need and it alone has, at best as a part of one sum per host. The busiest host
+    sends at least the mean of what hosts receive. For all_reduce Patarasuk and Yuan 2009.
     """
     n, p, home = len(hosts.members), hosts.ranks, hosts.host_of(root)
     share = [len(host) / p for host in hosts.members]

@@ -1,4 +1,4 @@
-"""Which ranks share a host. A map: nothing here knows how that was found out."""
+"""Which ranks share a host. This is a map only; `hosts` finds out which ranks do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORM = r"(?:(?P<hosts>\d+)x(?P<each>\d+)|(?P<sizes>\d+(?:\+\d+)*))(?P<turns>:ro
 class Hosts:
     """The ranks 0 .. p-1 by host. members: per host its ranks, ascending; hosts in the order of their lowest ranks.
 
-    Raises ArgumentError if that is not what `members` says.
+    Raises ArgumentError for other `members`.
     """
 
     members: tuple[tuple[int, ...], ...]
@@ -43,8 +43,8 @@ class Hosts:
 
     @classmethod
     def parse(cls, text: str) -> Hosts:
-        """From `4x8` (4 hosts of 8 ranks), `3+1` (3 ranks, then 1), either with `:round_robin` behind it: ranks are
-        then dealt out in turn. Raises ArgumentError.
+        """From `4x8` (4 hosts of 8 ranks) or `3+1` (3 ranks, then 1). With `:round_robin` at the end, hosts get ranks
+        in turn. Raises ArgumentError.
         """
         found = re.fullmatch(_FORM, text.strip())
         sizes: list[int] = []
@@ -68,7 +68,7 @@ class Hosts:
 
     @cached_property
     def rails(self) -> int:
-        """The fewest ranks that a host has: so many can each be responsible for a slice, on every host."""
+        """The most rails: the number of ranks of the smallest host, as every rail has one rank of each host."""
         return min(map(len, self.members))
 
     @cached_property
@@ -98,7 +98,7 @@ class Hosts:
 
     @property
     def text(self) -> str:
-        """Such as `4x8` or `3+1`; where ranks are not numbered host by host, with the ranks of each host."""
+        """As `parse` reads it, such as `4x8` or `3+1`; with the ranks of each host if they are not consecutive."""
         sizes = [len(host) for host in self.members]
         alike = len(set(sizes)) == 1 and len(sizes) > 1
         short = f"{len(sizes)}x{sizes[0]}" if alike else "+".join(map(str, sizes))

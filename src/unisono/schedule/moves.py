@@ -1,7 +1,7 @@
 """The meaning of a table: in each round, which slots are written, and from which slots.
 
-All adds into one slot in one round are one combination of several inputs, in rank order; the slot's own content is one
-of them, at its rank's place. So the order of rows and the size of a message do not change a sum.
+All adds into one slot in one round are one combination of several inputs, in rank order. The slot's own content is one
+of these inputs, at its rank's place. So the order of rows and the size of a message do not change a sum.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def check_rows(schedule: Schedule) -> None:
     if not len(rows):
         return
     faults = {
-        "its round comes before that of the row above": np.diff(rows[:, ROUND], prepend=0) < 0,
+        "its round comes before the round of the row above": np.diff(rows[:, ROUND], prepend=0) < 0,
         f"there are only the ranks 0 to {p - 1}": _outside(rows[:, [SRC, DST]], p),
         "there are only the buffers X, Y and T": _outside(rows[:, [SBUF, DBUF]], _BUFFERS),
         f"there are only the chunks 0 to {C - 1}": _outside(rows[:, [SCHUNK, DCHUNK]], C),

@@ -43,11 +43,15 @@ Line = tuple[str, int]
 class Schedule:
     """A table of transfers and its contract. Compared by identity; use `prove` to compare behaviour.
 
-    ranks: their number. chunks: the number of chunks in each buffer. rows: (n, 9) int64, sorted by round. collective:
-    the contract it keeps, such as "all_reduce". root: for collectives with a root. result: the buffer with the result,
-    X (in place) or Y. yields: for each round the line of the `yield` that made it, if known. symmetric: the rows are
-    those of rank 0 only; rank r does the same with r added to all ranks and chunks. hosts: which ranks share a host, if
-    it is known; drawings and counts tell apart what stays inside.
+    ranks: the number of ranks.
+    chunks: the number of chunks in each buffer.
+    rows: (n, 9) int64, sorted by round.
+    collective: the contract that the table keeps, such as "all_reduce".
+    root: for collectives with a root.
+    result: the buffer with the result, X (in place) or Y.
+    yields: for each round the line of the `yield` that made it, if known.
+    symmetric: the rows are the rows of rank 0 only; rank r does the same with r added to all ranks and chunks.
+    hosts: which ranks share a host, if known; drawings and counts tell apart what stays inside a host.
     """
 
     ranks: int
@@ -75,7 +79,7 @@ _pages: list[Callable[[Schedule], str]] = []
 
 
 def shows(page: Callable[[Schedule], str]) -> None:
-    """Tell how notebooks show a table. What draws tables imports this file, so this file cannot import it."""
+    """Tell how notebooks show a table. The modules that draw import this file, so this file cannot import them."""
     _pages.append(page)
 
 
@@ -108,7 +112,7 @@ def trace(
     result: int = X,
     name: str = "",
 ) -> Schedule:
-    """Run an algorithm for all ranks at once; return the table of what it sends.
+    """Run an algorithm for all ranks at once; return the table of its sends.
 
     The algorithm is a generator that yields a round at a time: one `send` or a list of them. It is called as
     `algorithm(r, p)`, with r the array 0 .. p-1, or as `algorithm(r, p, root)` if a root is given.

@@ -1,1 +1,1 @@
-"""The command line, checks of the machine, and what users' own tests need. No other room imports this one."""
+"""The command line, checks of the machine, and helpers for users' tests. No other room imports this one."""

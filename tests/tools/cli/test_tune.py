@@ -108,7 +108,7 @@ def test_a_fit_of_noise_is_not_kept(earlier: HostCosts | None, run: Callable[...
     assert done.exit_code == 0, done.output
     assert "Not kept, as it lies on the least that is possible, which is noise: a further round: 20 ns" in done.stdout
     assert "noise: in calls on 16 MiB, what a rank copies: 1 MiB in 5.24 µs" in done.stdout
-    assert ("those of 2026-11-22 stay" if earlier else "there are none") in done.stdout
+    assert ("the costs of 2026-11-22 stay" if earlier else "there are no earlier costs") in done.stdout
     assert "A call takes" not in done.stdout
     found = measured()
     assert found is not None

@@ -20,7 +20,7 @@ def after_import(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module, by the other finders, and calls `then` when it has been loaded."""
+    """Finds one module with the other finders, and calls `then` when it has been loaded."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name, self._then = name, then

@@ -53,7 +53,7 @@ def answer_to(name: str) -> None:
 
 
 def answer_by_environment() -> None:
-    """Do what UNISONO_AS says. `import torch` calls this, so what is wrong is a warning."""
+    """Do what UNISONO_AS says. `import torch` calls this, so mistakes are warnings."""
     setting = os.environ[_SETTING]
     if setting == _GLOO:
         _take_the_name()
@@ -82,7 +82,7 @@ def _take_the_name() -> bool:
 
 
 def _why_not() -> str:
-    """What keeps this library from answering to Gloo's name; empty if nothing does."""
+    """Why this library cannot answer to Gloo's name; empty if it can."""
     if not distributed.is_available() or not distributed.is_gloo_available():
         return "this torch has no Gloo"
     uses_torchcomms = getattr(distributed.distributed_c10d, "_use_torchcomms_enabled", None)
@@ -93,17 +93,17 @@ def _why_not() -> str:
 
 
 class _Naming(type):
-    """The class of the class that takes the place of torch's."""
+    """The metaclass of the class that takes the place of torch's."""
 
     genuine: Any
 
     def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> Any:
-        """A program's own class made from Gloo's is one of torch's: its methods are made for that one."""
+        """A program's class derived from Gloo's derives from torch's: its methods are written for torch's class."""
         genuine = tuple(base.genuine if isinstance(base, _Naming) else base for base in bases)
         return type(genuine[0])(name, genuine, members)
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        """Make a group in place of Gloo's, of the same arguments."""
+        """Make our group in place of Gloo's, from the same arguments."""
         from .create_named import make_named
 
         return make_named(sys._getframe(1), args, options)  # noqa: SLF001  the documented way to look at one's callers

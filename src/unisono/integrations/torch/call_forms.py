@@ -17,8 +17,10 @@ class CallForms:
     """Bring a call of a method from either of torch's forms, long or short, to the long one.
 
     The long form passes lists of tensors and an options object; the short form passes single tensors, or the fields of
-    the options. method: its parameters are self, then tensors or lists, then opts. options: the class of opts. short:
-    the fields that may stand in place of opts, in order.
+    the options.
+    method: its parameters are self, then tensors or lists, then opts.
+    options: the class of opts.
+    short: the fields that may stand in place of opts, in order.
     """
 
     def __init__(self, method: Callable[..., Any], options: type, short: Sequence[str]) -> None:
@@ -37,7 +39,7 @@ class CallForms:
         return _signature(self._items, self._short)
 
     def complete(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments of the long form: lists, where single tensors were passed, and options at the end.
+        """Return the arguments of the long form: lists in place of single tensors, and options at the end.
 
         Raises TypeError for arguments that the method does not take.
         """
@@ -61,7 +63,7 @@ class CallForms:
         return *values, options
 
     def _own(self, name: str) -> str:
-        """Our name of a parameter, which torch's versions call output_tensors, outputTensor or outputs."""
+        """Our name of a parameter. Versions of torch call the same one output_tensors, outputTensor or outputs."""
         near = [item for item in self._items if name == item or name.startswith(item.removesuffix("s"))]
         return max(near, key=len, default=name)
 

@@ -24,8 +24,10 @@ def create(
 ) -> UnisonoProcessGroup:
     """Return the process group of these members.
 
-    options: torch's description of the group: store, rank, size, timeout. pg_options: a `Config` or None; anything else
-    is meant for the backend of another device. kind: its class. apart, why_absent: see `join`.
+    options: torch's description of the group: store, rank, size, timeout.
+    pg_options: a `Config` or None; anything else is meant for the backend of another device.
+    kind: the class of the process group.
+    apart, why_absent: see `join`.
     """
     patch_torch()
     config = pg_options if isinstance(pg_options, Config) else None

@@ -1,4 +1,4 @@
-"""Make a group of ours of the arguments of torch's ProcessGroupGloo; or Gloo's, where the ranks cannot have ours."""
+"""Make our group from the arguments of torch's ProcessGroupGloo; or Gloo's, if the ranks cannot have ours."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ _GIVEN_UP = f"{NAME} given up {{}}"
 
 
 def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """Make a group of the arguments of torch's ProcessGroupGloo: store, rank, size, and a timeout or options.
+    """Make a group from the arguments of torch's ProcessGroupGloo: store, rank, size, and a timeout or options.
 
     caller: the frame that makes it: torch's function, which knows the group's name and members, or a program's.
-    Returns Gloo's own group, with a warning, on all ranks that have the switch where some ranks have not, and where no
-    memory is left for our group of all ranks. Raises what making one of ours raises else.
+
+    Returns Gloo's own group, with a warning, if some ranks have no UNISONO_AS=gloo, or if no memory is left for our
+    group of all ranks. Otherwise errors of our group are raised.
     """
     given = _helper_of(caller)
     named = given["backend_config"].get_device_backend_map() if given else {"cpu": "gloo"}
@@ -45,7 +46,7 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
     try:
         described = _described(given, *args, **options)
     except TypeError:
-        return c10d.ProcessGroupGloo(*args, **options)  # which says in its words what it takes
+        return c10d.ProcessGroupGloo(*args, **options)  # it raises its own error for these arguments
     members = described.global_ranks_in_group or range(described.group_size)
     deadline = time.monotonic() + described.timeout.total_seconds()
     with closing(_GloosRanks(AskedStore(described.store, deadline), members)) as others:
@@ -71,13 +72,13 @@ def make_named(caller: FrameType, args: tuple[Any, ...], options: Mapping[str, A
 
 
 def _dropped(group: Group) -> None:
-    """Leave a group that the program no longer holds, as it drops those of Gloo's; torch holds its own."""
+    """Leave a group that the program no longer holds, as Gloo's groups do. torch holds the groups that it makes."""
     if group.worker is None or not group.worker.busy:
         leave(group)
 
 
 def _helper_of(frame: FrameType | None) -> Mapping[str, Any]:
-    """The local variables of torch's function that makes process groups, if torch has called; else empty."""
+    """The local variables of torch's function that makes process groups; empty if a program is the caller."""
     while frame is not None and frame.f_globals.get("__name__", "").startswith("torch.distributed"):
         if frame.f_code.co_name == _HELPER:
             return frame.f_locals
@@ -96,7 +97,7 @@ def _described(
     options: Any = None,
     enable_reconfigure: bool = False,  # noqa: ARG001  from torch 2.14 on
 ) -> Any:
-    """The arguments, in either of the two forms of torch's class, as torch describes a group to a backend."""
+    """The arguments, in either form of torch's class, as torch describes a group to a backend."""
     made: Any = c10d._DistributedBackendOptions()  # noqa: SLF001
     made.store, made.group_rank, made.group_size = store, rank, size
     chosen = more if options is None else options
@@ -107,9 +108,9 @@ def _described(
 
 
 class _GloosRanks:
-    """The ranks that make a group of Gloo's where others make one of ours, at the same store.
+    """The ranks that make Gloo's group while others make ours, at the same store.
 
-    A rank of Gloo's tells its address there as it comes, and then waits for those of the others.
+    A rank in Gloo's group puts its address into the store at once, and then waits for the addresses of the others.
     members: the ranks' numbers in the group of all ranks, for messages.
     """
 
@@ -118,11 +119,11 @@ class _GloosRanks:
         self.close = store.close
 
     def why_absent(self, rank: int) -> str:
-        """Why this rank will not come to make ours; empty if it may."""
+        """Why this rank will not make our group; empty if it may."""
         return self.why() if self._has(GLOO_KEY, rank) else ""
 
     def why(self) -> str:
-        """Which ranks that are here wanted a group of Gloo's; empty: none."""
+        """Which ranks at the store make Gloo's group, in words; empty: none."""
         wanted = [self._has(GLOO_KEY, rank) and not self._has(_GIVEN_UP, rank) for rank in range(len(self._members))]
         found = [member for member, gloo in zip(self._members, wanted, strict=True) if gloo]
         if not found:
@@ -134,7 +135,7 @@ class _GloosRanks:
         )
 
     def give_up(self, rank: int) -> None:
-        """Tell that this rank has wanted one of ours."""
+        """Tell the other ranks that this one wanted our group."""
         self._store.set(_GIVEN_UP.format(rank), "")
 
     def _has(self, key: str, rank: int) -> bool:
@@ -142,7 +143,7 @@ class _GloosRanks:
 
 
 def _leaving_ours(original: Any) -> Any:
-    """torch's function that wraps backends for TORCH_DISTRIBUTED_DEBUG=DETAIL: ours compare their calls anyway."""
+    """Let torch's wrapper of backends for TORCH_DISTRIBUTED_DEBUG=DETAIL leave ours out: they compare calls anyway."""
 
     def create_process_group_wrapper(wrapped_pg: Any, *args: Any, **options: Any) -> Any:
         return wrapped_pg if isinstance(wrapped_pg, NamedGloo) else original(wrapped_pg, *args, **options)

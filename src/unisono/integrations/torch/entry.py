@@ -30,9 +30,9 @@ def detail() -> bool:
 def entry(options: type | None = None, *short: str) -> Callable[[Method], Method]:
     """Decorate a method that torch calls, or a user of torch's groups.
 
-    The call may have any of torch's forms (see `CallForms` for options and short); a profiler sees it; its errors are
-    torch's, too. A call on tensors of another device goes to torch's method of this name, if the group has backends
-    for other devices (`self.elsewhere`). A group under Gloo's name makes some calls in another way (`other_way`).
+    The call may have any of torch's forms; options, short: see `CallForms`. A profiler sees it. Its errors are torch's,
+    too. If the group has backends for other devices (`self.elsewhere`), calls on their tensors go to torch's method of
+    this name. A group under Gloo's name makes some calls in another way (`other_way`).
     """
 
     def decorate(method: Method) -> Method:
@@ -58,7 +58,7 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
                 raise
 
         if isinstance(made, FunctionType):
-            # torch's C++ base class finds out by its caller's name whether an override calls it.
+            # torch's C++ base class looks at its caller's name to see whether an override calls it.
             made.__code__ = made.__code__.replace(co_name=name)
         return wraps(method)(made)  # type: ignore[return-value]
 
@@ -66,7 +66,7 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
 
 
 def _phrase(error: BaseException, group: Any, options: Any) -> str:
-    """Gloo's words for this case, or with TORCH_DISTRIBUTED_DEBUG=DETAIL those of torch's wrapper; mostly none."""
+    """Gloo's words for this error, or the words of torch's wrapper with TORCH_DISTRIBUTED_DEBUG=DETAIL; mostly none."""
     root = getattr(options, "rootRank", 0)
     if isinstance(error, ArgumentError) and not 0 <= root < group.size:
         return f"invalid root rank: {root}"
@@ -79,7 +79,7 @@ def _phrase(error: BaseException, group: Any, options: Any) -> str:
 
 
 def _on_cpu(args: Any) -> bool:
-    """Is the first tensor among the arguments, or the device of a barrier's options, the CPU's? True without any."""
+    """Is the first tensor among the arguments, or the device in a barrier's options, on the CPU? True without any."""
     for arg in args:
         if isinstance(arg, torch.Tensor):
             return arg.is_cpu

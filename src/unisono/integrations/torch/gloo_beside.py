@@ -1,4 +1,4 @@
-"""A group of Gloo's beside one of ours, of the same ranks: for C++ code, and for calls that only Gloo can make."""
+"""Gloo's group beside ours, of the same ranks: for C++ code, and for calls that only Gloo can make."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from .name import NAME
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 _CONNECTION = "gloo/transport"
-"""In errors of Gloo's connections, which are those of ranks whose peers have failed."""
+"""Part of the errors of Gloo's connections, which ranks raise after a peer has failed."""
 _OF_ANY_SIZE = {"gather": 0, "scatter": 1}
-"""Calls in which one list is the root's: which argument it is."""
+"""Call -> the index of the argument that is a list on the root only."""
 
 
 def gloo_beside(store: Any, group: Group, timeout: Any, name: str = "") -> Any:
     """Make Gloo's own group of these ranks.
 
-    store: of the group. name: of this one among others there; without one, ranks connect with their first message, and
-    do not wait for each other here.
+    store: the store of our group.
+    name: the name of Gloo's group in this store. Without a name, ranks connect with their first message, and do not
+    wait for each other here.
     """
     made: Any = c10d.ProcessGroupGloo
     options = made._Options()  # noqa: SLF001
@@ -39,18 +40,20 @@ def gloo_beside(store: Any, group: Group, timeout: Any, name: str = "") -> Any:
 
 
 class GlooBeside:
-    """Makes calls in a group of Gloo's, which it makes with the first of them."""
+    """Makes calls in Gloo's group, and makes this group with the first call."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._made: Any = None
 
     def call(self, names: list[str], args: tuple[Any, ...], store: Any, timeout: Any) -> None:
-        """Make a call in Gloo's group, once all ranks have told each other in ours that they make it.
+        """Make a call in Gloo's group, once all ranks have agreed on it in ours.
 
-        names: of the method; torch's versions have one or the other. Raises MismatchError where ranks make different
-        calls, or where Gloo has refused the call of another rank, with the reason; else what Gloo raises. After that
-        Gloo's group ends on all ranks, whatever is on its way there, and the next call makes another one.
+        names: the names of the method; a version of torch has one of these.
+
+        Raises MismatchError if ranks make different calls, or if Gloo refused the call of another rank, with the
+        reason; otherwise Gloo's error. After an error Gloo's group ends on all ranks, with all its messages, and the
+        next call makes a new one.
         """
         *places, opts = args
         record, limit_s = _record(names[0], places, opts), opts.timeout.total_seconds()
@@ -86,10 +89,10 @@ class GlooBeside:
         method = next(getattr(self._made, name) for name in names if hasattr(c10d.ProcessGroup, name))
         with torch.no_grad():
             method(*args).wait()
-            self._made.barrier().wait()  # of a tensor with several parts, the work is that of one part
+            self._made.barrier().wait()  # for a tensor with several parts, torch returns the work of one part only
 
     def _agree(self, record: Callable[[], CallRecord], timeout_s: float | None = None) -> None:
-        """Return when all ranks have come with the same record. If making it raises, the other ranks hear why."""
+        """Return when all ranks have come with the same record. If `record` raises, the other ranks get the reason."""
         with Call("a call over Gloo", self._group, timeout_s=timeout_s) as call:
             call.plan(Request("barrier", _NOTHING, None, None, in_place=True, says=record()))
         call.run()
@@ -101,19 +104,19 @@ class GlooBeside:
         """
         name = torch.tensor([secrets.randbits(62)], device="cpu")
         broadcast(name, 0, self._group)
-        store.check([""])  # raises at once where the store has gone
+        store.check([""])  # raises at once if the store has gone
         store = store.clone()
         kind = c10d.ProcessGroup.BackendType.GLOO
         made: Any = c10d.ProcessGroup(store, self._group.rank, self._group.size)
         made._set_default_backend(kind)  # noqa: SLF001
         backend = gloo_beside(store, self._group, timeout, f" {name.item():x}")
         made._register_backend(torch.device("cpu"), kind, backend)  # noqa: SLF001
-        made.barrier().wait()  # all are connected, so all see it if one ends the group
+        made.barrier().wait()  # all ranks are connected, so all see when one ends the group
         return made
 
 
 def _record(name: str, places: list[Any], opts: Any) -> CallRecord:
-    """What ranks must agree on before Gloo, which does not compare calls, makes this one."""
+    """The record on which ranks must agree before Gloo makes the call, as Gloo does not compare calls."""
     told: list[str] = []
     if not name.startswith("all_to_all") and name != "alltoall":
         for at, place in enumerate(places):

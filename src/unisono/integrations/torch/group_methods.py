@@ -1,7 +1,7 @@
 """The methods that torch calls on a group: they take lists of tensors and options.
 
-This class is the same for every version of torch, and a base of our ProcessGroup and our Backend. The names are C++'s;
-ranks are those of the group.
+This class is the same for every version of torch, and a base of our ProcessGroup and our Backend. The names are C++'s.
+Ranks are ranks of the group.
 """
 
 from __future__ import annotations
@@ -42,20 +42,23 @@ from .works import DONE, Finished, Together, TorchWork
 
 if TYPE_CHECKING:
     from ...calls import coalesced, p2p
-else:  # many programs need neither
+else:  # many programs need none of these modules
     coalesced, p2p = LateModule("...calls.coalesced", __package__), LateModule("...calls.p2p", __package__)
 
 _Tensor = torch.Tensor
 _UNSET = timedelta(milliseconds=-1)
-"""The timeout in options where the caller has set none."""
+"""The timeout in options if the caller has set none."""
 
 
 class Calls:
     """The calls of one group. With `opts.asyncOp`, a call runs in the background; else it is over when it returns.
 
     With TORCH_DISTRIBUTED_DEBUG=DETAIL every collective is over, and its errors raised, when it returns.
-    group: the ranks. asked_as: the name by which the program has asked for it. lenient: does it make what only Gloo
-    does, too? elsewhere: does the group have backends for other devices? base: the last class before torch's.
+    group: our group of these ranks.
+    asked_as: the name by which the program has asked for the group.
+    lenient: does the group also make calls that only Gloo makes?
+    elsewhere: does the group have backends for other devices?
+    base: the last class before torch's.
     """
 
     group: Group
@@ -73,7 +76,7 @@ class Calls:
             tensor = one(tensors)
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
-        # `_op` and `_limit`, unrolled: two calls of functions are a tenth of this one's time.
+        # `_op` and `_limit` are inlined: two calls of functions take a tenth of the time of this call.
         op, timeout, async_op = opts.reduceOp, opts.timeout, opts.asyncOp
         if op == _SUM and timeout == _UNSET:
             work = all_reduce(tensor, "sum", self.group, async_op)
@@ -93,7 +96,7 @@ class Calls:
 
     @entry(c10d.AllreduceCoalescedOptions)
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> c10d.Work:
-        """all_reduce of each tensor. One that is in the list twice is reduced once, as over Gloo."""
+        """all_reduce of each tensor. A tensor that is in the list twice is reduced once, as over Gloo."""
         if not tensors:
             raise ArgumentError("requires non-empty tensor list")
         dense = [tensor for tensor in tensors if tensor.layout is torch.strided]
@@ -131,7 +134,7 @@ class Calls:
 
     @entry(c10d.AllgatherOptions, "timeout")
     def allgather(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
-        """all_gather of the tensor in the second list into those in the list in the first; sizes may differ."""
+        """all_gather of the tensor in list `inputs` into the list of tensors in `outputs`; sizes may differ."""
         blocks = reals(one(outputs))
         work = all_gather(blocks, one(inputs), self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks)
@@ -170,14 +173,14 @@ class Calls:
 
     @entry(c10d.GatherOptions, "root", "timeout")
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
-        """gather of the tensor in the second list to `opts.rootRank`, whose first list has a list of tensors."""
+        """gather of the tensor in list `inputs` to `opts.rootRank`, where `outputs` has a list of tensors."""
         blocks = reals(one(outputs)) if outputs else None
         work = gather(one(inputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, blocks or [])
 
     @entry(c10d.GatherOptions)
     def gather_single(self, output: Any, input: Any, opts: Any) -> c10d.Work:  # noqa: A002  torch's name
-        """gather into one tensor, which `opts.rootRank` has; from torch 2.14 on."""
+        """gather into one tensor, on `opts.rootRank`; from torch 2.14 on."""
         source, whole = real(input), real(output)
         blocks = _cut(whole, source, self.group) if opts.rootRank == self.group.rank else None
         work = gather(source, blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
@@ -185,14 +188,14 @@ class Calls:
 
     @entry(c10d.ScatterOptions, "root", "timeout")
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
-        """scatter into the tensor in the first list from `opts.rootRank`, whose second list has a list of tensors."""
+        """scatter into the tensor in list `outputs` from `opts.rootRank`, where `inputs` has a list of tensors."""
         blocks = reals(one(inputs)) if inputs else None
         work = scatter(one(outputs), blocks, opts.rootRank, self.group, opts.asyncOp, timeout_s=_limit(opts))
         return self._work(work, outputs)
 
     @entry(c10d.ReduceScatterOptions, "op", "timeout")
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> c10d.Work:
-        """reduce_scatter into the tensor in the first list of those in the list in the second."""
+        """reduce_scatter of the list of tensors in `inputs` into the tensor in list `outputs`."""
         limit_s, blocks = _limit(opts), reals(one(inputs))
         work = reduce_scatter(one(outputs), blocks, _op(opts), self.group, opts.asyncOp, timeout_s=limit_s)
         return self._work(work, outputs)
@@ -227,7 +230,7 @@ class Calls:
         input_split_sizes: Any,
         opts: Any,
     ) -> c10d.Work:
-        """all_to_all of one tensor, cut alike or as the sizes say."""
+        """all_to_all of one tensor, cut into equal blocks or by the sizes."""
         cut = output_split_sizes or None, input_split_sizes or None
         limit_s, pair = _limit(opts), (real(output), real(input))
         work = all_to_all_single(*pair, *cut, self.group, opts.asyncOp, timeout_s=limit_s)
@@ -271,7 +274,7 @@ class Calls:
         works, self._together = self._together or [], None
         return TorchWork(Together(works), [])
 
-    # Other names of these, most of them from before torch 2.13.
+    # Other names of these methods, most of them from before torch 2.13.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
@@ -280,7 +283,7 @@ class Calls:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the timeout of later calls that do not bring their own."""
+        """Set the timeout of later calls without a timeout of their own."""
         self.group.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
@@ -303,7 +306,7 @@ class Calls:
         return self._work(call.run(), tensors)
 
     def _work(self, work: Work[Any] | None, tensors: list[Any]) -> c10d.Work:
-        """Return torch's work of a collective. work: None is a call that is over. tensors: as of `TorchWork`."""
+        """Return torch's work of a collective. work: None for a call that is over. tensors: see `TorchWork`."""
         if work is None:
             return DONE
         if work.__class__ is not FinishedWork and detail():  # as torch's wrapper does, raise the call's error here

@@ -1,7 +1,7 @@
 """Process groups that a program puts together: `group = ProcessGroup(...)`, `group._register_backend(..., gloo)`.
 
-torch's C++ class takes backends in C++ only. So such a group gets one of Gloo's, for C++ code, and its methods in
-Python are those of our group.
+torch's C++ class takes backends in C++ only. So such a group gets a backend of Gloo's, for C++ code, and its methods in
+Python call our group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ours: weakref.WeakKeyDictionary[Any, NamedGloo] = weakref.WeakKeyDictionary()
 
 
 def registering_ours(original: Any) -> Any:
-    """torch's `_register_backend`: where a backend is ours under Gloo's name, C++ code gets one of Gloo's."""
+    """torch's `_register_backend`. In place of our backend under Gloo's name, C++ code gets one of Gloo's."""
 
     def register_backend(group: Any, device: torch.device, kind: Any, backend: Any = None) -> None:
         if not isinstance(backend, NamedGloo):
@@ -36,7 +36,7 @@ def registering_ours(original: Any) -> Any:
 
 
 def _change_methods() -> None:
-    """Let the methods of torch's class ask first whether the group is one of these. Others do what they did."""
+    """Let the methods of torch's class ask first whether the group is one of these. Other groups work as before."""
     kind = c10d.ProcessGroup
     for name in (*vars(Calls), "_get_backend", "_get_sequence_number_for_group", "abort", "shutdown"):
         method = getattr(kind, name, None)
@@ -52,6 +52,6 @@ def _asking(original: Any, name: str) -> Any:
             return original(group, *args, **options)
         return getattr(ours, name)(*args, **options)
 
-    changed: Any = method  # torch's C++ base class finds out by its caller's name whether an override calls it
+    changed: Any = method  # torch's C++ base class looks at its caller's name to see whether an override calls it
     changed.__code__ = changed.__code__.replace(co_name=name)
     return changed

@@ -45,7 +45,7 @@ _LEFT = DepartureKind.LEFT, "left the group with destroy_process_group()"
 _world: Group | None = None
 """The group of all ranks of torch.distributed, if it is ours; its sub-groups use its memory."""
 _meeting = ""
-"""The name of its meeting, which keeps the keys of its sub-groups apart from those of an earlier world."""
+"""The name of the world's meeting. It keeps the keys of its sub-groups apart from the keys of an earlier world."""
 
 
 def join(
@@ -63,9 +63,11 @@ def join(
     """Return the group of the `size` ranks that call this with the same store.
 
     global_ranks: the members, in order; empty: all ranks. The group of all ranks becomes unisono's default group, if
-    there is none. apart: it has nothing to do with torch's group of all ranks, and may have ranks of several jobs.
-    why_absent: see `may_come`. With any other one, members of a sub-group wait for each other, and ask it meanwhile.
-    Raises WaitTimeout, which names the missing ranks; ArgumentError, if the ranks cannot form a group; OutOfMemory.
+    there is none.
+    apart: the group is independent of torch's group of all ranks, and may have ranks of several jobs.
+    why_absent: see `may_come`. With another function, members of a sub-group wait for each other, and ask it meanwhile.
+
+    Raises WaitTimeout, which names the missing ranks; ArgumentError if the ranks cannot form a group; OutOfMemory.
     """
     global _world, _meeting
     world = not global_ranks and not apart
@@ -73,7 +75,7 @@ def join(
         if why_absent is not may_come:
             with _naming(name):
                 _all_want_ours(store, rank, size, timeout_s, why_absent)
-        members = [whole.world_ranks[member] for member in global_ranks]  # it may be what is left of the world
+        members = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
         return make_sub_group(whole, rank, members, name, timeout_s)
     config = replace(config or Config.from_env(), timeout_s=timeout_s)
     with meeting_page(rank, size):
@@ -89,21 +91,21 @@ def join(
     if world:
         if get_default() in (None, _world):
             set_default(group)
-        if _world is not None:  # torch has aborted it, and forgotten it
+        if _world is not None:  # torch has aborted and forgotten the earlier world
             _world.world.close()
         _world, _meeting = group, meeting
     return group
 
 
 def whole_world() -> Group | None:
-    """The group of all ranks that this rank is in, if it is: its sub-groups have parts of its memory."""
+    """Our group of all ranks, if there is one; its sub-groups have parts of its memory."""
     return None if _world is None or _world.closed else _world
 
 
 def _all_want_ours(store: Store, rank: int, size: int, timeout_s: float, why_absent: Callable[[int], str]) -> None:
-    """Return when all members of a group have come for one of ours: a rank that makes another has no part in a world.
+    """Return when all members have come to make our group. A member that makes Gloo's group may not be in our world.
 
-    Raises ArgumentError, with the reason, where one will not come.
+    Raises ArgumentError, with the reason, if a member will not come.
     """
     began, left = time.monotonic(), list(range(size))
     with closing(AskedStore(PrefixStore("unisono", store), began + timeout_s)) as asked:
@@ -119,16 +121,16 @@ def _all_want_ours(store: Store, rank: int, size: int, timeout_s: float, why_abs
 def leave(group: Group, *, with_store: bool = False) -> None:
     """Wait for the calls in the background, tell the other ranks, and close the group. Idempotent.
 
-    with_store: does torch drop the store, too? The store is mostly a server in the process of rank 0, so the others
-    wait up to a second until rank 0 has dropped it; else a group that they make next would find the old server.
+    with_store: does torch drop the store, too? The store is mostly a server in the process of rank 0. So the others
+    wait up to a second until rank 0 has dropped it. Otherwise their next group would find the old server.
     """
     global _world, _meeting
     _alive.discard(group)
     if get_default() is group:
         set_default(None)
     if _world is group:
-        _world, _meeting = None, ""  # ranks that make the next one may not have been in this one
-        group = group.world  # of which the group may be what is left
+        _world, _meeting = None, ""  # the ranks of the next world may not have been in this one
+        group = group.world  # the group may have shrunk from a larger world
         _alive.discard(group)
     if group.closed:
         return
@@ -155,9 +157,9 @@ def _end(group: Group) -> None:
 
 
 def go_on(group: Group, without: Sequence[int]) -> Group:
-    """The group of the ranks that are left, in place of this one; see `Group.shrink`.
+    """The group of the other ranks, in place of this one; see `Group.shrink`.
 
-    Raises PeerGone where more ranks have failed than those to leave out.
+    Raises PeerGone if more ranks have failed than the ranks in `without`.
     """
     global _world  # noqa: PLW0603  see join
     smaller = group.shrink(without=without)
@@ -173,7 +175,7 @@ def go_on(group: Group, without: Sequence[int]) -> Group:
 
 
 class _Last:
-    """Calls `then` when torch has dropped its stores: a key in a table that torch empties after that of the stores."""
+    """Calls `then` when torch has dropped its stores. It is a key in a table that torch empties after its stores."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
@@ -190,7 +192,7 @@ def _meet(
         return MeetingResult(Arena.create(1, config), Hosts.one(1))
     with _naming(name):
         met = meet(rank, size, store, config.timeout_s, config, why_absent)
-    if rank == 0:  # all have come, and have what they need
+    if rank == 0:  # all ranks have come, and have read what they need
         for key in [*(f"rank {r}" for r in range(size)), "verdict", *(["host 0"] * (len(met.hosts.members[0]) > 1))]:
             store.delete_key(key)
     return met
@@ -198,7 +200,7 @@ def _meet(
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Let time-outs name the process group that is made."""
+    """Let WaitTimeout name the process group that is made."""
     try:
         yield
     except WaitTimeout as error:

@@ -14,16 +14,18 @@ from ...ranks.group.group import Group
 from .torch_errors import for_torch, late_phrase, waiting_phrase
 
 _TAGS = 1 << 62
-"""Tags from here on are the barriers', one each."""
+"""The first tag for barriers; each barrier has its own."""
 _GRACE_S = 2.0
-"""How much longer than rank 0 the others wait for its answer."""
+"""How much longer the other ranks wait for rank 0's answer than rank 0 waits for them."""
 
 
 def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_ranks: bool) -> None:
-    """Return when all ranks have called it. Raises WaitTimeout on every rank that did, if one has not in timeout_s.
+    """Return when all ranks have called it. If a rank has not within timeout_s, the others raise WaitTimeout.
 
-    number: how many monitored barriers this rank has made before. wait_all_ranks: name every missing rank, else the
-    first. Only messages to rank 0 and back are used, so the group stays usable.
+    number: how many monitored barriers this rank has made before.
+    wait_all_ranks: name every missing rank, else the first.
+
+    It uses messages to rank 0 and back only, so the group stays usable.
     """
     call, tag, began = "monitored_barrier()", _TAGS + number, time.monotonic()
     absent = torch.zeros(group.size, dtype=torch.int64, device="cpu")
@@ -43,13 +45,13 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
             try:
                 recv(torch.empty(1, dtype=torch.int64, device="cpu"), rank, group, tag, timeout_s=left_s)
             except (PeerFailed, PeerGone, WaitTimeout) as error:
-                group.check_usable()  # it has not been aborted
+                group.check_usable()  # raises if the group has been aborted
                 absent[rank] = 1
                 seen += error.seen if isinstance(error, WaitTimeout) else ()
                 why += "" if isinstance(error, WaitTimeout) else f" {error}"
                 if not wait_all_ranks:
                     break
-        for rank in range(1, group.size):  # who comes later hears at once that it is over
+        for rank in range(1, group.size):  # a rank that comes later hears at once that the barrier is over
             with suppress(PeerFailed, PeerGone):
                 send(absent, rank, group, tag)
         group.check_usable()

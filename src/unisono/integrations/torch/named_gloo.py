@@ -23,7 +23,7 @@ class NamedGloo(UnisonoProcessGroup):
     _beside: GlooBeside | None = None
 
     def name(self) -> str:
-        """What the program has asked for. C++ code asks `getBackendName`, and looks for a backend in C++ at "gloo"."""
+        """The name that the program has asked for. C++ code reads `getBackendName`; "gloo" would mean a C++ backend."""
         return self.asked_as
 
     def __repr__(self) -> str:
@@ -37,7 +37,7 @@ class NamedGloo(UnisonoProcessGroup):
         return self._gloo
 
     def over_gloo(self, method: Method, args: tuple[Any, ...]) -> c10d.Work:
-        """Make a call in a group of Gloo's, in the background if the call says so."""
+        """Make a call in Gloo's group, in the background if the call says so."""
         *places, opts = args
         kept, inner, timeout = [_kept(place) for place in places], now(opts), self.options._timeout  # noqa: SLF001
         calls = vars(Calls)
@@ -52,7 +52,7 @@ class NamedGloo(UnisonoProcessGroup):
         return self._started(action, method.__name__, opts, kept[0] if several else results(method, args))
 
     def shutdown(self) -> None:
-        """Leave the group, and Gloo's."""
+        """Leave the group, and Gloo's group."""
         self._gloo = self._beside = None
         super().shutdown()
 

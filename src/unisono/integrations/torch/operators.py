@@ -1,4 +1,4 @@
-"""Two operators of torch go past a group to its backend in C++: of our groups, they call the group.
+"""Two operators of torch call the backend of a group in C++. For our groups, they now call the group.
 
 From torch 2.14 on our groups have a backend that these operators find. Tensors of other devices, and other groups, go
 to torch's own kernels.
@@ -19,8 +19,8 @@ _library: Any = None
 
 
 def find_our_groups() -> None:
-    """Let the operators on CPU tensors look whether the group is ours. Idempotent."""
-    global _library  # noqa: PLW0603  the kernels are there as long as this object is
+    """Let these operators on CPU tensors call our groups. Idempotent."""
+    global _library  # noqa: PLW0603  the kernels live as long as this object
     if _library is None:
         _library = torch.library.Library(_NAMESPACE, "IMPL")  # type: ignore[no-untyped-call]
         _library.impl("all_gather_into_tensor_out", _all_gather_into_tensor_out, "CPU")

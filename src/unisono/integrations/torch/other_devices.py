@@ -16,11 +16,12 @@ from .name import NAME
 
 
 def other_devices(ours: str) -> dict[str, str]:
-    """Return the backends that the user has named for devices other than the CPU, by device. ours: by which name the
-    user has asked for our group; other devices that were named with it get none.
+    """Return the backends that the user has named for devices other than the CPU, by device.
 
-    torch does not pass them on when one of the backends is a process group written in Python, so they are read from
-    the local variables of torch's caller. Raises ArgumentError where ours is named for another device.
+    ours: the name by which the user has asked for our group. Other devices with this name get no backend.
+
+    torch does not pass the names on if one of the backends is a process group in Python. So they are read from the
+    local variables of torch's caller. Raises ArgumentError if our backend is named for another device.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to look at one's callers
     while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
@@ -53,7 +54,7 @@ def _make(backend: str, options: Any, pg_options: Any) -> Any:
     known: Any = distributed.Backend
     if backend == "gloo":
         return c10d.ProcessGroupGloo(*where, timeout=options.timeout)
-    if hasattr(known, "_ensure_backend_registered"):  # from torch 2.14 on; from then on, Gloo and NCCL are plugins, too
+    if hasattr(known, "_ensure_backend_registered"):  # from torch 2.14 on, where Gloo and NCCL are plugins, too
         known._ensure_backend_registered(backend)  # noqa: SLF001
     plugin = known._plugins.get(backend.upper())  # noqa: SLF001
     made: Any

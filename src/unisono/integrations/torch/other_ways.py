@@ -1,8 +1,8 @@
 """Calls that our groups refuse and Gloo makes: a group under Gloo's name makes them in another way.
 
-The way is chosen before anything is sent, and no two ranks part there. Tensors of other devices, and outputs that share
-memory, are a rank's own affair: our call runs on copies. The rest goes to a group of Gloo's (`gloo_beside`), once all
-ranks have agreed on it in ours.
+Each rank chooses the way before it sends anything, and no two ranks choose differently. For tensors of other devices,
+and outputs that share memory, a rank makes our call on copies, whatever the others do. Other calls go to Gloo's group
+(`gloo_beside`), once all ranks have agreed on the call in ours.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 MESSAGES = "send", "recv", "recv_anysource"
 _SUMS = "allreduce", "reduce", "reduce_scatter", "reduce_scatter_single"
 _GIVEN = {"broadcast": 0, "allreduce": 0, "allgather": 1}
-"""Calls of which Gloo takes several tensors from a rank: which argument is their list."""
+"""Calls for which Gloo takes several tensors from a rank -> the index of the argument with their list."""
 _WRITTEN = "tensors", "output"
-"""How the names of parameters begin whose tensors a call may write."""
+"""A call may write the tensors of parameters whose names begin so."""
 _said: set[str] = set()
 
 
 def other_way(group: Any, method: Method, args: tuple[Any, ...]) -> c10d.Work | None:
     """Make a call of a group under Gloo's name in another way, if it needs one; None if it does not.
 
-    method: of `Calls`. args: in torch's long form. Returns the call's work.
+    method: a method of `Calls`. args: in torch's long form. Returns the call's work.
     """
     if len(args) == 2 and (given := args[0]).__class__ is list and len(given) == 1 and _is_usual(given[0]):
-        return None  # most calls are of one tensor
+        return None  # most calls have one tensor
     name, tensors = method.__name__, tensors_in(args, [])
     several = name in _GIVEN and len(args[_GIVEN[name]]) > 1
     if all(map(_is_usual, tensors)) and not several:
@@ -76,14 +76,14 @@ def _is_usual(tensor: torch.Tensor) -> bool:
 
 
 def _only_gloo(name: str, tensors: list[torch.Tensor], opts: Any, *, several: bool) -> str:
-    """Why only Gloo can make this call of CPU tensors; empty: it is not so. Ranks differ in this by a mistake only."""
+    """Why only Gloo can make this call of CPU tensors; empty if we can. Ranks of a correct program agree on it."""
     for tensor in tensors:
         kind = type(tensor)
         stands_for_others = kind not in _PLAIN and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-        if stands_for_others and kind.__name__ != "AsyncCollectiveTensor":  # which waits for its elements, and has them
+        if stands_for_others and kind.__name__ != "AsyncCollectiveTensor":  # it has elements, after a wait
             return f"a {kind.__name__} passes calls on to its parts"
     op = getattr(opts, "reduceOp", None)
-    if several and op != c10d.ReduceOp.AVG:  # of which Gloo divides the first only
+    if several and op != c10d.ReduceOp.AVG:  # with AVG Gloo divides the first tensor only
         return "a rank gives several tensors"
     if name in _SUMS and op == c10d.ReduceOp.SUM and any(tensor.dtype is torch.complex32 for tensor in tensors):
         return "complex32 is added"
@@ -95,7 +95,7 @@ def _on_copies(
 ) -> c10d.Work:
     """Make the call on copies in the memory of the host, and copy the results back, in order.
 
-    which: does this tensor need one? Asked with whether the call writes it.
+    which: does this tensor need a copy? Its second argument is whether the call writes the tensor.
     """
     *places, opts = args
     pairs, again, inner = Pairs(), getattr(group, method.__name__), now(opts)
@@ -116,13 +116,13 @@ def _on_copies(
 
 
 def _replaced(place: Any, name: str, which: Callable[[torch.Tensor, bool], bool], pairs: Pairs) -> Any:
-    """An argument with copies in it. pairs: gets those that the call writes."""
+    """An argument with copies in it. pairs: gets the copies that the call writes."""
     if isinstance(place, list | tuple):
         return [_replaced(item, name, which, pairs) for item in place]
     written = name.startswith(_WRITTEN)
     if not isinstance(place, torch.Tensor) or not which(place, written):
         return place
-    if name.startswith("output") and place.layout is torch.strided:  # its values do not matter
+    if name.startswith("output") and place.layout is torch.strided:  # the values of outputs do not matter
         copy = torch.empty(place.shape, dtype=place.dtype, device="cpu")
     else:
         copy = place.detach().to("cpu", copy=True)
@@ -132,7 +132,7 @@ def _replaced(place: Any, name: str, which: Callable[[torch.Tensor, bool], bool]
 
 
 def now(opts: Any) -> Any:
-    """The options of a call, for the same call made on this thread."""
+    """The options of a call, to make the same call on this thread."""
     made = type(opts)()
     for field in ("reduceOp", "rootRank", "rootTensor", "timeout"):
         if hasattr(opts, field):
@@ -148,7 +148,7 @@ def _parameters(method: Method) -> list[str]:
 
 
 def results(method: Method, args: tuple[Any, ...], *names: str) -> list[torch.Tensor]:
-    """The tensors that a call may write. names: how the names of their parameters begin."""
+    """The tensors that a call may write. names: the beginnings of their parameters' names."""
     pairs = zip(_parameters(method), args, strict=False)
     return [
         tensor for name, place in pairs if name.startswith(names or _WRITTEN) for tensor in tensors_in((place,), [])
@@ -156,7 +156,7 @@ def results(method: Method, args: tuple[Any, ...], *names: str) -> list[torch.Te
 
 
 def tensors_in(args: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Add the tensors among arguments and their lists."""
+    """Add the tensors among the arguments, and in their lists, to `found`."""
     for arg in args:
         if isinstance(arg, torch.Tensor):
             found.append(arg)
@@ -176,7 +176,7 @@ def _share(tensors: list[torch.Tensor]) -> bool:
 
 
 def _say_once(text: str) -> None:
-    """Log what is not as in our own groups, once in this process."""
+    """Log a difference from groups without Gloo's name, once in this process."""
     if text not in _said:
         _said.add(text)
         _LOG.warning("%s. Said once", text)

@@ -1,4 +1,4 @@
-"""The tensors of a call: those whose elements are in memory of their own."""
+"""The real tensors of a call, whose elements are in their own memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def real(tensor: Any) -> Any:
-    """Return the tensor that has the elements: itself, or the result of an asynchronous functional collective.
+    """Return the tensor with the elements: itself, or the result of an asynchronous functional collective.
 
     Raises ArgumentError for a tensor without elements of its own: a fake tensor, a DTensor and the like.
     """
@@ -41,7 +41,7 @@ def reals(tensors: Any) -> list[Any]:
 
 
 def one(items: Sequence[Any]) -> Any:
-    """The item of a list that torch makes with one item per device: a process has one CPU."""
+    """The only item of a list that torch makes with one item per device: a process has one CPU."""
     if len(items) != 1:
         needs = "a single-element" if items else "non-empty"
         raise ArgumentError(f"requires {needs} tensor list, for the one CPU of this process; got {len(items)} items")

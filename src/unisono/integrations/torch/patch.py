@@ -1,7 +1,7 @@
-"""What torch itself must be told; nothing else changes torch.
+"""Changes of torch's own functions, for all groups of ours.
 
-`patch_torch`: `monitored_barrier` takes groups of Gloo only, by name; DDP drops the Python half of a work object; the
-buffers of DDP and fully_shard are to lie in shared memory.
+`patch_torch`: `monitored_barrier` takes Gloo's groups only, by name; DDP drops the Python half of a work object; the
+buffers of DDP and fully_shard should lie in shared memory.
 `hide_from_dynamo`: torch.compile must not trace our methods, which C++ code calls while it traces.
 """
 
@@ -24,11 +24,11 @@ from .shared_buffers import process_group_of, share_buckets, share_rebuilt, shar
 
 _MARK = "_unisono"
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
-"""Takes a second to import, so it is changed when somebody imports it."""
+"""The import of this module takes a second, so it is changed when a program imports it."""
 
 
 def patch_torch() -> None:
-    """Make torch's own functions accept our groups and works; with others they do what they did. Idempotent."""
+    """Make torch's functions accept our groups and works; for others nothing changes. Idempotent."""
     change(_with_our_barrier, "monitored_barrier", distributed, distributed_c10d)
     if hasattr(distributed_c10d, "_create_shrunk_process_group"):  # from torch 2.9 on
         change(_with_ours_as_it_is, "_create_shrunk_process_group", distributed_c10d)
@@ -46,7 +46,7 @@ def _patch_fsdp(module: ModuleType) -> None:
 
 
 def change(made_of: Callable[[Any], Any], name: str, *places: Any) -> None:
-    """Put what `made_of` makes of a function of torch in its place. Idempotent."""
+    """Replace a function of torch by `made_of(function)`. Idempotent."""
     original = getattr(places[0], name)
     if not hasattr(original, _MARK):
         changed = wraps(original)(made_of(original))
@@ -70,7 +70,7 @@ def _with_our_barrier(original: Any) -> Any:
 
 
 def _with_ours_as_it_is(original: Any) -> Any:
-    """What the backend of a shrunk group makes is the group itself, if it is ours; torch makes one for C++ backends."""
+    """If the backend of a shrunk group is ours, it is the group itself. For C++ backends torch makes a group."""
 
     def create_shrunk_process_group(
         new_backend: Any, remaining_ranks: list[int], metadata: dict[str, Any], is_default_group: bool
@@ -89,7 +89,7 @@ def _with_ours_as_it_is(original: Any) -> Any:
 def _with_works_kept(original: Any) -> Any:
     """Keep the Python half of the work that a forward pass of DDP starts within `join`.
 
-    DDP's C++ code waits for that work in the backward pass, and keeps only the C++ half, which alone never completes.
+    DDP's C++ code waits for this work in the backward pass, and keeps only the C++ half, which alone never completes.
     """
     works: Any = weakref.WeakKeyDictionary()
 
@@ -101,7 +101,7 @@ def _with_works_kept(original: Any) -> Any:
 
 
 def _with_fp16_in_python(original: Any) -> Any:
-    """DDP's builtin hook FP16_COMPRESS asks for a future of a type that Python cannot make; this one does the same."""
+    """DDP's builtin hook FP16_COMPRESS needs a future of a type that Python cannot make. This hook does the same."""
 
     def register_builtin_comm_hook(reducer: Any, kind: Any) -> None:
         ours = process_group_of(reducer)
@@ -117,9 +117,9 @@ def _with_fp16_in_python(original: Any) -> Any:
 
 
 def hide_from_dynamo(*classes: type) -> None:
-    """Make torch.compile run the methods of these classes, and all that they call, without tracing them.
+    """Make torch.compile run the methods of these classes, and all functions that they call, without tracing.
 
-    Adds no cost to their calls, and does not import torch._dynamo.
+    It adds no cost to calls, and does not import torch._dynamo.
     """
     from torch._C._dynamo import eval_frame
 

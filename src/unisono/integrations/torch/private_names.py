@@ -1,7 +1,7 @@
-"""The private names of torch that this library uses: one list, each with the versions of torch it was seen in.
+"""The private names of torch that this library uses, each with the versions of torch in which it was seen.
 
-A test holds it against the installed torch, and against the sources. What answers to Gloo's name looks itself, as torch
-is imported, whether the names are there that it needs: then Gloo stays Gloo, instead of half of it.
+A test compares the list with the installed torch and with our sources. `answer_to` checks its names when torch is
+imported. If one is missing, Gloo stays Gloo entirely.
 """
 
 from __future__ import annotations
@@ -61,27 +61,27 @@ PRIVATE_NAMES = {
     "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup": _ALL,
     "torch.utils._python_dispatch.TorchDispatchMode": _ALL,
 }
-"""Name -> versions. Behind a colon stands a local variable of a function."""
+"""Name -> versions. A name behind a colon is a local variable of a function."""
 
 LATER_NAMES = {
     f"{_PYTHON}.Backend._ensure_backend_registered": "2.14 to 2.15",
     f"{_PYTHON}._FR_SELF_RECORDING_BACKENDS": "2.15",
 }
-"""Names that earlier versions have not."""
+"""Names that earlier versions do not have."""
 
 GLOO_KEY = "0/{}"
-"""Where a rank of Gloo's tells its address, in the store of its group: by its number. Seen in torch 2.13."""
+"""The key of the address of a rank in Gloo's group, by its number, in the group's store. Seen in torch 2.13."""
 
 _FOR_GLOO = list(PRIVATE_NAMES)[:7]
 
 
 def moved() -> str:
-    """The first name that is not there of those by which this library answers to Gloo's name; empty: all are."""
+    """The first name that is missing of the names that `answer_to` needs; empty: all are there."""
     return next((f"{name}, which torch {PRIVATE_NAMES[name]} has" for name in _FOR_GLOO if not is_there(name)), "")
 
 
 def is_there(name: str) -> bool:
-    """Has this torch this name? Imports nothing."""
+    """Does this torch have this name? Imports nothing."""
     path, _, variable = name.partition(":")
     found: Any = None
     at: list[str] = []

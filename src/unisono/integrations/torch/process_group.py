@@ -35,7 +35,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
     supports_shrinking = True
 
     def __init__(self, group: Group, store: c10d.Store) -> None:
-        c10d.ProcessGroup.__init__(self, group.rank, group.size)  # type: ignore[call-arg]  # it has this form
+        c10d.ProcessGroup.__init__(self, group.rank, group.size)  # type: ignore[call-arg]  # it takes these
         self.group = group
         self._went_on = False
         self._store: Any = store
@@ -90,7 +90,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
         return self
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Has the group an allocator for the buffers of collectives? fully_shard asks."""
+        """Does the group have an allocator for buffers of collectives? fully_shard asks."""
         return torch.device(device).type == "cpu"
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:  # noqa: ARG002
@@ -100,7 +100,7 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
     def shrink(self, without: list[int], shrink_flags: int = 0, options: Any = None) -> UnisonoProcessGroup:  # noqa: ARG002
         """The group of the other ranks; `torch.distributed.shrink_group` calls this on each of them.
 
-        Raises PeerGone where more ranks have failed than those to leave out, with all of them in `failed`.
+        Raises PeerGone if more ranks have failed than the ranks in `without`; `failed` has all of them.
         """
         smaller = go_on(self.group, without)
         made = type(self)(smaller, self._store)
@@ -123,11 +123,11 @@ class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C+
 class UnisonoBackend(Calls, c10d.Backend):
     """A backend for `batch_p2p_ops` and the other operators of torch that take the backend of a device from the group.
 
-    It does not serve a group of torch's own class: on the way through torch's dispatcher small calls are slower, and
-    the works that come back do not say whether they have ended, what they raised, or whom a message came from.
+    It does not serve a group of torch's own class. Through torch's dispatcher small calls are slower, and works do not
+    say whether they have ended, what they raised, or from which rank a message came.
     """
 
-    # All must be here: C++ asks Python for one that is missing, which asks C++, and so on for ever.
+    # All methods must be here: for a missing one, C++ asks Python, Python asks C++, and so on for ever.
     supports_coalescing = supports_reconfigure = supports_shrinking = supports_splitting = supports_window = False
     supports_time_estimate = _supports_time_estimate = False
 
@@ -137,11 +137,11 @@ class UnisonoBackend(Calls, c10d.Backend):
 
 
 def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
-    """Give a process group a backend for CPU tensors, where torch allows one in Python; or let operators do without."""
+    """Give a process group a backend for CPU tensors. If torch allows none in Python, change its operators instead."""
     if not BACKEND_IN_PYTHON:
         find_our_groups()
     else:
-        # A process group has one backend of each type, for all devices; nobody else's is of this one.
+        # A process group has one backend of each type, for all devices. No other backend has this type.
         undefined = c10d.ProcessGroup.BackendType.UNDEFINED
         made._register_backend(_CPU, undefined, UnisonoBackend(group))  # noqa: SLF001
 

@@ -1,4 +1,4 @@
-"""What a profiler sees of calls: for each an event, with the shapes of the tensors that the rank gives."""
+"""Events for profilers: one for each call, with the shapes of the rank's input tensors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _WORDS = {
 
 
 def recorder(method: Callable[..., Any]) -> Callable[[str, tuple[Any, ...]], AbstractContextManager[Any]]:
-    """For a method of a group: a function that, of the group's name and the arguments of a call, makes its event.
+    """For a method of a group, a function that makes a call's event from the group's name and the call's arguments.
 
-    Events are named as those of torch's own backends: "gloo:all_reduce", for all forms of all_reduce.
+    Events have names as in torch's own backends: "gloo:all_reduce", for all forms of all_reduce.
     """
     word = method.__name__.strip("_").removesuffix("_coalesced").removesuffix("_single")
     title = _WORDS.get(word, word)

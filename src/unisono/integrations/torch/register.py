@@ -1,4 +1,4 @@
-"""Register the backend with torch.distributed. `import torch` runs this, so it imports next to nothing."""
+"""Register the backend with torch.distributed. `import torch` runs this, so it imports very little."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def register() -> None:
     """Register "unisono" as a backend of torch.distributed for CPU tensors. Idempotent.
 
     With UNISONO_AS=gloo in the environment, groups that programs ask of Gloo are ours, too (`answer_to`). With
-    UNISONO_DEFAULT=1 it also becomes torch's default backend for CPU tensors. Never raises,
-    because an error here would be an error of `import torch`: it logs a warning instead.
+    UNISONO_DEFAULT=1 the backend becomes torch's default for CPU tensors. It never raises, because an error here would
+    be an error of `import torch`. It logs a warning instead.
     """
     try:
         _register()
@@ -31,8 +31,8 @@ def _register() -> None:
     backends: Any = distributed.Backend
     if NAME.upper() not in backends._plugins:  # noqa: SLF001  there is no other way to ask
         backends.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-        # From torch 2.15 on, the flight recorder records calls that go through torch's dispatcher, unless their backend
-        # says that it records by itself. Few of ours do, and it would not see them end.
+        # From torch 2.15 on, the flight recorder records calls through torch's dispatcher, unless their backend says
+        # that it records by itself. Few of our calls go there, and the recorder would not see their ends.
         recording = getattr(distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
         if isinstance(recording, set):
             recording.add(NAME)
@@ -64,7 +64,7 @@ def _without_ours(new_comm: Any) -> Any:
 
 
 def _create(options: Any, pg_options: Any) -> Any:
-    """torch calls this on every member of a new group."""
+    """Make a process group. torch calls this on every member of a new group."""
     from ...base.python import no_collections
 
     with no_collections():

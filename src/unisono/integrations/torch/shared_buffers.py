@@ -1,8 +1,8 @@
-"""Buffers that torch makes for communication: those of our groups lie in shared memory, so calls on them are zero copy.
+"""Buffers that torch makes for communication lie in shared memory if the group is ours. So calls on them are zero copy.
 
-`SharedBuffers` is for DistributedDataParallel, whose C++ code makes its buckets with at::empty. fully_shard asks the
-process group for its buffers (`allocate_tensor`), once it has been told to (`share_sharded`). Where the heap is full, a
-buffer is private, and its calls run staged.
+`SharedBuffers` is for DistributedDataParallel, whose C++ code makes its buckets with at::empty. `share_sharded` lets
+fully_shard ask the process group for its buffers (`allocate_tensor`). If the heap is full, a buffer is private, and
+calls on it are staged.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .group_methods import Calls
 
 _EMPTY = torch.ops.aten.empty.memory_format
 _groups: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
-"""Our process groups of reducers of DistributedDataParallel."""
+"""Reducer of DistributedDataParallel -> our process group."""
 
 
 def process_group_of(reducer: Any) -> Calls | None:
-    """Our process group in which a reducer communicates; None if it is not ours."""
+    """The process group of a reducer; None if it is not ours."""
     return _groups.get(reducer)
 
 
 def make_buffer(group: Group, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A flat tensor for collectives of a group; private if calls on it are staged in any case, because it is short."""
+    """A flat tensor for collectives of a group; private if it is so short that calls on it are staged in any case."""
     if count * dtype.itemsize <= one_shot_limit(
         group.size, group.host.config, oversubscribed=is_oversubscribed(group.host.arena.neighbours)
     ):
@@ -56,7 +56,7 @@ class SharedBuffers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def share_buckets(original: Any) -> Any:
-    """Change how a reducer of DistributedDataParallel is made: its buckets lie in shared memory."""
+    """Let the buckets of a new reducer of DistributedDataParallel lie in shared memory."""
 
     def init(reducer: Any, *args: Any, **options: Any) -> None:
         ours = next((one for one in (*args, *options.values()) if isinstance(one, Calls)), None)
@@ -71,7 +71,7 @@ def share_buckets(original: Any) -> Any:
 
 
 def share_rebuilt(original: Any) -> Any:
-    """Change how a reducer makes its buckets anew, after the first step: these lie in shared memory, too."""
+    """Let the buckets that a reducer makes after the first step lie in shared memory, too."""
 
     def rebuild_buckets(reducer: Any) -> Any:
         group = _groups.get(reducer)
@@ -84,7 +84,7 @@ def share_rebuilt(original: Any) -> Any:
 
 
 def share_sharded(original: Any) -> Any:
-    """Change how fully_shard makes a group of parameters: it takes its buffers from our process groups."""
+    """Let groups of parameters of fully_shard take their buffers from our process groups."""
 
     def init(parameters: Any, *args: Any, **options: Any) -> None:
         original(parameters, *args, **options)

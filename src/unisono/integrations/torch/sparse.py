@@ -25,7 +25,7 @@ def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: fl
     _check_shapes(mine, group, timeout_s)
     places = all_gather(None, mine.indices().t().contiguous(), group, timeout_s=timeout_s)
     values = all_gather(None, mine.values(), group, timeout_s=timeout_s)
-    # Checks are off: these are the places of tensors of this shape that exist.
+    # Checks are off: these indices come from existing tensors of this shape.
     total = torch.sparse_coo_tensor(torch.cat(places).t(), torch.cat(values), tensor.shape, check_invariants=False)
     total = total.coalesce()
     if name == "avg":
@@ -35,7 +35,7 @@ def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: fl
 
 
 def _check_shapes(tensor: torch.Tensor, group: Group, timeout_s: float | None) -> None:
-    """Raise ArgumentError on every rank where their tensors are not of one shape."""
+    """Raise ArgumentError on every rank if their tensors have different shapes."""
     mine = torch.tensor([tensor.sparse_dim(), *tensor.shape], device="cpu")
     shapes = [shape.tolist() for shape in all_gather(None, mine, group, timeout_s=timeout_s)]
     if any(shape != shapes[0] for shape in shapes):

@@ -14,7 +14,7 @@ def for_torch(error: BaseException, phrase: str = "") -> BaseException:
     """Make an error of unisono a torch.distributed.DistBackendError, and so a RuntimeError, too. Returns the error.
 
     The error changes its class, not its identity: traceback, cause and fields stay. Other errors stay as they are.
-    phrase: what torch's own backends say in this case; it follows the message. Empty: by the kind of error.
+    phrase: the words of torch's own backends in this case, which follow the message. Empty: by the kind of error.
     """
     if isinstance(error, UnisonoError) and not isinstance(error, DistBackendError):
         kind: type[UnisonoError] = type(error)

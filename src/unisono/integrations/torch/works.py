@@ -20,7 +20,7 @@ _NO_TIMEOUT = timedelta(0)
 class TorchWork(c10d.Work):
     """The work of a call in the background. C++ code uses `wait` and `get_future` only.
 
-    tensors: what the call writes, in lists as torch has them; the value of its future.
+    tensors: the tensors that the call writes, in torch's lists; the value of its future.
     """
 
     _future: Future[Any] | None = None
@@ -32,7 +32,7 @@ class TorchWork(c10d.Work):
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the call; return True, or raise what it raised.
 
-        timeout: how long to wait; WaitTimeout after that, while the call goes on. Zero: as long as the call may take.
+        timeout: how long to wait; then it raises WaitTimeout, and the call goes on. Zero: as long as the call may take.
         """
         try:
             return self._work.wait(timeout.total_seconds() if timeout > _NO_TIMEOUT else None)
@@ -41,11 +41,11 @@ class TorchWork(c10d.Work):
             raise
 
     def get_future(self) -> Future[Any]:
-        """A future of the tensors. It completes when the call ends, whether or not anybody waits.
+        """A future of the tensors. It completes when the call ends, whether or not a thread waits.
 
-        A callback raises its errors, because C++ code would take those of `Future.set_exception` for values. torch
-        makes a plain RuntimeError of what a callback raises. So a backward pass in which DistributedDataParallel takes
-        the future first waits for the call itself, when all gradients are there, and raises the call's own error.
+        A callback raises the call's error, because C++ code would take an error of `Future.set_exception` for a value.
+        torch turns the error of a callback into a plain RuntimeError. So if DistributedDataParallel takes the future in
+        a backward pass, the pass waits for the call at its end, when all gradients are there, and raises its own error.
         """
         if self._future is None:
             if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  a backward pass runs on this thread
@@ -67,7 +67,7 @@ class TorchWork(c10d.Work):
         return self._work.is_success()
 
     def exception(self) -> BaseException | None:
-        """What the call raised, or None."""
+        """The error of the call, or None."""
         error = self._work.exception()
         return None if error is None else for_torch(error)
 
@@ -93,7 +93,7 @@ class TorchWork(c10d.Work):
 
 
 class Together(Work[Any]):
-    """Several calls as one work; its error is that of the first that failed."""
+    """Several calls as one work; its error is the error of the first call that failed."""
 
     def __init__(self, works: list[Work[Any]]) -> None:
         super().__init__(f"{len(works)} calls")
@@ -130,4 +130,4 @@ class Finished(TorchWork):
 
 
 DONE = Finished(FinishedWork(None), [])
-"""What every synchronous call returns. It has no tensors: the caller has them."""
+"""The work of every synchronous call. It has no tensors, as the caller has them."""

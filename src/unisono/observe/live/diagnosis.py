@@ -1,4 +1,4 @@
-"""Why a job does not go on, from two looks at it: who is stuck, because of whom, and what can be done."""
+"""Why a job does not go on, from two looks at it: which ranks are stuck, because of which, and what can be done."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ _MOST = 8
 
 
 class Diagnosis(NamedTuple):
-    """lines: what there is to say. ranks: whose stacks to show, the culprits first. stuck: the groups, by where their
-    memory begins, in which ranks have been in one call at both looks. after: the later look.
+    """Why a job does not go on.
+
+    lines: the text for the user.
+    ranks: the ranks whose stacks to show, the culprits first.
+    stuck: the groups in which ranks were in one call at both looks, by where their memory begins.
+    after: the later look.
     """
 
     lines: Sequence[str]
@@ -23,12 +27,12 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(before: Snapshot, after: Snapshot, line_of: Callable[[int], str] = lambda _rank: "") -> Diagnosis:
-    """What two looks at a job say, a moment apart. line_of: the line of the user's code at which a rank is."""
+    """Compare two looks at a job, a moment apart. line_of: gives the line of the user's code at which a rank is."""
     same = [rank for rank in after.waits if _at(before.ranks[rank]) == _at(after.ranks[rank]) is not None]
     culprits = [one for one in after.culprits if set(one.waiting) & set(same)]
     if not culprits:
         busy = sum(one.calls - two.calls for one, two in zip(after.ranks, before.ranks, strict=True))
-        lines = [f"nobody is stuck: the ranks have made {plural(busy, 'call')} between two looks"]
+        lines = [f"no rank is stuck: the ranks have made {plural(busy, 'call')} between two looks"]
         return Diagnosis(lines, (), (), after)
     lines, ranks = [], []
     for culprit in culprits:
@@ -47,7 +51,7 @@ def _at(seen: RankSnapshot) -> tuple[str, int] | None:
 
 
 def headlines(culprit: Culprit, after: Snapshot, line_of: Callable[[int], str] = lambda _rank: "") -> list[str]:
-    """Who it is, what they do, and who has waited for them: a line for each, or one for a circle."""
+    """A line for each rank of a culprit: what it does, and which ranks have waited for it. A circle is one line."""
     since = format_seconds((after.at_ns - culprit.since_ns) / 1e9)
     if culprit.is_circle:
         return [f"deadlock for {since}: {culprit.text}"]

@@ -1,6 +1,6 @@
 """Find the jobs of this user on this host, and attach to one from outside: its memory is mapped to be read only.
 
-And find ranks that have no group yet: for which rank each waits, where, and since when.
+Also find ranks that have no group yet: for which rank each waits, where, and since when.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NAME = "/memfd:unisono (deleted)"
 
 
 class LiveJob(NamedTuple):
-    """The memory of a world, and the processes that have it open: each with a number of its file descriptor."""
+    """The memory of a world, and the processes that have it open: each process with its file descriptor."""
 
     inode: int
     holders: tuple[tuple[int, int], ...]
 
 
 def find_jobs(pid: int | None = None) -> list[LiveJob]:
-    """The jobs of this user on this host, or those of one process and of those that it has started."""
+    """The jobs of this user on this host; with `pid`, the jobs of this process and of processes that it has started."""
     found: dict[int, list[tuple[int, int]]] = {}
     for process in sorted(_processes()):
         with suppress(OSError):  # of another user, or gone
@@ -46,7 +46,7 @@ def find_jobs(pid: int | None = None) -> list[LiveJob]:
 
 
 def processes_of(pid: int) -> list[int]:
-    """A process of this user, and those that it has started, as far as they are this user's."""
+    """A process of this user, and the processes of this user that it has started."""
     return [process for process in sorted(_processes()) if pid in _line_of(process)]
 
 
@@ -59,7 +59,7 @@ def _processes() -> Iterator[int]:
 
 
 def _line_of(pid: int) -> Iterator[int]:
-    """A process, the one that has started it, and so on."""
+    """A process, its parent, and so on."""
     while pid > 1:
         yield pid
         pid = parent(pid)
@@ -67,7 +67,7 @@ def _line_of(pid: int) -> Iterator[int]:
 
 @contextmanager
 def attached(job: LiveJob) -> Iterator[Arena]:
-    """Map the memory of a job. Raises ArgumentError where it has ended, or is one of another version."""
+    """Map the memory of a job. Raises ArgumentError if the job has ended, or has another version of unisono."""
     refused: Exception | None = None
     for pid, number in job.holders:
         try:
@@ -126,7 +126,7 @@ class MeetingRank(NamedTuple):
 
     @property
     def line(self) -> str:
-        """What it waits for, in words."""
+        """The ranks that it waits for, where, and for how long, in words."""
         one = self.waiting
         at = f" at {one.where}" if one.where else ""
         waited_s = format_seconds(max(0.0, (time.monotonic_ns() - one.since_ns) / 1e9))
@@ -137,7 +137,7 @@ class MeetingRank(NamedTuple):
 
 
 def meeting_ranks(pid: int) -> Iterator[MeetingRank]:
-    """The ranks among a process and those that it has started."""
+    """The ranks without a group among a process and the processes that it has started."""
     for process in processes_of(pid):
         waiting = waiting_of(process)
         if waiting is not None:

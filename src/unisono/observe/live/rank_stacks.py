@@ -1,4 +1,4 @@
-"""The Python stack of a rank of a job, asked for from outside, and what of it is the user's."""
+"""The Python stack of a rank of a job, asked for from outside, and the user's part of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?+) in ')
 def shown(threads: Sequence[Sequence[str]]) -> tuple[str, str]:
     """The user's line, as file:line, and the stacks to show, of the threads of an `Answer`.
 
-    Threads without a user's frame are left out, if any has one; so are frames of this package, and those of torch on
-    top of a stack.
+    Threads without a user's frame are left out, if any thread has one. Frames of this package are left out, and frames
+    of torch on top of a stack.
     """
     stacks = [stack for stack in map(_outside, threads) if stack]
     lines = [next(filter(None, map(_user_line, stack)), "") for stack in stacks]
@@ -35,15 +35,16 @@ def _outside(thread: Sequence[str]) -> list[str]:
 
 
 def _user_line(line: str) -> str:
-    """The file:line of a frame that is the user's; otherwise empty."""
+    """The file:line of a user's frame; otherwise empty."""
     frame = _FRAME.match(line)
     return f"{frame['file']}:{frame['line']}" if frame and is_users(frame["file"]) else ""
 
 
 class Stack(NamedTuple):
-    """Where a rank is. line: of the user's code, as file:line; empty if it is not known.
+    """Where a rank is.
 
-    frames: of all threads with code of the user, innermost first, a line each; or a line that says why there are none.
+    line: the line of the user's code, as file:line; empty if it is not known.
+    frames: the frames of all threads with user's code, innermost first; or a line that says why there are none.
     """
 
     line: str
@@ -51,7 +52,7 @@ class Stack(NamedTuple):
 
 
 def stack_of(arena: Arena, rank: int) -> Stack:
-    """Ask a rank where it is."""
+    """The stack of a rank; the rank itself is asked for it."""
     board = arena.board(rank)
     if not board.pid:
         return Stack("", ["  it has not joined yet"])
@@ -61,7 +62,7 @@ def stack_of(arena: Arena, rank: int) -> Stack:
 
 
 def stack_of_process(pid: int, ticks: int, number: int) -> Stack:
-    """The same of a process; see `ask_for_stacks`."""
+    """The stack of a process; see `ask_for_stacks`."""
     answer = ask_for_stacks(pid, ticks, number)
     if not answer.threads:
         return Stack("", [f"  no stack: {answer.silent}"])

@@ -1,4 +1,4 @@
-"""What all ranks of a job do now: who computes, who waits in which call, for whom, and whom all this hangs on."""
+"""What all ranks of a job do now: which compute, which wait in a call and for which ranks, and which are culprits."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ class InCall(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Such as `all_reduce(float32[2], sum) #7 of group 'world'`."""
+        """The call in words, such as `all_reduce(float32[2], sum) #7 of group 'world'`."""
         return f"{self.call} #{self.number} of group {self.group!r}"
 
 
 class RankSnapshot(NamedTuple):
     """What one rank does now.
 
-    pid: 0 before it has joined. gone: how it has ended, as the end of a sentence; empty: it has not. calls: of all its
-    groups together. last_ns: when it has left its latest call. inside: the call in which it is. far: it is on another
-    host, where pid is its process, and logs what it calls there.
+    pid: 0 before the rank has joined.
+    gone: how it has ended, as the end of a sentence; empty if it has not.
+    calls: the number of its calls in all groups together.
+    last_ns: when it left its latest call.
+    inside: the call in which it is.
+    far: it is on another host. Its process and its log are there.
     """
 
     rank: int
@@ -47,7 +50,7 @@ class RankSnapshot(NamedTuple):
 
     @property
     def does(self) -> str:
-        """The end of the sentence "rank 2 ..."."""
+        """What the rank does, as the end of the sentence "rank 2 ..."."""
         if self.gone:
             return self.gone
         if not self.pid:
@@ -64,15 +67,16 @@ class RankSnapshot(NamedTuple):
 
     @property
     def since_ns(self) -> int:
-        """Since when it does that, as far as its calls tell."""
+        """Since when the rank does this, as far as its calls tell."""
         return self.inside.since_ns if self.inside else self.last_ns
 
 
 class Culprit(NamedTuple):
-    """Ranks that others hang on: one, or a circle of ranks that wait for each other.
+    """Ranks for which others wait: one, or a circle of ranks that wait for each other.
 
-    waiting: those who wait because of them, themselves included if they do. since_ns: since when the first of these
-    waits. text: who waits for whom, from one of the others to these.
+    waiting: the ranks that wait because of them; the ranks of a circle are among these.
+    since_ns: since when the first of these waits.
+    text: the wait chain from one of the waiting ranks to the culprit, in words.
     """
 
     ranks: tuple[int, ...]
@@ -82,12 +86,12 @@ class Culprit(NamedTuple):
 
     @property
     def is_circle(self) -> bool:
-        """Do these wait for each other?"""
+        """Do these ranks wait for each other?"""
         return self.ranks[0] in self.waiting and len(self.ranks) > 1
 
 
 class Snapshot(NamedTuple):
-    """One look at a job. waits: by rank, the call in which it waits, and for whom. culprits: the worst one first."""
+    """One look at a job. waits: rank -> the call and the ranks that it waits for. culprits: the worst one first."""
 
     at_ns: int
     ranks: Sequence[RankSnapshot]
@@ -97,7 +101,7 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(arena: Arena, patience_ns: int = 0) -> Snapshot:
-    """Look at a job. patience_ns: so long a rank may wait before that is anybody's fault."""
+    """Look at a job. patience_ns: how long a rank may wait before another one counts as a culprit."""
     found = tracks(arena)
     inside = _inside(found)
     now_ns = time.monotonic_ns()
@@ -123,7 +127,7 @@ def snapshot(arena: Arena, patience_ns: int = 0) -> Snapshot:
         if seen.gone or seen.status.state in ("T", "t"):
             continue
         if seen.inside and seen.inside.missing:
-            # The rank itself knows its line, once it has waited for a moment.
+            # The rank adds its line to its wait status, once it has waited for a moment.
             call = wait.call if wait and wait.group == seen.inside.group else seen.inside.text
             waits[seen.rank] = Wait(seen.inside.group, call, seen.inside.missing)
         elif wait and wait.missing:
@@ -136,9 +140,9 @@ def snapshot(arena: Arena, patience_ns: int = 0) -> Snapshot:
 
 
 def _inside(found: Sequence[Track]) -> dict[int, InCall]:
-    """The calls in which ranks are: of several, the innermost that somebody has not entered, or the innermost.
+    """Rank -> the call in which it is. Of several: the innermost that not all ranks have entered, or the innermost.
 
-    A rank counts that was in a call before and after all logs were read: so what is said is true of one moment.
+    A rank counts if it was in the call both before and after all logs were read. So all calls are of one moment.
     """
     inside: dict[int, InCall] = {}
     for track in sorted(found, key=lambda track: track.latest.entered_ns if track.latest else 0):
@@ -165,7 +169,7 @@ def _culprits(waits: Mapping[int, Wait], since: Mapping[int, int], late: set[int
 
 
 class Rate(NamedTuple):
-    """Of one rank, between two looks."""
+    """The calls of one rank between two looks. share: the part of the time in which it was in calls."""
 
     calls_per_s: float
     bytes_per_s: float
@@ -173,7 +177,7 @@ class Rate(NamedTuple):
 
 
 def rates(before: Snapshot, after: Snapshot) -> list[Rate]:
-    """The rates of all ranks. Where there were more calls than a log keeps, its last ones stand for all."""
+    """The rates of all ranks. If a rank made more calls than its log keeps, the last ones stand for all."""
     earlier = {seen.rank: seen.calls for seen in before.ranks}
     passed_s = max(1, after.at_ns - before.at_ns) / 1e9
     found = []
@@ -189,12 +193,12 @@ def rates(before: Snapshot, after: Snapshot) -> list[Rate]:
 
 
 def _known_since(track: Track) -> int:
-    """When the first call was entered that the log still has; 0 where it has all."""
+    """When the rank entered the oldest call in its log; 0 if the log has all calls."""
     return track.calls[0].entered_ns if track.calls and track.calls[0].number > 1 else 0
 
 
 def time_inside_ns(some: Sequence[Track], since_ns: int, until_ns: int) -> int:
-    """How long one rank was in calls, in this time; calls within calls count once."""
+    """How long one rank was in calls in this time; calls within calls count once."""
     spans = sorted(
         (max(since_ns, call.entered_ns), min(until_ns, call.left_ns or until_ns))
         for track in some

@@ -1,4 +1,4 @@
-"""Who waits for whom: from a rank that waits to the rank that all this hangs on. Pure functions of what ranks tell."""
+"""Wait chains: from a rank that waits to the rank that the others wait for in the end. All functions are pure."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from ...base.records import Wait
 class WaitChain(tuple[int, ...]):
     """Ranks of the world, each of which waits for the next.
 
-    The last one does not wait, or may be helped by several others; or it is there twice, and nobody can go on.
+    The last rank does not wait, or waits for any of several ranks. If it is in the chain twice, no rank can go on.
     """
 
     __slots__ = ()
 
     @property
     def is_circle(self) -> bool:
-        """Does it end where it has been before?"""
+        """Do ranks of the chain wait for each other?"""
         return self[-1] in self[:-1]
 
     @property
     def end(self) -> frozenset[int]:
-        """The ranks that all this hangs on: the last one, or those of the circle."""
+        """The ranks that the others wait for in the end: the last one, or the ranks of the circle."""
         return frozenset(self[self.index(self[-1]) :])
 
     def text(self, waits: Mapping[int, Wait]) -> str:
-        """Such as `rank 0 waits in group 'a' for rank 1, which waits in group 'b' for rank 0`."""
+        """In words, such as `rank 0 waits in group 'a' for rank 1, which waits in group 'b' for rank 0`."""
         links = [f"waits in group {waits[one].group!r} for rank {other}" for one, other in pairwise(self)]
         stuck = ": none of them can go on" if self.is_circle else ""
         return f"rank {self[0]} {', which '.join(links)}{stuck}"
 
 
 def wait_chain(waits: Mapping[int, Wait], rank: int) -> WaitChain:
-    """From a rank that waits, to the first that it waits for, and on."""
+    """The chain from this rank to the rank that it waits for, and so on."""
     ranks = [rank]
     while ranks[-1] in waits and ranks[-1] not in ranks[:-1]:
         needs = waits[ranks[-1]].needs

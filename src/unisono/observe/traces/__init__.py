@@ -1,1 +1,1 @@
-"""What ranks have logged, kept in files: recorded, read again, and told as a report or for Perfetto."""
+"""The logs of ranks in files: recorded, read again, and shown as a report or in Perfetto."""

@@ -1,9 +1,9 @@
 """One clock for the recordings of several hosts, found in the calls themselves.
 
-Nobody leaves a call over several hosts before everybody has entered it. So each call that two hosts have made together
-bounds by how much their clocks differ, from both sides, as an exchange of time stamps would; and between two calls
-clocks drift apart only so fast. Nothing has to be sent for that, it holds for ranks that were killed, too, and in what
-it gives, no rank leaves a call before another one has entered it.
+No rank leaves a call over several hosts before all ranks have entered it. So each call that two hosts made together
+bounds the difference of their clocks from both sides, as an exchange of time stamps would. Between two calls, clocks
+drift apart by a bounded rate. This needs no messages, and works for ranks that were killed. In the aligned times, no
+rank leaves a call before another rank has entered it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from .recorded import Recorded
 from .tracks import RankCall, Track, by_number
 
 _DRIFT = 200e-6
-"""By how much faster than another one a clock may run."""
+"""How much faster one clock may run than another."""
 _TIMES = {"entered_ns", "left_ns", "began_ns", "ended_ns"}
-"""Of calls, rows and messages. 0: it has not come to that."""
+"""The times of calls, rows and messages. 0: this has not happened yet."""
 
 
 class HostClock(NamedTuple):
-    """What the clock of a host says beside that of the first one.
+    """The clock of a host, compared with the first host's clock.
 
-    ahead_ns: what it said more when the recording began. error_ns: half of the widest bounds of that, at any call;
-    None: there were no calls to tell, and the hosts' calendars had to do.
+    ahead_ns: how far it was ahead when the recording began.
+    error_ns: half of the widest bounds of this difference, at any call; None: there were no common calls, so the
+    difference is taken from the hosts' calendar clocks.
     """
 
     host: int
@@ -35,7 +36,7 @@ class HostClock(NamedTuple):
 
 
 class _Bound(NamedTuple):
-    """At this time of a host, so much must be added at least, and at most."""
+    """The least and the most to add to a host's time, at the time `at`."""
 
     at: int
     least: float
@@ -43,7 +44,7 @@ class _Bound(NamedTuple):
 
 
 class _Shift:
-    """What to add to times of a host."""
+    """The nanoseconds to add to times of a host."""
 
     def __init__(self, bounds: Sequence[_Bound], calendar: int) -> None:
         self._calendar = calendar
@@ -56,7 +57,7 @@ class _Shift:
         return max((abs(round(bound.most - bound.least)) + 1 >> 1 for bound in self._bounds), default=None)
 
     def at(self, time: int) -> int:
-        """What to add to this time: the middle of what is possible."""
+        """The nanoseconds to add to this time: the middle of its bounds."""
         if not self._bounds:
             return self._calendar
         after = bisect_right(self._times, time)
@@ -67,7 +68,7 @@ class _Shift:
 
 
 def _narrowed(bounds: Sequence[_Bound]) -> list[_Bound]:
-    """Bounds that know of those before and after them."""
+    """The bounds, each narrowed by the bounds before and after it."""
     for step in (1, -1):
         found: list[_Bound] = []
         for bound in bounds[::step]:
@@ -81,7 +82,7 @@ def _narrowed(bounds: Sequence[_Bound]) -> list[_Bound]:
 
 
 def aligned(parts: Sequence[Recorded]) -> tuple[list[Recorded], list[HostClock]]:
-    """What ranks have kept, in the time of the first host; and the clocks of the hosts, the first one's excepted."""
+    """The recordings in the time of the first host, and the clocks of the other hosts."""
     hosts = {part.host: part for part in reversed(parts)}
     first, *others = sorted(hosts)
     clocks, shifts = [], {}
@@ -98,7 +99,7 @@ def _calls(part: Recorded) -> Iterator[RankCall]:
 
 
 def _bounds(parts: Sequence[Recorded], one: int, other: int) -> Iterator[_Bound]:
-    """What each call says that both hosts have made."""
+    """The bounds from each call that both hosts have made."""
     on = {part.rank: part.host for part in parts}
     groups: dict[object, list[Track]] = {}
     for part in parts:
@@ -107,7 +108,7 @@ def _bounds(parts: Sequence[Recorded], one: int, other: int) -> Iterator[_Bound]
                 groups.setdefault(track.key, []).append(track)
     for some in groups.values():
         calls = by_number(some)
-        # The last one of a rank may have failed: then it was left before all had come.
+        # The last call of a rank may have failed: then the rank left it before all ranks had entered.
         end = min(track.latest.number if track.latest else 0 for track in some)
         for number in filter(end.__gt__, sorted(calls)):
             sides: Mapping[int, list[RankCall]] = {one: [], other: []}

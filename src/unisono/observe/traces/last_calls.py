@@ -1,4 +1,4 @@
-"""The last calls of a group as text, aligned by number, also of ranks that have ended without a word."""
+"""The last calls of a group as text, aligned by number, also for ranks that were killed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CALLS, _RANKS = 5, 8
 
 
 def last_calls(arena: Arena, start: int) -> str:
-    """The last calls of the group whose memory begins there, as far as ranks of this host have logged them."""
+    """The last calls of the group whose memory begins at `start`, of the ranks on this host."""
     return last_calls_text([track for track in tracks(arena) if track.start == start], time.monotonic_ns())
 
 
 def last_calls_text(some: Sequence[Track], now_ns: int | None = None) -> str:
-    """The last calls of one group's tracks; empty where there are none. now_ns: None where all of that is past."""
+    """The last calls of one group's tracks; empty if there are none. now_ns: None for a recording of the past."""
     calls = by_number(some)
     if not calls:
         return ""
@@ -34,7 +34,7 @@ def last_calls_text(some: Sequence[Track], now_ns: int | None = None) -> str:
 
 
 def _lines(number: int, calls: Mapping[int, RankCall], reached: Mapping[int, int], now_ns: int | None) -> list[str]:
-    """A line for each call that ranks have made as this number: one, if they are right."""
+    """A line for each different call that ranks have made with this number; a correct program has one line."""
     alike: dict[str, list[int]] = {}
     for rank in sorted(calls):
         alike.setdefault(_text(calls[rank]), []).append(rank)
@@ -74,7 +74,7 @@ _MOST_MESSAGES = 20
 
 
 def last_words(parts: Sequence[Recorded]) -> str:
-    """Which ranks have ended without a word, and the last calls of all groups, by number; empty if none has."""
+    """Which ranks ended without the end of their recording, and the last calls of all groups; empty if none did."""
     silent = [part for part in parts if not part.ended and not part.goes_on]
     if not silent:
         return ""

@@ -1,9 +1,9 @@
 """A trace as a file that Perfetto and chrome://tracing open: JSON in the Trace Event Format.
 
-Ranks are processes, host by host, their groups are threads, calls are slices; where rounds are traced, there are slices
-in them for segments, rounds, and what a rank does in each. Where ranks have waited for one that came
-late, an arrow leads from their slices to its slice; and one leads from the send of each message to its receive. Times
-are those of the first host; how far the clocks of the others can be wrong stands in the file.
+Ranks are processes, host by host; their groups are threads; calls are slices. If rounds are traced, a call has slices
+for its segments, rounds and rows. Arrows lead from the slices of ranks that have waited to the slice of the rank that
+came late, and from the send of each message to its receive. All times are of the first host's clock. The file says how
+far the clocks of the other hosts can be wrong.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .rounds import Stretch, stretches
 from .tracks import RankCall, RankMessage, Track, by_number, pairs_of, waits_for_last
 
 _SHOWN_NS = 20_000
-"""Ranks always wait a little for each other; from so long on, an arrow shows it."""
+"""Ranks always wait a little for each other. An arrow shows longer waits than this."""
 _FIRST_MESSAGE = 1 << 40
 """The number of the first message's arrow."""
 
 
 def write_trace(path: Path, parts: Sequence[Recorded], clocks: Sequence[HostClock] = ()) -> None:
-    """Write the trace of a job, in the time of its first host. A reader finds the whole file, or the one before."""
+    """Write the trace of a job, in the time of its first host. A reader finds the whole file, or the earlier one."""
     part, first = path.with_suffix(".part"), min(parts, key=lambda part: part.host)
     about: dict[str, Any] = {
         "job": first.job,

@@ -1,4 +1,4 @@
-"""Read what ranks have kept on disk: see `recording`."""
+"""Read the recordings of ranks from disk; see `recording`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,13 @@ from .tracks import MessageGroup, RankCall, RankMessage, RankRow, Track, calls_o
 
 
 class Recorded(NamedTuple):
-    """What one process has kept, a rank of `size`. ticks: when it has started. unix_ns: from monotonic times to
-    calendar times. host: the number of its host in the job. machine: see `this_machine`. ended: it has said that it
-    keeps no more.
+    """The recording of one process, a rank of `size`.
+
+    ticks: when the process started.
+    unix_ns: what to add to its monotonic times for calendar times.
+    host: the number of its host in the job.
+    machine: see `this_machine`.
+    ended: the process has ended its recording.
     """
 
     job: str
@@ -44,7 +48,7 @@ class Recorded(NamedTuple):
 
     @property
     def goes_on(self) -> bool | None:
-        """May the process keep more? None: nobody knows, as it is of another machine."""
+        """May the process record more? None: this is not known, as it is of another machine."""
         if self.ended:
             return False
         return start_ticks(self.pid) == self.ticks if self.machine == this_machine() else None
@@ -52,12 +56,12 @@ class Recorded(NamedTuple):
 
 @cache
 def this_machine() -> str:
-    """Equal for processes that have one clock, and see each other by number."""
+    """A name that is equal for processes with one clock and one numbering of processes."""
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
 
 
 def jobs_in(*folders: Path) -> Counter[str]:
-    """The jobs of which ranks have kept something in these folders, the latest last; and how many processes have."""
+    """The jobs with recordings in these folders, the latest last, with their numbers of processes."""
     files = sorted(_files(folders, "*"), key=lambda path: path.stat().st_mtime)
     return Counter(path.name.partition(".")[0] for path in files)
 
@@ -68,7 +72,7 @@ def _files(folders: Sequence[Path], job: str) -> Iterator[Path]:
 
 
 def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
-    """What the ranks of a job have kept, in one folder, or each host in its own."""
+    """The recordings of all ranks of a job, in one folder, or each host's in its own."""
     said = [(path.parent, lines) for path in _files(folders, job) if (lines := _said(path))["head"]]
     clocks: dict[str, list[Clock]] = {}
     for _, lines in said:
@@ -76,7 +80,7 @@ def recorded(folders: Sequence[Path], job: str) -> list[Recorded]:
         moments += [Clock(*line["clock"]) for kind in ("head", "end") for line in lines[kind]]
     if this_machine() in clocks and not all(lines["end"] for _, lines in said):
         clocks[this_machine()].append(Clock.now())
-    # The longest time between two moments of a machine says best how fast its clock goes.
+    # The longest time between two moments of a machine gives the rate of its clock best.
     rates = {machine: (min(moments), max(moments)) for machine, moments in clocks.items()}
     return [_part(place, lines, *rates[lines["head"][0]["machine"]]) for place, lines in said]
 
@@ -109,7 +113,7 @@ def _part(place: Path, lines: dict[str, list[dict[str, Any]]], first: Clock, las
 
 
 def _beside(place: Path, name: str) -> Path:
-    """A file in this folder, whatever the notes say: they may be another user's."""
+    """A file in this folder, whatever the notes say: another user may have written them."""
     return place / Path(name).name
 
 

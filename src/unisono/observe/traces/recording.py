@@ -1,16 +1,16 @@
-"""Keep all calls of a rank on disk: its logs lie in files then, which are longer, and its notes are kept, too.
+"""Record all calls of a rank on disk: its logs are longer then, and lie in files, as its notes do.
 
-The kernel writes to a file that is mapped as it does to shared memory, so a trace costs no more than the log that is
-always on, and is there however the process ends.
+The kernel writes to a mapped file as to shared memory. So a trace costs no more than the log that is always on, and the
+files are complete however the process ends.
 
     FOLDER/calls/JOB.rank-R.PID.N.notes      lines of JSON: the head; each group and where its log is; notes; its end
     FOLDER/calls/JOB.rank-R.PID.N.K.log      the log of the K-th group
     FOLDER/calls/JOB.rank-R.PID.N.K.rows     the log of the rows of its calls, if rounds are wanted
     FOLDER/calls/JOB.rank-R.PID.N.messages   the log of messages
 
-When the last rank has ended its part, it makes one file of all of them, for Perfetto: FOLDER/JOB.json. Where all ranks
-were killed, `unisono trace FOLDER` makes it when it is asked. Hosts that share no folder make one each, of their ranks;
-`export` makes one of all, from the folders of all hosts.
+The last rank to end its recording makes one file of all, for Perfetto: FOLDER/JOB.json. If all ranks were killed,
+`unisono trace FOLDER` makes this file. Hosts that share no folder make one file each, of their ranks; `export` makes
+one of all, from the folders of all hosts.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from .perfetto import write_trace
 from .recorded import recorded, this_machine
 
 _WRITTEN_S, _ASK_S = 60.0, 0.01
-"""How long a process waits for another one that writes the trace of a job, and between two looks."""
+"""How long a process waits for another process that writes the trace of a job, and how long between two looks."""
 _numbers = count()
 
 
 class RecordedAt(NamedTuple):
-    """Where a rank of a job over several hosts is: the job's number, the host's number and name."""
+    """The place of a rank in a job over several hosts: the job's number, the host's number and name."""
 
     job: int
     host: int
@@ -55,9 +55,10 @@ class RecordedAt(NamedTuple):
 
 
 def record(host: Host, folder: Path, at: RecordedAt | None = None, *, rounds: bool = False) -> Recording | None:
-    """Begin to keep all calls of this rank of the world; None if that is not possible, which is said then.
+    """Begin to record all calls of this rank of the world; None, and a warning, if this is not possible.
 
-    at: None on one host. rounds: also when the rows of calls began and ended.
+    at: None on one host.
+    rounds: record also when the rows of calls began and ended.
     """
     with suppress(OSError):
         if host.plan_registry.recorder is None:
@@ -69,7 +70,7 @@ def record(host: Host, folder: Path, at: RecordedAt | None = None, *, rounds: bo
 
 
 class Recording:
-    """What keeps the calls of one rank. host: of the world. rounds: does it also keep when rows began and ended?"""
+    """The recording of one rank's calls. host: the world's. rounds: record also when rows began and ended?"""
 
     def __init__(self, host: Host, folder: Path, at: RecordedAt | None, *, rounds: bool) -> None:
         self._folder, self.rounds = folder.resolve(), rounds
@@ -99,7 +100,7 @@ class Recording:
             self._write("messages", log=path.name)
 
     def follow(self, host: Host, name: str, gid: int) -> None:
-        """Keep the calls of a group, too. gid: its number, if it is over several hosts. Not while it is in a call."""
+        """Record the calls of a group, too. gid: its number, if it is over several hosts. Not while it is in a call."""
         path = self._folder / "calls" / f"{self._name}.{next(self._followed)}.log"
         memory = self._map(path, log_bytes(self._calls), f"calls of group {name!r}")
         if memory is None:
@@ -118,7 +119,7 @@ class Recording:
 
     @staticmethod
     def _map(path: Path, nbytes: int, what: str) -> mmap.mmap | None:
-        """A new file of this size; None if there is no room, which is said."""
+        """A new file of this size; None, and a warning, if there is no room."""
         try:
             with path.open("x+b") as file:
                 os.posix_fallocate(file.fileno(), 0, nbytes)
@@ -128,11 +129,11 @@ class Recording:
             return None
 
     def keep(self, number: int, note: PlanNote) -> None:
-        """Keep what a number in the logs means."""
+        """Record the note of a number in the logs."""
         self._write("note", number=number, **note._asdict())
 
     def keep_earlier(self, numbers: dict[int, PlanNote]) -> None:
-        """Keep the notes of plans that were made before: those of the plan registry, which are whole, or these."""
+        """Record the notes of plans made before: from the plan registry, where they are whole, otherwise these."""
         for number, note in numbers.items():
             self.keep(number, (self._notebook.plan(number) or note)._replace(rows=note.rows))
 
@@ -144,7 +145,7 @@ class Recording:
                 host.log_rows_to()
 
     def close(self) -> None:
-        """End it; the last rank makes one file of all of them."""
+        """End the recording; the last rank makes one file of all recordings."""
         if self._notebook.recorder is self and os.getpid() == self._owner:
             self._notebook.recorder = None
             self._messages.write_to()
@@ -160,9 +161,9 @@ class Recording:
 
 
 def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) -> Path | None:
-    """Make one file, in the first folder, of what the ranks of a job have kept in all of them.
+    """Make one file, in the first folder, of all recordings of a job in these folders.
 
-    only_if_ended: not while a rank goes on; None then.
+    only_if_ended: make none, and return None, while a rank goes on.
     """
     with _locked(folders[0]):
         parts = recorded(folders, job)
@@ -175,7 +176,7 @@ def export(folders: Sequence[Path], job: str, *, only_if_ended: bool = False) ->
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time write there. Raises OSError where another one does not end, as it is stopped, say."""
+    """Let one process at a time write there. Raises OSError if another process does not end; it may be stopped."""
     with (folder / "calls" / "lock").open("a") as file:
         until = time.monotonic() + _WRITTEN_S
         while True:

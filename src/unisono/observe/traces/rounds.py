@@ -1,4 +1,4 @@
-"""What a rank does inside a call: its segments, their rounds, and what it copies, combines and waits for in each."""
+"""The parts of a call on one rank: its segments, their rounds, and the copies, combinations and waits in each."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ WAITS = "reuse", "gate", "wait"
 
 
 class Stretch(NamedTuple):
-    """A part of a call on one rank. Times are as in `RankCall`. waited_ns: how much of it the rank has waited.
+    """A part of a call on one rank. Times are as in `RankCall`.
 
-    waited_for: for which ranks of the world, and how long for each, where that is one rank at a time. cut: the rank is
-    still at it, and ended_ns only behind the beginning of its last row.
+    waited_ns: how long the rank waited in it.
+    waited_for: rank of the world -> how long the rank waited for it, in waits for a single rank.
+    cut: the rank is still in this part; ended_ns is just after its last row began.
     """
 
     name: str
@@ -31,13 +32,13 @@ class Stretch(NamedTuple):
 
 
 def round_name(number: int) -> str:
-    """How a round is called; those of the table as `unisono draw` calls them."""
+    """The name of a round; rounds of the table have the names of `unisono draw`."""
     return {ENTER: "enter", LEAVE: "leave"}.get(number, f"round {number}")
 
 
 def stretches(track: Track, call: RankCall) -> Iterator[Stretch]:
-    """The segments of a call if there are several, the rounds of each, and what is done in each; the longer ones first
-    where several begin together.
+    """The segments of a call if there are several, their rounds, and the rows of each round. Of stretches that begin
+    together, the longer one comes first.
     """
     rows = track.rows.get(call.number, ())
     segments = [list(some) for _, some in groupby(rows, key=lambda row: row.segment)]
@@ -80,7 +81,7 @@ def _words(track: Track, call: RankCall, row: RankRow) -> str:
 
 
 class WaitedIn(NamedTuple):
-    """How long ranks have waited for one, together, in a round of all calls that are alike."""
+    """How long all ranks together waited for one rank, in one round of all equal calls."""
 
     round: int
     rank: int
@@ -88,10 +89,10 @@ class WaitedIn(NamedTuple):
 
 
 class RoundKind(NamedTuple):
-    """All calls that are alike. Times are of all ranks together; what is in none of the four, Python has taken.
+    """All equal calls. Times are of all ranks together; the rest of `total_ns` is Python's.
 
-    entering_ns: until all had entered, and memory of earlier calls was free. worst: where ranks have waited most; None
-    where they have waited for nobody after the gate.
+    entering_ns: until all ranks had entered, and the memory of earlier calls was free.
+    worst: where ranks waited longest; None if no rank waited after the gate.
     """
 
     collective: str
@@ -107,7 +108,7 @@ class RoundKind(NamedTuple):
 
 
 def round_report(tracks: Iterable[Track]) -> list[RoundKind]:
-    """Read a trace: the kinds of calls of which rounds are there, those first that have taken most time."""
+    """Read a trace: all kinds of calls with traced rounds. The kind that took most time comes first."""
     times: dict[tuple[str, int, str, str], Counter[str]] = {}
     waits: dict[tuple[str, int, str, str], Counter[tuple[int, int]]] = {}
     for track in tracks:

@@ -1,4 +1,4 @@
-"""What a trace says: where time goes, who makes others wait, and which calls could have been one."""
+"""The report of a trace: where time goes, which ranks make others wait, and which calls could have been one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from ..live.snapshot import time_inside_ns
 from .tracks import RankCall, Track, by_number, waits_for_last
 
 _BACK_TO_BACK_NS, _SERIES, _SMALL = 50_000, 4, 64 << 10
-"""Calls follow each other without anything between them; so many of them; each so small that it costs its start."""
+"""A series: at most this time between two calls, at least this number of calls, at most these bytes in each."""
 _LATE_NS = 20_000
 _MOST_RANKS = 64
-"""Up to so many ranks, tables are counted."""
+"""Tables for up to this number of ranks are counted."""
 
 
 class CallKind(NamedTuple):
-    """All calls that are alike. Times are of the slowest rank, from when the last rank has entered.
+    """All equal calls. Times are of the slowest rank, from when the last rank has entered.
 
-    nbytes: of the vector. calls: how many. typical_ns: the median. total_ns: of all. waited_ns: how long ranks have
-    waited for the last to come, on average per rank, in all calls. sent, bound: what the busiest rank sends, and must
-    send at least, as fractions of the vector; None where it is not known.
+    nbytes: the size of the vector.
+    calls: the number of calls.
+    typical_ns: the median time of a call.
+    total_ns: the time of all calls.
+    waited_ns: how long a rank waited for the last rank to enter, on average, in all calls together.
+    sent, bound: what the busiest rank sends, and must send at least, as fractions of the vector; None if not known.
     """
 
     collective: str
@@ -42,8 +45,11 @@ class CallKind(NamedTuple):
 
 
 class Latecomer(NamedTuple):
-    """A rank that came last. calls: how often by so much that others noticed. waited_ns: how long all others have
-    waited for it, together. line: where, mostly.
+    """A rank that came last.
+
+    calls: in how many calls others noticed it.
+    waited_ns: how long all others together waited for it.
+    line: the line of the user's code that cost most of this time.
     """
 
     rank: int
@@ -53,7 +59,7 @@ class Latecomer(NamedTuple):
 
 
 class Series(NamedTuple):
-    """Calls that could have been one. calls: of all series like this one together, of `times` series."""
+    """Calls that could have been one. times: the number of equal series. calls: the calls of all these series."""
 
     collective: str
     group: str
@@ -65,8 +71,10 @@ class Series(NamedTuple):
 
 
 class RankTime(NamedTuple):
-    """The time of one rank, from its first call to the end of its last. background_ns: of inside_ns, the time of calls
-    that another thread has made, while the program went on.
+    """The time of one rank, from its first call to the end of its last.
+
+    inside_ns: the time in calls.
+    background_ns: the part of inside_ns in calls of another thread, while the program went on.
     """
 
     rank: int
@@ -76,7 +84,7 @@ class RankTime(NamedTuple):
 
 
 class TraceReport(NamedTuple):
-    """What a trace says. lost: calls of the longest logs that are no longer in them."""
+    """The report of a trace. lost: the number of calls that the longest log has lost."""
 
     kinds: Sequence[CallKind]
     late: Sequence[Latecomer]
@@ -138,7 +146,7 @@ def _costs(collective: str, algorithm: str, ranks: int) -> tuple[float | None, f
     try:
         bound = lower_bounds(collective, ranks).sent
         table = find(collective, algorithm.partition(".")[2]).schedule(ranks) if ranks <= _MOST_RANKS else None
-    except UnisonoError:  # an algorithm of the user's own, or one over several hosts
+    except UnisonoError:  # a user's own algorithm, or one over several hosts
         return None, None
     return (None if table is None else count(table).most_sent), bound
 

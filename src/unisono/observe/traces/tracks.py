@@ -1,4 +1,4 @@
-"""Tracks: what one rank has called in one group, with times, wherever that was logged; and its messages, in pairs."""
+"""Tracks: the calls of one rank in one group, with times, wherever they were logged; and its messages, in pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from ...schedule import BLOCKED
 class RankCall(NamedTuple):
     """A call of one rank. Times are monotonic nanoseconds of the host; left_ns is 0 while the rank is in the call.
 
-    what: None where that is not known any more. background: another thread than the caller's has made it.
+    what: None if it is no longer known.
+    background: a background thread made the call.
     """
 
     number: int
@@ -35,13 +36,15 @@ class RankCall(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Such as `all_reduce(float32[2], sum)`."""
+        """The call in words, such as `all_reduce(float32[2], sum)`."""
         return str(self.what.record) if self.what else "a call"
 
 
 class RankRow(NamedTuple):
-    """A row of a call, in one segment of it. ended_ns is 0 while the rank is at it. what: None for the wait until
-    nobody reads the memory any more that the segment will use.
+    """A row of a call, in one of its segments.
+
+    ended_ns: 0 while the rank is at it.
+    what: None for the wait until no rank reads the memory that the segment will use.
     """
 
     segment: int
@@ -51,7 +54,7 @@ class RankRow(NamedTuple):
 
     @property
     def round(self) -> int:
-        """That of the table, or ENTER or LEAVE."""
+        """The round of the table, or ENTER or LEAVE."""
         return ENTER if self.what is None else self.what.round
 
     @property
@@ -67,18 +70,21 @@ class RankRow(NamedTuple):
 
     @property
     def took_ns(self) -> int:
-        """How long it has taken; 0 while the rank is at it."""
+        """How long the row has taken; 0 while the rank is at it."""
         return max(0, self.ended_ns - self.began_ns)
 
 
 class Track(NamedTuple):
     """The calls of one rank in one group, oldest first.
 
-    group, start: its name, and where its memory begins, which tells groups apart. rank: of the world. member: the
-    rank's number in the group, which has `size` ranks. reached: the number of its latest call, and whether it is in it,
-    read after the calls of all tracks have been read. over: of a recorded group, whose memory that is: the host's, or
-    of a group over several hosts its own number, and `start` is 0 then. rows: those of each call, by its number, where
-    they are traced; ranks in them are members of the group, whose ranks of the world are `members`.
+    group, start: the name of the group, and where its memory begins, which tells groups apart.
+    rank: the rank in the world.
+    member: the rank in the group, which has `size` ranks.
+    reached: the number of its latest call, and whether the rank is in it; read after the calls of all tracks.
+    over: for a recorded group on one host, the number of its host's memory; for a group over several hosts, its own
+    number, and `start` is 0.
+    rows: number of a call -> its rows, if rounds are traced. Ranks in rows are members of the group.
+    members: for each member its rank in the world.
     """
 
     group: str
@@ -94,11 +100,11 @@ class Track(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, str]:
-        """Equal for the tracks of one group."""
+        """A key that is equal for all tracks of one group."""
         return self.over, self.start, self.group
 
     def nbytes(self, call: RankCall) -> int:
-        """The bytes of the vector of a call: of the tensor, or of all blocks."""
+        """The bytes of a call's vector: the tensor, or all blocks."""
         if call.what is None:
             return 0
         return call.what.nbytes * (self.size if call.what.record.collective in BLOCKED else 1)
@@ -162,9 +168,9 @@ def rows_of(log: RowLog, then: Clock, now: Clock, calls: Sequence[RankCall]) -> 
 
 
 def _log(arena: Arena, rank: int, note: GroupNote) -> CallLog | None:
-    """A rank's log, where its note says; None if there is none."""
+    """A rank's log, at the place in its note; None if there is none."""
     if note.file:
-        # As the process sees files, which may be others than this one's; that is not known once it has ended.
+        # The rank's process may see other files than this process. Once it has ended, its view is lost.
         for path in (f"/proc/{arena.board(rank).pid}/root{note.file}", note.file):
             with suppress(OSError, ValueError), Path(path).open("rb") as file:
                 return CallLog(memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
@@ -186,10 +192,10 @@ def by_number(some: Sequence[Track]) -> dict[int, dict[int, RankCall]]:
 
 
 def waits_for_last(calls: Mapping[int, RankCall]) -> tuple[int, dict[int, int]]:
-    """The rank that came last to a call, and how many nanoseconds each rank has waited for it in there.
+    """The rank that entered a call last, and how many nanoseconds each rank has waited for it there.
 
-    A rank logs a short call behind the word that lets the others go on. If it loses its processor in between, others
-    have left the call before the time that it logs: their wait has ended when they left.
+    A rank logs a short call after it has written the word that lets the others go on. If it loses its processor in
+    between, others leave the call before the time that it logs. Their wait ended when they left.
     """
     last, came = max(calls.items(), key=lambda item: item[1].entered_ns)
     ends = {rank: min(came.entered_ns, call.left_ns or came.entered_ns) for rank, call in calls.items()}
@@ -197,7 +203,13 @@ def waits_for_last(calls: Mapping[int, RankCall]) -> tuple[int, dict[int, int]]:
 
 
 class MessageGroup(NamedTuple):
-    """A group of one rank: where its memory begins, since when, its members as ranks of the world, its `Track.key`."""
+    """A group of one rank.
+
+    start: where its memory begins.
+    since_ns: when it was made.
+    members: its members as ranks of the world.
+    key: its `Track.key`.
+    """
 
     start: int
     since_ns: int
@@ -206,9 +218,11 @@ class MessageGroup(NamedTuple):
 
 
 class RankMessage(NamedTuple):
-    """A message as one rank of the world has seen it: itself, and its peer; -1: any. said: what was logged.
+    """A message as one of its two ranks has logged it.
 
-    key: equal for the groups of both.
+    rank, peer: ranks of the world; peer -1: any.
+    key: equal for the groups of both ranks.
+    said: the entry in the log.
     """
 
     rank: int
@@ -218,21 +232,21 @@ class RankMessage(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Such as `send 8 B to 3`."""
+        """The message in words, such as `send 8 B to 3`."""
         whom = "any rank" if self.peer < 0 else str(self.peer)
         kind, way = ("recv", "from") if self.said.is_receive else ("send", "to")
         return f"{kind} {format_bytes(self.said.nbytes)} {way} {whom}"
 
 
 class MessagePair(NamedTuple):
-    """One message: the send and the receive of it."""
+    """One message: its send and its receive."""
 
     send: RankMessage
     receive: RankMessage
 
     @property
     def waited_ns(self) -> int:
-        """How long the receiver has waited for the sender to come."""
+        """How long the receiver has waited for the sender."""
         return max(0, min(self.send.said.entered_ns, self.receive.said.left_ns) - self.receive.said.entered_ns)
 
 
@@ -258,7 +272,7 @@ def rank_messages(rank: int, said: Iterable[LoggedMessage], groups: Sequence[Mes
 
 
 def pairs_of(messages: Iterable[RankMessage]) -> list[MessagePair]:
-    """The messages that both sides have logged."""
+    """The messages that both ranks have logged."""
     sends: dict[object, RankMessage] = {}
     receives: dict[object, RankMessage] = {}
     for one in messages:
@@ -269,7 +283,7 @@ def pairs_of(messages: Iterable[RankMessage]) -> list[MessagePair]:
 
 
 def message_flows(pairs: Iterable[MessagePair]) -> list[MessageFlow]:
-    """The messages by sender and receiver, those first that others have waited for longest."""
+    """The messages by sender and receiver. The pair with the longest wait comes first."""
     found: dict[tuple[int, int], list[MessagePair]] = {}
     for pair in pairs:
         found.setdefault((pair.send.rank, pair.receive.rank), []).append(pair)

@@ -26,8 +26,9 @@ RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
 class Algorithm:
     """One way to do a collective.
 
-    build: makes the table for (ranks, root). requires: names of RESTRICTIONS. doc: its docstring; for those of the
-    catalogue the five lines that `schedule.algorithms.formula.lines` reads.
+    build: makes the table for (ranks, root).
+    requires: names of RESTRICTIONS.
+    doc: its docstring; in the catalogue it has the five lines that `schedule.algorithms.formula.lines` reads.
     """
 
     collective: str
@@ -44,15 +45,15 @@ class Algorithm:
 
     @property
     def full_name(self) -> str:
-        """Such as "all_reduce.ring"."""
+        """Collective and name, such as "all_reduce.ring"."""
         return f"{self.collective}.{self.name}"
 
     def allows(self, ranks: int) -> bool:
-        """Whether its restrictions permit so many ranks."""
+        """Do its restrictions permit this number of ranks?"""
         return not self._forbids(ranks)
 
     def schedule(self, ranks: int, root: int = 0) -> Schedule:
-        """The table for so many ranks, cached. Collectives without a root ignore `root`.
+        """The table for this number of ranks, cached. Collectives without a root ignore `root`.
 
         Raises ArgumentError as `check` does.
         """
@@ -145,7 +146,7 @@ def _built(build: Callable[[int, int], Schedule], ranks: int, root: int) -> Sche
 
 @lru_cache(maxsize=128)
 def _of(function: Callable[..., Any], collective: str = "") -> Algorithm:
-    """A function as an algorithm; where it has no declaration, for the given collective."""
+    """A function as an algorithm; without a declaration, it is one of the given collective."""
     note = declaration(function, collective)
     build = partial(table, function, collective=collective)
     return Algorithm(note.collective, note.name, build, note.requires, function.__doc__ or "")

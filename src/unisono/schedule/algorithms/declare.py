@@ -37,8 +37,10 @@ class Alike(int):
 class Declaration(NamedTuple):
     """The properties of an algorithm.
 
-    requires: names of restrictions, such as "power_of_two". chunks: the chunks of each buffer, a number or a function
-    of the number of ranks. result: X or Y. rounds: True if the function yields rounds, False if it returns the table.
+    requires: names of restrictions, such as "power_of_two".
+    chunks: the number of chunks in each buffer, or a function that gives it for a number of ranks.
+    result: X or Y.
+    rounds: True if the function yields rounds, False if it returns the table.
     """
 
     collective: str
@@ -85,7 +87,7 @@ def declaration(function: Callable[..., Any], collective: str = "") -> Declarati
 
 
 def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: str = "") -> Schedule:
-    """The table of an algorithm for so many ranks. Its name is the full one, such as "all_gather.ring".
+    """The table of an algorithm for this number of ranks. Its name is the full one, such as "all_gather.ring".
 
     ranks: `Alike(p)` makes a symmetric table, with the rows of rank 0 only.
     """

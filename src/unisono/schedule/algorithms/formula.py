@@ -7,7 +7,7 @@ the busiest rank receives, where that is more. Both are for root 0. `at most` ma
 The names in formulas: m bytes of the vector (see `schedule.count`); p ranks; F = (p - 1) / p; lg and floor_lg, the
 logarithm of p to base 2 rounded up and down; pow2, the largest power of two not above p; below, the largest below p;
 folded, 1 if p is no power of two, else 0; ones, the number of one bits in all numbers below p; n segments; k, the radix
-of a k-nomial tree, and lgk, the logarithm of p to that base rounded up; l ranks on an island; and rounds_for(x), the
+of a k-nomial tree, and lgk, the logarithm of p to base k rounded up; l ranks on an island; and rounds_for(x), the
 logarithm of x to base 2 rounded up.
 """
 
@@ -47,7 +47,7 @@ def lines(doc: str) -> dict[str, str]:
 
 
 def evaluate(formula: str, ranks: int, m: float = 1.0) -> float:
-    """The value of a formula, without its `at most`, for so many ranks and a vector of m bytes."""
+    """The value of a formula, without its `at most`, for a number of ranks and a vector of m bytes."""
     values = {
         "m": m,
         "p": ranks,

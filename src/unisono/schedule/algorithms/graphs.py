@@ -11,7 +11,7 @@ from ..table import Rows, Transfer, send
 
 
 def splits(r: Rows, p: int, root: int, k: int) -> Iterator[tuple[Rows, Rows, Rows, Rows]]:
-    """A k-nomial tree, by rounds of (sender, receiver, first rank of the receiver's block, length of that block).
+    """A k-nomial tree, by rounds of (sender, receiver, first rank of the receiver's block, length of the block).
 
     At first all ranks are one block. Each round cuts every block into k parts, and the block's head sends to the heads
     of the parts. The head of a block is the root if the block contains it, otherwise its first rank. Blocks are

@@ -34,7 +34,7 @@ def binomial(p: int, root: int) -> Schedule:
 
 @composed("reduce")
 def knomial(p: int, root: int) -> Schedule:
-    """One of k ranks that have a sum gets those of the others, until only the root has one.
+    """One of k ranks that have a sum gets the sums of the others, until only the root has one.
 
     rounds: lgk
     bytes: m; received: m * ((k - 1) * (lgk - 1) + ceil(p / k ** (lgk - 1)) - 1)

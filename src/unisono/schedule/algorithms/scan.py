@@ -69,7 +69,7 @@ def exscan_linear(r: Rows, p: int) -> Iterator[Transfer]:
 
 @algorithm("exscan", name="hillis_steele", chunks=1, result=Y)
 def exscan_hillis_steele(r: Rows, p: int) -> Iterator[Transfer]:
-    """Each rank sends its vector to the next rank; what they got is scanned as by Hillis and Steele.
+    """Each rank sends its vector to the next rank; then the received vectors are scanned as by Hillis and Steele.
 
     rounds: min(1, p - 1) + rounds_for(max(1, p - 1))
     bytes: at most m * (1 + lg)

@@ -2,9 +2,8 @@
 
 On one host every rank reaches every other in one step, so the direct algorithms are fastest. Only all_reduce has two
 candidates: one step over whole vectors (one-shot) for few bytes, two steps over slices (two-shot) for many. With L the
-cost of one more wait and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. In a crowd, where
-ranks outnumber processors, L is what it takes to give a processor to another rank. Both combine in rank order, so they
-give the same bits.
+cost of one more wait and B the rate of a copy, both take the same time at L·B / (p - 2 + 2/p) bytes. If ranks outnumber
+processors, L is the time to give a processor to another rank. Both combine in rank order, so they give the same bits.
 """
 
 from __future__ import annotations
@@ -51,19 +50,18 @@ _DIRECT = {
 
 
 _CROSSING = {"all_gather", "all_reduce", "all_to_all"}
-"""Collectives in which every rank moves as much as any other; in these a copy saved is time saved. A broadcast is
-slower: what the root stages once stays in the cache for all readers. A reduce_scatter is as fast either way.
+"""Collectives that are faster across memory: every rank moves the same amount, and saves a copy. A broadcast is slower
+across memory: the root's staged bytes stay in the cache for all readers. A reduce_scatter is as fast either way.
 """
 
 
 def is_oversubscribed(neighbours: int) -> bool:
-    """Do so many ranks of one machine outnumber its processors? Not those that a rank may use: these may differ."""
+    """Do the ranks of one machine outnumber all its processors? Ranks may be bound to some, each to different ones."""
     return neighbours > (os.cpu_count() or 1)
 
 
 def one_shot_limit(ranks: int, config: Config | None = None, *, oversubscribed: bool = False) -> int:
-    """The largest all_reduce, in bytes, that one-shot serves; L·B is in the configuration. crowd: see
-    `is_oversubscribed`."""
+    """The largest all_reduce, in bytes, that one-shot serves. L·B is in the configuration; see `is_oversubscribed`."""
     return _limit(getattr(config or Config.from_env(), _product(oversubscribed)), ranks)
 
 
@@ -73,17 +71,17 @@ def zero_copy_limit(ranks: int, config: Config | None = None) -> int:
 
 
 def crosses_memory(collective: str, nbytes: int, config: Config) -> bool:
-    """Is it faster to copy private vectors from process to process by system calls than to stage them?"""
+    """Are system calls that copy private vectors from process to process faster than staging?"""
     return 0 < config.cross_memory_bytes <= nbytes and collective in _CROSSING
 
 
 def _product(oversubscribed: bool) -> str:
-    """The setting that is L·B."""
+    """The name of the setting with L·B."""
     return "crowd_one_shot_bytes" if oversubscribed else "one_shot_bytes"
 
 
 def one_shot_product(limit: int, ranks: int) -> int:
-    """The L·B by which one-shot serves so many bytes among so many ranks."""
+    """The L·B with which one-shot serves calls of up to `limit` bytes among this number of ranks."""
     return math.ceil(limit * _steps(ranks))
 
 
@@ -98,7 +96,7 @@ def _steps(ranks: int) -> float:
 def choose(
     collective: str, nbytes: int, ranks: int, config: Config | None = None, *, oversubscribed: bool = False
 ) -> Choice:
-    """The algorithm for a collective on vectors of `nbytes`. crowd: see `is_oversubscribed`.
+    """The algorithm for a collective on vectors of `nbytes`. oversubscribed: see `is_oversubscribed`.
 
     Raises ArgumentError for an unknown collective.
     """

@@ -1,8 +1,9 @@
 """Choose how a call goes between hosts: how many rails, and which algorithm among the hosts, and say why.
 
-A round between hosts takes the link's latency, and the bytes of the busiest host at the link's rate; each further rail
-is a message more for the host. What a rank sends, combines or copies, it does at the rate of a processor. So few bytes
-take one rail and the fewest rounds, and many bytes all rails, which share the work, and the fewest bytes on the link.
+A round between hosts takes the link's latency, and the bytes of the busiest host at the link's rate. Each further rail
+is one more message for the host. A rank sends, combines and copies at the rate of a processor. So calls of few bytes
+take one rail and the fewest rounds. Calls of many bytes take all rails, which share the work, and put the fewest bytes
+on the link.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from ..count import host_bounds
 from ..hosts import Hosts
 
 _MESSAGE_S = 40e-6
-"""What a message more in a round costs its host; Gloo takes 35 to 50 microseconds."""
+"""What one more message in a round costs a host; Gloo takes 35 to 50 microseconds."""
 
 _RANK_BYTES_PER_S = 5e9
-"""What a rank combines or copies within its host, and what it can send."""
+"""The rate at which a rank combines or copies within its host, and sends."""
 
 _MOST_SEGMENTS = 64
 
 _PIECE_S, _MOST_PIECES = 20e-3, 4
-"""A piece more costs each rank half a millisecond, and more where others use its processor."""
+"""The least time for a piece, and the most pieces. One more costs a rank half a millisecond, or more in a crowd."""
 
 
 class SpanningChoice(NamedTuple):
     """How many rails, which algorithm between hosts, into how many segments, why, and how long it should take.
 
     inside_s, between_s: 0 where the call names its algorithm.
-    name: the full one of the table.
-    table: an algorithm that knows no hosts, which is used as it is; then there are no rails and no core.
+    name: the full name of the table.
+    table: an algorithm that knows no hosts; it is used as it is, without rails and core.
     """
 
     rails: int | None
@@ -51,7 +52,7 @@ class SpanningChoice(NamedTuple):
     table: Algorithm | None = None
 
     def make(self, collective: str, hosts: Hosts, root: int) -> HierarchicalTable:
-        """The call that this is."""
+        """The table over hosts of this choice."""
         if self.table is not None:
             return flat(self.table.schedule(hosts.ranks, root), hosts)
         return spanning(collective, hosts, root, rails=self.rails, core=self.core, segments=self.segments)
@@ -71,11 +72,11 @@ def choose_spanning(
 ) -> SpanningChoice:
     """The choice for a collective on vectors of `nbytes`, as `schedule.count` defines a vector.
 
-    algorithm: what the call names, if it does; see `find`. A name of `CORES`, short or full, is what hosts do between
-    each other, on as many rails as the call takes without a name. All else is a table of all ranks, used as it is.
+    algorithm: what the call names, if anything; see `find`. A name in `CORES`, short or full, runs between hosts, on as
+    many rails as a call without a name takes. Any other is a table of all ranks, which is used as it is.
 
-    It depends on nothing but the arguments, so all ranks make the same. Raises ArgumentError for an unknown collective,
-    and as `find` does.
+    The choice depends on the arguments only, so all ranks make the same. Raises ArgumentError for an unknown
+    collective, and as `find` does.
     """
     if collective not in CORES:
         raise ArgumentError(f"{collective!r} has no table over hosts; there are: {', '.join(CORES)}")
@@ -111,12 +112,12 @@ def why_priced_only(algorithm: Algorithm) -> str:
 
 
 def time_between(rounds: int, nbytes: float, rails: int, link: Link) -> float:
-    """Seconds for rounds between hosts in which the busiest host sends or receives so many bytes."""
+    """Seconds for rounds between hosts in which the busiest host sends or receives `nbytes`."""
     return sum(_parts_between(rounds, nbytes, rails, link))
 
 
 def derive_between(rounds: int, nbytes: float, rails: int, link: Link, like: str) -> str:
-    """How `time_between` comes about, in words. like: the size as the user gave it; see `format_bytes`."""
+    """The sum of `time_between` in words. like: the size as the user gave it; see `format_bytes`."""
     each = format_seconds(link.latency_s)
     if rails > 1:
         each = f"({each} + {plural(rails - 1, 'further message')} × {format_seconds(_MESSAGE_S)})"
@@ -133,7 +134,7 @@ def _parts_between(rounds: int, nbytes: float, rails: int, link: Link) -> tuple[
 
 
 def derive_inside(collective: str, nbytes: float, hosts: Hosts, rails: int, like: str) -> str:
-    """How `time_inside` comes about, in words. like: the size as the user gave it; see `format_bytes`."""
+    """The sum of `time_inside` in words. like: the size as the user gave it; see `format_bytes`."""
     took_s = time_inside(collective, nbytes, hosts, rails)
     amount = format_bytes(took_s * _RANK_BYTES_PER_S, like)
     return _sum_text(
@@ -167,7 +168,7 @@ def time_inside(collective: str, nbytes: float, hosts: Hosts, rails: int) -> flo
 
 
 def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[SpanningChoice]:
-    """What may be chosen from, with the times. The first of equals is taken."""
+    """The choices, with their times. Of equal ones the first is taken."""
     n = len(hosts.members)
     lg, floor = (n - 1).bit_length(), n.bit_length() - 1
     folded = int(n & n - 1 > 0)
@@ -203,7 +204,7 @@ def _segments(lg: int, nbytes: int, rails: int, link: Link) -> int:
 
 
 def _pieces(between_s: float) -> int:
-    """How many pieces a vector makes its way in: what is done inside a host then costs time for one of them only."""
+    """Into how many pieces a vector is cut. Then the work inside a host costs time for one piece only."""
     return max(1, min(int(between_s / _PIECE_S), _MOST_PIECES))
 
 

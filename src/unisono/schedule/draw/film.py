@@ -16,12 +16,12 @@ from ..proofs.table_proof import find_fault
 from ..table import COPY, DBUF, DCHUNK, JOIN, SBUF, SCHUNK, N, Schedule, expand, spread
 
 Held = tuple[tuple[int, int], ...]
-"""The content of a slot: sorted pairs (rank, chunk of that rank's input), each as often as it was combined."""
+"""The content of a slot: sorted pairs (rank, chunk of the rank's input), each as often as it was combined."""
 
 
 @dataclass(frozen=True)
 class Motion:
-    """The transfer of one chunk. row: of the table. op: COPY, ADD or JOIN. carries: the content of the source."""
+    """The transfer of one chunk. row: in the table. op: COPY, ADD or JOIN. carries: the content of the source."""
 
     row: int
     source: Slot
@@ -42,9 +42,12 @@ class Frame:
 class Film:
     """The rounds of a schedule with the contents of all slots.
 
-    frames: the rounds, all or the first. must: what the slots of the result must hold at the end. slots: the (buffer,
-    chunk) pairs that occur on any rank, in order. full: the most contributions in a slot of the result; 1 if nothing is
-    combined. shifts: can a chunk be in a slot of another number? fault: the table's fault, if it has one.
+    frames: the rounds, all or the first.
+    must: what the slots of the result must hold at the end.
+    slots: the (buffer, chunk) pairs that occur on any rank, in order.
+    full: the most contributions in a slot of the result; 1 if nothing is combined.
+    shifts: can a chunk be in a slot of another number?
+    fault: the table's fault, if it has one.
     """
 
     schedule: Schedule

@@ -1,7 +1,7 @@
 """Draw tables as one page that plays their rounds: chunks travel from rank to rank. The page is in `player/`.
 
-What a page cannot show legibly is left out, and said in words: ranks and chunks from the 65th on, and late rounds of
-tables with very many transfers.
+The page leaves out ranks and chunks from the 65th on, and late rounds of tables with very many transfers. It says so in
+words.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Page(str):
 
 
 _MOST_SHOWN = 64
-"""Ranks, and slots of each."""
+"""The most ranks on the page, and the most slots of a rank."""
 
 _MOST_MOVES, _MOST_CONTENTS = 100_000, 600_000
-"""Transfers of chunks, and contents of slots in all states, that are played; what a film of them takes is seconds."""
+"""The most transfers of chunks, and contents of slots in all states, on the page. Their film takes seconds to make."""
 
 _MOST_WORDS = 40
-"""Lines of a round."""
+"""The most lines of text for a round."""
 
 
 def tape(schedule: Schedule) -> dict[str, Any]:
-    """The data of one table, for JSON. Cells are numbered by rank shown and slot shown; a move is the cell it comes
-    from and that it goes to (-1: not shown), the two ranks, the op, the number of its content, and whether it is far.
+    """The data of one table, for JSON. Cells are numbered by rank shown and slot shown. A move is two cells, source and
+    destination (-1: not shown), the two ranks, the op, the number of its content, and whether it goes to another host.
 
-    Raises ArgumentError for a table of which not even one round can be played.
+    Raises ArgumentError if the page cannot play even one round of the table.
     """
     schedule = spread(schedule)
     rounds = _rounds(schedule)
@@ -160,7 +160,7 @@ def _rounds(schedule: Schedule) -> int:
 
 
 def _left_out(story: Film, ranks: int, slots: int) -> str:
-    """What of a table is not on the page, in words."""
+    """What the page leaves out, in words."""
     schedule = story.schedule
     shown = (
         ("ranks", ranks, schedule.ranks),
@@ -188,9 +188,9 @@ def _slot(story: Film, buffer: int, chunk: int) -> dict[str, Any]:
 
 
 def _costs(schedule: Schedule) -> Iterable[list[float]]:
-    """For each round: 1 if something moves between hosts, what the busiest host sends or receives then, and what the
-    busiest rank copies or adds from ranks of its own host; in fractions of the vector. Unless hosts are known, each
-    rank is one of its own.
+    """For each round: 1 if something moves between hosts; what the busiest host sends or receives; what the busiest
+    rank copies or adds from ranks of its own host. Amounts are fractions of the vector. Unless hosts are known, each
+    rank counts as a host.
     """
     hosts = schedule.hosts if schedule.hosts and schedule.hosts.spans else Hosts.of(range(schedule.ranks))
     host = np.array([hosts.host_of(rank) for rank in range(schedule.ranks)])
@@ -210,13 +210,13 @@ SCRIPTS = ("clock", "story", "layout", "stage", "player")
 """The scripts of the page, in their order."""
 
 _INSIDE_BYTES_PER_S = 5e9
-"""What a rank copies or adds within its host, as `explain` counts it."""
+"""The rate at which a rank copies or adds within its host, as in `explain`."""
 
 _SIZES = tuple(1 << power for power in range(10, 31, 2))
 
 
 def notebook(schedule: Schedule) -> str:
-    """The player in a frame, as HTML; for a table that is too large to draw, the error's text."""
+    """The player in a frame, as HTML. If the table is too large to draw, the error's text."""
     try:
         return html(schedule)._repr_html_()
     except ArgumentError as error:
@@ -226,8 +226,8 @@ def notebook(schedule: Schedule) -> str:
 def html(schedule: Schedule, *beside: Schedule, nbytes: int = 16 << 20, link: Link | None = None) -> Page:
     """Draw a schedule as a self-contained page that plays its rounds, and others beside it in lockstep.
 
-    The page can show ranks as rows, on a ring and as a tree. Its clocks say how long a vector of `nbytes` takes over
-    `link`, at first; a reader may choose another size. Raises ArgumentError for a table that is too large.
+    The page can show ranks as rows, on a ring and as a tree. Its clocks are for a vector of `nbytes` over `link`, until
+    the reader chooses another size. Raises ArgumentError for a table that is too large.
     """
     tables = (schedule, *beside)
     network = link or Link()

@@ -1,7 +1,7 @@
 """Draw a table as an SVG picture that moves by itself, for pages that run no scripts, such as a README.
 
 Ranks are rows, chunks are columns, and each contribution in a chunk is a stripe in the colour of its rank. In every
-round chunks travel from rank to rank and merge with what is there. Who wants no motion sees the end.
+round chunks travel from rank to rank and merge with the chunks there. A reader who wants no motion sees the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .svg import HUES, Svg
 from .text import size
 
 INKS = ("#000",) * 4 + ("#fff",) * 4
-"""What can be read on each of HUES."""
+"""The colour of text that can be read on each of HUES."""
 
 _MOST_STRIPES = 16
 _MOST_PARTS = 20_000
@@ -26,7 +26,7 @@ _LABEL, _EDGE, _TOP, _LANE, _HEIGHT, _GAP, _FRAME = 44, 18, 84, 46, 26, 4, 20
 _NARROWEST = 480
 
 _ROUND_S, _HOLD_S, _END_S = 1.5, 1.2, 3.0
-"""A round; before the first; after the last."""
+"""Seconds for a round, before the first round, after the last round."""
 
 _STYLE = (
     "text{font:12px ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;fill:#17202a}"
@@ -112,7 +112,7 @@ class _Scene:
         return f"{100 * (_HOLD_S + round_ * _ROUND_S) / self.seconds:.2f}%"
 
     def _during(self, states: range) -> str:
-        """The class of what is there in these states only; "" for what is always there."""
+        """The CSS class of an element that is shown in these states only; "" for an element that is always shown."""
         if not states or states == range(self.rounds + 1):
             return ""
         name, last = f"s{states[0]}-{states[-1]}", states[-1] == self.rounds
@@ -168,7 +168,7 @@ class _Scene:
                 yield f'<g transform="translate({x:g} {y:g})">{"".join(inside)}</g>'
 
     def _packet(self, number: int, move: Motion) -> str:
-        """What travels in a round: the way across and down, and beside it a bend that shows long ways."""
+        """A chunk that travels in a round: the way across and down, and beside it a bend that shows long ways."""
         name, (x, y), (to_x, to_y) = f"r{number}", self._place(move.source), self._place(move.target)
         begin, end, middle = (self._at(number + share) for share in (0.05, 0.85, 0.45))
         if name not in self.rules:
@@ -210,7 +210,7 @@ class _Scene:
         return f'<g id="{name}">{shape}</g>'
 
     def _titles(self) -> Iterable[str]:
-        """What is going on, at the right upper corner."""
+        """The title of each state, at the upper right corner."""
         said = {
             COPY: "what arrives replaces what is there",
             ADD: "what arrives is added",

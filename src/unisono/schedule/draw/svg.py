@@ -1,8 +1,8 @@
 """Draw a table as an SVG picture: `svg` draws its rounds, `svg_contract` only the contents before and after.
 
 Columns of boxes show the contents of slots, and arrows between them the transfers of a round. Time runs from left to
-right. Every rank has a lane, every chunk a colour. Where hosts are known, the lanes of each are in a frame, and what
-goes from host to host is dashed.
+right. Every rank has a lane, every chunk a colour. If hosts are known, a frame holds the lanes of each host, and
+transfers between hosts are dashed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .film import Film, Held, Motion, film
 from .text import between, costs, size
 
 HUES = ("#2d78d2", "#c38700", "#4ba569", "#b487a5", "#5f2bf0", "#874b0f", "#00694b", "#784b87")
-"""Eight colours that colour-blind people can tell apart, on light and dark ground. Numbers repeat what colours say."""
+"""Eight colours that colour-blind people can tell apart, on light and dark ground. Numbers in boxes say the same."""
 
 _OPS = {COPY: "copy", ADD: "add", JOIN: "join"}
 
@@ -73,7 +73,7 @@ class Geometry:
         return max(self.tops.values()) + self.lane
 
     def far(self, move: Motion) -> bool:
-        """Does it go from host to host?"""
+        """Does the transfer go from host to host?"""
         return self.hosts is not None and self.hosts.host_of(move.source[0]) != self.hosts.host_of(move.target[0])
 
     def x(self, column: int) -> float:
@@ -91,7 +91,7 @@ class Geometry:
 
 
 def layout(story: Film, rows: int, steps: int) -> Geometry:
-    """Sizes for this film. rows: boxes per rank; steps: rounds side by side."""
+    """Sizes for this film. rows: boxes per rank. steps: rounds side by side."""
     height = 9.0 if rows > 8 or story.full > 8 else 15.0 if story.full <= 4 else 13.0
     cell = 13.0 if story.full <= 4 else 11.0 if story.full <= 8 else max(3.0, 90 / story.full)
     width = cell * story.full if story.full > 1 else 34.0 if story.shifts else 24.0
@@ -230,7 +230,7 @@ class Svg(str):
 
 
 _MOST_BOXES = 20_000
-_LETTERS = 56  # that fit into one line of the narrowest picture
+_LETTERS = 56  # in one line of the narrowest picture
 _TOP, _LINE, _EDGE, _BETWEEN = 60, 18, 18, 34
 
 STYLE = (

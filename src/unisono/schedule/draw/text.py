@@ -44,14 +44,14 @@ def costs(schedule: Schedule) -> str:
 
 
 def size(schedule: Schedule) -> str:
-    """Such as `4 ranks`, or `4 ranks on 2 hosts`."""
+    """The size of a table, such as `4 ranks`, or `4 ranks on 2 hosts`."""
     hosts = schedule.hosts
     ranks = plural(schedule.ranks, "rank")
     return f"{ranks} on {plural(len(hosts.members), 'host')}" if hosts and hosts.spans else ranks
 
 
 def between(schedule: Schedule) -> list[str]:
-    """What goes between hosts, as one line; none where no hosts are known, or only one."""
+    """The costs between hosts, as one line; no line for a table without hosts, or with one."""
     if not schedule.hosts or not schedule.hosts.spans:
         return []
     found, p = levels(schedule), schedule.ranks
@@ -71,9 +71,9 @@ class Grid(str):
 
 
 MARK = "▸"
-"""The mark of what a round has written."""
+"""The mark of slots that a round has written."""
 WRONG = "✗"
-"""The mark of what is wrong."""
+"""The mark of slots with wrong content."""
 
 _ARROW = {COPY: "──→", ADD: "─+→", JOIN: "─∪→"}
 _FAR = {COPY: "══→", ADD: "═+→", JOIN: "═∪→"}
@@ -85,10 +85,10 @@ def text(schedule: Schedule, *, width: int | None = 100, rounds: int | None = No
     """Draw the rounds of a schedule as a grid: ranks are columns, chunks are rows.
 
     A cell names the ranks whose contributions a slot holds. ▸ marks what the round has written, ✗ what is wrong. If the
-    table knows its hosts, their ranks stand together, and a double line goes from host to host.
+    table knows its hosts, the ranks of a host are side by side, and a double line goes from host to host.
 
-    width: columns of the page; ranks that do not fit are counted only. rounds, lines: the most rounds, and the most
-    lines per round, that are shown; the rest is counted. None shows all.
+    width: columns of the page; ranks that do not fit are counted only.
+    rounds, lines: the most rounds, and the most lines per round, that are shown; the rest is counted. None shows all.
     """
     story = film(schedule, rounds)
     shown = story.frames

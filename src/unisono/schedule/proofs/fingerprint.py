@@ -2,8 +2,8 @@
 
 A rank's contribution to a chunk is a random number below the prime 2^61 - 1; sums are modulo that prime. A sum is a
 linear form in the random numbers, so a wrong set of contributions has the right sum with a probability of 2^-61
-(Schwartz 1980, Zippel 1979). If chunks keep their numbers, they are independent of each other, so a random sample of
-them can be followed through a table with millions of rows.
+(Schwartz 1980, Zippel 1979). If chunks keep their numbers, they are independent of each other. So a random sample of
+chunks can be followed through a table with millions of rows.
 """
 
 from __future__ import annotations

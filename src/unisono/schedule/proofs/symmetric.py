@@ -20,7 +20,7 @@ from ..table import COPY, DCHUNK, DST, ROUND, SCHUNK, SRC, Rounds, Rows, Schedul
 from .table_proof import Proof
 
 _MOST_EXACT = 4096
-"""Up to so many ranks, sets of ranks are bits of an integer; above, sums of random numbers (fingerprints)."""
+"""Up to this number of ranks, sets of ranks are bits of an integer; above, sums of random numbers (fingerprints)."""
 
 _PRIME = (1 << 61) - 1
 
@@ -172,7 +172,7 @@ class _Slots(dict[tuple[int, int], tuple[int, int]]):
 
 
 def _arrivals(one: Schedule, state: _Slots, row: list[int]) -> Iterator[tuple[tuple[int, int], int, int, int]]:
-    """What a row brings to this rank from the rank `hop` before it: slot, chunk, ranks, op."""
+    """The chunks that a row brings to this rank from the rank `hop` before it: slot, chunk, ranks, op."""
     number, _, hop, sbuf, schunk, dbuf, dchunk, n, op = row
     p = one.ranks
     for i in range(n):
@@ -183,7 +183,7 @@ def _arrivals(one: Schedule, state: _Slots, row: list[int]) -> Iterator[tuple[tu
 
 
 def _from_rank_zero(one: Schedule) -> Rows:
-    """The rows, shifted so that rank 0 sends each of them; in a transposed table other ranks do."""
+    """The rows, shifted so that rank 0 sends each of them; in a transposed table other ranks send."""
     rows: Rows = one.rows.copy()
     for column in (DST, SCHUNK, DCHUNK):
         rows[:, column] = (rows[:, column] - rows[:, SRC]) % one.ranks

@@ -19,13 +19,18 @@ _MOST_NAMED = 8
 
 
 class Proof(NamedTuple):
-    """What has been proved of a schedule.
+    """The result of a proof.
 
-    method: "exact"; "symmetric" (from the rows of rank 0, which stand for all ranks); "fingerprints" (random numbers
-    instead of sets, on sampled chunks); "symmetric fingerprints" (both, on all chunks); "parts" (of a call over hosts:
-    each part keeps its contract, and these together that of the whole); "sampled parts" (so, for sampled chunks).
-    same_bits: all ranks end with bit-identical sums (all_reduce only). same_order: all chunks are combined in one
-    order, so a sum does not depend on its place in the tensor. None if it does not apply.
+    method: one of these:
+    - "exact";
+    - "symmetric": from the rows of rank 0, which stand for all ranks;
+    - "fingerprints": random numbers instead of sets, on sampled chunks;
+    - "symmetric fingerprints": both, on all chunks;
+    - "parts": each part of a call over hosts keeps its contract, and all together keep the contract of the whole;
+    - "sampled parts": the same, on sampled chunks.
+    same_bits: all ranks end with bit-identical sums (all_reduce only); None if it does not apply.
+    same_order: all chunks are combined in one order, so a sum does not depend on its place in the tensor; None if it
+    does not apply.
     """
 
     name: str
@@ -74,7 +79,7 @@ def prove(schedule: Schedule, *, ordered: bool = False) -> Proof:
 
 
 def find_fault(schedule: Schedule) -> Fault | None:
-    """The fault for which `prove` would raise; None for a table that keeps its contract."""
+    """The fault for which `prove` raises; None for a table that keeps its contract."""
     try:
         prove(schedule)
     except AlgorithmError as error:
@@ -90,7 +95,7 @@ def _nothing(slot: Slot, empty: Slot) -> str:
 
 
 def _obstacle(held: Sequence[_Held], ordered: bool) -> str:
-    """Why these values must not be combined, or ""."""
+    """Why these values must not be combined; "" if they may."""
     chunk, ranks, _ = held[0]
     for other, more, _ in held[1:]:
         if other != chunk:
@@ -104,7 +109,7 @@ def _obstacle(held: Sequence[_Held], ordered: bool) -> str:
 
 
 def _combine(held: Sequence[_Held], orders: dict[tuple[int, ...], int], ranks: int) -> _Held:
-    """Combine values. a + b and b + a are one order; (a + b) + c in one pass and in two are not, as they may round."""
+    """Combine values. a + b and b + a are one order. (a + b) + c in one pass and in two are two orders: both round."""
     everyone = 0
     for _, who, _ in held:
         everyone |= who

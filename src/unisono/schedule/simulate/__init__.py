@@ -1,4 +1,4 @@
-"""Networks as data, and what the tables of the catalogue cost on them: no messages are sent, only counted and timed."""
+"""Networks as data, and the costs of the catalogue's tables on them: messages are counted and timed, never sent."""
 
 from .clocks import Played, Routed, play, routed
 from .links import Hardware, Network

@@ -1,8 +1,8 @@
-"""Play rounds with a clock for every rank and every link: each goes on when what it needs is there.
+"""Play rounds with a clock for every rank and every link.
 
-A rank begins a round when it has all that earlier rounds bring it, and has sent all that it sends there. What it sends
-to other hosts leaves one after the other, and what is long waits until its receiver has come to the round. What comes
-from its own host a rank fetches itself. Messages that are on a link at the same time share it.
+A rank begins a round when it has received and sent all messages of its earlier rounds. Its messages to other hosts
+leave one after the other; a long one waits until its receiver has come to the round. Messages from its own host a rank
+fetches itself. Messages that are on a link at the same time share it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from .table_messages import Messages
 
 SINCE, UNTIL, WORK, LOAD, COUNT, TOTAL, FIRST, LAST = range(8)
 COLUMNS = 8
-"""Of a link: begin and end of what it was last used for, the work in that time; in this round: the work, the number of
-messages, the sum of their begins, the first begin, the end of all. Together they are as long as a line of a cache.
+"""The columns of a link: begin and end of its last use, and the work in it; then for this round the work, the number of
+messages, the sum of their begins, the first begin, the last end. Together they are as long as a cache line.
 """
 
 
 def play_rounds(times: int, sent: Any, ways: Any, costs: Any, ranks: Any, links: Any, busy: Any, room: Any) -> None:
-    """Play rounds so many times.
+    """Play these rounds `times` times.
 
-    sent: starts, src, dst, share, added. ways: for each message, does it go far, its latency, and a row with its links
-    (0: none); one that does not go far has the first of them only. costs: bytes of the vector that share and added are
-    fractions of, the longest message that does not wait for its receiver, seconds that each message of a rank for other
-    hosts waits for the one before it, and seconds per byte combined.
-    ranks: when each is ready, and how much of that is latency, transfers, sums. links: the columns of each are the
-    numbers below, of which the last five are scratch; busy: seconds per byte, and the work of all. room: scratch for
-    messages and ranks. Scratch is of zeros, and left so; where 0 would mean something, 1 is added.
+    sent: starts, src, dst, share, added; see `Messages`.
+    ways: for each message, does it go to another host, its latency, and its links (0: none). Within a host it has one.
+    costs: bytes of the vector; the longest message that does not wait for its receiver; seconds that a message of a
+    rank to another host waits for the one before it; seconds per byte combined.
+    ranks: when each rank is ready, and how much of this time is latency, transfers and sums.
+    links: per link the columns above, of which the last five are scratch.
+    busy: per link seconds per byte, and all its work.
+    room: scratch for messages and ranks. Scratch is zero before and after. If 0 has a meaning, it holds the value + 1.
     """
     starts, src, dst, share, added = sent
     far, latency, route = ways
@@ -45,7 +46,7 @@ def play_rounds(times: int, sent: Any, ways: Any, costs: Any, ranks: Any, links:
     for number in range(times * (len(starts) - 1)):
         begin = starts[number % (len(starts) - 1)]
         end = starts[number % (len(starts) - 1) + 1]
-        # How much there is on each link, and from when on.
+        # How much work there is on each link, and from when on.
         for m in range(begin, end):
             a, b, i = src[m], dst[m], m - begin
             if m == begin or a != src[m - 1]:
@@ -70,7 +71,7 @@ def play_rounds(times: int, sent: Any, ways: Any, costs: Any, ranks: Any, links:
                     links[k, LAST] = max(links[k, LAST], start) + own
                     if links[k, FIRST] == 0.0 or start + 1.0 < links[k, FIRST]:
                         links[k, FIRST] = start + 1.0
-        # When each message has left, and what comes to each rank.
+        # When each message has left, and what each rank receives.
         for m in range(begin, end):
             b, i = dst[m], m - begin
             out[i] = go[i]
@@ -87,7 +88,7 @@ def play_rounds(times: int, sent: Any, ways: Any, costs: Any, ranks: Any, links:
             at = max(out[i] + (latency[m] if far[m] else 0.0), ready[b]) + 1.0
             if came[b] == 0.0 or at < came[b]:
                 came[b] = at
-        # When each rank has all that comes, has combined it, and has sent all that goes far.
+        # When each rank has received and combined all messages, and has sent all messages to other hosts.
         for m in range(begin, end):
             a, b, i = src[m], dst[m], m - begin
             starter = int(by[i])
@@ -132,21 +133,26 @@ def play_rounds(times: int, sent: Any, ways: Any, costs: Any, ranks: Any, links:
 
 
 _EXACT, _WINDOW = 96, 24
-"""Of a round that is repeated more often than this, so many are played, or fewer if all clocks go on alike before; the
-last say what each further one takes.
+"""Up to _EXACT equal rounds are all played. Of more rounds, windows of _WINDOW are played until all clocks go on at one
+rate, at most _EXACT rounds. The last window says what each further round takes.
 """
 
 _ALIKE = 1e-9
 
 _LITTLE = 2000
-"""So few messages are played sooner than Numba is imported."""
+"""Up to this number of messages, Python plays them in less time than the import of Numba takes."""
 
 
 _AT_ONCE = 1 << 14
 
 
 class Routed(NamedTuple):
-    """Messages with their ways: do they go far, their latency, and for each a row of links."""
+    """Messages with their ways.
+
+    far: does the message go to another host?
+    latency: in seconds.
+    links: for each message a row of links.
+    """
 
     messages: Messages
     far: np.ndarray
@@ -155,7 +161,12 @@ class Routed(NamedTuple):
 
 
 class Played(NamedTuple):
-    """When each rank is ready, of that how much is latency, transfers and sums (columns), how long links are busy."""
+    """A table that was played.
+
+    ready: when each rank is ready.
+    parts: how much of this time is latency, transfers and sums (columns).
+    busy: how long each link is used.
+    """
 
     ready: Numbers
     parts: Numbers
@@ -217,16 +228,16 @@ class _State:
         self._scratch = tuple(np.zeros(network.ranks) for _ in range(3)), np.zeros((network.ranks, 3))
 
     def room(self, most: int) -> tuple[Any, ...]:
-        """Scratch for a round of so many messages."""
+        """Scratch for rounds of up to `most` messages."""
         return (tuple(np.zeros(most) for _ in range(3)), *self._scratch)
 
     def copy(self) -> tuple[float, Numbers, Numbers]:
-        """What shows how fast the clocks go: that of the last rank, its parts, and what links have done."""
+        """The clock of the rank that is ready last, its parts, and the work of all links."""
         last = int(self.ready.argmax())
         return float(self.ready[last]), self.parts[last].copy(), self.busy[:, 1].copy()
 
     def go_on(self, before: tuple[float, Numbers, Numbers], factor: float) -> None:
-        """Let all go on as from `before` to now, so many times."""
+        """Let all clocks go on as from `before` to now, `factor` times."""
         now = self.copy()
         more = (now[0] - before[0]) * factor
         self.ready += more
@@ -237,7 +248,7 @@ class _State:
 
 
 def _routed(sent: Messages, network: Network) -> Routed:
-    """The ways of one section, looked up for so many messages at a time that all about them stays in the cache."""
+    """The ways of one section, looked up for few messages at a time, so that their data stays in the cache."""
     count, far = len(sent.src), network.far(sent.src, sent.dst)
     latency, links = np.empty(count), np.zeros((count, 0), np.int32)
     for begin in range(0, count, _AT_ONCE):
@@ -253,7 +264,7 @@ def _routed(sent: Messages, network: Network) -> Routed:
 
 @cache
 def _compiled() -> Callable[..., None]:
-    """The loop as machine code, which Numba keeps on disk where it may. Numba is imported here: elsewhere, none."""
+    """The loop as machine code, which Numba keeps on disk if it can. Only a long simulation imports Numba."""
     from numba import njit
 
     try:

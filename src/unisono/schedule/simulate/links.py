@@ -1,8 +1,8 @@
 """A network as data: its links with their rates, and which of them a message takes.
 
-All links carry one direction. A rank has two of its own, at the rate at which it copies; between two hosts a message
-leaves by the sender's, passes the fabric, and arrives by the receiver's. Within a host the receiver fetches it, so
-only the receiver's counts.
+All links carry one direction. A rank has two links of its own, at the rate at which it copies. Between hosts a message
+takes the sender's link, the fabric, and the receiver's link. Within a host the receiver fetches the message, which
+takes the receiver's link only.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Path = Callable[[Ints, Ints], Ints]
 """(senders, receivers) -> for each pair a column of numbers of links of the fabric, in any order; -1 is none."""
 
 NO_LINK = 0
-"""The number of no link: where a route has fewer links than others."""
+"""The number that stands for no link, in routes that have fewer links than others."""
 
 _SLOW = re.compile(r"(?P<a>\w+)-(?P<b>\w+):x(?P<factor>\d*\.?\d+)")
 
 
 class Bundle(NamedTuple):
-    """Links of one kind. size: how many. ends: from the number of a link in the bundle to the names of its two ends."""
+    """Links of one kind. size: how many. ends: gives the names of a link's two ends for its number in the bundle."""
 
     size: int
     bytes_per_s: float
@@ -41,13 +41,15 @@ class Bundle(NamedTuple):
 
 @dataclass(frozen=True)
 class Hardware:
-    """What hosts and their links do.
+    """The rates and latencies of hosts and their links.
 
-    between: a message between neighbouring hosts, and a link of the fabric. inside: one between ranks of a host. hop_s:
-    what a switch or a host on the way adds to the latency. message_share: how much of the latency between hosts a rank
-    is busy with one message; with Gloo it is 35 to 50 of 100 microseconds. eager_bytes: longer messages wait for their
-    receiver, as in the model LogGPS (Ino, Fujimoto and Hagihara 2001). combine_bytes_per_s: what a rank adds of what
-    has arrived.
+    between: a message between neighbouring hosts, and a link of the fabric.
+    inside: a message between ranks of a host.
+    hop_s: the latency that each switch or host on the way adds.
+    message_share: how much of the latency between hosts a rank is busy with one message; with Gloo it is 35 to 50 of
+    100 microseconds.
+    eager_bytes: longer messages wait for their receiver, as in the model LogGPS (Ino, Fujimoto and Hagihara 2001).
+    combine_bytes_per_s: the rate at which a rank combines what it has received.
     """
 
     between: Link = field(default_factory=Link)
@@ -67,9 +69,10 @@ class Hardware:
 class Network:
     """Ranks and the links between them.
 
-    places: for each rank the number of its host, as far as the network is concerned. fabric: the links between hosts,
-    in the order of their numbers. path: which of these messages between two hosts take. slowed: number of a link ->
-    the factor of its rate.
+    places: for each rank the number of its host in this network.
+    fabric: the links between hosts, in the order of their numbers.
+    path: which links of the fabric a message between two hosts takes.
+    slowed: number of a link -> the factor of its rate.
     """
 
     name: str
@@ -114,7 +117,7 @@ class Network:
         return links
 
     def latency(self, src: Ints, dst: Ints, route: Links) -> Numbers:
-        """Seconds from the last byte of a message leaving to its being there."""
+        """Seconds from the time when the last byte of a message leaves until it arrives."""
         hardware, count = self.hardware, np.zeros(len(src), np.int32)
         for row in route[2:]:
             count += row != NO_LINK
@@ -122,14 +125,14 @@ class Network:
         return np.where(self.far(src, dst), away, np.where(src == dst, 0.0, hardware.inside.latency_s))
 
     def link_name(self, number: int) -> str:
-        """Such as `host3-edge0`; the links of a rank are `rank3 out` and `rank3 in`."""
+        """The name of a link, such as `host3-edge0`; the links of a rank are `rank3 out` and `rank3 in`."""
         if number <= 2 * self.ranks:
             rank = (number - 1) % self.ranks
             return f"rank{rank} {'out' if number <= self.ranks else 'in'}"
         return next("-".join(ends) for at, ends in self._cables() if at == number)
 
     def slow(self, text: str) -> Network:
-        """The network with a cable, both ways, at a part of its rate: `host3-edge0:x0.1`. A number is a host's.
+        """The network with a cable, both ways, at a part of its rate: `host3-edge0:x0.1`. `3` is `host3`.
 
         Raises ArgumentError for a cable that does not exist.
         """
@@ -155,10 +158,10 @@ class Network:
 
 
 def mix(src: Ints, dst: Ints) -> Ints:
-    """A hash of two numbers, by which messages are spread over ways of equal cost: splitmix64 (Steele and others 2014).
+    """A hash of two numbers, to spread messages over ways of equal cost: splitmix64 (Steele and others 2014).
 
-    It is what the switches of ECMP do with the addresses and ports of a connection: always the same way, and blind to
-    what others send.
+    Switches with ECMP do this with the addresses and ports of a connection. A connection always takes the same way,
+    whatever the load of the other ways is.
     """
     x = (src.astype(np.uint64) << np.uint64(32)) ^ dst.astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -20,7 +20,7 @@ def place_of(hosts: Hosts) -> Ints:
 
 
 def host_ports(hosts: int, hardware: Hardware, switch: str = "switch", each: int = 1) -> tuple[Bundle, Bundle]:
-    """The links of hosts to their switch, and back. each: so many hosts have one switch; 0: all have the same."""
+    """The links of hosts to their switch, and back. each: the number of hosts at a switch; 0: all hosts."""
 
     def up(host: int) -> tuple[str, str]:
         return f"host{host}", switch if not each else f"{switch}{host // each}"
@@ -30,7 +30,7 @@ def host_ports(hosts: int, hardware: Hardware, switch: str = "switch", each: int
 
 
 def flat(hosts: Hosts, hardware: Hardware) -> Network:
-    """Every rank has a port of its own at one switch that never blocks, and none is near: the model of most papers.
+    """Every rank has its own port at one switch that never blocks, also within a host: the model of most papers.
 
     source: the single-port, fully connected model, as in Chan, Heimlich, Purkayastha and van de Geijn 2007
     """
@@ -85,8 +85,8 @@ def rails(hosts: Hosts, hardware: Hardware, *, oversubscription: float = 1.0, sp
 def dragonfly(hosts: Hosts, hardware: Hardware, *, p: int = 0, a: int = 0, h: int = 0) -> Network:
     """Groups of a routers, all with cables to each other; a router has p hosts and h cables to other groups.
 
-    By default a = 2 p = 2 h, the least that has room. Routes are minimal: to the router with the cable, across, to the
-    receiver's router. Where two groups have several cables, a hash of sender and receiver says which.
+    By default a = 2 p = 2 h, the least with room for all hosts. Routes are minimal: to the router with the cable,
+    across, to the receiver's router. If two groups have several cables, a hash of sender and receiver chooses one.
 
     source: Kim, Dally, Scott and Abts 2008
     """
@@ -144,9 +144,11 @@ def fat_tree(
 ) -> Network:
     """k pods of k / 2 edge and k / 2 aggregation switches, k / 2 hosts at each edge switch, (k / 2)^2 core switches.
 
-    k: even; by default the least that has room. oversubscription: how much more the hosts of an edge switch can send
-    than its links upwards carry; those to the core are as slow. routing: `ecmp` takes a way upwards by a hash of sender
-    and receiver, `dmodk` by the number of the receiver's host, with which shifts never collide (Zahavi 2010).
+    k: even; by default the least with room for all hosts.
+    oversubscription: how much more the hosts of an edge switch can send than its links upwards carry. The links to the
+    core are as slow as these.
+    routing: `ecmp` chooses the way upwards by a hash of sender and receiver, `dmodk` by the number of the receiver's
+    host. With `dmodk`, shifts never collide (Zahavi 2010).
 
     source: Al-Fares, Loukissas and Vahdat 2008, after Leiserson 1985
     """
@@ -196,8 +198,9 @@ def fat_tree(
 def torus(hosts: Hosts, hardware: Hardware, *, sides: tuple[int, ...] = ()) -> Network:
     """Hosts in a grid whose rows are rings, with a cable to each neighbour; hosts pass messages on.
 
-    sides: their product is the number of hosts; by default three that are about equal. A message goes the shorter way
-    round, dimension by dimension; where both are as long, those of even hosts go up.
+    sides: their product is the number of hosts; by default three that are about equal.
+
+    A message goes the shorter way round, dimension by dimension. If both ways are equal, messages of even hosts go up.
 
     source: Dally and Seitz 1987 (dimension order); Adiga and others 2005 (Blue Gene/L)
     """
@@ -218,7 +221,7 @@ def torus(hosts: Hosts, hardware: Hardware, *, sides: tuple[int, ...] = ()) -> N
             upwards = (2 * up < side) | ((2 * up == side) & (a % 2 == 0))
             steps = np.where(upwards, up, side - up)
             way = np.where(upwards, 1, -1)
-            # The host at 0 of this ring, as dimensions before are at their goal, and those behind not yet.
+            # The host at 0 of this ring: the message is at its goal in earlier dimensions, not yet in later ones.
             first = a // (stride[d] * side) * (stride[d] * side) + b % stride[d] + (2 * d + ~upwards) * n
             for step in range(int(steps.max(initial=0))):
                 rows.append(np.where(steps > step, first + around[d][x + side], -1))
@@ -238,7 +241,7 @@ def torus(hosts: Hosts, hardware: Hardware, *, sides: tuple[int, ...] = ()) -> N
 
 
 def sides_of(hosts: int, dimensions: int = 3) -> tuple[int, ...]:
-    """Sides of a grid of so many hosts, as equal as they can be."""
+    """The sides of a grid of this number of hosts, as equal as possible."""
     if dimensions == 1:
         return (hosts,)
     side = next(d for d in range(round(hosts ** (1 / dimensions)), 0, -1) if hosts % d == 0)
@@ -253,7 +256,7 @@ NETWORKS: Mapping[str, Callable[..., Network]] = {
     "torus": torus,
     "dragonfly": dragonfly,
 }
-"""Name -> the function that makes it, of hosts, a hardware, and what may be written behind the name."""
+"""Name -> the function that makes the network from hosts, a hardware, and the options behind the name."""
 
 _KINDS: Mapping[str, Callable[[str], Any]] = {
     "int": int,
@@ -264,9 +267,9 @@ _KINDS: Mapping[str, Callable[[str], Any]] = {
 
 
 def network(text: str, hosts: Hosts, hardware: Hardware | None = None) -> Network:
-    """The network of that name for these hosts. Raises ArgumentError.
+    """The network of this name for these hosts. Raises ArgumentError.
 
-    text: a name of `NETWORKS`, and behind a colon what it takes: `fat-tree:k=8,oversubscription=2`, `torus:4x4x2`.
+    text: a name of `NETWORKS`, and options behind a colon: `fat-tree:k=8,oversubscription=2`, `torus:4x4x2`.
     """
     name, _, rest = text.strip().partition(":")
     if name not in NETWORKS:

@@ -1,4 +1,4 @@
-"""What every algorithm of a collective costs on a network, best first, and what bounds it."""
+"""The cost of every algorithm of a collective on a network, and what bounds it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ from .links import Network
 from .table_messages import Messages, messages, messages_of_call
 
 _MOST_ROWS, _MOST_ROUNDS = 4_000_000, 20_000
-"""Larger tables are not made, unless all ranks do the same, so that the rows of one are enough."""
+"""Larger tables are not made, unless all ranks do the same: then the rows of one rank are enough."""
 
 _FEW = 512
-"""Up to so many ranks any table is made."""
+"""Up to this number of ranks any table is made."""
 
 
 class Candidate(NamedTuple):
     """A way to do a collective.
 
-    name: of the table. make: its messages. why_not: the reason why it is left out, or "". algorithm: the name that is
-    about this table or a part of it. priced_only: the reason why no call can choose it over these hosts, or "".
+    name: the name of the table.
+    make: makes its messages.
+    why_not: the reason why it is left out, or "".
+    algorithm: the name of the algorithm that makes the table, or its parts between hosts.
+    priced_only: the reason why no call over these hosts can choose it, or "".
     """
 
     name: str
@@ -54,9 +57,10 @@ class Ready(NamedTuple):
 
 
 class Price(NamedTuple):
-    """What a call takes; of the rank that is ready last, how much of it is for latency, for transfers, for sums.
+    """The time of a call.
 
-    link: the name of the busiest link, and how long it is used.
+    latency, transfer, combine: the parts of this time, for the rank that is ready last.
+    link, link_s: the name of the busiest link, and how long it is used.
     """
 
     name: str
@@ -77,10 +81,11 @@ class Price(NamedTuple):
 def candidates(
     collective: str, hosts: Hosts, nbytes: float, root: int = 0, config: Config | None = None
 ) -> Iterator[Candidate]:
-    """All ways of the catalogue to do a collective, and those that know the hosts. Raises ArgumentError.
+    """All algorithms of a collective in the catalogue, and its tables over these hosts. Raises ArgumentError.
 
-    The latter are named by what runs between hosts and the number of rails: `all_reduce.spanning circulant ×8`. Which
-    of them a call can choose depends on the bytes, and on the link in `config`; see `choose_spanning`.
+    A table over hosts is named by the algorithm between hosts and the number of rails:
+    `all_reduce.spanning circulant ×8`. The bytes and the link in `config` decide which of these a call can choose; see
+    `choose_spanning`.
     """
     p = hosts.ranks
     known = dict.fromkeys(a.collective for a in CATALOGUE.values())
@@ -92,7 +97,7 @@ def candidates(
     shared = any(len(host) > 1 for host in hosts.members)
     for a in CATALOGUE.values():
         if a.collective != collective or not a.allows(p) or (a.name in cores and not shared):
-            continue  # where no ranks share a host, what is between hosts is all
+            continue  # no ranks share a host, so the table over hosts is the same
         name = f"{a.full_name} of all ranks" if a.name in cores else a.full_name
         why = "its name means what hosts do between each other" if a.name in cores else ""
         why = why or (why_priced_only(a) if hosts.spans else "")
@@ -108,7 +113,7 @@ def candidates(
         for rails in dict.fromkeys((1, hosts.rails)) if collective in RAILED else (None,):
             form = chosen._replace(rails=rails)
             name = spanning_name(collective, hosts, rails, core, form.segments)
-            why = "" if name == chosen.name else f"with so many bytes a call takes {plural(chosen.rails or 1, 'rail')}"
+            why = "" if name == chosen.name else f"a call of this size takes {plural(chosen.rails or 1, 'rail')}"
             make = partial(_of_call, form, collective, hosts, root)
             yield Candidate(name, make, _too_large(a, many), core, why)
 
@@ -121,10 +126,11 @@ def ready(candidate: Candidate, network: Network) -> Ready:
 def price(
     one: Ready, network: Network, nbytes: float, *, late: Mapping[int, float] | None = None, segment_bytes: int = 0
 ) -> Price:
-    """Play a candidate with a vector of so many bytes.
+    """Play a candidate with a vector of `nbytes`.
 
-    late: ranks that come later, by so many seconds. segment_bytes: into pieces of this size a call on one host is cut;
-    a rank begins the next one as soon as it has ended one. 0: not at all.
+    late: ranks that come later, and by how many seconds.
+    segment_bytes: the size of the segments of a call on one host; 0: it has one. A rank begins the next segment as soon
+    as it has ended one.
     """
     size = 0.0 if one.name.startswith("barrier.") else nbytes
     segments = max(1, ceil(size / segment_bytes)) if segment_bytes and network.one_host else 1
@@ -139,7 +145,7 @@ def price(
         seconds, busy = seconds + step * factor, busy + (busy - less.busy) * factor
     link = int(np.argmax(busy))
     name = network.link_name(link) if busy[link] else ""
-    more = max(float(busy[link]) - seconds, 0.0)  # rounds that overtake each other wait for their links all the same
+    more = max(float(busy[link]) - seconds, 0.0)  # rounds that overtake each other still share their links
     seconds, parts = seconds + more, parts + np.array([0.0, more, 0.0])
     latency, transfer, combine = parts.tolist()
     return Price(one.name, seconds, latency, transfer, combine, name, float(busy[link]))
@@ -154,7 +160,7 @@ def _of_call(form: SpanningChoice, collective: str, hosts: Hosts, root: int) -> 
 
 
 def _too_large(algorithm: Algorithm, ranks: int) -> str:
-    """Why the table of so many ranks is not made, by its growth from 64 to 128; "" if it is."""
+    """Why the table of this number of ranks is not made, by its growth from 64 to 128 ranks; "" if it is."""
     if ranks <= _FEW:
         return ""
     few, many = algorithm.schedule(64), algorithm.schedule(128)
@@ -169,7 +175,7 @@ def _too_large(algorithm: Algorithm, ranks: int) -> str:
 
 
 _MANY = 4096
-"""From so many ranks on, several processes are worth their start."""
+"""From this number of ranks on, several processes are worth their start."""
 
 
 def prices(
@@ -181,10 +187,10 @@ def prices(
     segment_bytes: int = 0,
     processes: int = 0,
 ) -> Iterator[Price]:
-    """Price candidates, as they come; those that are left out are passed over.
+    """Price all candidates but those with a `why_not`. Prices come in the order in which they are ready.
 
-    make: the network; several processes each call it, so it must be a function that can be pickled. processes: how
-    many; 0: as many as this process may use processors, and one where there are few ranks.
+    make: makes the network. Several processes call it, so pickle must be able to send it.
+    processes: how many; 0: one for each processor that this process may use, or one if there are few ranks.
     """
     able = (one for one in some if not one.why_not)
     network = make()
@@ -205,12 +211,12 @@ def prices(
 
 
 _network: Network
-"""Of a process that works for `prices`."""
+"""The network in a worker process of `prices`."""
 
 
 def _begin(make: Callable[[], Network]) -> None:
     global _network  # noqa: PLW0603  a process is one worker
-    gc.disable()  # of all that a table is made of, nothing is garbage, and looking takes a third of the time
+    gc.disable()  # a table has no cycles of garbage, and the search for them takes a third of the time
     _network = make()
 
 

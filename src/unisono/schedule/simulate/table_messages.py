@@ -1,7 +1,7 @@
-"""The messages of a table: what a rank sends another in one round is one message.
+"""The messages of a table: all that a rank sends to another in one round is one message.
 
-Where all ranks do the same, they are made from the rows of rank 0. A table of many rounds, or a round of many messages
-per rank, is then represented by an even sample of them, each of which stands for several.
+If all ranks do the same, messages are made from the rows of rank 0. Then an even sample stands for many rounds, or for
+many messages per rank in a round.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from ..table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule
 from .links import Ints, Numbers
 
 MOST_MESSAGES = 1 << 20
-"""Of a table in which all ranks do the same, about so many messages are looked at."""
+"""About the number of messages that are made of a table in which all ranks do the same."""
 
 
 class Messages(NamedTuple):
     """Messages by round, and within a round by sender and receiver.
 
-    starts: for each round the number of its first message, and their number. share: of the vector that a message has;
-    added: the part of it that the receiver combines. weight: for how many alike a message stands. times: how often all
-    this is repeated.
+    starts: for each round the index of its first message; at the end the number of messages.
+    share: the part of the vector in a message.
+    added: the part of the vector that the receiver combines.
+    weight: for how many equal messages a message stands.
+    times: how often these rounds are repeated.
     """
 
     ranks: int
@@ -48,9 +50,9 @@ def messages(schedule: Schedule) -> list[Messages]:
 
 
 def messages_of_call(call: HierarchicalTable) -> list[Messages]:
-    """The messages of a call over hosts: those inside hosts, those between them, those inside again.
+    """The messages of a call over hosts, in three sections: inside hosts, between hosts, inside hosts again.
 
-    Parts that differ in nothing but their members are looked at once.
+    Parts that differ in their members only share the work.
     """
     return [_together(call, parts) for parts in (call.before, call.across, call.after) if parts]
 
@@ -115,7 +117,7 @@ def _alike(one: Schedule) -> Iterator[Messages]:
 def _spread(
     p: int, hops: tuple[int, ...], share: tuple[float, ...], added: tuple[float, ...], times: float
 ) -> Messages:
-    """A round of all ranks, of which rank 0 makes these hops."""
+    """A round of all ranks, in which rank 0 sends over these distances."""
     most = max(1, MOST_MESSAGES // p)
     pick = np.arange(len(hops))
     if len(hops) > most:

@@ -1,7 +1,8 @@
-"""Prices on this host: what calls cost that were timed here, and from it what any table takes.
+"""Prices on this host: costs from calls that were timed here, and from these costs the price of any table.
 
-A price is a sum along the way of the rank that is ready last: rounds, bytes copied, bytes combined. So timed calls are
-equations for what one of each takes, and the figures are those with which prices are nearest to the times.
+A price is a sum along the way of the rank that is ready last: rounds, bytes copied, bytes combined. So each timed call
+is an equation for the costs of a round, a byte copied and a byte combined. The costs are the figures with which prices
+are nearest to the times.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from .survey import Price, Ready, price
 from .table_messages import Messages, messages
 
 _UNIT = Hardware(inside=Link(1e-6, 1e10), combine_bytes_per_s=1e10)
-"""Of a host like any: what a way is made of depends on the figures only where two ways are about as long."""
+"""A host with round figures. They decide which way is the longest only if two ways are about equal."""
 
 _LEAST_STEP_S, _LEAST_BYTE_S = 2e-8, 5e-12
-"""Signals take no less between two processors, nor bytes: a figure that comes out lower is noise."""
+"""Signals and bytes between two processors take at least this time: a lower figure is noise."""
 
 _LEAST_MIB = format_seconds(_LEAST_BYTE_S * (1 << 20))
 
 _NEAR = 1.01
-"""A figure below so many times the least is the least."""
+"""A figure below the least figure times this is the least."""
 
 
 class Timed(NamedTuple):
-    """A call that was timed. nbytes: of its vector."""
+    """A call that was timed. nbytes: the size of its vector."""
 
     algorithm: Algorithm
     nbytes: int
@@ -46,7 +47,7 @@ class Timed(NamedTuple):
 
 
 def known_costs() -> HostCosts:
-    """What `unisono tune` has measured on this machine. Raises ArgumentError where it has not."""
+    """The costs that `unisono tune` has measured on this machine. Raises ArgumentError if it has not."""
     found = measured()
     if found is None or found.costs is None:
         raise ArgumentError("the costs of this machine are not known yet: run `unisono tune`, which takes some seconds")
@@ -54,32 +55,32 @@ def known_costs() -> HostCosts:
 
 
 def like_this_host(costs: HostCosts, nbytes: float, hardware: Hardware | None = None) -> Hardware:
-    """A hardware whose hosts do what this one does in calls on so many bytes; what is between them is as given."""
+    """A hardware whose hosts cost what this host costs in calls on `nbytes`. Links between hosts are as given."""
     rates, between = costs.rates_of(nbytes), (hardware or Hardware()).between
     return Hardware(between, Link(costs.step_s, 1 / rates.copy_s), combine_bytes_per_s=1 / rates.combine_s)
 
 
 def price_here(algorithm: Algorithm, ranks: int, nbytes: int, costs: HostCosts, segment_bytes: int) -> Price:
-    """What a call takes on this host."""
+    """The price of a call on this host."""
     return whole_call(_price(algorithm, ranks, nbytes, like_this_host(costs, nbytes), segment_bytes), nbytes, costs)
 
 
 def without_own(make: Callable[[], list[Messages]]) -> list[Messages]:
-    """Messages in which what a rank takes of its own vector is not counted, as `Rates.own_s` has it."""
+    """The messages without the copies of a rank's own vector, which `Rates.own_s` counts."""
     return [part._replace(share=np.where(part.src == part.dst, 0.0, part.share)) for part in make()]
 
 
 def whole_call(found: Price, nbytes: float, costs: HostCosts) -> Price:
-    """A price on one host, with what every call takes: its beginning, and each rank's own vector."""
+    """A price on one host, with the costs of every call: its beginning, and each rank's own vector."""
     own_s = nbytes * costs.rates_of(nbytes).own_s
     seconds = found.seconds + costs.call_s + own_s
     return found._replace(seconds=seconds, latency=found.latency + costs.call_s, transfer=found.transfer + own_s)
 
 
 def calibrate(timed: Iterable[Timed], ranks: int, segment_bytes: int) -> HostCosts:
-    """The costs with which prices are nearest to the times, each taken as a ratio, and how far off these prices are.
+    """The costs with which prices are nearest to the times, by ratio, and how far off these prices are.
 
-    timed: calls of several numbers of rounds on vectors of a few bytes, and of several amounts on longer ones.
+    timed: calls with several numbers of rounds on short vectors, and with several amounts of bytes on longer ones.
     """
     by_size: dict[int, list[Timed]] = {}
     for one in timed:
@@ -100,10 +101,10 @@ def calibrate(timed: Iterable[Timed], ranks: int, segment_bytes: int) -> HostCos
 
 
 def trusted(costs: HostCosts) -> tuple[HostCosts | None, list[str]]:
-    """The costs without the fits in which a figure is the least that is possible, and which these are, in words.
+    """The costs without the fits in which a figure is the least possible, and these fits in words.
 
-    Such a fit is of noise: no figure of it says anything. None if no costs are left: a price needs that of a call, that
-    of a round, and rates of one size.
+    Such a fit is noise, with all its figures. None if too few costs are left: a price needs the cost of a call, the
+    cost of a round, and the rates of one size.
     """
 
     def least(figures: Sequence[float], bound_s: float, names: Sequence[str]) -> list[str]:
@@ -121,7 +122,7 @@ def trusted(costs: HostCosts) -> tuple[HostCosts | None, list[str]]:
 
 
 def _equations(timed: Sequence[Timed], ranks: int, segment_bytes: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Of calls on vectors of one size: their rounds; their bytes, own, copied and combined, by column; their times."""
+    """For calls on vectors of one size: rounds; bytes (columns own, copied and combined); times."""
     prices = [_price(one.algorithm, ranks, one.nbytes, _UNIT, segment_bytes) for one in timed]
     rounds = np.array([found.latency for found in prices]) / _UNIT.inside.latency_s
     copied = np.array([found.transfer for found in prices]) * _UNIT.inside.bytes_per_s
@@ -137,9 +138,9 @@ def _price(algorithm: Algorithm, ranks: int, nbytes: int, hardware: Hardware, se
 
 
 def _least_squares(amounts: Numbers, times: Numbers, scale: Numbers, least: float) -> list[float]:
-    """Costs such that amounts times costs are times, by ratio to `scale`, and none is below `least`.
+    """Costs such that amounts times costs are times, by ratio to `scale`, and no cost is below `least`.
 
-    Of the costs some are at `least`; of all ways to choose these, the one that comes nearest counts.
+    Some costs may be at `least`. It tries all choices of these, and takes the one that comes nearest.
     """
     left, best, found = times - amounts.sum(axis=1) * least, np.inf, np.zeros(amounts.shape[1])
     for free in product((True, False), repeat=len(found)):

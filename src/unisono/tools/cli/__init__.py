@@ -1,4 +1,4 @@
-"""The command `unisono`. A command is imported when it is called, so those that need no tensors load no torch."""
+"""The command `unisono`. A command is imported when it is called, so commands without tensors load no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...base.errors import RankFailed, UnisonoError, UsageError
 __all__ = ["app", "main"]
 
 _COMMANDS = "explain", "draw", "compare", "list", "bench", "run", "simulate", "tune", "top", "trace", "doctor"
-"""Each is a function in a module of its own name; that of `list` has the name `listing`."""
+"""Each is a function in a module of its own name; module and function of `list` have the name `listing`."""
 
 
 class _Commands(TyperGroup):
@@ -35,7 +35,7 @@ class _Commands(TyperGroup):
         single = typer.Typer(add_completion=False)
         single.command(cmd_name)(getattr(import_module(f".{home}", __name__), home))
         command = typer.main.get_command(single)
-        # What follows a script or a command is its own.
+        # Arguments after a script or a command belong to it.
         command.context_settings["allow_interspersed_args"] = cmd_name not in ("run", "trace")
         return command
 

@@ -24,7 +24,7 @@ from .shared.progress_bar import compile_first, progress
 from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
 
 _TURNS = 5
-"""How many turns each engine has with each size."""
+"""The number of turns of each engine with each size."""
 
 _TIMEOUT_S = 600.0
 
@@ -52,9 +52,9 @@ def bench(
 ) -> None:
     """Compare all_reduce with Gloo's on this machine, and check every result.
 
-    Takes the time to measure, ten seconds by default, and some to start; longer beside other programs, which the result
-    then says. Each size is measured at least once, however long that takes. With --hosts: all_reduce over several
-    hosts, and other calls on the largest size. The hosts are processes that share no memory, and speak over loopback.
+    It measures for ten seconds by default, after some seconds to start. Beside other programs it takes longer, and the
+    result says so. Each size is measured at least once. With --hosts: all_reduce over several hosts, and other calls on
+    the largest size. The hosts are processes that share no memory, and send over loopback.
     """
     names = {_nbytes(text): format_bytes(_nbytes(text), like=text) for text in sizes.split(",")}
     places, count = known_hosts(hosts, ranks or None, max(2, min(4, processors())))
@@ -86,7 +86,7 @@ def bench(
 
 
 def calls_on(hosts: Hosts, sizes: Sequence[int]) -> list[tuple[str, int]]:
-    """What is measured: all_reduce of all sizes and, on several hosts, other calls of the last one."""
+    """The calls to measure: all_reduce of all sizes and, on several hosts, other calls of the last size."""
     others = ("broadcast", "all_gather", "reduce_scatter", "all_to_all") if hosts.spans else ()
     return [*(("all_reduce", nbytes) for nbytes in sizes), *((name, sizes[-1]) for name in others)]
 

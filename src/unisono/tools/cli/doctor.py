@@ -29,18 +29,18 @@ def doctor(
         int | None, typer.Argument(help="A process of a job that does not go on; without it, the machine is examined.")
     ] = None,
     *,
-    ranks: Annotated[int, typer.Option(min=0, help="Of the machine: for so many ranks; 0: one per processor.")] = 0,
+    ranks: Annotated[int, typer.Option(min=0, help="Of the machine: how many ranks; 0: one per processor.")] = 0,
     seconds: Annotated[float, typer.Option(min=0.0, help="Of the machine: time to measure for; 0: only look.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Of the machine: as JSON, for scripts.")] = False,
 ) -> None:
     """Say what is right with this machine and what to change; with a process, why its job does not go on.
 
-    Each thing to change has its reason, and what is gained. The exit status is 1 where there is a problem: calls would
-    fail, or stop each other for long.
+    Each thing to change has its reason and its gain. The exit status is 1 if there is a problem: calls would fail, or
+    stop each other for long.
 
-    With a process: which ranks miss which call, who waits for whom, their stacks side by side. Of ranks that have no
-    group yet: for which rank each waits, at which address, since when. Nothing is changed: shared memory is read, and
-    ranks are asked for their stacks. Only the user who runs the job can do that.
+    With a process: which ranks miss which call, which rank waits for which, their stacks side by side. For ranks that
+    have no group yet: for which rank each waits, at which address, since when. Nothing is changed: the command reads
+    shared memory and asks ranks for their stacks. Only the user who runs the job can do this.
     """
     if pid is None:
         from .doctor_machine import doctor_machine

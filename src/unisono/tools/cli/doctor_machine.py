@@ -32,7 +32,7 @@ from .shared.progress_bar import compile_first, progress
 from .shared.timed_calls import Trial, measure, quietest
 
 LONG, SHORT = 16 << 20, 64 << 10
-"""Bytes of the tensors that are summed; a copy is as long as the long one."""
+"""Bytes of the tensors in the calls; a copy has LONG bytes."""
 
 _TURNS = 3
 _COPIES = 16
@@ -41,8 +41,9 @@ _SLOW_BARRIER_S = 50e-6
 
 
 class Speed(NamedTuple):
-    """Seconds of a call on so many ranks, on tensors of `nbytes`. way: private, staged (private, but copied through
-    staging areas) or shared (in shared memory).
+    """Seconds of a call on this number of ranks, on tensors of `nbytes`.
+
+    way: private, staged (private, but copied through staging areas) or shared (in shared memory).
     """
 
     call: str
@@ -55,12 +56,12 @@ class Speed(NamedTuple):
 def time_copies() -> tuple[float, float]:
     """The seconds that one process takes to copy LONG bytes in shared memory, at best; the share that huge pages save.
 
-    The share is that of three turns of four: other programs may run, but not in so many turns on one side only.
+    Three turns of four save at least this share. So other programs that disturb some turns do not raise it.
     """
     with open(os.memfd_create("unisono probe"), "wb") as file:
         file.truncate(4 * LONG + _HUGE)
         begin = np.frombuffer(mmap.mmap(file.fileno(), 2 * LONG), np.uint8).ctypes.data % _HUGE
-        # The kernel puts each map as far from the border of a huge page as the one before, so place by offset.
+        # The kernel puts each map at the same distance from the border of a huge page, so place by offset.
         huge, plain = (mmap.mmap(file.fileno(), 2 * LONG, offset=begin + at) for at in (0, 2 * LONG))
         with suppress(OSError):  # before Linux 6.1
             huge.madvise(_COLLAPSE)
@@ -77,7 +78,7 @@ def _copy_s(memory: mmap.mmap) -> float:
 
 
 def measure_calls(ranks: int, seconds: float) -> tuple[list[Speed], bool]:
-    """How fast so many ranks are, in about `seconds`; and whether they may read each other's memory."""
+    """The speed of calls of this number of ranks, in about `seconds`; and may they read each other's memory?"""
     never, usual = {"cross_memory_bytes": 0}, {"cross_memory_bytes": Config.from_env().cross_memory_bytes}
     wanted = [
         ("barrier", 4, "private"),
@@ -98,7 +99,7 @@ def measure_calls(ranks: int, seconds: float) -> tuple[list[Speed], bool]:
 
 
 def check_barriers(speeds: Sequence[Speed], usable: int) -> list[Finding]:
-    """Do ranks that each have a processor meet without delay? usable: processors. Nothing, if none was measured."""
+    """Do ranks that each have a processor meet without delay? usable: processors. No finding without measurements."""
     barriers = [one for one in speeds if one.call == "barrier"]
     finding = judge(
         "barrier",
@@ -111,7 +112,7 @@ def check_barriers(speeds: Sequence[Speed], usable: int) -> list[Finding]:
 
 
 def _reaches() -> bool:
-    """May this rank read the memory of all others? On every rank: each asks all others."""
+    """May this rank read the memory of all others? All ranks call it together."""
     group = unisono.init()
     unisono.barrier()
     mine = group.host.crosses_memory
@@ -124,7 +125,7 @@ _COLOURS = {"problem": "bold red", "advice": "yellow", "ok": "green"}
 
 
 def doctor_machine(ranks: int, seconds: float, as_json: bool) -> None:
-    """Look, measure for about so many seconds, print. Ends with 1 if there is a problem."""
+    """Look, measure for about `seconds`, print. Ends with 1 if there is a problem."""
     ranks = ranks or max(2, processors())
     with progress("doctor: looking at the machine"):
         seen = look()
@@ -156,7 +157,7 @@ def doctor_machine(ranks: int, seconds: float, as_json: bool) -> None:
 
 
 def _measure(seen: Seen, counts: Sequence[int], seconds: float) -> tuple[Seen, float, list[Speed]]:
-    """What was seen, with what was noticed meanwhile; the seconds of a copy; calls. counts: numbers of ranks."""
+    """What was seen, now with results of the measurements; seconds of a copy; calls. counts: numbers of ranks."""
     compile_first()
     before, speeds, reaches = psutil.cpu_times(), list[Speed](), []
     with progress("doctor: measuring", 1 + len(counts)) as show:

@@ -38,8 +38,8 @@ def draw(
     hosts: Annotated[
         str, typer.Option(help="Draw hosts as frames: 2x2, 3+1 or 2x2:round_robin; a collective as a call over them.")
     ] = "",
-    algorithm: Annotated[str, typer.Option(help="What hosts do among each other, such as circulant.")] = "",
-    rails: Annotated[int, typer.Option(help="So many ranks of a host send to other hosts; by default the best.")] = 0,
+    algorithm: Annotated[str, typer.Option(help="The algorithm between hosts, such as circulant.")] = "",
+    rails: Annotated[int, typer.Option(help="How many ranks of a host send to other hosts; by default the best.")] = 0,
     collective: Annotated[str, typer.Option(help="What your own function is meant to be, such as all_reduce.")] = "",
     nbytes: Annotated[
         str, typer.Option("--bytes", help="Size of the vector: for the clock of a page, and what a call would choose.")

@@ -51,12 +51,12 @@ _METHODS = {
 
 
 def rounds_text(costs: Costs) -> str:
-    """Such as `6`, or `at most 11`."""
+    """The number of rounds, such as `6`, or `at most 11`."""
     return f"{'at most ' if costs.bound else ''}{costs.rounds:g}"
 
 
 def amount_text(costs: Costs, field: str, ranks: int, size: str) -> str:
-    """Such as `6/4 m = 24 MiB`; `?` for what is not known. size: of the vector, as the user gave it."""
+    """An amount, such as `6/4 m = 24 MiB`; `?` if it is not known. size: of the vector, as the user gave it."""
     amount: float | None = getattr(costs, field)
     if amount is None:
         return "?"
@@ -66,14 +66,14 @@ def amount_text(costs: Costs, field: str, ranks: int, size: str) -> str:
 
 
 def bits_text(found: Facts) -> str:
-    """Whether all ranks end with the same bits; "" where there is nothing to say."""
+    """Whether all ranks end with the same bits; "" for collectives without sums on all ranks."""
     if found.proof is None or found.proof.same_bits is None:
         return ""
     return "the same on every rank" if found.proof.same_bits else "may differ between ranks, by rounding"
 
 
 def proof_rows(found: Facts) -> Iterator[tuple[str, str]]:
-    """The lines about the proof: a label and what there is to say."""
+    """The lines about the proof: label and text."""
     if found.proof is None:
         yield "proof", found.note
         return
@@ -86,7 +86,8 @@ def proof_rows(found: Facts) -> Iterator[tuple[str, str]]:
 def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
     """One or two sentences about the lower bound of a collective, in bytes.
 
-    nbytes: the size of the vector. like: that size as the user gave it, such as "1GB"; see `format_bytes`.
+    nbytes: the size of the vector.
+    like: the size as the user gave it, such as "1GB"; see `format_bytes`.
     """
     amount = partial(format_bytes, like=like)
     p, whole = ranks, amount(nbytes)
@@ -97,7 +98,7 @@ def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
     blocks = f"{p - 1} × {block} = {others}, or {p - 1}/{p}"
     return {
         "broadcast": f"The {whole} of the root must reach each of the {p - 1} others, and so leave it once.",
-        "reduce": f"Every rank but the root must send its {whole} once, added to those of others or not.",
+        "reduce": f"Every rank but the root must send its {whole} once, alone or as part of a sum.",
         "scatter": f"The vector is {p} blocks of {block}. The root keeps its own; the others must leave it: {blocks}.",
         "gather": f"The result is {p} blocks of {block}. The root has its own; the others must reach it: {blocks}.",
         "all_gather": (
@@ -116,14 +117,17 @@ def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
             "vector as ranks are added."
         ),
         "all_to_all": f"A tensor is {p} blocks of {block}, one for each rank. All but its own must go: {blocks}.",
-        "scan": f"Every rank but the last must send its {whole} on once, added to those of others or not.",
-        "exscan": f"Every rank but the last must send its {whole} on once, added to those of others or not.",
-        "barrier": f"No data moves, but all must hear of all. Who knows at most doubles in a round: {lg} rounds.",
+        "scan": f"Every rank but the last must send its {whole} on once, alone or as part of a sum.",
+        "exscan": f"Every rank but the last must send its {whole} on once, alone or as part of a sum.",
+        "barrier": (
+            "No data moves, but each rank must hear of all ranks. A round at most doubles the ranks that have heard "
+            f"of one: {lg} rounds."
+        ),
     }[collective]
 
 
 _SECONDS = 3.0
-"""For all calls of `--measure` together, besides the start."""
+"""The time for all calls of `--measure` together, without the start."""
 
 
 def time_candidates(target: Target, nbytes: int) -> dict[str, float]:
@@ -138,7 +142,8 @@ def time_candidates(target: Target, nbytes: int) -> dict[str, float]:
 def on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Mapping[str, float]) -> Table:
     """All algorithms of the catalogue, the fastest first, with the one that is explained in bold.
 
-    costs: those of this machine, if they are known. times: measured seconds by the name of the algorithm.
+    costs: the costs of this machine, if known.
+    times: measured seconds by the name of the algorithm.
     """
     kind, ranks, segment_bytes = target.algorithm.collective, target.ranks, Config.from_env().segment_bytes
     size = 0 if kind == "barrier" else nbytes
@@ -163,7 +168,7 @@ def on_this_host(target: Target, nbytes: int, costs: HostCosts | None, times: Ma
 
 
 def least_time(collective: str, ranks: int, nbytes: int, costs: HostCosts) -> float:
-    """What no algorithm should beat: a call of one round in which the busiest rank copies and combines what it must."""
+    """A lower bound: the time of a call of one round in which the busiest rank copies and combines the least."""
     bounds, rates = bound_costs(collective, ranks), costs.rates_of(nbytes)
     copied, added = max(bounds.sent, bounds.received or 0.0), bounds.added or 0.0
     each_s = rates.own_s + copied * rates.copy_s + added * rates.combine_s
@@ -182,7 +187,7 @@ def explain(
     root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
     hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 4x8, 3+1 or 2x2:round_robin.")] = "",
     link: Annotated[str, typer.Option(help="The network between hosts, such as 1Gbit,100us; else UNISONO_LINK.")] = "",
-    rails: Annotated[int, typer.Option(help="So many ranks of a host send to other hosts; by default the best.")] = 0,
+    rails: Annotated[int, typer.Option(help="How many ranks of a host send to other hosts; by default the best.")] = 0,
     collective: Annotated[str, typer.Option(help="What your own function is meant to be, such as all_reduce.")] = "",
     measure: Annotated[
         bool, typer.Option("--measure", help="Start ranks here, and time the call by each algorithm there is.")
@@ -194,9 +199,9 @@ def explain(
 ) -> None:
     """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
 
-    With --hosts: what goes between hosts, and how long it takes, of the table that a call over these hosts uses; with
-    --algorithm, of one that names it. On one host: what each algorithm should take here by what `unisono tune` has
-    measured, and with --measure what it does take.
+    With --hosts: what a call over these hosts moves between hosts, and how long it takes; with --algorithm, a call that
+    names it. On one host: the time that each algorithm should take here, by the costs that `unisono tune` has measured;
+    with --measure, the time that it takes.
     """
     length = parse_bytes(nbytes)
     places, ranks = known_hosts(hosts, ranks)
@@ -226,7 +231,7 @@ def explain(
         with progress(f"proving {title} for {plural(ranks, 'rank')}"):
             found = facts(target, whole)
     except AlgorithmError:
-        out.print(grid, soft_wrap=True, end="")  # it shows where the table goes wrong
+        out.print(grid, soft_wrap=True, end="")  # the grid shows where the table goes wrong
         raise
     if found.costs:
         out.print(_costs(target, found.costs, nbytes))
@@ -246,7 +251,7 @@ def explain(
 
 
 def _here(target: Target, nbytes: int, measure: bool) -> None:
-    """What the call takes on this machine, as far as that is known or asked for."""
+    """The time of the call on this machine, if costs are known or `measure` asks for it."""
     found, out = measured(), console()
     costs = found.costs if found else None
     if costs or measure:
@@ -276,7 +281,7 @@ def _explain_call(found: OverHosts, nbytes: str, whole: bool, rounds: bool) -> N
         moved = call.levels()
         show(1, "proving")
         proof, parts = prove_call(call, whole)
-        show(2, "who hears of whom")
+        show(2, "which hosts hear of which")
         heard = call.heard()
     out.print(level_costs(kind, hosts, call.root, moved, nbytes, times_of(found, moved, length)))
     table = plain_table()
@@ -303,7 +308,7 @@ def _say_priced_only(why: str) -> None:
 
 
 def _costs(target: Target, costs: Costs, size: str) -> Table:
-    """The costs beside the lower bounds. size: of the vector, as the user gave it."""
+    """The costs beside the lower bounds. size: the vector's, as the user gave it."""
     kind, ranks = target.algorithm.collective, target.ranks
     bounds = bound_costs(kind, ranks)
     table = plain_table()

@@ -29,8 +29,8 @@ def run(
 ) -> None:
     """Run a script on several processes of this host, without a port, as torchrun would.
 
-    unisono.init() and torch.distributed.init_process_group() both find the other ranks. The exit status is not zero
-    where a rank failed, or with --keep-going where all did; its traceback is shown.
+    unisono.init() and torch.distributed.init_process_group() both find the other ranks. The exit status is not zero if
+    a rank failed, or with --keep-going if all ranks failed. The traceback of the failure is shown.
     """
     rest = arguments or []
     name, _, number = rest[0].partition("=") if rest else ("", "", "")

@@ -1,4 +1,4 @@
-"""`unisono simulate`: what every algorithm costs on a network that nobody needs to have."""
+"""`unisono simulate`: the cost of every algorithm on a network that the user need not have."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def simulate(
 ) -> None:
     """Price all algorithms of a collective on a network, best first, and say what bounds each.
 
-    Over several hosts, what calls can choose by a name comes first, and that name; what is only a price comes after it.
+    Over several hosts, algorithms that calls can choose come first, with the name to choose them by. Algorithms that
+    only have a price come after these.
 
     No process is started: the tables that run are played with a clock for every rank and every link.
     """
@@ -126,7 +127,7 @@ def _network(on: str, hosts: Hosts, hardware: Hardware, slow: Sequence[str]) -> 
 
 
 def _links(hardware: Hardware, where: Network, hosts: Hosts) -> str:
-    """Both links, and what a rank adds, as far as the network has them."""
+    """Both links and the rate of adding, as far as the network has them."""
     inside = f"between ranks of a host {hardware.inside}" if max(map(len, hosts.members)) > 1 else ""
     between = f"between {'ranks' if where.name == 'flat' else 'hosts'} {hardware.between}" if hosts.spans else ""
     return "; ".join(
@@ -145,7 +146,7 @@ def _table(prices: Sequence[Price]) -> Table:
 
 
 def _sum(one: Price) -> str:
-    """How a price comes about."""
+    """The sum of a price in words."""
     parts = {"latency": one.latency, "transfers": one.transfer, "sums": one.combine}
     said = " + ".join(f"{format_seconds(part)} {name}" for name, part in parts.items() if part > _NOTHING_S)
     return f"{said or 0} = {format_seconds(one.seconds)}, on the way of the rank that is ready last"
@@ -177,7 +178,7 @@ def _short(name: str, collective: str) -> str:
 
 
 def _inside(text: str, default: Link) -> Link:
-    """A link inside a host. What the user leaves out is as by default here, not as between hosts."""
+    """A link inside a host. Figures that the user leaves out are the defaults inside a host, not between hosts."""
     if not text:
         return default
     given, plain = Link.parse(text), Link()

@@ -47,7 +47,7 @@ _HELP = "a rank's number, or the arrow keys: its Python stack; Enter: once more;
 
 
 class RankChoice:
-    """The rank whose stack is shown, as keys say: its number, digit by digit, or up and down. None: no rank's."""
+    """The rank whose stack is shown. Keys choose it: its number, digit by digit, or up and down. None: no stack."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -55,7 +55,7 @@ class RankChoice:
         self.rank: int | None = None
 
     def press(self, key: str) -> None:
-        """Take in a key. A digit goes on with the number before it, if there is such a rank."""
+        """Take in a key. A digit extends the number before it, if there is such a rank."""
         if key in (_UP, _DOWN):
             step = 1 if key == _DOWN else -1
             first = 0 if key == _DOWN else self._ranks - 1
@@ -72,7 +72,7 @@ class RankChoice:
 
 
 def keys_in(data: str) -> list[str]:
-    """The keys that have been pressed, by what a terminal has sent."""
+    """The keys in the bytes that a terminal has sent."""
     return [_NAMES.get(key, key) for key in _KEY.findall(data)]
 
 
@@ -83,9 +83,9 @@ def watch(
     all_gone: Callable[[], bool],
     every: float,
 ) -> None:
-    """Show a new picture every so many seconds until q is pressed, or all ranks are gone: then the last one stays.
+    """Show a new picture every `every` seconds until q is pressed, or all ranks are gone. Then the last picture stays.
 
-    stack: of a rank, in lines.
+    stack: gives the stack of a rank, in lines.
     """
     choice, lines = RankChoice(ranks), list[str]()
     shown = picture()
@@ -93,7 +93,7 @@ def watch(
         while not all_gone():
             live.update(Group(shown, Text(_HELP, "dim"), *map(Text, lines)), refresh=True)
             data = key(every)
-            if data is None:  # time has passed, or the window has another size
+            if data is None:  # no key within the time, or the window has another size
                 shown = picture()
                 continue
             for pressed in keys_in(data):
@@ -107,7 +107,7 @@ def watch(
 
 @contextmanager
 def _terminal() -> Iterator[Callable[[float], str | None]]:
-    """A function that waits so many seconds for keys; None: there were none by then, or the window has changed."""
+    """A function that waits for keys, for a number of seconds; None: no key came, or the window has changed."""
     import termios
     import tty
 
@@ -138,10 +138,10 @@ def _terminal() -> Iterator[Callable[[float], str | None]]:
 
 
 _PATIENCE_NS = 200_000_000
-"""How long ranks may wait before top says for whom: all calls wait a little."""
+"""How long ranks may wait before `top` shows for which rank. All calls wait a little."""
 _FIRST_S = 0.25
 _PROGRAM = 40
-"""How many characters of a program on a command line are shown."""
+"""The most characters that are shown of a program on a command line."""
 _FORK_SERVER = "unisono.ranks.launch.fork_server"
 
 
@@ -151,10 +151,10 @@ def top(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON; with --once, one object, otherwise lines.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
 ) -> None:
-    """Show what the ranks of a running job do: who computes, who waits in which call, for whom, and how fast it goes.
+    """Show what the ranks of a running job do: which compute, which wait in which call for which ranks, and how fast.
 
-    The job needs no line for it and is not slowed: its shared memory is read. Only the user who runs it can look.
-    On a terminal, the number of a rank, or the arrow keys, show its Python stack, and q leaves.
+    The job needs no code for it and is not slowed: the command reads its shared memory. Only the user who runs the job
+    can look. On a terminal, the number of a rank, or the arrow keys, show its Python stack, and q leaves.
     """
     if every <= 0:
         raise ArgumentError(f"--every {every:g}: give a number of seconds above 0")
@@ -221,7 +221,7 @@ def _list_jobs() -> None:
 
 
 def _command(pid: int) -> str:
-    """The command of a process; of a rank that was forked, that of the process that has asked for it."""
+    """The command of a process. A forked rank has the command of the process that asked for it."""
     with suppress(OSError):  # it has ended meanwhile
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
         if any(_FORK_SERVER in word for word in words) and (above := parent(pid)) > 1:
@@ -231,7 +231,7 @@ def _command(pid: int) -> str:
 
 
 def _shortened(words: Sequence[str]) -> str:
-    """A command in a line, such as `python -c import unisono…`: of a program behind -c the beginning."""
+    """A command in a line, such as `python -c import unisono…`, with only the beginning of a program behind -c."""
     said = list(words)
     for k, (option, program) in enumerate(pairwise(words), 1):
         if re.fullmatch("-[A-Za-z]*c", option):
@@ -287,7 +287,7 @@ def _does(after: Snapshot, rank: int) -> str:
 
 
 def _watch(arena: Arena, first: Snapshot, every: float) -> None:
-    """Show it again and again, until q is pressed or the job has ended."""
+    """Show pictures of a job, until q is pressed or the job has ended."""
     looks = [first, first]
 
     def picture() -> RenderableType:

@@ -1,4 +1,4 @@
-"""`unisono trace`: run a command with all calls of all ranks written down, and say what they tell."""
+"""`unisono trace`: run a command, record all calls of all ranks, and report where time goes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def trace(
     """Run a command, such as `torchrun ... train.py`, and write down all calls of all ranks that it starts.
 
     One file per job opens in Perfetto (ui.perfetto.dev): ranks as tracks, calls as slices, arrows to the rank that
-    came late. A report says where time goes. With a folder in place of a command, only the report is printed, of the
-    latest job there. Of hosts that share no folder, give the folders of all: one file is made of them, in the first.
+    came late. A report says where time goes. With a folder in place of a command, only the report of the latest job
+    there is printed. If hosts share no folder, give the folders of all hosts: one file is made, in the first folder.
     """
     if all((Path(word) / "calls").is_dir() for word in command):
         folders, status = [*map(Path, command)], 0
@@ -114,7 +114,7 @@ def _tables(found: TraceReport) -> Iterator[Table | Text]:
         ],
     )  # fmt: skip
     yield _table(
-        "who came last, and how long all others have waited for it together",
+        "ranks that came last, and how long all others together have waited for each",
         ["rank", "calls", "waited", "mostly at"],
         [[str(late.rank), str(late.calls), _time(late.waited_ns), _short(late.line)] for late in found.late],
     )
@@ -132,7 +132,7 @@ def _tables(found: TraceReport) -> Iterator[Table | Text]:
         )  # fmt: skip
     yield _table(
         "time in calls",
-        ["rank", "from first to last call", "in calls", "share", "of that in the background"],
+        ["rank", "from first to last call", "in calls", "share", "of which in the background"],
         [
             [
                 str(time.rank), _time(time.total_ns), _time(time.inside_ns),
@@ -146,7 +146,7 @@ def _tables(found: TraceReport) -> Iterator[Table | Text]:
 def _round_tables(kinds: Sequence[RoundKind]) -> Iterator[Table]:
     if kinds:
         yield _table(
-            "inside the calls: shares of the time of all ranks, and for whom and where they have waited most",
+            "inside the calls: shares of the time of all ranks, and for which rank and where they have waited most",
             ["call", "size", "algorithm", "entering", "waiting", "copying", "combining", "most waited"],
             [
                 [
@@ -201,6 +201,6 @@ def _costs(sent: float | None, bound: float | None) -> str:
 
 
 def _short(line: str) -> str:
-    """A file:line, by the name of the file alone where it is not below this folder."""
+    """A file:line; if the file is not below this folder, by its name alone."""
     here = f"{Path.cwd()}{os.sep}"
     return line.removeprefix(here) if line.startswith(here) else os.path.basename(line)

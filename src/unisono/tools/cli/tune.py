@@ -1,4 +1,4 @@
-"""`unisono tune`: in some seconds, measure on this machine what else would be a default."""
+"""`unisono tune`: in some seconds, measure on this machine the settings that otherwise have defaults."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ CALIBRATION = (
     "all_reduce.one_shot", "all_reduce.two_shot", "all_reduce.tree", "all_reduce.linear_pipeline", "broadcast.linear",
     "all_gather.direct",
 )  # fmt: skip
-"""What they copy and combine, and in how many rounds, differs most."""
+"""The algorithms that differ most in what they copy and combine, and in their rounds."""
 
 SIZES = (8, 64 << 10, 1 << 20, 16 << 20)
 """The first is for calls and rounds; the last does not stay in a cache of one processor."""
 
 
 def time_here(collective: str, names: Sequence[str], ranks: int, nbytes: int, seconds: float) -> dict[str, float]:
-    """The least seconds of a call by each of these algorithms among so many new ranks, in about `seconds`."""
+    """The least seconds of a call by each of these algorithms, among new ranks, in about `seconds`."""
     most = 4 * (os.cpu_count() or 1)
     if ranks > most:
         raise ArgumentError(f"--measure: {ranks} ranks on these processors would say nothing; take {most} at most")
@@ -51,7 +51,7 @@ def time_here(collective: str, names: Sequence[str], ranks: int, nbytes: int, se
 def least_times(world: unisono.World, names: Sequence[str], nbytes: int, seconds: float) -> list[float]:
     """For each algorithm, by its full name, the least seconds of a call: of the slowest rank in the quietest turn.
 
-    In a crowd, the median of that turn: the least depends on who happened to have a processor.
+    In a crowd, it is the median of this turn: the least depends on which ranks happened to have a processor.
     """
     called = [name.partition(".") for name in names]
     trials = [Trial(collective, nbytes, algorithm=name) for collective, _, name in called]
@@ -60,7 +60,7 @@ def least_times(world: unisono.World, names: Sequence[str], nbytes: int, seconds
 
 
 def host_costs(world: unisono.World, seconds: float, show: Callable[[int], object]) -> HostCosts:
-    """What calls cost on this host, by calls of two ranks. show: is told for how many sizes that is done."""
+    """The costs of calls on this host, from calls of two ranks. show: is called with the number of sizes done."""
     timed = []
     for done, nbytes in enumerate(SIZES):
         show(done)
@@ -72,27 +72,28 @@ def host_costs(world: unisono.World, seconds: float, show: Callable[[int], objec
 _KI, _MI = 1 << 10, 1 << 20
 
 _RANKS = 2
-"""Of all questions but that about crowds."""
+"""The number of ranks for all questions, except the one about crowds."""
 
 _TURNS = 7
-"""How many turns each alternative has."""
+"""The number of turns of each alternative."""
 
 _FOR_COSTS = 0.3
-"""Of the time, for what calls cost."""
+"""The part of the time for the costs of calls."""
 
 _MOST_CROWD = 16
-"""Ranks; a crowd is two for each processor."""
+"""The most ranks in a crowd; a crowd is two ranks for each processor."""
 
 _ENOUGH = 0.05
-"""A default gives way to what is faster by this share, on the mean of the calls tried."""
+"""A default gives way to a figure that is faster by this share, on the mean of the calls tried."""
 
 
 @dataclass(frozen=True)
 class Question:
     """Which figure of a setting is best?
 
-    calls: to be timed: collective, bytes, whether on tensors in shared memory. alternatives: settings, and an algorithm
-    or None. limit: the first of two alternatives is better up to some length, which is the figure; otherwise each
+    calls: the calls to time: collective, bytes, and whether tensors are in shared memory.
+    alternatives: settings, and an algorithm or None.
+    limit: the first of two alternatives is better up to some size, and this size is the figure; otherwise each
     alternative has a figure.
     """
 
@@ -114,7 +115,7 @@ _IN_A_CROWD = _of_steps("crowd_one_shot_bytes")
 
 
 def _questions() -> Iterator[Question]:
-    """Those to two ranks."""
+    """The questions for two ranks."""
     yield _of_steps("one_shot_bytes")
     staged = ({"zero_copy_bytes": _MI}, None), ({"zero_copy_bytes": 0}, None)
     yield Question("zero_copy_bytes", [("all_reduce", size, True) for size in _FEW], staged, limit=True)
@@ -139,11 +140,11 @@ def tune(
         bool, typer.Option("--anyway", help="Measure beside other programs, too; the figures are marked.")
     ] = False,
 ) -> None:
-    """Measure on this machine what else is a default, and keep the figures for programs that start from now on.
+    """Measure settings on this machine, and keep the figures for programs that start from now on.
 
-    Then what calls cost here: each one, each round, and bytes; `unisono explain` and `simulate` make prices of it.
+    Then measure the costs here of a call, a round and bytes, for the prices of `unisono explain` and `simulate`.
 
-    Other programs that run meanwhile spoil the figures, so nothing is measured where they use the processors.
+    Other programs that run meanwhile spoil the figures, so nothing is measured if they use the processors.
     """
     if processors() < 2:
         raise ArgumentError("tune needs two processors, one for each of two ranks; this process may use one only")
@@ -166,7 +167,7 @@ def tune(
         done = 0
 
         def ask(world: unisono.World, question: Question) -> Sequence[Sequence[float]]:
-            """Seconds, per call and alternative."""
+            """The seconds, per call and alternative."""
             nonlocal done
             times = []
             for kind, nbytes, shared in question.calls:
@@ -212,8 +213,10 @@ def tune(
     if not kept:
         before = measured()
         kept = before.costs if before else None
-        rest = f"those of {kept.moment.on if kept.moment else before.on} stay" if before and kept else "there are none"
-        out.print(f"These timings do not say what calls cost; of earlier costs, {rest}.", soft_wrap=True)
+        rest = "there are no earlier costs"
+        if before and kept:
+            rest = f"the costs of {kept.moment.on if kept.moment else before.on} stay"
+        out.print(f"These timings do not say what calls cost; {rest}.", soft_wrap=True)
     try:
         path = save(TuningResults(moment.on, found, kept, moment))
     except OSError as error:
@@ -256,7 +259,7 @@ def _crowd_product(times: Sequence[Sequence[float]], ranks: int, default: Config
 def cut(sizes: Sequence[int], times: Sequence[Sequence[float]], default: int) -> int:
     """Up to which size the first of two alternatives is faster; 0: at none. times: seconds, per size and alternative.
 
-    Of all limits, it is the one with which the calls are fastest on the geometric mean, so one odd time counts little.
+    With this limit the calls are fastest on the geometric mean, so one odd time counts little.
     """
     gains = [math.log(second / first) for first, second in times]
     limits = [0, *sizes]

@@ -1,1 +1,1 @@
-"""What is right with the machine that ranks run on, and what to change. It is looked at once; then checks judge."""
+"""What is right with the machine of the ranks, and what to change. One look at the machine, then checks judge it."""

@@ -1,4 +1,4 @@
-"""All checks of a machine: what was seen, and a row for each topic that judges it."""
+"""All checks of a machine: what was seen, and for each topic a row that judges it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from .load import Load, check_load, look_at_load
 
 _MUCH_STOLEN = 0.02
 _LITTLE, _MUCH = 64 << 20, 1 << 30
-"""Free bytes for each rank below which staging areas may not fit, and from which on nobody needs to think of them."""
+"""Free bytes for each rank: below _LITTLE staging areas may not fit, and from _MUCH on they surely do."""
 _FEW_FILES, _MANY_FILES = 64, 1024
 _RANKS, _MUCH_RESIDUAL = 2, 0.3
-"""`unisono tune` times calls of so many ranks. From this distance between calls and their prices on it is told."""
+"""The number of ranks in calls of `unisono tune`, and the least distance of calls from their prices to report."""
 _HUGE_PAGES, _WORTH = "/sys/kernel/mm/transparent_hugepage/shmem_enabled", 0.03
 _NEWER = "run on Linux 5.3 or later, in a container whose filter for system calls allows it"
 _ANSWERS = {
@@ -41,11 +41,15 @@ _CAP_SYS_PTRACE, _NOBODY = 19, 3  # of linux/capability.h; Yama's scope in which
 
 
 class Seen(NamedTuple):
-    """A machine, and this process on it. usable: processors that it may run on. no_memfd, no_pidfd: why not, or "".
+    """A machine, and this process on it.
 
-    address_space, files: the limits, or infinity. crosses: would ranks read each other's memory, and may_read: may
-    they? huge_gain: the share of their time that copies save on huge pages. address: what this host would send from to
-    reach `master`; outside: to reach anybody else; "": no way leads there. interface: which has the address.
+    usable: processors that this process may run on.
+    address_space, files: the limits, or infinity.
+    no_memfd, no_pidfd: why the system has none for this process, or "".
+    crosses, may_read: would ranks read each other's memory, and may they?
+    huge_gain: the share of their time that copies save on huge pages.
+    address, outside: from which address this host sends to `master`, and to other hosts; "": there is no route.
+    interface: the interface with `address`.
     """
 
     processors: int
@@ -78,7 +82,7 @@ class Seen(NamedTuple):
 
 
 def look() -> Seen:
-    """Look now. This process is quiet for a moment meanwhile, to see what others do."""
+    """Look now. This process is quiet for a moment meanwhile, to see what other processes use."""
     try:
         config = Config.from_env()
     except ArgumentError:  # the first call says so
@@ -121,7 +125,7 @@ def look() -> Seen:
 
 
 def starts(seen: Seen, ranks: int) -> list[Finding]:
-    """What decides whether ranks can start here at all."""
+    """Can ranks start here at all?"""
     heaps, files = ranks * seen.heap_bytes, _FEW_FILES + 8 * ranks
     free, of, raised = seen.free_bytes, format_bytes(seen.total_bytes), "free memory"
     if seen.allowed.free_bytes is not None and seen.allowed.free_bytes < free:
@@ -184,7 +188,7 @@ def starts(seen: Seen, ranks: int) -> list[Finding]:
 
 
 def surroundings(seen: Seen, ranks: int) -> list[Finding]:
-    """What decides how fast they are."""
+    """Can ranks be fast here?"""
     usable, every = seen.usable, plural(ranks, "rank")
     said = plural(seen.processors, "processor")
     said += f" on {plural(seen.cores, 'core')}" if 0 < seen.cores < seen.processors else ""
@@ -271,7 +275,7 @@ def check_tuned(found: TuningResults | None) -> Finding:
 
 
 def _doubt(found: TuningResults | None) -> tuple[str, str]:
-    """What is known of the figures, and why they are not good; "" if they are."""
+    """The doubt about the figures in words, and its reason; "" if they are good."""
     spoiled = "figures that were measured beside other programs make later programs slower"
     if found is None:
         return "the defaults are used", "from which size on which way is faster depends on the machine"
@@ -291,7 +295,7 @@ def _doubt(found: TuningResults | None) -> tuple[str, str]:
 
 
 def check_address(master: str, address: str, outside: str, interface: str) -> Finding:
-    """Would other hosts find this one?"""
+    """Can other hosts reach this host at its address?"""
     if _reaches_others(address):
         return Finding(
             "ok", "address", f"{address} ({interface})" + (f" toward MASTER_ADDR={master}" if master else "")

@@ -1,4 +1,4 @@
-"""What a check has found: that all is well, what could be gained, or what is wrong."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ Level = Literal["problem", "advice", "ok"]
 
 
 class Finding(NamedTuple):
-    """level: ok; advice, where calls could be faster; problem, where they fail or stop each other for long.
+    """The result of a check.
 
-    topic: what was looked at. says: what is there. reason: why that matters. change: what to do.
+    level: ok; advice: calls could be faster; problem: calls fail, or stop each other for long.
+    topic: what was looked at.
+    says: what was found.
+    reason: why it matters.
+    change: what to do.
     """
 
     level: Level

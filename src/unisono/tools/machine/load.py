@@ -1,4 +1,4 @@
-"""Who has the time of the processors."""
+"""Which programs use the processors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from .finding import Finding, judge
 _LOOK_S = 0.4
 _IDLE, _STEAL, _ALL = slice(3, 5), 7, 8  # the columns of psutil.cpu_times; later ones are in earlier ones, too
 _MUCH = 0.25
-"""Processors that other programs use, from which on it is told."""
+"""The least number of processors used by other programs to report."""
 
 
 class Load(NamedTuple):
-    """What other programs use in a moment in which this process is quiet.
+    """The use of the processors by other programs, while this process is quiet for a moment.
 
-    busy: processors, on average. stolen: the share of all time that a hypervisor took. busiest: name and number of the
-    process that used most; "" if there is none.
+    busy: the number of processors, on average.
+    stolen: the share of all time that a hypervisor took.
+    busiest: name and number of the process that used most; "" if there is none.
     """
 
     busy: float
@@ -32,7 +33,7 @@ class Load(NamedTuple):
 
 
 def look_at_load() -> Load:
-    """Look for a moment."""
+    """Look at the load for a moment."""
     times, before = psutil.cpu_times(), _used()
     time.sleep(_LOOK_S)
     used_s = {one: took_s - before.get(one, took_s) for one, took_s in _used().items()}
@@ -59,7 +60,7 @@ def check_load(load: Load, usable: int, ranks: int) -> Finding:
 
 
 def _used() -> dict[str, float]:
-    """Name and number of each other process -> the seconds that it has had."""
+    """Name and number of each other process -> the processor seconds that it has used."""
     used = {}
     for one in psutil.process_iter():
         with suppress(psutil.Error):

@@ -1,7 +1,7 @@
-"""`chaos`: let one rank fail at a chosen place of a chosen call, in tests of programs that are to survive it.
+"""`chaos`: let one rank fail at a chosen place of a chosen call, in tests of programs that should survive it.
 
-The kernel runs as ever. To stop a rank within a call, it is given a copy of its program that stops at a row; when it
-comes back from there, the fault happens, and it goes on with the program itself.
+The kernel runs as ever. To stop a rank within a call, it gets a copy of its program that stops at a row. Then the fault
+happens, and the rank goes on with its own program.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def chaos(
         with chaos(kill=2, at=("all_reduce", 17, "row", 3)):
             train()
 
-    Every rank enters the block; the others do nothing there. at: in its 17th all_reduce of the block, counted from 1,
+    Every rank enters the block; only one rank fails. at: here in its 17th all_reduce of the block, counted from 1,
     before row 3 of its program, counted from 0; without a row, before the call. In a call of several segments the row
-    is that of the first one.
+    is in the first segment.
 
     The rank, by number, that shall
     kill: be killed by SIGKILL; exit: end by os._exit; stop: be stopped by SIGSTOP, and go on after duration_s;
-    hold: compute for so long without ever giving other threads of its process a turn; delay: sleep for so long;
-    refuse: raise ArgumentError instead of making the call; mismatch: make another call than the others. The last two
-    happen before a call, never at a row.
+    hold: compute for duration_s without giving other threads of its process a turn; delay: sleep for duration_s;
+    refuse: raise ArgumentError instead of making the call; mismatch: make another call than the other ranks. The last
+    two happen before a call, never at a row.
 
-    Raises ArgumentError for a fault, a collective or a row that there is not.
+    Raises ArgumentError for a fault, a collective or a row that does not exist.
     """
     named = {"kill": kill, "exit": exit, "stop": stop, "hold": hold, "delay": delay, "refuse": refuse,
              "mismatch": mismatch}  # fmt: skip
@@ -106,7 +106,7 @@ class _Injector:
         if self.row is not None:
             status = self._run_to(plan, self.row, inp, out, state)
             if status != WAITING | group.rank << 8 or group.words[StateWord.PC] != self.row:
-                return status  # it waits for somebody else, and will come again
+                return status  # the rank waits for another rank, and will come again
         self._over = True
         self._fail(plan)
         return self.original(address, inp, out, state)

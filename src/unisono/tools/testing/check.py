@@ -19,7 +19,7 @@ def check_algorithm(
     """Prove an algorithm and its compiled programs for groups of these sizes and every root. Starts no process.
 
     algorithm: a name of the catalogue, an Algorithm, or a generator of rounds (r, p), for collectives with a root
-    (r, p, root). Sizes that its restrictions exclude are skipped. Returns the proofs, ordered by size and root.
+    (r, p, root). Sizes that its restrictions exclude are skipped. Returns the proofs by size and root.
 
     Raises AlgorithmError, with the row and the reason, if it breaks the contract of the collective, and ArgumentError
     if its restrictions exclude all sizes.

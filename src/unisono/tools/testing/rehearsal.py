@@ -1,7 +1,7 @@
-"""`rehearse`: all ranks of a call in one process, in turn, one of which dies or is late at a row of its program.
+"""`rehearse`: all ranks of a call in one process, in turn. One of them dies or is late at a row of its program.
 
-The kernel is the one that runs calls; what it waits for here is that another rank has had its turn. So every fault at
-every row can be tried, in a millisecond each, and it happens in the same way each time.
+The kernel is the one that runs calls. A rank waits here until another rank has had its turn. So a test can try every
+fault at every row, in a millisecond each. A fault happens in the same way each time.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def stop_at_row(plan: Plan, rank: int, row: int) -> Plan:
 
 
 _ELEMENTS = 16
-"""Of a chunk: a cache line pair of int64, so that chunks are as long as in the table."""
+"""The elements of a chunk: a pair of cache lines of int64, so that all chunks have one length, as in the table."""
 _TURNS = 3
-"""So many turns of all ranks in which nothing moves, and nothing ever will."""
+"""After this number of turns of all ranks without progress, no rank will ever go on."""
 _CONFIG = Config(look_up_s=1e-6, spins=0, heap_bytes=1 << 22, segment_bytes=1 << 16)
 _DIED = Departure(DepartureKind.DIED, "died")
 
@@ -69,12 +69,13 @@ def rehearse(
 ) -> list[str]:
     """Make one call of a table in this process, and let a rank fail before a row of its program.
 
-    kill: this rank dies there. delay: this rank goes on when all others have come as far as they can. lowering: not
-    across processes (`cross_memory`), as there is one.
+    kill: this rank dies there.
+    delay: this rank goes on when all others have come as far as they can.
+    lowering: not across processes (`cross_memory`), as there is one process only.
 
-    Returns how it ends on each rank: "done", with the right result; "died"; or "told", as the rank learns that `kill`
-    has died. Raises AlgorithmError if a rank ends with a wrong result, or would wait for ever; ArgumentError for a rank
-    or a row that there is not.
+    Returns how the call ends on each rank: "done", with the right result; "died"; or "told", if the rank learns that
+    `kill` has died. Raises AlgorithmError if a rank ends with a wrong result, or would wait for ever; ArgumentError for
+    a rank or a row that does not exist.
     """
     if (kill is None) == (delay is None):
         raise ArgumentError("rehearse: name a rank by kill= or by delay=")
@@ -117,7 +118,7 @@ class _Rehearsal:
         self._arena.close()
 
     def run(self, victim: int, row: int, *, dies: bool) -> list[str]:
-        """Let a rank stop before a row, die or go on; how it ends on each rank."""
+        """Let a rank stop before a row, then die or go on. Returns how the call ends on each rank."""
         ends, stopping = [""] * len(self._hosts), stop_at_row(self.plans[victim], victim, row)
         self._go_on(ends, {victim: stopping})
         if dies:
@@ -133,7 +134,7 @@ class _Rehearsal:
         return ends
 
     def _go_on(self, ends: list[str], instead: Mapping[int, Plan]) -> None:
-        """Let all ranks run in turn until nothing moves any more. instead: other plans than these ranks have."""
+        """Let all ranks run in turn until no rank can go on. instead: rank -> a plan to run in place of its own."""
         still = 0
         while still < _TURNS:
             still += 1
@@ -148,7 +149,7 @@ class _Rehearsal:
                     still = 0
 
     def _tell(self, ends: list[str], dead: int) -> None:
-        """Let those who wait look at the others, as `watch` does, until nobody learns anything any more."""
+        """Let ranks that wait look at the others, as `watch` does, until no rank learns more."""
         learns = True
         while learns:
             learns = False
@@ -184,11 +185,11 @@ class _Rehearsal:
 
 
 def _sums(held: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
-    """Sums of what ranks give for chunks: rank r gives 2^r times a number that no other element has."""
+    """Sums of the ranks' contributions: rank r gives 2^r times a number that no other element has."""
     parts = [ranks * ((1 + chunk) * 1000 + np.arange(_ELEMENTS)) for chunk, ranks in held]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _who_came(held: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
-    """The ranks that have come to a barrier, as bits; each may be told of several times."""
+    """The ranks that have come to a barrier, as bits; messages may tell of a rank several times."""
     return np.repeat(np.array([ranks for _, ranks in held], np.int64), _ELEMENTS)

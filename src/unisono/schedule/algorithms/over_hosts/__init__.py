@@ -1,8 +1,8 @@
 """Tables over hosts: collectives inside each host, between hosts, and inside again.
 
 `spanning` makes a `HierarchicalTable` of a few `Part`s. Each part is a table of the catalogue, among some ranks and on
-some chunks. The parts together make one table of all ranks, which is proved, counted and drawn; and the same parts are
-what runs, see `calls.dispatch.over_hosts`.
+some chunks. The parts together make one table of all ranks, which is proved, counted and drawn. A call runs the same
+parts, see `calls.dispatch.over_hosts`.
 """
 
 from .decompose import CORES, RAILED, flat, spanning, spanning_name

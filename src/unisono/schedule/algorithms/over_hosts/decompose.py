@@ -27,13 +27,13 @@ CORES: Mapping[str, tuple[str, ...]] = {
     "all_to_all": ("direct", "pairwise"),
     "barrier": ("dissemination", "direct"),
 }
-"""Collective -> what may run between hosts; the first is for many bytes, and used where none is named."""
+"""Collective -> the algorithms that may run between hosts. The first is for many bytes, and the default."""
 
 RAILED = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 """Collectives that have rails."""
 
 _CUT, _SEGMENTED = ("broadcast", "reduce"), ("circulant", "chain")
-"""For these algorithms of these collectives the vector is cut into as many segments as one likes."""
+"""These algorithms of these collectives cut the vector into any number of segments."""
 
 
 @lru_cache(maxsize=256)
@@ -49,8 +49,9 @@ def spanning(
     """The parts of a collective over hosts.
 
     rails: how many ranks of each host take part between hosts, each with a slice; by default as many as each host has.
-    scatter, gather, all_to_all and barrier have no rails. core: one of `CORES`. segments: into how many the slice of a
-    rail is cut, for the circulant and chain forms of broadcast and reduce.
+    scatter, gather, all_to_all and barrier have no rails.
+    core: the algorithm between hosts, one of `CORES`.
+    segments: into how many the slice of a rail is cut, for the circulant and chain forms of broadcast and reduce.
 
     Raises ArgumentError for what does not exist.
     """
@@ -63,7 +64,7 @@ def spanning(
 
 
 def spanning_name(collective: str, hosts: Hosts, rails: int | None, core: str, segments: int | None) -> str:
-    """The full name of such a table: `all_reduce.spanning ring ×8`. Tables of different parts have different names."""
+    """The full name of a table over hosts: `all_reduce.spanning ring ×8`. Different parts have different names."""
     many = f" ×{rails or hosts.rails}" if collective in RAILED else ""
     cut = f" in {plural(segments or SEGMENTS, 'segment')}" if collective in _CUT and core in _SEGMENTED else ""
     return f"{collective}.spanning {core}{many}{cut}"
@@ -104,7 +105,7 @@ def _check(collective: str, hosts: Hosts, root: int, rails: int | None, core: st
 def flat(schedule: Schedule, hosts: Hosts) -> HierarchicalTable:
     """A table of all ranks as one part between hosts: ranks of one host send each other messages, too.
 
-    For tables that nobody has made for hosts: slower than `spanning`, and right.
+    This serves every table that was not made for hosts. It is slower than `spanning`.
     """
     check_rows(schedule)
     table, ranks = spread(schedule), tuple(range(schedule.ranks))

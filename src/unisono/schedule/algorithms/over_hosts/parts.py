@@ -1,7 +1,7 @@
-"""The parts of each collective over hosts, of which those that are left are the transposed.
+"""The parts of collectives over hosts. The other collectives are the transposed of these.
 
-With one rail, a rank of each host, its leader, stands for all of its ranks. With several, each rail is responsible for
-a slice of the vector, so that all of them send at once, and what must leave a host leaves it once.
+With one rail, one rank of each host, its leader, sends and receives for all ranks of the host. With several rails, each
+is responsible for a slice of the vector. All rails send at once, and no byte leaves a host twice.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Block = tuple[int, ...]
 
 
 def all_gather(hosts: Hosts, rails: int, core: str) -> HierarchicalTable:
-    """Ranks beyond the last rail give their blocks to one of a rail; each rail gathers those of all hosts; then inside.
+    """Ranks beyond the last rail give their blocks to a rail; each rail gathers between hosts; each host shares inside.
 
-    Rank s of a host gives its block to the rail s modulo their number.
+    Rank s of a host gives its block to the rail s modulo the number of rails.
     """
     on_rail = [[host[rail::rails] for host in hosts.members] for rail in range(rails)]
     before = tuple(
@@ -40,7 +40,7 @@ def all_gather(hosts: Hosts, rails: int, core: str) -> HierarchicalTable:
 
 
 def scatter(hosts: Hosts, root: int, core: str) -> HierarchicalTable:
-    """The root sends each other host all of its blocks in one message, to its leader, who hands them out."""
+    """The root sends the leader of each other host the blocks of the host in one message; the leader hands them out."""
     home = hosts.host_of(root)
     leaders = tuple(root if host == home else ranks[0] for host, ranks in enumerate(hosts.members))
     across = (
@@ -56,7 +56,7 @@ def scatter(hosts: Hosts, root: int, core: str) -> HierarchicalTable:
 
 
 def all_reduce(hosts: Hosts, rails: int, core: str, width: int) -> HierarchicalTable:
-    """Inside each host the sums of slices, one for each rail; along each rail the sum of these; then back to all.
+    """Each host adds up inside, a slice for each rail; each rail adds up between hosts; each host gathers the slices.
 
     width: the chunks of a rail's slice.
     """
@@ -69,7 +69,7 @@ def all_reduce(hosts: Hosts, rails: int, core: str, width: int) -> HierarchicalT
 
 
 def broadcast(hosts: Hosts, root: int, rails: int, core: str, width: int) -> HierarchicalTable:
-    """The root gives each rail of its host a slice; each goes along its rail; each host puts the slices together.
+    """The root gives each rail of its host a slice; the slice goes along the rail; each host puts the slices together.
 
     With one rail the root itself is the leader of its host.
     """
@@ -99,7 +99,7 @@ def _blocks(host: tuple[int, ...], slices: list[Block]) -> tuple[Block, ...]:
 
 
 def _down(host: tuple[int, ...], slices: list[Block], leader: int, one: str, many: str) -> Part:
-    """Inside a host: `one` from or to its leader, where there is one rail; `many` where there are several."""
+    """The part inside a host: collective `one` from or to its leader with one rail, `many` with several rails."""
     if len(slices) == 1:
         return Part(one, host, (slices[0],), leader)
     return Part(many, host, _blocks(host, slices))
@@ -110,7 +110,7 @@ def _of_many(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def all_to_all(hosts: Hosts, core: str) -> HierarchicalTable:
-    """Blocks for other hosts go straight to their receivers; those for the own host go inside."""
+    """Blocks for other hosts go straight to their receivers; blocks for the own host go inside."""
     everybody = tuple(range(hosts.ranks))
     across = Part("all_to_all", everybody, tuple((rank,) for rank in everybody), 0, core, apart=hosts)
     after = tuple(Part("all_to_all", host, tuple((rank,) for rank in host)) for host in hosts.members if len(host) > 1)

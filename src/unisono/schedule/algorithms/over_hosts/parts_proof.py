@@ -1,8 +1,8 @@
 """Prove a call over many hosts by its parts, where the whole table would have too many rows.
 
-Every part keeps the contract of its collective: that is proved of its table, once for all parts that have the same one.
-Then the parts are run by their contracts alone, chunk by chunk, from what each rank has at first. What comes out must
-be what the whole promises, and parts at the same time must not touch the same chunk of a rank.
+Every part keeps the contract of its collective. The proof of its table shows it, once for all parts with the same
+table. Then the parts are run by their contracts alone, chunk by chunk, from what each rank has at first. The outcome
+must be what the whole promises, and parts at the same time must not touch the same chunk of a rank.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ...table import N, X
 from .whole import HierarchicalTable, Part, alike
 
 _MOST_MOVED = 100_000
-"""The table of a part is proved exactly if it moves at most so many chunks."""
+"""The table of a part is proved exactly if it moves no more chunks than this."""
 
 _SAMPLE = 64
-"""So many chunks are followed through the parts, where more than that go different ways."""
+"""The number of chunks that are followed through the parts, where more than this go different ways."""
 
 _Steps = list[list[tuple[Part, int]]]
-"""What happens to a chunk, phase by phase: the parts that have it, and in which of their blocks."""
+"""The way of a chunk, phase by phase: the parts that have it, and in which of their blocks."""
 
 
 def prove_by_parts(call: HierarchicalTable) -> tuple[Proof, tuple[Proof, ...]]:
-    """The proof of the whole, and those of the tables of its parts, each once.
+    """The proof of the whole, and the proofs of its parts' tables, each once.
 
     The whole is proved by "parts", or by "sampled parts" if not all chunks were followed. Raises AlgorithmError.
     """
@@ -62,7 +62,7 @@ def _proof(part: Part) -> Proof:
 
 
 def _ways(call: HierarchicalTable) -> list[int]:
-    """One chunk of each kind: chunks of one kind are in the same blocks of all parts, and of one owner."""
+    """One chunk of each kind: chunks of one kind are in the same blocks of all parts, and have one owner."""
     blocks = {id(block): block for part in (*call.before, *call.across, *call.after) for block in part.blocks}
     seen: dict[int, list[int]] = {chunk: [] for chunk in range(call.chunks)}
     for number, block in blocks.items():
@@ -90,7 +90,7 @@ def _follow(call: HierarchicalTable, chunk: int, steps: _Steps) -> None:
     """Run the parts that have a chunk, each by its contract."""
     start, end = HOLDERS.get(call.collective, ("all", "all"))
     everybody, alone = range(call.hosts.ranks), {"root": [call.root], "owner": [chunk]}
-    # Rank -> the ranks whose contributions its copy has, as bits; without those whose copy is of no more use.
+    # Rank -> the ranks whose contributions its copy has, as bits. A rank whose copy has no more use is left out.
     held = {rank: 1 << rank for rank in alone.get(start, everybody)}
     for parts in steps:
         touched: set[int] = set()
@@ -110,7 +110,7 @@ def _follow(call: HierarchicalTable, chunk: int, steps: _Steps) -> None:
 
 
 def _contract(call: HierarchicalTable, part: Part, index: int, chunk: int, held: Mapping[int, int]) -> dict[int, int]:
-    """What the members of a part hold of a chunk of a block once it has ended."""
+    """Member -> what it holds of a chunk of a block once the part has ended."""
     if part.collective == "barrier":
         start, end = "all", "all"
     else:
@@ -128,7 +128,7 @@ def _contract(call: HierarchicalTable, part: Part, index: int, chunk: int, held:
 
 
 def _check_pairs(call: HierarchicalTable) -> None:
-    """An all_to_all goes straight: within a host in its part after, and everything else across."""
+    """An all_to_all goes straight: within a host in the part `after`, between hosts in the part `across`."""
     hosts = call.hosts
     everybody = [tuple(range(hosts.ranks))] if hosts.spans or hosts.ranks == 1 else []
     straight = all(part.blocks == tuple((rank,) for rank in part.members) for part in (*call.across, *call.after))

@@ -1,4 +1,4 @@
-"""A call that spans hosts as one value: its parts, each a collective among some ranks, and the table that they make."""
+"""A call over hosts as one value: its parts, each a collective among some ranks, and the table that they make."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ _HOMES: dict[str, ModuleType] = {
 }
 
 _INSIDE = {"broadcast": "linear", "reduce": "linear", "scatter": "linear", "gather": "linear"}
-"""What ranks of one host do where nothing is named; all others are direct, too."""
+"""Collective -> the algorithm inside a host if a part names none; for the other collectives it is `direct`."""
 
 
 @dataclass(frozen=True)
 class Part:
     """One collective among some ranks.
 
-    members: their ranks; member i takes the part of rank i. blocks: chunks of the whole vector: one block per member
-    for collectives with blocks, which may be empty and of several sizes; otherwise one, with the chunks in the order in
-    which it is cut. A barrier among ranks that have nothing to send has one empty block. root: an index into `members`.
-    algorithm: the name of one of the catalogue; None inside a host, where every rank reaches every other in one step.
-    apart: where only ranks of different hosts send each other something; who is alone on its host keeps its own block.
-    given: the table itself, in place of one of the catalogue.
+    members: the ranks; member i takes the part of rank i.
+    blocks: chunks of the whole vector. Collectives with blocks have one block per member, which may be empty; sizes
+    may differ. Other collectives have one, with the chunks in the order in which it is cut. A barrier of ranks that
+    have nothing to send has one empty block.
+    root: an index into `members`.
+    algorithm: a name in the catalogue; None inside a host, where every rank reaches every other in one step.
+    apart: the hosts, if only ranks of different hosts send to each other. A rank alone on its host keeps its own block.
+    given: a table to use in place of an algorithm of the catalogue.
     """
 
     collective: str
@@ -60,13 +62,13 @@ class Part:
 
     @property
     def rounds(self) -> int:
-        """How many rounds it takes. Where all members send something to all, the table itself may be very large."""
+        """The number of rounds, without making the table, which is very large where all members send to all."""
         one = alike(self) if self.apart else None
         return self.table.rounds if one is None else one.rounds
 
     @cached_property
     def table(self) -> Schedule:
-        """What the members do, as the ranks 0 .. n-1. Each of its chunks is one of `cells`."""
+        """The table of the part. Members are the ranks 0 .. n-1, and its chunks are `cells`."""
         if self.given is not None:
             return self.given
         (block, *_) = self.blocks
@@ -81,7 +83,7 @@ class Part:
 
     @property
     def cells(self) -> tuple[tuple[int, ...], ...]:
-        """For each chunk of the table the chunks of the whole that it consists of."""
+        """For each chunk of the table, the chunks of the whole that are in it."""
         if self.given is not None:
             return tuple((chunk,) for chunk in self.chunks)
         if self.collective in BLOCKED:
@@ -92,9 +94,9 @@ class Part:
 
     @property
     def moved(self) -> Rows:
-        """The rows of the table with the ranks of the whole, and the numbers of chunks that they are in `chunks`.
+        """The rows of the table, with the ranks of the whole. A chunk's number is its place in `chunks`.
 
-        Rows of words, which move no chunk, are there, too.
+        Rows of words, which move no chunk, are included.
         """
         rows: Rows = unwrap(self.table).copy()
         end = np.cumsum([0, *map(len, self.cells)])
@@ -125,7 +127,7 @@ def width(collective: str, name: str, ranks: int) -> int:
 
 
 def alike(part: Part) -> Schedule | None:
-    """The table of a part as the rows of its first rank, if all do the same; None otherwise."""
+    """The table of a part as the rows of its first rank, if all ranks do the same; None otherwise."""
     try:
         found = table(getattr(_HOMES[part.collective], part.name), Alike(len(part.members)))
     except (ArgumentError, TypeError):
@@ -135,7 +137,7 @@ def alike(part: Part) -> Schedule | None:
 
 @lru_cache(maxsize=256)
 def _table(collective: str, name: str, ranks: int, root: int, cuts: int) -> Schedule:
-    """The table of an algorithm. cuts: into how many chunks its vector is cut, where the algorithm leaves that open."""
+    """The table of an algorithm. cuts: into how many chunks its vector is cut, if the algorithm leaves this open."""
     if collective == "reduce":  # all of them are broadcasts transposed
         return replace(transpose(_table("broadcast", name, ranks, root, cuts)), name=f"reduce.{name}")
     function = getattr(_HOMES[collective], name)
@@ -177,9 +179,11 @@ _NONE = np.zeros((0, 9), np.int64)
 class HierarchicalTable:
     """A call of ranks on several hosts: parts inside each host, parts between hosts, parts inside each host again.
 
-    chunks: of the vector; where there are blocks, one for each rank. result: X or Y. before, after: each is among all
-    ranks of one host. across: all at the same time; of each host at least one rank takes part. Parts of a single rank
-    are left out. name: the full one of its table.
+    chunks: the number of chunks of the vector; for collectives with blocks, one for each rank.
+    result: X or Y.
+    before, after: the parts inside hosts, each among all ranks of one host. Parts of a single rank are left out.
+    across: the parts between hosts, all at the same time. At least one rank of each host takes part.
+    name: the full name of its table.
     """
 
     collective: str
@@ -194,7 +198,7 @@ class HierarchicalTable:
 
     @cached_property
     def phases(self) -> tuple[Schedule, Schedule, Schedule]:
-        """Three tables of all ranks: before, across, after. Barriers of ranks that send nothing have no rows there."""
+        """Three tables of all ranks: before, across, after. Barriers with an empty block have no rows in them."""
         name, ranks, hosts = self.name, self.hosts.ranks, self.hosts
         before, across, after = (
             Schedule(ranks, self.chunks, rows, self.collective, name, self.root, self.result, hosts=hosts)
@@ -212,11 +216,11 @@ class HierarchicalTable:
 
     @property
     def rounds(self) -> int:
-        """How many rounds its phases span, those of words included."""
+        """How many rounds its phases span, with the rounds that move words only."""
         return sum(max((part.rounds for part in parts), default=0) for parts in self._parts)
 
     def levels(self) -> Levels:
-        """Its costs by level; words count as messages. The whole table is not made, so there may be many ranks."""
+        """Its costs by level; words count as messages. It makes no whole table, so there may be many ranks."""
         if self.collective == "all_to_all":
             return self._pairs()
         rows, start = [_NONE], 0
@@ -241,8 +245,8 @@ class HierarchicalTable:
     def heard(self) -> list[set[int]]:
         """For each host, the hosts that have surely entered the call once its ranks have ended their parts across.
 
-        A rank starts its part when all ranks of its host have entered. What it knows then travels with each message,
-        also with those that are empty.
+        A rank starts its part when all ranks of its host have entered. Each message tells which hosts its sender knows
+        to have entered; empty messages do so, too.
         """
         n = len(self.hosts.members)
         known = [1 << host for host in range(n)]
@@ -262,7 +266,7 @@ class HierarchicalTable:
 
 
 def transposed(call: HierarchicalTable) -> HierarchicalTable:
-    """The call with all arrows reversed, for the dual collective: what came last comes first."""
+    """The call with all arrows reversed, for the dual collective: the last parts come first."""
 
     def parts(some: Iterable[Part]) -> tuple[Part, ...]:
         return tuple(replace(p, collective=DUALS.get(p.collective, p.collective)) for p in some)

@@ -60,10 +60,10 @@ def find_call(
     rails: int = 0,
     link: str = "",
 ) -> OverHosts | None:
-    """The call that this name means on several hosts; None for an algorithm that knows none, such as all_reduce.swing.
+    """The call that this name means on several hosts; None for a table that knows no hosts, such as all_reduce.swing.
 
-    algorithm: what a call names, if the collective's name does not say it. rails: their number, or 0. Raises
-    ArgumentError.
+    algorithm: the one that the call names, unless `name` names it.
+    rails: their number, or 0 for the best. Raises ArgumentError.
     """
     collective, _, short = name.partition(".")
     if ".py:" in name or not hosts.spans:
@@ -80,12 +80,12 @@ def find_call(
     chosen = choose_spanning(collective, nbytes, hosts, config, named or None)
     why, usual = "you named it" if named or rails else chosen.why, chosen.rails or 1
     form = chosen._replace(rails=rails or chosen.rails)
-    only = f"a call takes {plural(usual, 'rail')} for so many bytes" if rails not in (0, usual) else ""
+    only = f"a call of this size takes {plural(usual, 'rail')}" if rails not in (0, usual) else ""
     return OverHosts(form.make(collective, hosts, root), rails or usual, why, config.link, only)
 
 
 def prove_call(call: HierarchicalTable, whole: bool = False) -> tuple[Facts, tuple[Proof, ...]]:
-    """The proof of a call, and those of its parts where it was proved by them. whole: prove the whole table anyway."""
+    """The proof of a call, and the proofs of its parts if it was proved by parts. whole: prove the whole table."""
     begin = time.perf_counter()
     if whole or call.hosts.ranks <= MOST_EXACT:
         return Facts(None, prove(call.schedule()), time.perf_counter() - begin), ()
@@ -96,7 +96,7 @@ def prove_call(call: HierarchicalTable, whole: bool = False) -> tuple[Facts, tup
 def level_costs(
     collective: str, hosts: Hosts, root: int, found: Levels, size: str, times: tuple[float, float] | None = None
 ) -> Table:
-    """What happens inside hosts and between them, beside the bounds. size: of the vector, as the user gave it."""
+    """The costs inside hosts and between hosts, beside the bounds. size: the vector's, as the user gave it."""
     bounds, n = host_bounds(collective, hosts, root), len(hosts.members)
 
     def amount(fraction: float) -> str:
@@ -128,7 +128,7 @@ def times_of(found: OverHosts, levels: Levels, nbytes: int) -> tuple[float, floa
 
 
 def derived_rows(found: OverHosts, levels: Levels, size: str) -> Iterator[tuple[str, str]]:
-    """How the predicted times come about: a label and what there is to say. size: as for `level_costs`."""
+    """The sums of the predicted times: label and text. size: as for `level_costs`."""
     call, nbytes = found.call, parse_bytes(size)
     inside, _ = times_of(found, levels, nbytes)
     if inside:
@@ -138,7 +138,7 @@ def derived_rows(found: OverHosts, levels: Levels, size: str) -> Iterator[tuple[
 
 
 def part_rows(call: HierarchicalTable, proofs: Sequence[Proof]) -> Iterator[tuple[str, str]]:
-    """The parts, phase by phase, as lines: a label and what there is to say."""
+    """The parts, phase by phase, as lines: label and text."""
     proved = {(proof.name, proof.ranks): f", proved {_METHODS.get(proof.method, proof.method)}" for proof in proofs}
     for label, parts in (("before", call.before), ("across", call.across), ("after", call.after)):
         kinds = Counter((part.collective, part.name, len(part.members)) for part in parts)

@@ -1,4 +1,4 @@
-"""What commands print and write: the console, a plain table, colours, named files, and what stands beside figures."""
+"""What commands print and write: the console, tables, colours, files, and the machine and date of figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ....schedule.draw.text import MARK, WRONG
 
 
 def console() -> Console:
-    """Standard output. As wide as COLUMNS says, else as the terminal; 80 columns where there is none."""
+    """Standard output. Its width is COLUMNS, otherwise the terminal's, otherwise 80 columns."""
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return Console(highlight=False, width=None if known else 80)
 
@@ -40,7 +40,7 @@ def paint(grid: str) -> Text:
 
 
 def write(output: Path, content: str) -> None:
-    """Write a file. Raises ArgumentError where that is not possible."""
+    """Write a file. Raises ArgumentError if this is not possible."""
     try:
         output.write_text(content, encoding="utf-8")
     except OSError as error:
@@ -48,7 +48,7 @@ def write(output: Path, content: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, unless it is there. Raises ArgumentError where that is not possible."""
+    """Make a folder, unless it exists. Raises ArgumentError if this is not possible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

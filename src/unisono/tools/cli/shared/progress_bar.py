@@ -1,7 +1,7 @@
-"""How far a command has come, once it takes longer than a second: a bar on a terminal, nothing elsewhere.
+"""A progress bar for commands that take longer than a second, on a terminal only.
 
 A pipe, a file or a log gets results only. The bar goes when the work is done. The kernels are compiled once per
-installation: commands do so before they start ranks, which would be silent."""
+installation. Commands compile them before they start ranks, as ranks show no progress."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 @contextmanager
 def progress(title: str, total: int | None = None, after_s: float = 1.0) -> Iterator[Callable[[int, str], None]]:
-    """Show on standard error how many of `total` steps are done. Yields a function to call with this and a comment.
+    """Show on standard error how many of `total` steps are done. Yields a function of this number and a comment.
 
-    Without a total, the bar says only that something goes on, and since when. One at a time.
+    Without a total, the bar says only that work goes on, and since when. One bar at a time.
     """
     console = Console(stderr=True, highlight=False, markup=False)
     if not console.is_terminal:
@@ -43,7 +43,7 @@ def progress(title: str, total: int | None = None, after_s: float = 1.0) -> Iter
 
 
 def compile_first() -> None:
-    """Compile the kernels if they are not on disk and can be kept there: it takes ten seconds and more."""
+    """Compile the kernels if they are not on disk and can be kept there. It takes ten seconds or more."""
     from ....engine.kernels import unit
     from ....engine.machine_code import writable_folder
 

@@ -1,9 +1,8 @@
-"""What a command is about (`all_reduce`, `all_reduce.ring`, or a function in a user's file), and what is said of it.
+"""The target of a command (`all_reduce`, `all_reduce.ring`, or a function in a user's file), its costs and its proof.
 
-What is said are the costs of an algorithm, its proof, and what was left out for want of time. Small tables are counted
-and proved exactly. For many ranks the rows of one rank stand for all, where all do the same; otherwise random
-fingerprints prove the table. A table that would be too large to make is not made: its costs are then those of the
-formulas in its docstring, which the tests compare with the counts.
+Small tables are counted and proved exactly. For many ranks, the rows of rank 0 stand for all if all ranks do the same;
+otherwise random fingerprints prove the table. Tables that would be too large are not made. Then the formulas in the
+docstring give the costs; tests compare the formulas with counts.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Target:
 
     @property
     def schedule(self) -> Schedule:
-        """The table. Large for many ranks: some algorithms have a row for every pair."""
+        """The table. It may be large: some algorithms have a row for every pair of ranks."""
         return self.algorithm.schedule(self.ranks, self.root)
 
     @property
@@ -72,11 +71,11 @@ class Target:
 def find_target(
     name: str, ranks: int, *, algorithm: str = "", collective: str = "", root: int = 0, nbytes: int = 16 << 20
 ) -> Target:
-    """The target of that name. Raises ArgumentError for what does not exist.
+    """The target of this name. Raises ArgumentError for names that do not exist.
 
-    name: a collective, a full name such as "all_reduce.ring", or path.py:function. algorithm: one by name, with a
-    collective; "" for the one that a call with so many bytes uses. collective: what a function of the user's own is
-    meant to be, where no decorator says it.
+    name: a collective, a full name such as "all_reduce.ring", or path.py:function.
+    algorithm: the name of one, if `name` is a collective; "" for the one that a call on `nbytes` uses.
+    collective: the collective of a user's function, if no decorator says it.
     """
     if ".py:" in name:
         found, why = _own(name, collective), "it is your own"
@@ -96,7 +95,7 @@ def find_target(
 
 
 def check_collective(name: str) -> None:
-    """Raise ArgumentError, with what may have been meant, unless this is the name of a collective."""
+    """Raise ArgumentError, with the nearest name, unless this is the name of a collective."""
     if name in COLLECTIVES:
         return
     short = get_close_matches(name, {entry.name for entry in CATALOGUE.values()}, 1)
@@ -126,7 +125,7 @@ def _load(path: Path) -> object:
     if spec is None or spec.loader is None:
         raise ArgumentError(f"there is no file {path}")
     module = module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))  # as for a script: it may import its neighbours
+    sys.path.insert(0, str(path.parent))  # as for a script, which may import files beside it
     try:
         spec.loader.exec_module(module)
     finally:
@@ -135,16 +134,17 @@ def _load(path: Path) -> object:
 
 
 MOST_EXACT = 128
-"""Up to so many ranks a table is proved exactly and its rounds can be shown."""
+"""Up to this number of ranks a table is proved exactly and its rounds can be shown."""
 
 _MOST_ROWS = 500_000
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of an algorithm, or lower bounds: of the busiest rank, as fractions of the vector; None where not known.
+    """Costs of an algorithm, or lower bounds, of the busiest rank, as fractions of the vector; None if not known.
 
-    alike: which of `sent`, `received` and `added` are the same on every rank. bound: whether a formula says "at most".
+    alike: which of `sent`, `received` and `added` are the same on every rank.
+    bound: a formula says "at most".
     """
 
     rounds: float
@@ -159,7 +159,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a target. proof: None where it was left out; then `note` says why, and how to ask for it."""
+    """The costs and the proof of a target. proof: None if left out; then `note` says why, and how to ask for it."""
 
     costs: Costs | None
     proof: Proof | None
@@ -198,8 +198,8 @@ def facts(target: Target, whole: bool = False) -> Facts:
 def bound_costs(collective: str, ranks: int) -> Costs:
     """The lower bounds of a collective: no algorithm with one message at a time costs less."""
     bounds, own = lower_bounds(collective, ranks), (ranks > 1) / ranks
-    dual = DUALS.get(collective, collective)  # what it sends, this one receives
-    # All but the root give (gather) or take (scatter) one block only.
+    dual = DUALS.get(collective, collective)  # a rank receives here what it sends in the dual
+    # All ranks but the root send (gather) or receive (scatter) one block only.
     sent = own if collective == "gather" else bounds.sent
     received = own if collective == "scatter" else lower_bounds(dual, ranks).sent
     return Costs(bounds.rounds, sent, received, bounds.added)
@@ -220,7 +220,7 @@ def _counted(schedule: Schedule) -> Costs:
 
 
 def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:
-    """The costs that the docstring states; None for an algorithm of the user's own without formulas."""
+    """The costs by the formulas in the docstring; None for a user's algorithm without formulas."""
     try:
         stated = lines(algorithm.doc)
         sent, _, received = stated["bytes"].partition("; received: ")
@@ -233,7 +233,7 @@ def _formulas(algorithm: Algorithm, ranks: int) -> Costs | None:
 
 
 def _expected_rows(algorithm: Algorithm, ranks: int) -> float:
-    """About how many rows the table has, by the growth from 256 to 512 ranks."""
+    """About the number of rows of the table, by the growth from 256 to 512 ranks."""
     try:
         few, many = (len(algorithm.schedule(p).rows) for p in (256, 512))
     except UnisonoError:

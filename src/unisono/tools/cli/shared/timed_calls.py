@@ -1,4 +1,4 @@
-"""What each rank does to time calls: by other algorithms, with other settings or by other libraries, in turns."""
+"""Time calls on each rank: by several algorithms, with several settings or by several libraries, in turns."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ ENGINES = ("unisono", "Gloo")
 def start_gloo(folder: str, timeout_s: float = 120.0) -> None:
     """Make Gloo torch's default process group over the calling ranks. They meet in `folder`, so no port is needed.
 
-    Gloo talks over the loopback interface, its fastest transport within a host; its threads are not pinned.
+    Gloo sends over the loopback interface, its fastest transport within a host. Its threads are not pinned.
     """
     rank, ranks = unisono.get_rank(), unisono.get_world_size()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = FileStore(f"{folder}/gloo-{ranks}", ranks)
     limit = datetime.timedelta(seconds=timeout_s)
     places: Any = distributed_c10d
-    places.ProcessGroupGloo = _distributed_c10d.ProcessGroupGloo  # torch's own, also where ours has taken its place
+    places.ProcessGroupGloo = _distributed_c10d.ProcessGroupGloo  # torch's own, also if ours has taken its place
     init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
 
 
 _WARM_UP, _MOST = 3, 100
-"""Calls of a turn that are not timed, and that are, at most."""
+"""Calls of a turn that are not timed, and the most that are timed."""
 
 _MOST_LATE = 5
-"""No turn begins after so many times the seconds: those of calls that are not timed come on top."""
+"""No turn begins later than this factor times the seconds. Calls that are not timed take extra time."""
 
 _PERIOD = 1021
-"""Numbers repeat after so many places, so that misplaced blocks are noticed; their sums are exact."""
+"""Numbers repeat after this number of elements, so that misplaced blocks are noticed. Their sums are exact."""
 
 _IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "scan", "exscan", "barrier"})
 
@@ -66,11 +66,11 @@ class Trial(NamedTuple):
 
 
 Maker = Callable[[Trial, torch.Tensor, torch.Tensor], Callable[[], object]]
-"""From a trial, its tensor and, if that is not where the result comes to, another one: what makes the call."""
+"""From a trial, its input and its output, which may be one tensor, to a function that makes the call."""
 
 
 class Compared(NamedTuple):
-    """Seconds of each call on this rank; how many elements of all its results differ from those of the first trial."""
+    """Seconds of each call on this rank; the number of elements in its results that differ from the first trial's."""
 
     times: list[float]
     wrong: int
@@ -79,9 +79,9 @@ class Compared(NamedTuple):
 def measure(
     trials: Sequence[Trial], turns: int, seconds: float, of_turn: Callable[[Iterator[float]], float] = median
 ) -> list[list[float]]:
-    """Per trial the seconds of a call in each turn on this rank. They take turns for about `seconds`.
+    """Per trial the seconds of a call in each turn on this rank. Trials take turns for about `seconds`.
 
-    of_turn: makes one figure of a turn's calls. Where calls take long, there are fewer turns, but one at least.
+    of_turn: makes one figure of a turn's calls. If calls take long, there are fewer turns, but at least one.
     """
     return _take_turns([_Call(trial, _by_us) for trial in trials], turns, seconds, of_turn)
 
@@ -89,7 +89,7 @@ def measure(
 def compare(
     trials: Sequence[Trial], turns: int, seconds: float, folder: str, more: Mapping[str, Maker] | None = None
 ) -> list[Compared]:
-    """The same for one call by several engines, whose results are compared. Ranks on Gloo meet in `folder`.
+    """Time one call by several engines in turns, and compare their results. Ranks on Gloo meet in `folder`.
 
     more: further engines.
     """
@@ -108,7 +108,7 @@ def compare(
 
 
 def quietest(ranks: Sequence[Sequence[Sequence[float]]]) -> list[float]:
-    """Per trial the seconds of its quietest turn, as other programs may run, too; of its slowest rank."""
+    """Per trial the seconds of its slowest rank in the quietest turn, as other programs may run, too."""
     return [min(map(max, *of_trial)) for of_trial in zip(*ranks, strict=True)]
 
 
@@ -121,10 +121,10 @@ def slowest(ranks: Sequence[Sequence[Compared]]) -> list[Compared]:
 
 
 class _Call:
-    """Makes a trial's call, and says how long it took.
+    """Makes a trial's call, and returns how long it took.
 
-    Before, a rank rewrites its tensors, so that they are in its own processor's cache, and the ranks meet. The numbers
-    differ on every rank and in every call.
+    Before the call, a rank rewrites its tensors, so that they are in its own processor's cache. Then the ranks meet.
+    The numbers differ on every rank and in every call.
     """
 
     def __init__(self, trial: Trial, maker: Maker) -> None:
@@ -166,7 +166,7 @@ def _take_turns(
     count, end = torch.zeros(1, dtype=torch.int64), time.perf_counter() + _MOST_LATE * seconds
     for turn in range(turns):
         count[0] = turn == 0 or time.perf_counter() < end
-        unisono.broadcast(count, src=0)  # all ranks must make as many
+        unisono.broadcast(count, src=0)  # all ranks must make the same number of calls
         if not count:
             break
         for call, of_call in zip(calls, found, strict=True):
@@ -184,12 +184,12 @@ def _take_turns(
 
 
 def _by(library: Any, trial: Trial, inp: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-    """By a library whose calls have torch's names. Blocks are of equal size; the root is rank 0."""
+    """The call of a library that has torch's names. Blocks are of equal size; the root is rank 0."""
     ranks, how = unisono.get_world_size(), {"algorithm": trial.algorithm} if trial.algorithm else {}
     block = len(inp) // ranks
     sent, got = inp[:block], out[:block]
     blocks = list(out[: block * ranks].chunk(ranks)) if unisono.get_rank() == 0 else None
-    # The old names are those of torch 2.11; torch 2.13 warns of them.
+    # torch 2.11 has the old names only; torch 2.13 warns of them.
     all_gather = getattr(library, "all_gather_single", None) or library.all_gather_into_tensor
     reduce_scatter = getattr(library, "reduce_scatter_single", None) or library.reduce_scatter_tensor
     make: Callable[[], object] = {
