@@ -13,19 +13,16 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from statistics import median
 from typing import Annotated
 
 import torch
 import typer
 
-import unisono
 from unisono.base.units import format_bytes, parse_bytes
 
-from .reports import GLOO, OURS, Output, describe, hand_in, head, table
-from .torch_backend.calls import Groups, make_call
+from .reports import Output, describe, hand_in, head, ours_beside_gloo
+from .torch_backend.calls import Groups, make_call, two_backends
 from .torch_backend.steps import LARGE, make_trainer
 from .turns import Times, slowest_rank, take_turns
 
@@ -53,38 +50,28 @@ def hogs(count: int) -> Iterator[None]:
             hog.wait()
 
 
-def measure(folder: str, case: int | str, neighbours: int, turns: int) -> Times:
+def measure(groups: Groups, case: int | str, neighbours: int, turns: int) -> Times:
     """Seconds per call on this rank, beside hogs. case: bytes of an all_reduce, or one of STEPS."""
-    groups = Groups.get(folder)
-    with hogs(neighbours if unisono.get_rank() == 0 else 0):
-        calls = {
-            who: make_trainer(case, group).step
-            if isinstance(case, str)
-            else make_call("all_reduce", torch.zeros(case // 4), group)[0]
-            for who, group in groups.contenders.items()
-        }
+    calls = {
+        who: make_trainer(case, group).step
+        if isinstance(case, str)
+        else make_call("all_reduce", torch.zeros(case // 4), group)[0]
+        for who, group in groups.contenders.items()
+    }
+    with hogs(neighbours if groups.meet.rank == 0 else 0):
         return take_turns(calls, groups.meet, turns, _TURN_S)
 
 
 def busy_markdown(machine: Mapping[str, str], results: Mapping[tuple[int | str, int], Times]) -> list[str]:
     """The report. results: by case and number of hogs."""
     numbers = list(dict.fromkeys(count for _, count in results))
+    rows = {
+        case if isinstance(case, str) else f"`all_reduce`, {format_bytes(case)}": [results[case, n] for n in numbers]
+        for case, _ in results
+    }
+    titles = ["", *("1 hog" if count == 1 else f"{count} hogs" for count in numbers)]
     lines = head("Two ranks on a busy machine: our backend beside Gloo", machine, _HOW)
-    for title, figure in (("Medians", median), ("Least times", min)):
-        rows = []
-        for case in dict.fromkeys(case for case, _ in results):
-            cells = [case if isinstance(case, str) else f"`all_reduce`, {format_bytes(case)}"]
-            for count in numbers:
-                ours, theirs = (figure(results[case, count][who]) * 1e6 for who in (OURS, GLOO))
-                cells.append(f"{_us(ours)} / {_us(theirs)} ({theirs / ours:.1f}×)")
-            rows.append(cells)
-        heads = ["1 hog" if count == 1 else f"{count} hogs" for count in numbers]
-        lines += ["", f"## {title}, in µs", *table(["", *heads], rows)]
-    return lines
-
-
-def _us(figure: float) -> str:
-    return f"{figure:,.{0 if figure >= 100 else 1}f}"
+    return lines + ours_beside_gloo(titles, rows)
 
 
 def bench_busy(
@@ -97,10 +84,10 @@ def bench_busy(
     """Measure all_reduce and a training step on two ranks, beside Gloo, with and without processes that compute."""
     cases: list[int | str] = [*map(parse_bytes, sizes.split(",")), *STEPS]
     machine, results = describe(), dict[tuple[int | str, int], Times]()
-    with tempfile.TemporaryDirectory() as folder, unisono.world(2, timeout_s=600) as world:
+    with two_backends(2) as run:
         for count in map(int, neighbours.split(",")):
             for case in cases:
-                results[case, count] = slowest_rank(world.run(measure, folder, case, count, turns))
+                results[case, count] = slowest_rank(run(measure, case, count, turns))
     hand_in(busy_markdown(machine, results), output)
 
 

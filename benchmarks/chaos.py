@@ -6,15 +6,13 @@ python -m benchmarks.chaos
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -26,7 +24,8 @@ from unisono.tools.testing import chaos, lowerings, rehearse, rows_of
 from unisono.tools.testing.chaos import FAULTS
 
 from .busy import hogs
-from .reports import Output, describe, hand_in, head, table
+from .meeting import Meeting
+from .reports import Output, describe, hand_in, head, p99, table
 
 CALLS: dict[str, tuple[str, Callable[[int], Any]]] = {
     "all_reduce, 8 B": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(2))),
@@ -66,16 +65,15 @@ def rehearsals(most: int, part: int = 0, parts: int = 1) -> list[Rehearsed]:
 
 
 def live(call: str, fault: str, victim: int, row: int | None, folder: str) -> None:
-    """One trial on this rank: five calls, the third with the fault. What it sees goes into a file of its own."""
-    group, (collective, make) = unisono.init(), CALLS[call]
+    """One trial on this rank: five calls, the third with the fault. It tells what it sees."""
+    group, (collective, make), meeting = unisono.init(), CALLS[call], Meeting(folder)
     me = group.rank
     for _ in range(2):
         make(group.size)
     at = (collective, 1) if row is None else (collective, 1, "row", row)
     seen: dict[str, Any] = {"end": "went on"}
-    began = time.monotonic()
     if me == victim:
-        Path(folder, "fault").write_text(str(began))
+        meeting.tell(f"fault {me}", time.monotonic())
     try:
         with chaos(at=at, duration_s=_LATE_S, **{fault: victim}):  # type: ignore[arg-type]  # its name is data
             for _ in range(3):
@@ -95,7 +93,7 @@ def live(call: str, fault: str, victim: int, row: int | None, folder: str) -> No
     except (unisono.MismatchError, unisono.ArgumentError) as error:
         seen["end"] = "mismatch" if isinstance(error, unisono.MismatchError) else "refused"
         make(group.size)  # the group goes on
-    Path(folder, f"{me}.json").write_text(json.dumps(seen))
+    meeting.tell(f"seen {me}", seen)
 
 
 class Trial(NamedTuple):
@@ -123,14 +121,13 @@ class Trial(NamedTuple):
 
 
 def trial(rng: random.Random, fault: str) -> Trial:
-    """One fault in live ranks: random call, ranks, victim and place."""
     ranks = rng.choice([2, 3, 4])
     call, victim = rng.choice(list(CALLS)), rng.randrange(ranks)
     row = None if fault in ("refuse", "mismatch") else rng.choice([None, 0, 1])
     with tempfile.TemporaryDirectory() as folder:
         unisono.run(live, ranks, args=(call, fault, victim, row, folder), timeout_s=60, return_exceptions=True)
-        seen = {int(path.stem): json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
-        return Trial(fault, victim, ranks, float(Path(folder, "fault").read_text()), seen)
+        meeting = Meeting(folder)
+        return Trial(fault, victim, ranks, meeting.told("fault", [victim])[victim], meeting.told("seen", range(ranks)))
 
 
 def busy(seconds: float) -> int:
@@ -157,12 +154,9 @@ def chaos_markdown(
     for fault in dict.fromkeys(one.fault for one in trials):
         mine = [one for one in trials if one.fault == fault]
         said = [(one.at, seen) for one in mine for seen in one.seen.values() if "heard" in seen]
-        times = (
-            [seen["heard"] - at for at, seen in said],
-            [x["shrunk"] for _, x in said],
-            [x["worked"] for _, x in said],
-        )
-        cells = [f"{median(of) * 1e3:.1f}, {_p99(of) * 1e3:.1f}" if len(of) > 1 else "" for of in times]
+        heard = [seen["heard"] - at for at, seen in said]
+        times = heard, *([seen[what] for _, seen in said] for what in ("shrunk", "worked"))
+        cells = [f"{median(of) * 1e3:.1f}, {p99(of) * 1e3:.1f}" if len(of) > 1 else "" for of in times]
         rows.append([fault, str(len(mine)), str(sum(one.as_it_should for one in mine)), *cells])
     lines = head(
         "Chaos", machine,
@@ -176,10 +170,6 @@ def chaos_markdown(
     for share, (calls, errors) in alarms.items():
         lines += ["", f"{share} ranks per processor, and one hog: {calls:,} calls, {errors} false alarms."]
     return lines
-
-
-def _p99(of: Sequence[float]) -> float:
-    return quantiles(of, n=100, method="inclusive")[98]
 
 
 def bench_chaos(

@@ -15,13 +15,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-import torch
-import torch.distributed as dist
 import typer
 from tests.support.namespaces import PORT, Namespaces, enter, why_no_namespaces
 
@@ -29,8 +25,9 @@ import unisono
 from unisono.schedule import Hosts
 
 from .reports import GLOO, OURS, Output, describe, hand_in, head, in_ms, table
+from .torch_backend.calls import Groups
 from .torch_backend.steps import ALONE, KINDS, make_trainer, train_in_turns
-from .turns import Rendezvous, Times, slowest_rank
+from .turns import Times, slowest_rank
 
 _WIRES = ("bf16", "int8")
 _SHARDED = "fully_shard"
@@ -53,42 +50,34 @@ class HostSteps:
     again: Sequence[float]
 
 
-def _names(kind: str) -> list[str]:
-    """The contenders of a kind of training; hooks are those of DistributedDataParallel."""
-    rounded = [] if kind == _SHARDED else [f"{OURS} {wire}" for wire in _WIRES]
-    return [OURS, *rounded, GLOO, ALONE]
-
-
 def _train(
-    spaces: Sequence[str], meeting: str, folder: str, kinds: Sequence[str], turns: int, *, only: bool
+    folder: str, spaces: Sequence[str], meeting: str, kinds: Sequence[str], turns: int, *, only: bool
 ) -> dict[str, tuple[Times, dict[str, list[float]]]]:
     """What a rank does. spaces: the namespace of each rank; none: all share this host. only: no contender but us."""
-    rank, ranks = unisono.get_rank(), unisono.get_world_size()
-    meet = Rendezvous(Path(folder) / "ranks", rank, ranks)
     if spaces:
-        enter(spaces[rank])
-        os.environ |= {"UNISONO_HOST_ID": spaces[rank], "GLOO_SOCKET_IFNAME": "eth0"}  # they are meant to be apart
-    torch.set_num_threads(1)
-    dist.init_process_group("unisono", meeting, timeout=timedelta(seconds=120), rank=rank, world_size=ranks)
-    ours: Any = dist.group.WORLD
-    others = {} if only else {GLOO: dist.new_group(backend="gloo"), ALONE: None}
-    wires = {f"{OURS} {wire}": wire for wire in _WIRES}
-    found = {}
+        space = spaces[unisono.get_rank()]
+        enter(space)
+        os.environ |= {"UNISONO_HOST_ID": space, "GLOO_SOCKET_IFNAME": "eth0"}  # they are meant to be apart
+    groups, found = Groups(folder, meeting), {}
+    ours = groups.contenders[OURS]
     for kind in kinds:
-        names = [OURS] if only else _names(kind)
-        trainers = {name: make_trainer(kind, others.get(name, ours), wires.get(name, "")) for name in names}
-        found[kind] = train_in_turns(trainers, meet, turns)
-    meet.barrier()
+        wires = {} if kind == _SHARDED else {f"{OURS} {wire}": wire for wire in _WIRES}  # of DistributedDataParallel
+        contenders = (
+            {OURS: ours} if only else {OURS: ours, **dict.fromkeys(wires, ours), **groups.contenders, ALONE: None}
+        )
+        trainers = {name: make_trainer(kind, group, wires.get(name, "")) for name, group in contenders.items()}
+        found[kind] = train_in_turns(trainers, groups.meet, turns)
+    groups.meet.barrier()
     return found
 
 
 def _run(spaces: Namespaces | None, ranks: int, kinds: Sequence[str], turns: int, *, only: bool) -> list[Any]:
-    """Train on all ranks, over hosts or on one."""
-    with tempfile.TemporaryDirectory() as folder, unisono.world(ranks, timeout_s=900) as world:
-        if spaces is None:
-            return world.run(_train, [], f"file://{folder}/meeting", folder, kinds, turns, only=only)
+    where, meeting = [], ""
+    if spaces:
         where = [spaces.names[spaces.hosts.host_of(rank)] for rank in range(ranks)]
-        return world.run(_train, where, f"tcp://{spaces.address(0)}:{PORT}", folder, kinds, turns, only=only)
+        meeting = f"tcp://{spaces.address(0)}:{PORT}"
+    with tempfile.TemporaryDirectory() as folder, unisono.world(ranks, timeout_s=900) as world:
+        return world.run(_train, folder, where, meeting, kinds, turns, only=only)
 
 
 def losses_agree(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -97,7 +86,6 @@ def losses_agree(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def host_steps_markdown(shape: str, found: Sequence[HostSteps]) -> list[str]:
-    """The tables of times and of losses."""
     names = [OURS, *(f"{OURS} {wire}" for wire in _WIRES), GLOO, ALONE]
     times, losses = [], []
     for each in found:

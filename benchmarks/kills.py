@@ -27,9 +27,8 @@ import typer
 from examples.demo.model import LENGTH, CharacterModel, read_text
 
 import unisono
-from unisono.base.units import format_seconds
 
-from .reports import Output, describe, hand_in, head, table
+from .reports import Output, describe, hand_in, head, median_and_most, table
 
 RANKS, BATCH = 4, 4
 """Windows of text per rank and step."""
@@ -134,7 +133,6 @@ class _Killer(threading.Thread):
                     self.kills.append(time.monotonic())
 
     def stop(self) -> None:
-        """Kill nobody any more."""
         with self._lock:
             self._over.set()
 
@@ -222,8 +220,8 @@ def kills_markdown(
         "worlds, one after the other": len(done.worlds),
         "steps": f"{len(steps):,}",
         "steps made again, or lost": f"{begun}, {missing}",
-        "time lost by a kill, after which the others go on: median, most": _two(lost),
-        "from the last step of a world to the first of the next one: median, most": _two(gaps),
+        "time lost by a kill, after which the others go on: median, most": median_and_most(lost, "none"),
+        "from the last step of a world to the first of the next one: median, most": median_and_most(gaps, "none"),
         "loss, mean of the first 50 steps and of the last 50": f"{means[0]:.3f}, {means[1]:.3f}",
         "the ranks agree on every step, and none failed that was not killed": "yes" if done.agree else "NO",
         "losses equal to those without kills, to the last bit": f"{same:,} of {len(steps):,}",
@@ -232,15 +230,9 @@ def kills_markdown(
     return lines + table(["", ""], ([name, str(value)] for name, value in rows.items()))
 
 
-def _two(times: Sequence[float]) -> str:
-    return f"{format_seconds(median(times))}, {format_seconds(max(times))}" if times else "none"
-
-
 def bench_kills(
     *,
-    minutes: Annotated[
-        float, typer.Option(help="How long to train with kills; without them, it takes about as long.")
-    ] = 10.0,
+    minutes: Annotated[float, typer.Option(help="Of training with kills; without, it takes about as long.")] = 10.0,
     least: Annotated[float, typer.Option(help="Seconds between kills, at least.")] = 1.0,
     most: Annotated[float, typer.Option(help="Seconds between kills, at most.")] = 5.0,
     output: Output = None,

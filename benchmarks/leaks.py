@@ -12,9 +12,9 @@ import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 import unisono
@@ -23,15 +23,13 @@ ROUNDS, CALLS, LINES = 1000, 100_000, 5
 
 
 def census(pid: int) -> str:
-    """What a process has now."""
-    process = Path(f"/proc/{pid}")
-    status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
-    children = (process / f"task/{pid}/children").read_text().split()
-    zombies = sum(") Z " in Path(f"/proc/{child}/stat").read_text() for child in children)
+    process = psutil.Process(pid)
+    children = process.children()
     figures = {
-        "descriptors": len(os.listdir(process / "fd")), "threads": status["Threads"],
-        "mappings": len((process / "maps").read_text().splitlines()), "children": len(children), "zombies": zombies,
-        "resident": status["VmRSS"].split()[0],
+        "descriptors": process.num_fds(), "threads": process.num_threads(),
+        "mappings": len(process.memory_maps(grouped=False)), "children": len(children),
+        "zombies": sum(child.status() == psutil.STATUS_ZOMBIE for child in children),
+        "resident": process.memory_info().rss >> 10,
     }  # fmt: skip
     return "  ".join(f"{name} {figure}" for name, figure in figures.items())
 
@@ -48,13 +46,11 @@ def repeat(round_of: Callable[[], Any], pids: Callable[[], list[int]], rounds: i
 
 
 def one_world() -> list[int]:
-    """A world with a run; returns the fork server's process."""
     with unisono.world(2) as world:
         return world.run(os.getppid)[:1]
 
 
 def one_death() -> None:
-    """A run in which a rank dies."""
     unisono.run(lambda: os._exit(3) if unisono.get_rank() else 0, 2, return_exceptions=True)
 
 
@@ -71,7 +67,6 @@ def one_group() -> None:
 
 
 def one_default_group() -> None:
-    """A default group of one."""
     unisono.init()
     unisono.barrier()
     unisono.shutdown()
@@ -99,14 +94,12 @@ def ten_calls(ever_new: bool, numbers: Iterator[int]) -> None:
 
 
 def calls(ever_new: bool) -> None:
-    """Print the census of rank 0 while it makes calls."""
     numbers = itertools.count()
     pids = [] if unisono.get_rank() else [os.getpid()]
     repeat(lambda: ten_calls(ever_new, numbers), lambda: pids, CALLS // 10)
 
 
 def main() -> None:
-    """Print all cases."""
     print("worlds: the parent and the fork server")
     repeat(one_world, lambda: [os.getpid(), *one_world()], ROUNDS)
     print("runs in which a rank dies: the parent and the fork server")

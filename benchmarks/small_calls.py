@@ -19,7 +19,6 @@ CALLS, TENSORS = 2000, 100
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, float]:
-    """Median and least time of a call."""
     times = []
     for _ in range(CALLS):
         unisono.barrier()
@@ -31,7 +30,6 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
 
 
 def work() -> dict[str, tuple[float, float]]:
-    """Every case on this rank."""
     p, root = unisono.get_world_size(), unisono.get_rank() == 0
     two, whole, blocks = torch.ones(2), torch.ones(2 * p), [torch.ones(2) for _ in range(p)]
     small = [torch.ones(256) for _ in range(TENSORS)]  # 1 KiB each

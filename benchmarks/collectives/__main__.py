@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from unisono.base.errors import ArgumentError
 from unisono.base.units import format_seconds, parse_bytes
 
-from ..reports import describe, report_path
-from .extras import EXTRAS, Extras, measure_extras
+from ..reports import Output, describe, report_path
+from .extras import EXTRAS, measure_extras
 from .figures import figures
 from .goals import table
 from .report import json_lines, markdown
@@ -32,20 +28,23 @@ def bench(
     only: Annotated[str, typer.Option(help=f"Some of {','.join(_PARTS)}.")] = ",".join(_PARTS),
     sizes: Annotated[str, typer.Option(help="These sizes for every collective, such as 8,64KiB.")] = "",
     mpi: Annotated[bool, typer.Option(help="Measure Open MPI and MPICH too, where installed.")] = True,
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Write Markdown here, and JSON lines beside it; {vendor} stands for amd, intel ..."),
-    ] = None,
+    output: Output = None,
     plot: Annotated[Path | None, typer.Option(help="Write time against size here, as SVG.")] = None,
 ) -> None:
-    """Measure unisono against Gloo, Open MPI, MPICH and the memory, and print the table of goals."""
+    """Measure unisono against Gloo, Open MPI, MPICH and the memory, and print the table of goals.
+
+    Beside what is written to a file there are JSON lines.
+    """
     parts = only.split(",")
     unknown = [part for part in parts if part not in _PARTS]
     if unknown:
         raise ArgumentError(f"{unknown[0]!r} cannot be measured: choose from {', '.join(_PARTS)}")
     plan = Plan([op for op in OPS if op in parts], [parse_bytes(size) for size in sizes.split(",") if size], quick, mpi)
     machine = describe()
-    session, extras = _measure(plan, [_count(text) for text in ranks.split(",")] if plan.ops else [], parts)
+    worlds, session = [_count(text) for text in ranks.split(",")], Session(plan)
+    extras = measure_extras(parts)
+    for size in worlds if plan.ops else []:
+        session.run(size)
     known = figures(session.records)
     if known:
         machine["mode"] = f"a barrier takes {format_seconds(min(figure.barrier_s for figure in known.values()))}"
@@ -53,11 +52,7 @@ def bench(
     if wrong:
         session.notes.insert(0, f"**{wrong} elements were wrong: this benchmark has failed**")
     report = markdown(machine, session.notes, table(known, extras), known)
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(report))
-    else:
-        print(report)
+    print(report)
     output, plot = (path and report_path(path) for path in (output, plot))
     if output:
         output.write_text(report)
@@ -72,20 +67,6 @@ def _count(text: str) -> int:
     if not text.strip().isdigit() or int(text) < 2:
         raise ArgumentError(f"{text!r} ranks cannot be compared: give numbers from 2 on, such as 2,4")
     return int(text)
-
-
-def _measure(plan: Plan, worlds: list[int], parts: list[str]) -> tuple[Session, Extras]:
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    progress = Progress(*columns, console=Console(stderr=True))
-    with tempfile.TemporaryDirectory() as folder, progress:
-        task = progress.add_task(
-            "proofs and start-up", total=plan.rounds * sum(len(plan.cells(ranks)) for ranks in worlds)
-        )
-        extras = measure_extras(parts)
-        session = Session(plan, Path(folder), lambda text: progress.update(task, description=text, advance=1))
-        for ranks in worlds:
-            session.run(ranks)
-    return session, extras
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
 
-from unisono.base.errors import PeerFailed, WaitTimeout
 from unisono.schedule import prove, prove_symmetric, trace_symmetric
 from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce
 
@@ -32,97 +32,62 @@ print(time.process_time() - began)
 """
 """What each of two processes runs, as torchrun would start it: prints its processor time after importing torch."""
 
+Extras = Mapping[str, Any]
+"""Seconds, of those that were measured.
 
-@dataclass(frozen=True)
-class Extras:
-    """Seconds; None where nothing was measured.
-
-    proof_s: the slowest proof of the catalogue's schedules, which `proof_name` names. ring_s: the proof of the ring
-    all_reduce at 65,536 ranks. first_call_s: two processes from their start to their end, with one all_reduce and
-    nothing compiled yet. later_s: processor time of the slower of them afterwards, from when torch is imported.
-    run_ratio: how long a program takes whose `run` starts four ranks, in times of one that imports torch.
-    """
-
-    proof_s: float | None = None
-    proof_name: str = ""
-    ring_s: float | None = None
-    first_call_s: float | None = None
-    later_s: float | None = None
-    run_ratio: float | None = None
+proof: the slowest proof of the catalogue's schedules, that of `proof_name`. ring: the proof of the ring all_reduce at
+65,536 ranks. first_call: two processes from their start to their end, with one all_reduce and nothing compiled yet.
+later: processor time of the slower of them afterwards, from when torch is imported. run_ratio: how long a program takes
+whose `run` starts four ranks, in times of one that imports torch.
+"""
 
 
 def measure_extras(parts: Collection[str]) -> Extras:
-    """Measure those of EXTRAS that are in `parts`."""
-    figures: dict[str, float | str] = {}
-    if "start" in parts:
-        figures |= _start()
-    if "proof" in parts:
-        figures |= _proofs()
-    return Extras(**figures)  # type: ignore[arg-type]
+    return {**(_start() if "start" in parts else {}), **(_proofs() if "proof" in parts else {})}
 
 
-def _start() -> dict[str, float | str]:
+def _start() -> Extras:
     """The best of three, but for the first call, of which there is one. Compiled code goes to an empty folder."""
     with tempfile.TemporaryDirectory() as cache:
-        first = _seconds(lambda: _two_processes(_FIRST_CALL, cache))
-        later = min(max(map(float, _two_processes(_FIRST_CALL, cache))) for _ in range(3))
+        first = _seconds(lambda: _run(_FIRST_CALL, cache, ranks=2))
+        later = min(max(map(float, _run(_FIRST_CALL, cache, ranks=2))) for _ in range(3))
         run, alone = (
-            min(_seconds(lambda: _process(program, cache)) for _ in range(3))  # noqa: B023  called at once
+            min(_seconds(partial(_run, program, cache)) for _ in range(3))
             for program in ("import unisono; unisono.run(int, ranks=4)", "import torch")
         )
-    return {"first_call_s": first, "later_s": later, "run_ratio": run / alone}
+    return {"first_call": first, "later": later, "run_ratio": run / alone}
 
 
-def _environ(cache: str) -> dict[str, str]:
-    """Python keeps bytecode, as it does for users, even if this process was told not to."""
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**environ, "UNISONO_CACHE_DIR": cache}
-
-
-def _process(program: str, cache: str) -> None:
-    subprocess.run([sys.executable, "-c", program], env=_environ(cache), check=True, timeout=60, capture_output=True)
-
-
-def _two_processes(program: str, cache: str, timeout_s: float = 60.0) -> list[str]:
-    """Run a program as ranks 0 and 1; return what each has printed."""
+def _run(program: str, cache: str, ranks: int = 1) -> list[str]:
+    """Run a program in as many processes, which are ranks if there are several; what each has printed."""
+    environ = os.environ | {"UNISONO_CACHE_DIR": cache}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # Python keeps bytecode, as it does for users
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    common = {**_environ(cache), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{probe.getsockname()[1]}", "WORLD_SIZE": f"{ranks}"}
+    whos = [place | {"RANK": f"{rank}"} for rank in range(ranks)] if ranks > 1 else [{}]
     command = [sys.executable, "-c", program]
-    pipe = subprocess.PIPE
-    processes = [
-        subprocess.Popen(command, env={**common, "RANK": rank}, stdout=pipe, stderr=pipe, text=True) for rank in "01"
-    ]
-    printed = []
+    processes = [subprocess.Popen(command, env=environ | who, stdout=subprocess.PIPE, text=True) for who in whos]
     try:
-        for process in processes:
-            out, said = process.communicate(timeout=timeout_s)
-            printed.append(out)
-            if process.returncode:
-                raise PeerFailed(processes.index(process), said, 0, "a program's start")
-    except subprocess.TimeoutExpired as error:
-        late = [rank for rank, process in enumerate(processes) if process.poll() is None]
-        raise WaitTimeout("a program's start", timeout_s, late, 0) from error
+        printed = [process.communicate(timeout=60)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
+    if any(process.returncode for process in processes):
+        raise ChildProcessError(f"a process has failed that ran {program}")
     return printed
 
 
-def _proofs() -> dict[str, float | str]:
-    """Each proof's best of three."""
-    seconds = {}
-    for name, algorithm in CATALOGUE.items():
-        if algorithm.allows(_MOST_RANKS):
-            schedule = algorithm.schedule(_MOST_RANKS)
-            seconds[name] = min(_seconds(lambda: prove(schedule)) for _ in range(3))  # noqa: B023  called at once
+def _proofs() -> Extras:
+    """The best of three of each schedule."""
+    schedules = {name: each.schedule(_MOST_RANKS) for name, each in CATALOGUE.items() if each.allows(_MOST_RANKS)}
+    seconds = {name: min(_seconds(partial(prove, each)) for _ in range(3)) for name, each in schedules.items()}
     slowest = max(seconds, key=lambda name: seconds[name])
 
     def ring() -> None:
         gather = trace_symmetric(all_gather.ring, 65_536, "all_gather")
         prove_symmetric(all_reduce.there_and_back(gather))
 
-    return {"proof_s": seconds[slowest], "proof_name": f"({slowest}, the slowest)", "ring_s": _seconds(ring)}
+    return {"proof": seconds[slowest], "proof_name": slowest, "ring": _seconds(ring)}
 
 
 def _seconds(action: Callable[[], object]) -> float:

@@ -66,19 +66,12 @@ def figures(records: Iterable[Record]) -> dict[Key, Figure]:
     rounds: dict[Key, list[Record]] = {}
     for record in records:
         rounds.setdefault(record.key, []).append(record)
-    return {key: _figure(same) for key, same in rounds.items()}
-
-
-def _figure(same: Sequence[Record]) -> Figure:
-    times = [seconds for record in same for seconds in record.times]
-    return Figure(
-        least=min(times),
-        p50=percentile(times, 50),
-        p99=percentile(times, 99),
-        iterations=len(times),
-        wrong=sum(record.wrong for record in same),
-        barrier_s=percentile([record.barrier_s for record in same], 50),
-    )
+    found = {}
+    for key, same in rounds.items():
+        times = [seconds for record in same for seconds in record.times]
+        wrong, barrier_s = sum(record.wrong for record in same), percentile([record.barrier_s for record in same], 50)
+        found[key] = Figure(min(times), percentile(times, 50), percentile(times, 99), len(times), wrong, barrier_s)
+    return found
 
 
 def algbw(nbytes: int, seconds: float) -> float:

@@ -30,7 +30,6 @@ _COLUMNS = (
 
 
 def markdown(machine: Mapping[str, str], notes: Iterable[str], rows: Sequence[Row], known: Mapping[Key, Figure]) -> str:
-    """The whole report: machine, goals, then every figure."""
     parts = [*head("Benchmark", machine), *(f"- note: {note}" for note in notes)]
     parts += ["", "## Goals", *table(("goal", "target", "measured", ""), map(_goal, rows))]
     parts += ["", "## Figures", "", _HOW]
@@ -73,7 +72,7 @@ def _share(known: Mapping[Key, Figure], key: Key, yardstick: str) -> str:
 
 def json_lines(machine: Mapping[str, str], extras: Extras, records: Iterable[Record]) -> Iterator[str]:
     """The machine and the extras on the first line, then one measurement of one round per line; times in seconds."""
-    yield json.dumps({**machine, **vars(extras)})
+    yield json.dumps({**machine, **extras})
     for record in records:
         yield json.dumps(
             {

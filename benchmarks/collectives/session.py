@@ -1,24 +1,36 @@
-"""A whole benchmark: in each round, at each size, the contenders take turns on the same machine."""
+"""A whole benchmark: in each round, at each size, the contenders take turns on the same machine.
+
+unisono, Gloo and the yardsticks are measured in the same ranks. Each MPI has its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from unisono.base.errors import PeerFailed
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import unisono
+from unisono.base.errors import PeerFailed, WaitTimeout
 from unisono.schedule import BLOCKED
+from unisono.tools.cli.shared.timed_calls import start_gloo
 
-from ..mpi import find
-from ..reports import GLOO, MPICH, OPEN_MPI, OURS, SHARED
+from ..mpi import WHEELS, MpiJob, find, make_call
+from ..reports import GLOO, MPICH, OURS, SHARED
+from ..turns import Rendezvous
 from .figures import Record, slowest
 from .goals import GOAL_SIZES
-from .mpi_job import MpiJob
-from .protocol import Cell
-from .ranks import Ranks
+from .protocol import Cell, Sample, measure, shapes
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
@@ -40,7 +52,6 @@ class Plan:
 
     @property
     def rounds(self) -> int:
-        """How often each contender has its turn."""
         return 1 if self.quick else 3
 
     def cells(self, ranks: int) -> list[Cell]:
@@ -52,7 +63,7 @@ class Plan:
                 continue
             own = (_QUICK_SIZES if self.quick else _SIZES) if op == "all_reduce" else tuple(GOAL_SIZES)
             for nbytes in self.sizes or own:
-                names = [OURS, GLOO, SHARED, OPEN_MPI, MPICH]
+                names = [OURS, GLOO, SHARED, *WHEELS]
                 cells += [Cell(name, op, "float32", nbytes, seconds) for name in names]
                 if op == "all_reduce":
                     cells += [Cell(name, name, "float32", nbytes, seconds) for name in ("memcpy", "floor")]
@@ -61,19 +72,12 @@ class Plan:
         return [cell for cell in cells if cell.op not in BLOCKED or cell.count % ranks == 0]
 
 
-@dataclass
 class Session:
     """Carries out a plan. `run` adds to `records` and `notes`."""
 
-    plan: Plan
-    folder: Path
-    advance: Callable[[str], None]
-    """Called before each measurement, with what comes next."""
-    records: list[Record] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._end = time.monotonic() + self.plan.deadline_s
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.records, self.notes = plan, list[Record](), list[str]()
+        self._end = time.monotonic() + plan.deadline_s
 
     def run(self, ranks: int) -> None:
         """Measure every cell of the plan on this many ranks, round by round, until the deadline."""
@@ -83,49 +87,105 @@ class Session:
                 f"{ranks} ranks share {processors} processors: a yardstick needs no peer, so each of its ranks has "
                 "a processor to itself while it is timed, and % memcpy and % floor come out low"
             )
-        with Ranks(ranks, self.folder) as world, self._mpi(ranks) as jobs:
+        with contextlib.ExitStack() as ends:
+            folder = ends.enter_context(tempfile.TemporaryDirectory())
+            world = ends.enter_context(unisono.world(ranks, timeout_s=300))
+            jobs = self._start_mpi(ranks, ends)
             for turn in range(self.plan.rounds):
+                print(f"{ranks} ranks, round {turn + 1} of {self.plan.rounds}", file=sys.stderr)
                 for cell in self.plan.cells(ranks):
                     if time.monotonic() > self._end:
                         self.notes.append(f"the time was over in round {turn + 1} on {ranks} ranks")
                         return
-                    self.advance(f"{ranks} ranks · {cell.op} · {cell.contender}")
-                    if cell.contender not in (OPEN_MPI, MPICH):
-                        self.records.append(slowest(cell, turn, world.measure(cell)))
+                    if cell.contender not in WHEELS:
+                        samples: list[Sample] = world.run(_measure_ours, cell, folder)
                     elif cell.contender in jobs:
-                        self._measure_mpi(jobs, cell, turn)
+                        try:
+                            samples = jobs[cell.contender].run(_measure_mpi, cell)
+                        except (PeerFailed, WaitTimeout) as error:  # it is left out from now on
+                            jobs.pop(cell.contender).close()
+                            self.notes.append(f"{cell.contender}: {error}")
+                            continue
+                    else:
+                        continue
+                    self.records.append(slowest(cell, turn, samples))
 
-    def _measure_mpi(self, jobs: dict[str, MpiJob], cell: Cell, turn: int) -> None:
-        """A job that fails is left out from then on, and a note says so; the others continue."""
-        try:
-            self.records.append(slowest(cell, turn, jobs[cell.contender].measure(cell)))
-        except PeerFailed as error:
-            jobs.pop(cell.contender).close()
-            self.notes.append(str(error))
-
-    @contextlib.contextmanager
-    def _mpi(self, ranks: int) -> Iterator[dict[str, MpiJob]]:
+    def _start_mpi(self, ranks: int, ends: contextlib.ExitStack) -> dict[str, MpiJob]:
+        """The jobs that can be started; notes say what cannot."""
         jobs: dict[str, MpiJob] = {}
-        try:
-            for name in (OPEN_MPI, MPICH) if self.plan.mpi else ():
-                job = self._start(name, ranks)
-                if job:
-                    jobs[name] = job
-            yield jobs
-        finally:
-            for job in jobs.values():
-                job.close()
+        for name in WHEELS if self.plan.mpi else ():
+            launch = find(name, ranks)
+            if name == MPICH and ranks > len(os.sched_getaffinity(0)):
+                launch = "it spins without yielding its processor"
+            if isinstance(launch, str):
+                self.notes.append(f"{name} on {ranks} ranks is left out: {launch}")
+                continue
+            try:
+                jobs[name] = MpiJob(launch, ranks)
+            except PeerFailed as error:
+                self.notes.append(f"{name} on {ranks} ranks is left out: {error}")
+            else:
+                ends.callback(jobs[name].close)
+        return jobs
 
-    def _start(self, name: str, ranks: int) -> MpiJob | None:
-        if name == MPICH and ranks > len(os.sched_getaffinity(0)):
-            self.notes.append(f"{name} on {ranks} ranks is left out: it spins without yielding its processor")
-            return None
-        mpi = find(name)
-        if isinstance(mpi, str):
-            self.notes.append(f"{name} is left out: {mpi}")
-            return None
-        try:
-            return MpiJob(mpi, ranks, self.folder)
-        except PeerFailed as error:
-            self.notes.append(f"{name} on {ranks} ranks is left out: {error}")
-            return None
+
+def _measure_ours(cell: Cell, folder: str) -> Sample:
+    """Measure a cell on this rank of a world of ours: OURS, SHARED, GLOO or a yardstick."""
+    rank, ranks = unisono.get_rank(), unisono.get_world_size()
+    torch.set_num_threads(1)
+    kind = getattr(torch, cell.dtype)
+    n_in, n_out = shapes(cell.op, cell.count, ranks)
+    if cell.contender == SHARED:
+        x, y = _shared(0, cell, n_in, kind), _shared(1, cell, n_out, kind)
+    else:
+        x, y = torch.zeros(n_in, dtype=kind), torch.zeros(n_out, dtype=kind)
+    source, target = _bits(x), _bits(y)
+    return measure(_meet(folder, rank, ranks), cell, source, target if n_out else source, _call(cell, x, y, folder))
+
+
+def _measure_mpi(cell: Cell) -> Sample:
+    """Measure a cell on this rank of an MPI, on numpy arrays."""
+    from mpi4py import MPI
+
+    ranks = MPI.COMM_WORLD.Get_size()
+    n_in, n_out = shapes(cell.op, cell.count, ranks)
+    source = np.zeros(n_in, np.float32)
+    target = np.zeros(n_out, np.float32) if n_out else source
+    meet = _meet(sys.argv[1], MPI.COMM_WORLD.Get_rank(), ranks)
+    return measure(meet, cell, source, target, make_call(cell.op, source, target))
+
+
+def _call(cell: Cell, x: torch.Tensor, y: torch.Tensor, folder: str) -> Callable[[], object]:
+    if cell.contender == GLOO:
+        start_gloo(folder)
+    library: Any = dist if cell.contender == GLOO else unisono
+    all_gather = getattr(library, "all_gather_single", None) or library.all_gather_into_tensor
+    reduce_scatter = getattr(library, "reduce_scatter_single", None) or library.reduce_scatter_tensor
+    return {
+        "all_reduce": lambda: library.all_reduce(x),
+        "broadcast": lambda: library.broadcast(x, 0),
+        "all_gather": lambda: all_gather(y, x),
+        "reduce_scatter": lambda: reduce_scatter(y, x),
+        "all_to_all": lambda: library.all_to_all_single(y, x),
+        "memcpy": lambda: y.copy_(x),
+        "floor": lambda: x.add_(1),
+    }[cell.op]
+
+
+def _bits(tensor: torch.Tensor) -> Any:
+    return tensor.numpy() if tensor.dtype == torch.float32 else tensor.view(torch.uint16).numpy()
+
+
+@functools.cache
+def _meet(folder: str, rank: int, ranks: int) -> Rendezvous:
+    return Rendezvous(Path(folder) / f"ranks-{ranks}", rank, ranks)
+
+
+_heap: dict[int, torch.Tensor] = {}
+
+
+def _shared(which: int, cell: Cell, count: int, kind: torch.dtype) -> torch.Tensor:
+    """`count` elements of one of two shared buffers, which grow: every rank makes the same ones in the same order."""
+    if which not in _heap or _heap[which].nbytes < cell.nbytes:
+        _heap[which] = unisono.empty(cell.nbytes, dtype=torch.uint8)
+    return _heap[which][: count * kind.itemsize].view(kind)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import typer
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in torch's __all__
 
 from unisono.base.units import format_seconds
 
-from ..reports import Output, describe, hand_in, head, table
-from .contenders import DETAIL, TORCHFT, contenders
-from .trial import CALLS, DEADLY, FAULTS, LIMIT_S, RANKS, Trial, possible, trial
+from ..reports import Output, counted, describe, hand_in, head, table
+from .trial import CALLS, CONTENDERS, DEADLY, DETAIL, FAULTS, LIMIT_S, RANKS, TORCHFT, Trial, possible, trial
 
 _HOW = f"""\
 {RANKS} ranks, float32, 100 KB, the same program for all; a time-out of {LIMIT_S:.0f} s for each (Gloo's default is 30
@@ -37,7 +34,6 @@ _LONGEST = 300
 
 
 def faults_markdown(machine: Mapping[str, str], trials: Sequence[Trial]) -> list[str]:
-    """The whole report."""
     names = list(dict.fromkeys(one.contender for one in trials))
     lines = head("The same faults, side by side", machine, _HOW)
     if TORCHFT not in names:
@@ -138,28 +134,18 @@ def _rows(trials: Sequence[Trial], names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _cell(trials: Sequence[Trial]) -> str:
-    others = _others(trials)
-    ends = Counter(
-        _ended(one, rank) if first is None else {"error": first.get("error"), "wrong": "**wrong data**"}.get(
-            first["data"], "right data"
-        )
-        for one, rank, first in others
-    )  # fmt: skip
-    seen = ", ".join(f"{end} ×{count}" if len(ends) > 1 else str(end) for end, count in ends.items())
+    wrong = {"wrong": "**wrong data**", "right": "right data"}
+    seen = counted(
+        _ended(one, rank) if first is None else wrong.get(first["data"], first.get("error", ""))
+        for one, rank, first in _others(trials)
+    )
     if errors := _errors(trials):
         names = sum(error["names"] for error in errors)
         named = {0: "no name", len(errors): "named"}.get(names, f"named in {names} of {len(errors)}")
         seen += f", {named}, {_time(error['seconds'] for error in errors)}"
-    return f"{seen}<br>{_going_on(trials)}"
-
-
-def _going_on(trials: Sequence[Trial]) -> str:
-    ways = Counter(map(_way, trials))
-    times = {"new group": _new(trials), "new group of the rest": _new(trials)}
-    return ", ".join(
-        way + (f" ×{count}" if len(ways) > 1 else "") + (f" {_time(times[way])}" if times.get(way) else "")
-        for way, count in ways.items()
-    )
+    took = f" {_time(_new(trials))}" if _new(trials) else ""
+    ways = counted(map(_way, trials)).split(", ")
+    return f"{seen}<br>{', '.join(way + took if way.startswith('new group') else way for way in ways)}"
 
 
 def _way(one: Trial) -> str:
@@ -203,9 +189,7 @@ def bench_faults(
     done = []
     for fault, call in cases:
         for number in range(trials):
-            for name in contenders():
-                store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-                done.append(trial(name, fault, call, number % RANKS, store.port))
+            done += [trial(name, fault, call, number % RANKS) for name in CONTENDERS]
         print(f"{fault}, {call}", file=sys.stderr)
     hand_in(faults_markdown(machine, done), output)
 

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-import json
+import importlib
+import importlib.util
 import os
 import re
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not in torch's __all__
 
 import unisono
+from unisono.integrations.torch import register
 
-from .contenders import Contender, enter
+from ..meeting import Meeting, until
+from ..reports import GLOO, OURS
+
+DETAIL = "Gloo, DETAIL"
+"""Gloo, where torch compares each call of all ranks before it is made."""
+
+TORCHFT = "torchft"
+"""Its ProcessGroupGloo, which is reconfigured through a store, without its manager and lighthouse."""
+
+CONTENDERS = (OURS, GLOO, DETAIL, *([TORCHFT] if importlib.util.find_spec("torchft") else []))
+"""Those that are installed."""
 
 RANKS = 3
 LIMIT_S = 5.0
@@ -32,7 +48,7 @@ size, `refused` a call whose argument raises an error, after which it goes on wi
 DEADLY = ("exit", "SIGKILL", "SIGSTOP")
 """After these the victim is not there any more."""
 
-_COUNT, _LATE_S, _ASK_S = 25_000, 1.0, 0.001
+_COUNT, _LATE_S, _MOST_S = 25_000, 1.0, 60.0
 
 
 class Trial(NamedTuple):
@@ -55,49 +71,55 @@ def possible(fault: str, call: str) -> bool:
     return call != "barrier" or fault not in ("longer", "shorter", "refused")
 
 
-def trial(contender: str, fault: str, call: str, victim: int, port: int) -> Trial:
-    """Run it on new processes."""
+def trial(contender: str, fault: str, call: str, victim: int) -> Trial:
+    """Run it on new processes. They meet at a store that none of them holds, so that none takes it along."""
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     with tempfile.TemporaryDirectory() as folder:
-        ends = unisono.run(
-            _live, RANKS, args=(folder, contender, fault, call, victim, port), timeout_s=60, return_exceptions=True
-        )
-        files = {rank: Path(folder, f"{rank}.end") for rank in range(RANKS)}
-        seen = {rank: json.loads(file.read_text()) for rank, file in files.items() if file.exists()}
+        arguments = folder, contender, fault, call, victim, store.port
+        ends = unisono.run(_live, RANKS, args=arguments, timeout_s=60, return_exceptions=True)
+        seen = Meeting(folder).told("end", range(RANKS))
         ended = {rank: str(end.__cause__) for rank, end in enumerate(ends) if isinstance(end, unisono.RankFailed)}
         said = {rank: Path(folder, f"{rank}.out").read_text(errors="replace").split("\n") for rank in range(RANKS)}
-        printed = {rank: next((line for line in reversed(lines) if line), "") for rank, lines in said.items()}
-        return Trial(contender, fault, call, victim, seen, ended, printed)
+    printed = {rank: next((line for line in reversed(lines) if line), "") for rank, lines in said.items()}
+    return Trial(contender, fault, call, victim, seen, ended, printed)
 
 
-class _Meeting:
-    """Where the ranks of a trial tell each other how far they are: files, which no fault touches."""
+class _Contender:
+    """A backend of `dist`, or torchft's process group, which `dist` takes, too. group: None for the default one."""
 
-    def __init__(self, folder: str, me: int) -> None:
-        self.folder, self._me = Path(folder), me
-        self.pids: dict[int, int] = {}
-        self.pids = self.hear("pid", range(RANKS), os.getpid())
+    def __init__(self, name: str, rank: int, port: int) -> None:
+        self._name, self._rank, self._port, self._limit = name, rank, port, timedelta(seconds=LIMIT_S)
+        self.group: Any = None
+        self._start("first", range(RANKS))
 
-    def tell(self, stage: str, value: Any) -> None:
-        """Write it down."""
-        draft = self.folder / f"{self._me}.draft"
-        draft.write_text(json.dumps(value))
-        draft.rename(self.folder / f"{self._me}.{stage}")
+    def _start(self, prefix: str, members: Sequence[int]) -> None:
+        """Make a group of these ranks, which meet under this prefix of the store."""
+        rank, size = members.index(self._rank), len(members)
+        if self._name == TORCHFT:
+            torchft: Any = importlib.import_module("torchft.process_group")
+            self.group = self.group or torchft.ProcessGroupGloo(self._limit)
+            address = f"127.0.0.1:{self._port}/{prefix}"
+            if hasattr(torchft, "reconfigure_with_store"):
+                torchft.reconfigure_with_store(self.group, address, rank, size, self._limit)
+            else:  # torchft 0.2
+                self.group.configure(address, str(self._rank), rank, size)
+            return
+        if self._name == OURS:
+            register()  # torch does it by itself where the package is installed
+        elif self._name == DETAIL:
+            c10d.set_debug_level(c10d.DebugLevel.DETAIL)
+        store = PrefixStore(prefix, TCPStore("127.0.0.1", self._port, None, False, self._limit))
+        backend = "unisono" if self._name == OURS else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=self._limit)
 
-    def hear(self, stage: str, ranks: Sequence[int], value: Any) -> dict[int, Any]:
-        """Tell, then wait until each of these ranks has told, or has ended; what they told."""
-        self.tell(stage, value)
-        files = {rank: self.folder / f"{rank}.{stage}" for rank in ranks}
-        while not all(file.exists() or self._ended(rank) for rank, file in files.items()):
-            time.sleep(_ASK_S)
-        return {rank: json.loads(file.read_text()) for rank, file in files.items() if file.exists()}
-
-    def _ended(self, rank: int) -> bool:
-        if rank not in self.pids:
-            return False
-        try:
-            return Path(f"/proc/{self.pids[rank]}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-        except FileNotFoundError:
-            return True
+    def go_on(self, left: Sequence[int]) -> None:
+        """Make a group of these ranks; each of them calls this."""
+        if self._name == OURS and len(left) < RANKS:
+            dist.shrink_group([rank for rank in range(RANKS) if rank not in left])
+            return
+        if self._name != TORCHFT:
+            dist.destroy_process_group()
+        self._start("again", left)
 
 
 def _live(folder: str, name: str, fault: str, call: str, victim: int, port: int) -> None:
@@ -107,20 +129,19 @@ def _live(folder: str, name: str, fault: str, call: str, victim: int, port: int)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    meeting = _Meeting(folder, me)
-    contender = enter(name, me, RANKS, port, LIMIT_S)
+    meeting = Meeting(folder)
+    pids = _hear(meeting, "pid", os.getpid(), dict.fromkeys(range(RANKS), 0))
+    contender = _Contender(name, me, port)
     player = _Player(contender, call, me, victim, meeting)
     player.play(1)
-    meeting.hear("ready", range(RANKS), None)
-    rounds = []
+    _hear(meeting, "ready", None, pids)
     if me == victim and fault == "late":
         time.sleep(_LATE_S)
-    for number in (2, 3):
-        rounds.append(player.play(number, fault if me == victim and number == 2 else ""))
-        if fault in DEADLY:
-            break
-    alive = [rank for rank in range(RANKS) if rank != victim or fault not in DEADLY]
-    heard = meeting.hear("called", alive, rounds)
+    rounds = [player.play(2, fault if me == victim else "")]
+    if fault not in DEADLY:
+        rounds.append(player.play(3))
+    alive = {rank: pid for rank, pid in pids.items() if rank != victim or fault not in DEADLY}
+    heard = _hear(meeting, "called", rounds, alive)
     same = len(heard) == RANKS and all(theirs[-1]["data"] == "right" for theirs in heard.values())
     end: dict[str, Any] = {"rounds": rounds, "same group": same}
     if not same:
@@ -128,30 +149,46 @@ def _live(folder: str, name: str, fault: str, call: str, victim: int, port: int)
         try:
             contender.go_on(sorted(heard))
             tensor = torch.full((_COUNT,), 2.0**me)
-            contender.all_reduce(tensor)
+            dist.all_reduce(tensor, group=contender.group)
             right = bool((tensor == sum(2.0**rank for rank in heard)).all())
             end |= {"new group": time.monotonic() - began} if right else {"refusal": "wrong data"}
         except Exception as error:  # noqa: BLE001  this one, too, has its own classes
             end["refusal"] = f"{type(error).__name__}: {error}"
-    meeting.hear("end", sorted(heard), end)
+    _hear(meeting, "end", end, {rank: pids[rank] for rank in heard})
     if fault == "SIGSTOP" and me == min(heard):
-        os.kill(meeting.pids[victim], signal.SIGKILL)
+        os.kill(pids[victim], signal.SIGKILL)
+
+
+def _hear(meeting: Meeting, stage: str, value: Any, pids: Mapping[int, int]) -> dict[int, Any]:
+    """Tell, then wait until each of these ranks has told, or has ended; what they told."""
+    meeting.tell(f"{stage} {unisono.get_rank()}", value)
+    until(lambda: all(meeting.has(f"{stage} {rank}") or _has_ended(pid) for rank, pid in pids.items()), _MOST_S)
+    return meeting.told(stage, pids)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return bool(pid) and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
 
 
 class _Player:
     """Makes the calls of one rank, each with data of its own, and looks at what came."""
 
-    def __init__(self, contender: Contender, call: str, me: int, victim: int, meeting: _Meeting) -> None:
-        self._contender, self._call, self._me, self._victim = contender, call, me, victim
+    def __init__(self, contender: _Contender, call: str, me: int, victim: int, meeting: Meeting) -> None:
+        self._group, self._call, self._me, self._victim = contender.group, call, me, victim
         self._meeting = meeting
 
     def play(self, number: int, fault: str = "") -> dict[str, Any]:
-        """One call, and what can be said of it."""
-        _end(fault)
+        if fault == "exit":
+            os._exit(3)
+        if fault in DEADLY:
+            os.kill(os.getpid(), getattr(signal, fault))
         count = {"longer": 2 * _COUNT, "shorter": _COUNT // 2}.get(fault, _COUNT)
         tensor = torch.full((count,), 10.0 * number + self._me)
         if self._me == self._victim and fault != "refused":
-            self._meeting.tell(f"entered {number}", None)
+            self._meeting.tell(f"entered {number}")
         began = time.monotonic()
         try:
             self._make(tensor, refused=fault == "refused")
@@ -164,36 +201,29 @@ class _Player:
         return {"data": "right" if self._right(tensor, number) else "wrong", "seconds": time.monotonic() - began}
 
     def _make(self, tensor: torch.Tensor, *, refused: bool) -> None:
-        """The call. refused: with an argument that raises an error."""
-        if self._call == "all_reduce":
-            self._contender.all_reduce(tensor, refused=refused)
-            return
-        if refused:
+        """The call. refused: with an argument that raises an error, such as an operation that floats do not have."""
+        group, victim = self._group, self._victim
+        if refused and self._call != "all_reduce":
             tensor = tensor.to_sparse()
-        if self._call == "broadcast":
-            self._contender.broadcast(tensor, self._victim)
+        if self._call == "all_reduce":
+            dist.all_reduce(tensor, dist.ReduceOp.BAND if refused else dist.ReduceOp.SUM, group)
+        elif self._call == "broadcast":
+            dist.broadcast(tensor, group=group, group_src=victim)
         elif self._call == "barrier":
-            self._contender.barrier()
-        elif self._me != self._victim:
-            self._contender.recv(tensor, self._victim)
+            dist.barrier(group)
+        elif self._me != victim:
+            dist.recv(tensor, group=group, group_src=victim)
         else:
             for rank in range(RANKS):
-                if rank != self._me:
-                    self._contender.send(tensor, rank)
+                if rank != victim:
+                    dist.send(tensor, group=group, group_dst=rank)
 
     def _right(self, tensor: torch.Tensor, number: int) -> bool:
         """Is it what this call should give? A barrier must not end before the victim has come."""
-        if not Path(self._meeting.folder, f"{self._victim}.entered {number}").exists():
+        if not self._meeting.has(f"entered {number}"):
             return False
         if self._call == "barrier":
             return True
         one = 10.0 * number
         expected = sum(one + rank for rank in range(RANKS)) if self._call == "all_reduce" else one + self._victim
         return tensor.numel() == _COUNT and bool((tensor == expected).all())
-
-
-def _end(fault: str) -> None:
-    if fault == "exit":
-        os._exit(3)
-    if fault in DEADLY:
-        os.kill(os.getpid(), getattr(signal, fault))

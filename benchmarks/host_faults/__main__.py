@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import typer
 from tests.support.cluster import Cluster, why_not
 
-from unisono.base.units import format_seconds
 from unisono.schedule import Hosts
 
-from ..reports import GLOO, OURS, Output, describe, hand_in, head, table
+from ..reports import GLOO, OURS, Output, counted, describe, hand_in, head, median_and_most, table
 from .rank import LATE_PLACES, PLACES
 from .trial import FAULTS, Ended, Trial, trial
 
@@ -42,7 +40,6 @@ how many trials a process is there five seconds after the end."""
 
 
 def host_faults_markdown(machine: Mapping[str, str], shape: str, trials: Sequence[Trial]) -> list[str]:
-    """The whole report."""
     hosts = Hosts.parse(shape)
     how = f"{shape}: {len(hosts.members)} hosts, {hosts.ranks} ranks. {_HOW}"
     lines = [*head("Faults over several hosts", machine, how), ""]
@@ -69,7 +66,6 @@ def _survivors(one: Trial) -> dict[int, Ended]:
 
 
 def _right(one: Trial, rank: int, end: Ended, hosts: Hosts) -> bool:
-    """Does an error name who it should?"""
     here, named = hosts.beside(rank), set(end.named)
     if one.fault == "late":
         return bool(named) and named <= set(one.absent)
@@ -82,15 +78,16 @@ def _rows(trials: Sequence[Trial], hosts: Hosts) -> Iterator[list[str]]:
     for fault, place, found in _cells(trials):
         ends = [(one, rank, end) for one in found for rank, end in _survivors(one).items()]
         errors = [(one, rank, end) for one, rank, end in ends if end.error]
+        kinds = counted(end.error or ("nothing" if end.after_s is None else "none") for _, _, end in ends)
         right = sum(_right(one, rank, end, hosts) for one, rank, end in errors)
         goes = [end for _, _, end in ends if end.after == "right"]
-        times = f"{len(goes)} of {len(ends)}" + (f", {_times([end.seconds for end in goes])}" if goes else "")
+        times = f"{len(goes)} of {len(ends)}" + (f", {median_and_most([end.seconds for end in goes])}" if goes else "")
         same = sum(len({end.left for end in _survivors(one).values() if end.after == "right"}) <= 1 for one in found)
         left = sum(bool(one.left_behind) for one in found)
         yield [
-            fault, place, str(len(found)), _kinds(ends) if errors else "no error",
+            fault, place, str(len(found)), kinds if errors else "no error",
             f"{right} of {len(errors)}" if errors else "",
-            _times([end.after_s for _, _, end in ends if end.after_s is not None]),
+            median_and_most([end.after_s for _, _, end in ends if end.after_s is not None]),
             times if errors else "same group", str(sum(end.after == "LeftOut" for _, _, end in ends)),
             f"{same} of {len(found)}", str(left),
         ]  # fmt: skip
@@ -102,17 +99,8 @@ def _gloo(trials: Sequence[Trial]) -> Iterator[list[str]]:
         told = [end for end in ends if end.after_s is not None]
         said = Counter(end.text.partition("] ")[2].partition(". This")[0].partition(" [")[0][:60] for end in told)
         words = "; ".join(f"{text or 'nothing'} ×{count}" for text, count in said.most_common(2))
-        times = _times([end.after_s for end in told if end.after_s is not None])
+        times = median_and_most([end.after_s for end in told if end.after_s is not None])
         yield [fault, place, str(len(found)), f"{len(told)} of {len(ends)}", times, words.replace("|", "/")]
-
-
-def _kinds(ends: Iterable[tuple[Trial, int, Ended]]) -> str:
-    count = Counter(end.error or ("nothing" if end.after_s is None else "none") for _, _, end in ends)
-    return ", ".join(f"{name} ×{number}" if len(count) > 1 else name for name, number in count.most_common())
-
-
-def _times(seconds: Sequence[float]) -> str:
-    return f"{format_seconds(median(seconds))}, {format_seconds(max(seconds))}" if seconds else ""
 
 
 def bench_host_faults(
@@ -155,14 +143,15 @@ def _recorded(record: Path | None) -> list[Trial]:
 
 
 def _trial(told: list[Any]) -> Trial:
-    engine, fault, place, victims, absent, said, left = told
-    ends = {int(rank): Ended(*(_tuple(value) for value in end)) for rank, end in said.items()}
-    return Trial(engine, fault, place, _tuple(victims), _tuple(absent), ends, _tuple(left))
+    engine, fault, place, victims, absent, said, left = map(_tuples, told)
+    return Trial(engine, fault, place, victims, absent, {int(rank): Ended(*end) for rank, end in said.items()}, left)
 
 
-def _tuple(value: Any) -> Any:
+def _tuples(value: Any) -> Any:
     """JSON has no tuples."""
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, dict):
+        return {name: _tuples(each) for name, each in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

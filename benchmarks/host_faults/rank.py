@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +18,7 @@ import unisono
 from unisono.calls.p2p import irecv, isend, recv, send
 from unisono.schedule import Hosts
 
+from ..meeting import Meeting, until
 from ..reports import GLOO, OURS
 
 PLACES = ("gate", "send", "receive", "long call", "messages")
@@ -31,7 +30,6 @@ LATE_PLACES = PLACES[:3]
 
 _SHORT, _LONG, _MESSAGE = 1000, 8 << 20, 1 << 20
 _TIMES = 3
-_ASK_S = 0.002
 _END_S = 40.0
 dist: Any = torch_dist
 """What torch exports of Gloo is not in its stubs."""
@@ -53,38 +51,9 @@ class Role(NamedTuple):
 
     @property
     def late(self) -> set[int]:
-        """Who begins late."""
         if self.place not in LATE_PLACES:
             return set()
         return {self.absent} if self.place == "gate" else {self.absent, self.others}
-
-
-class Meeting:
-    """Files by which ranks and who watches them tell each other how far they are; no fault touches them."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
-
-    def tell(self, stage: str, value: Any = None) -> None:
-        """Write it down."""
-        draft = self._folder / f"{stage}.draft"
-        draft.write_text(json.dumps(value))
-        draft.rename(self._folder / stage)
-
-    def heard(self, stage: str) -> Any:
-        """What has been told; None, also if it has not."""
-        path = self._folder / stage
-        return json.loads(path.read_text()) if path.exists() else None
-
-    def has(self, stage: str) -> bool:
-        """Has it been told?"""
-        return (self._folder / stage).exists()
-
-    def wait(self, stage: str, most_s: float = _END_S) -> None:
-        """Until it has been told, or for so long."""
-        end = time.monotonic() + most_s
-        while not self.has(stage) and time.monotonic() < end:
-            time.sleep(_ASK_S)
 
 
 def play(folder: str, role: Role) -> None:
@@ -92,23 +61,17 @@ def play(folder: str, role: Role) -> None:
     me, meeting = unisono.get_rank(), Meeting(folder)
     enter(role.names[role.hosts.host_of(me)])
     group, store = join(me, role.hosts, role.port)
-    if role.engine == GLOO:
-        calls: dict[str, Callable[[], None]] = _gloo(role, group, store)
-    else:
-        calls = _ours(role, group)
+    calls = _gloo(role, group, store) if role.engine == GLOO else _ours(role, group)
     calls["warm up"]()
     unisono.barrier()
     meeting.tell(f"waits {me}", os.getpid())
     if me in role.late:
-        meeting.wait("go")
-    said: dict[str, Any] = {}
-    error = _what_ends(calls[role.place], calls["next"])
-    said["at"], said["error"] = time.monotonic(), "" if error is None else type(error).__name__
-    said |= {"text": str(error or ""), "named": _named(error)}
-    if role.engine == OURS:
-        said |= _go_on(group, error)
+        until(lambda: meeting.has("go"), _END_S)
+    error = _what_ends(calls[role.place], calls["gate"])
+    said = {"at": time.monotonic(), "error": "" if error is None else type(error).__name__, "text": str(error or "")}
+    said |= {"named": _named(error)} | (_go_on(group, error) if role.engine == OURS else {})
     meeting.tell(f"told {me}", said)
-    meeting.wait("over")
+    until(lambda: meeting.has("over"), _END_S)
     if role.engine == OURS:
         group.close()
     os._exit(0)  # Gloo's threads may be in its calls
@@ -124,7 +87,6 @@ def _what_ends(*calls: Callable[[], None]) -> BaseException | None:
 
 
 def _named(error: BaseException | None) -> list[int]:
-    """The ranks that an error names."""
     match error:
         case unisono.PeerGone():
             return sorted(error.failed)
@@ -138,7 +100,7 @@ def _named(error: BaseException | None) -> list[int]:
 def _go_on(group: unisono.Group, error: BaseException | None) -> dict[str, Any]:
     """Make a smaller group and a call in it, where something has failed."""
     if error is None:
-        return {"after": "same group", "size": group.size}
+        return {"after": "same group"}
     without = error.missing if isinstance(error, unisono.WaitTimeout) else ()
     began = time.monotonic()
     try:
@@ -146,29 +108,35 @@ def _go_on(group: unisono.Group, error: BaseException | None) -> dict[str, Any]:
         tensor = torch.full((_SHORT,), 2.0**group.rank)
         unisono.all_reduce(tensor, group=smaller)
     except Exception as after:  # noqa: BLE001  it is told
-        return {"after": type(after).__name__, "why": str(after), "seconds": time.monotonic() - began}
-    right = tensor[-1].item() == sum(2.0 ** group.world_ranks.index(rank) for rank in smaller.world_ranks)
+        return {"after": type(after).__name__, "seconds": time.monotonic() - began}
     left = sorted(group.world_ranks.index(rank) for rank in smaller.world_ranks)
+    right = tensor[-1].item() == sum(2.0**rank for rank in left)
     return {"after": "right" if right else "wrong data", "left": left, "seconds": time.monotonic() - began}
 
 
-def _ours(role: Role, group: unisono.Group) -> dict[str, Callable[[], None]]:
-    """The calls of each place."""
-    me, size = group.rank, group.size
-    far = [rank for rank in range(size) if role.hosts.host_of(rank) != role.hosts.host_of(me)]
+Calls = dict[str, Callable[[], None]]
+"""What a rank does in each place; and `warm up`."""
+
+
+def _calls(
+    role: Role, me: int, all_reduce: Callable[[torch.Tensor], Any], send: Callable[..., Any], recv: Callable[..., Any]
+) -> Calls:
+    """By three calls of an engine, the latter two with a tensor and a rank."""
     peer, callers = _partners(role, me)
-    long, message = torch.empty(_LONG), torch.full((_MESSAGE,), float(me))
-    taken = {rank: torch.empty(_MESSAGE) for rank in range(size)}
-    group.timeout_s = role.limit_s
+    short, long, message = torch.empty(_SHORT), torch.empty(_LONG), torch.full((_MESSAGE,), float(me))
+    taken = torch.empty(_MESSAGE)
 
     def sums(tensor: torch.Tensor) -> None:
-        unisono.all_reduce(tensor.fill_(2.0**me))
-        _check(tensor, 2.0**size - 1)
+        all_reduce(tensor.fill_(2.0**me))
+        _check(tensor, 2.0**role.hosts.ranks - 1)
+
+    def receive(rank: int) -> None:
+        recv(taken, rank)
+        _check(taken, rank)
 
     def sends() -> None:
         for rank in callers:
-            recv(taken[rank], rank)
-            _check(taken[rank], rank)
+            receive(rank)
         if peer >= 0:
             send(message, peer)
 
@@ -176,11 +144,27 @@ def _ours(role: Role, group: unisono.Group) -> dict[str, Callable[[], None]]:
         for rank in callers:
             send(message, rank)
         if peer >= 0:
-            recv(taken[peer], peer)
-            _check(taken[peer], peer)
+            receive(peer)
 
-    def messages() -> None:
-        for _ in range(2 * _TIMES):
+    def long_calls() -> None:
+        for _ in range(_TIMES):
+            sums(long)
+
+    def short_call() -> None:
+        sums(short)
+
+    return {"gate": short_call, "send": sends, "receive": receives, "long call": long_calls, "warm up": short_call}
+
+
+def _ours(role: Role, group: unisono.Group) -> Calls:
+    me, hosts = group.rank, role.hosts
+    group.timeout_s = role.limit_s
+    calls = _calls(role, me, unisono.all_reduce, send, recv)
+    far = [rank for rank in range(hosts.ranks) if hosts.host_of(rank) != hosts.host_of(me)]
+
+    def exchange(count: int, times: int) -> None:
+        message, taken = torch.full((count,), float(me)), {rank: torch.empty(count) for rank in far}
+        for _ in range(times):
             works = [isend(message, rank) for rank in far] + [irecv(taken[rank], rank) for rank in far]
             for work in works:
                 work.wait()
@@ -188,21 +172,25 @@ def _ours(role: Role, group: unisono.Group) -> dict[str, Callable[[], None]]:
                 _check(taken[rank], rank)
 
     def warm_up() -> None:
-        short_call()
-        small = torch.full((3,), float(me))
-        works = [isend(small, rank) for rank in far] + [irecv(torch.empty(3), rank) for rank in far]
-        for work in works:
-            work.wait()
+        calls["gate"]()
+        exchange(3, 1)
 
-    def long_calls() -> None:
-        for _ in range(_TIMES):
-            sums(long)
+    return {**calls, "warm up": warm_up, "messages": lambda: exchange(_MESSAGE, 2 * _TIMES)}
 
-    def short_call() -> None:
-        sums(torch.empty(_SHORT))
 
-    places = {"gate": short_call, "send": sends, "receive": receives, "messages": messages, "long call": long_calls}
-    return {**places, "warm up": warm_up, "next": short_call}
+def _gloo(role: Role, group: unisono.Group, store: Any) -> Calls:
+    """The same over flat Gloo, as far as it is compared."""
+    options = dist.ProcessGroupGloo._Options()  # noqa: SLF001  torch has no public way
+    own = Cluster.address(role.hosts.host_of(group.rank))
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
+    options._timeout = timedelta(seconds=role.limit_s)  # noqa: SLF001
+    gloo = dist.ProcessGroupGloo(PrefixStore("flat", store), group.rank, group.size, options)
+    return _calls(
+        role, group.rank,
+        lambda tensor: gloo.allreduce([tensor], dist.AllreduceOptions()).wait(),
+        lambda tensor, rank: gloo.send([tensor], rank, 0).wait(),
+        lambda tensor, rank: gloo.recv([tensor], rank, 0).wait(),
+    )  # fmt: skip
 
 
 def _partners(role: Role, me: int) -> tuple[int, list[int]]:
@@ -211,39 +199,6 @@ def _partners(role: Role, me: int) -> tuple[int, list[int]]:
     talkers = set(range(role.hosts.ranks)) - {role.absent, role.others}
     peers = {rank: role.others if role.hosts.host_of(rank) == home else role.absent for rank in talkers}
     return peers.get(me, -1), [rank for rank in sorted(peers) if peers[rank] == me]
-
-
-def _gloo(role: Role, group: unisono.Group, store: Any) -> dict[str, Callable[[], None]]:
-    """The same over flat Gloo, as far as it is compared."""
-    me = group.rank
-    options = dist.ProcessGroupGloo._Options()  # noqa: SLF001  torch has no public way
-    own = Cluster.address(role.hosts.host_of(me))
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
-    options._timeout = timedelta(seconds=role.limit_s)  # noqa: SLF001
-    gloo = dist.ProcessGroupGloo(PrefixStore("flat", store), me, group.size, options)
-    long, message, taken = torch.empty(_LONG), torch.full((_MESSAGE,), float(me)), torch.empty(_MESSAGE)
-    peer, callers = _partners(role, me)
-
-    def sums(tensor: torch.Tensor) -> None:
-        gloo.allreduce([tensor.fill_(2.0**me)], dist.AllreduceOptions()).wait()
-        _check(tensor, 2.0**group.size - 1)
-
-    def receives() -> None:
-        for rank in callers:
-            gloo.send([message], rank, 0).wait()
-        if peer >= 0:
-            gloo.recv([taken], peer, 0).wait()
-
-    def long_calls() -> None:
-        for _ in range(_TIMES):
-            sums(long)
-
-    def short_call() -> None:
-        sums(torch.empty(_SHORT))
-
-    return {
-        "gate": short_call, "receive": receives, "long call": long_calls, "warm up": short_call, "next": short_call,
-    }  # fmt: skip
 
 
 def _check(tensor: torch.Tensor, value: float) -> None:

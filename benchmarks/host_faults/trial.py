@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ from tests.support.cluster import Cluster
 
 import unisono
 
-from .rank import Meeting, Role, play
+from ..meeting import Meeting, until
+from .rank import Role, play
 
 FAULTS = {
     "kill": "SIGKILL to a rank", "kill rank 0": "the same, to the rank that holds the store",
@@ -33,8 +34,7 @@ _OF_HOSTS = {"cut link", "cut switch", "cut pair", "kill host", "kill sentinel",
 _SHORT_LIMIT_S, _LIMIT_S = 4.0, 15.0
 _UNDER_WAY = 3 << 20
 """Bytes that have left a host when a long call or long messages are under way."""
-_SETTLE_S, _ASK_S = 0.3, 0.005
-_MISSED_S = 2.5
+_SETTLE_S, _MISSED_S = 0.3, 2.5
 _RATE = "200mbit"
 _MOST_S, _LEFT_S = 60.0, 5.0
 _ports = iter(range(29700, 32700))
@@ -74,70 +74,53 @@ def trial(cluster: Cluster, engine: str, fault: str, place: str, number: int, li
         watching.start()
         unisono.run(play, cluster.hosts.ranks, (folder, one.role), timeout_s=2 * _MOST_S, return_exceptions=True)
         watching.join()
-    said = {rank: one.ended(rank) for rank in range(cluster.hosts.ranks)}
-    return Trial(engine, fault, place, one.victims, tuple(sorted(one.role.late)), said, tuple(_left_behind(cluster)))
+    return Trial(engine, fault, place, one.victims, tuple(sorted(one.role.late)), one.said, _left_behind(cluster))
 
 
 class _Running:
-    """One trial, by who watches it."""
+    """One trial, by who watches it. said: by rank, what each has said at the end."""
 
     def __init__(
         self, cluster: Cluster, engine: str, fault: str, place: str, number: int, folder: str, limit_s: float | None
     ) -> None:
         self._cluster, self._fault, self._meeting = cluster, fault, Meeting(folder)
         hosts = cluster.hosts
-        host = number % len(hosts.members)
-        if fault == "kill rank 0":
-            host = 0
-        elif fault == "kill":
-            host = 1 + number % (len(hosts.members) - 1)
-        absent, other = hosts.members[host][0], hosts.members[(host + 1) % len(hosts.members)][0]
-        self._host = host
-        self.victims: tuple[int, ...] = (absent,)
-        others = absent
+        self._host = number % len(hosts.members)
+        if fault in ("kill rank 0", "kill"):
+            self._host = 0 if fault == "kill rank 0" else 1 + number % (len(hosts.members) - 1)
+        self._next = (self._host + 1) % len(hosts.members)
+        here, there = hosts.members[self._host], hosts.members[self._next]
+        absent = others = here[0]
+        self.victims: tuple[int, ...] = (there[0] if fault == "Ctrl-C" else absent,)
         if fault in _OF_HOSTS:
-            others = other if len(hosts.members[host]) > 1 else absent
-            self.victims = hosts.members[host]
+            others = there[0] if len(here) > 1 else absent
+            self.victims = here
             if fault == "cut pair":  # the later one of the two has to go
-                self.victims = hosts.members[max(host, (host + 1) % len(hosts.members))]
-        elif fault == "Ctrl-C":
-            self.victims = (other,)
+                self.victims = hosts.members[max(self._host, self._next)]
         limit = limit_s or (_SHORT_LIMIT_S if fault in ("stop", "late") else _LIMIT_S)
         self.role = Role(engine, hosts, tuple(cluster.names), next(_ports), place, absent, others, limit)
-        self._pids: dict[int, int] = {}
-        self._began = 0.0
-        self._said: dict[int, Any] = {}
-
-    def ended(self, rank: int) -> Ended:
-        """What a rank has said."""
-        said = self._said.get(rank)
-        if said is None:
-            return Ended(None)
-        return Ended(
-            said["at"] - self._began, said["error"], said["text"], tuple(said["named"]), said.get("after", ""),
-            tuple(said.get("left", ())), said.get("seconds", 0.0),
-        )  # fmt: skip
+        self._ranks, self._pids = set(range(hosts.ranks)), dict[int, int]()
+        self.said = dict.fromkeys(self._ranks, Ended(None))
 
     def watch(self) -> None:
         """Wait until the ranks wait, let it happen, and take down what they say."""
-        ranks = set(range(self._cluster.hosts.ranks))
+        ranks, under_way, began = self._ranks, self.role.place in ("long call", "messages"), 0.0
         try:
-            if self.role.place in ("long call", "messages"):
+            if under_way:
                 self._cluster.rate(_RATE)
-            if not self._until(lambda: all(self._meeting.has(f"waits {rank}") for rank in ranks)):
+            if not until(lambda: self._meeting.told("waits", ranks).keys() == ranks, _MOST_S):
                 return
             before = self._cluster.sent(self._host)
-            self._pids = {rank: self._meeting.heard(f"waits {rank}") for rank in ranks}
-            if self.role.place in ("long call", "messages"):
-                self._until(lambda: self._cluster.sent(self._host) - before > _UNDER_WAY)
+            self._pids = self._meeting.told("waits", ranks)
+            if under_way:
+                until(lambda: self._cluster.sent(self._host) - before > _UNDER_WAY, _MOST_S)
             else:
                 time.sleep(_SETTLE_S)
-            self._began = time.monotonic()
+            began = time.monotonic()
             dead, stopped = self._happen()
-            if self._fault not in ("late", "kill sentinel"):
-                self._meeting.tell("go")
-            if self._fault == "kill sentinel":  # without it calls go on well until it is missed
-                time.sleep(_MISSED_S)
+            if self._fault == "kill sentinel":
+                time.sleep(_MISSED_S)  # without it calls go on well until it is missed
+            if self._fault != "late":
                 self._meeting.tell("go")
             self._until_told(ranks - dead - stopped - (self.role.late if self._fault == "late" else set()))
             for pid in self._all_pids(stopped):
@@ -147,8 +130,9 @@ class _Running:
         finally:
             self._mend()
             self._meeting.tell("over")
-            self._said = {rank: self._meeting.heard(f"told {rank}") for rank in ranks}
-            self._end_others()
+            told = self._meeting.told("told", ranks)
+            self.said |= {rank: _ended(end, began) for rank, end in told.items()}
+            self._signal(self._pids.keys() - told.keys(), signal.SIGKILL)  # so that the trial ends
 
     def _happen(self) -> tuple[set[int], set[int]]:
         """The fault. Returns the ranks that are dead, and those that are stopped."""
@@ -176,7 +160,7 @@ class _Running:
                 for each in range(len(cluster.names)):
                     cluster.cut(each)
             case "cut pair":
-                cluster.cut_pair(host, (host + 1) % len(cluster.names))
+                cluster.cut_pair(host, self._next)
             case "gone 1 s" | "gone 10 s":
                 cluster.cut(host)
                 self._meeting.tell("go")
@@ -191,7 +175,7 @@ class _Running:
             for host in hosts if self._fault == "cut switch" else [self._host]:
                 cluster.mend(host)
         elif self._fault == "cut pair":
-            cluster.mend_pair(self._host, (self._host + 1) % len(hosts))
+            cluster.mend_pair(self._host, self._next)
 
     def _signal(self, ranks: Iterable[int], number: int) -> None:
         _kill([self._pids[rank] for rank in ranks], number)
@@ -205,18 +189,12 @@ class _Running:
         return [pid for pid in self._cluster.processes(self._host) if pid not in self._pids.values()]
 
     def _until_told(self, ranks: set[int]) -> None:
-        self._until(lambda: all(self._meeting.has(f"told {rank}") for rank in ranks))
+        until(lambda: self._meeting.told("told", ranks).keys() == ranks, _MOST_S)
 
-    def _until(self, condition: Callable[[], bool]) -> bool:
-        end = time.monotonic() + _MOST_S
-        while not condition() and time.monotonic() < end:
-            time.sleep(_ASK_S)
-        return condition()
 
-    def _end_others(self) -> None:
-        """End ranks that have said nothing, so that the trial ends."""
-        silent = [rank for rank, pid in self._pids.items() if self._said[rank] is None]
-        self._signal(silent, signal.SIGKILL)
+def _ended(said: dict[str, Any], began: float) -> Ended:
+    told: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    return Ended(told.pop("at") - began, **told)
 
 
 def _kill(pids: Iterable[int], number: int) -> None:
@@ -225,16 +203,16 @@ def _kill(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _left_behind(cluster: Cluster) -> list[str]:
+def _left_behind(cluster: Cluster) -> tuple[str, ...]:
     """Processes that do not end within some seconds. They are killed, so that the next trial is its own."""
-    end = time.monotonic() + _LEFT_S
-    while True:
-        found = [pid for host in range(len(cluster.names)) for pid in cluster.processes(host)]
-        if not found or time.monotonic() > end:
-            break
-        time.sleep(_ASK_S)
-    left = [_command(pid) for pid in found]
-    _kill(found, signal.SIGKILL)
+
+    def found() -> list[int]:
+        return [pid for host in range(len(cluster.names)) for pid in cluster.processes(host)]
+
+    until(lambda: not found(), _LEFT_S)
+    pids = found()
+    left = tuple(map(_command, pids))
+    _kill(pids, signal.SIGKILL)
     return left
 
 

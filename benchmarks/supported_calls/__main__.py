@@ -12,9 +12,8 @@ import typer
 
 from ..mpi import find
 from ..reports import GLOO, OPEN_MPI, OURS, Output, describe, hand_in, table
-from .attempts import ALL_DTYPES, SITUATIONS, TRIES, Try
-from .open_mpi import try_mpi
-from .torch_like import try_torch_like
+from .attempts import ALL_DTYPES, RANKS, SITUATIONS, TRIES, Try
+from .libraries import try_mpi, try_torch_like
 
 _HEAD = """# What the calls take
 
@@ -35,14 +34,15 @@ def markdown(machine: Mapping[str, str], notes: Sequence[str], outcomes: Mapping
     """The report: one table of dtypes per library, and one of SITUATIONS for all."""
     lines = [_HEAD, "", *(f"- {name}: {value}" for name, value in machine.items()), *(f"- {note}" for note in notes)]
     for library, found in outcomes.items():
-        lines += ["", f"## {library}", *_dtype_table(dict(zip(TRIES, found, strict=True)))]
+        lines += ["", f"## {library}", *dtype_table(dict(zip(TRIES, found, strict=True)))]
     lines += ["", "## Layouts, sizes, and ranks that disagree"]
     places = {situation: TRIES.index(Try(situation)) for situation in SITUATIONS}
     rows = ([situation, *(found[place] for found in outcomes.values())] for situation, place in places.items())
     return lines + table(["call", *outcomes], rows)
 
 
-def _dtype_table(found: Mapping[Try, str]) -> list[str]:
+def dtype_table(found: Mapping[Try, str]) -> list[str]:
+    """A table of the outcomes of all calls with an op and a dtype."""
     pairs = list(dict.fromkeys((one.call, one.op) for one in found if one.dtype))
     columns: dict[tuple[str, ...], list[str]] = {}
     for dtype in ALL_DTYPES:
@@ -60,35 +60,15 @@ def _dtype_table(found: Mapping[Try, str]) -> list[str]:
     return table(["call", "op", *(", ".join(dtypes) for dtypes in columns.values())], lines)
 
 
-def outcomes_in(text: str, library: str) -> dict[Try, str]:
-    """The outcomes of a library, read back from its table of dtypes."""
-    section = text.partition(f"\n## {library}\n")[2].partition("\n## ")[0]
-    lines = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
-    ]
-    found = {}
-    for calls, ops, *cells in lines[2:]:
-        for dtypes, outcome in zip(lines[0][2:], cells, strict=True):
-            found.update(
-                {
-                    Try(call, dtype, op): outcome
-                    for call in calls.split(", ")
-                    for op in ops.split(", ")
-                    for dtype in dtypes.split(", ")
-                }
-            )
-    return found
-
-
 def calls(
     *,
     mpi: Annotated[bool, typer.Option(help="Try Open MPI too, where installed.")] = True,
     output: Output = None,
 ) -> None:
     """Try every call with every dtype and op on three ranks: ours, Gloo and MPI. Takes some minutes."""
-    outcomes = {OURS: try_torch_like(OURS, TRIES), GLOO: try_torch_like(GLOO, TRIES)}
+    outcomes = {name: try_torch_like(name, TRIES) for name in (OURS, GLOO)}
     notes = []
-    found = find(OPEN_MPI) if mpi else "not asked for"
+    found = find(OPEN_MPI, RANKS) if mpi else "not asked for"
     if isinstance(found, str):
         notes.append(f"Open MPI: {found}")
     else:

@@ -107,16 +107,13 @@ def _filled(library: Library, count: int = 6) -> torch.Tensor:
     return torch.arange(count) + 10.0 * library.rank
 
 
-def _all_reduce(library: Library, x: torch.Tensor) -> bool:
+def _in_place(call: str, library: Library, x: torch.Tensor) -> bool:
     x.copy_(_filled(library).view(x.shape))
-    library.perform("all_reduce", x)
-    return torch.equal(x, _TOTAL.view(x.shape))
+    library.perform(call, x)
+    return torch.equal(x, (_TOTAL if call == "all_reduce" else torch.arange(6.0)).view(x.shape))
 
 
-def _broadcast(library: Library, x: torch.Tensor) -> bool:
-    x.copy_(_filled(library).view(x.shape))
-    library.perform("broadcast", x)
-    return torch.equal(x, torch.arange(6.0).view(x.shape))
+_all_reduce, _broadcast = functools.partial(_in_place, "all_reduce"), functools.partial(_in_place, "broadcast")
 
 
 def _conjugate(library: Library) -> bool:
@@ -220,7 +217,6 @@ def _combines(one: Try, library: Library) -> bool | None:
 
 
 def _moves(one: Try, library: Library) -> bool:
-    """Did the bytes arrive?"""
     kind, rank = getattr(torch, one.dtype), library.rank
     given, own = _bytes(kind), slice(rank * _BLOCK, (rank + 1) * _BLOCK)
     want = {
@@ -244,7 +240,6 @@ def is_number(kind: torch.dtype) -> bool:
 
 
 def _has(kind: torch.dtype, op: str) -> bool:
-    """Is there a right result?"""
     inexact = kind.is_floating_point or kind.is_complex
     if op in ("band", "bor", "bxor"):
         return not inexact

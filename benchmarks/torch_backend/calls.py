@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +29,34 @@ _TURN_S = 0.02
 
 
 class Groups:
-    """Two process groups of torch.distributed over the same ranks. meet: a barrier that uses neither."""
+    """Two process groups of torch.distributed over the same ranks. meet: a barrier that uses neither.
 
-    def __init__(self, folder: str) -> None:
+    meeting: where torch's ranks find each other, if not in the folder.
+    """
+
+    def __init__(self, folder: str, meeting: str = "") -> None:
         rank, ranks = unisono.get_rank(), unisono.get_world_size()
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         torch.set_num_threads(1)
         patience = datetime.timedelta(seconds=120)
-        meeting = f"file://{folder}/torch-{ranks}"
+        meeting = meeting or f"file://{folder}/torch"
         dist.init_process_group("unisono", meeting, timeout=patience, rank=rank, world_size=ranks)
         self.contenders: dict[str, Any] = {OURS: dist.group.WORLD, GLOO: dist.new_group(backend="gloo")}
-        self.meet = Rendezvous(Path(folder) / f"torch-ranks-{ranks}", rank, ranks)
+        self.meet = Rendezvous(Path(folder, "meet"), rank, ranks)
 
-    @staticmethod
-    @functools.cache
-    def get(folder: str) -> Groups:
-        """The groups of this rank; the first call makes them."""
-        return Groups(folder)
+
+@contextlib.contextmanager
+def two_backends(ranks: int, hosts: str | None = None) -> Iterator[Callable[..., list[Any]]]:
+    """A world whose ranks have Groups. Yields what calls function(groups, *args) on each of them."""
+    with tempfile.TemporaryDirectory() as folder, unisono.world(ranks, timeout_s=600, hosts=hosts) as world:
+        yield lambda function, *args: world.run(_with_groups, folder, function, *args)
+
+
+def _with_groups(folder: str, function: Callable[..., Any], *args: Any) -> Any:
+    return function(_groups(folder), *args)
+
+
+_groups = functools.cache(Groups)
 
 
 def make_call(name: str, x: torch.Tensor, group: Any) -> tuple[Callable[[], object], list[torch.Tensor]]:
@@ -52,12 +65,8 @@ def make_call(name: str, x: torch.Tensor, group: Any) -> tuple[Callable[[], obje
     x: this rank's tensor, the larger one of its input and output. group: of two ranks.
     """
     me, (mine, other) = dist.get_rank(), (part.clone() for part in x.chunk(2))
-    parts, whole, part, both = (
-        [mine, other],
-        torch.zeros_like(x),
-        torch.zeros_like(mine),
-        list(torch.zeros_like(x).chunk(2)),
-    )
+    parts, whole, part = [mine, other], torch.zeros_like(x), torch.zeros_like(mine)
+    both = list(torch.zeros_like(x).chunk(2))
     # The old names are those of torch 2.11; torch 2.13 warns of them.
     all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -94,14 +103,13 @@ def make_call(name: str, x: torch.Tensor, group: Any) -> tuple[Callable[[], obje
     return made[name]
 
 
-def measure_barrier(folder: str) -> float:
+def measure_barrier(groups: Groups) -> float:
     """Seconds of a barrier that is none of the contenders': the mode in which a virtual machine is."""
-    return Groups.get(folder).meet.latency_s()
+    return groups.meet.latency_s()
 
 
-def measure_calls(folder: str, name: str, nbytes: int, turns: int) -> tuple[Times, bool]:
+def measure_calls(groups: Groups, name: str, nbytes: int, turns: int) -> tuple[Times, bool]:
     """Seconds per call on this rank, and whether both contenders have written the same bits."""
-    groups = Groups.get(folder)
     calls, written = {}, []
     for contender, group in groups.contenders.items():
         x = torch.arange(nbytes // 4, dtype=torch.float32) % 1000 + 10 * dist.get_rank()

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from benchmarks.faults.__main__ import faults_markdown
-from benchmarks.faults.contenders import contenders
-from benchmarks.faults.trial import CALLS, FAULTS, Trial, possible, trial
+from benchmarks.faults.trial import CALLS, CONTENDERS, FAULTS, Trial, possible, trial
 from benchmarks.reports import GLOO, OURS
-from torch.distributed import TCPStore
 
 ERROR = {"SIGKILL": "PeerGone", "longer": "MismatchError", "refused": "MismatchError"}
 
 
-@pytest.fixture
-def store() -> Any:
-    return TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-
-
 @pytest.mark.parametrize("fault", ERROR)
-def test_over_ours_the_others_name_the_victim_and_go_on(fault: str, store: Any) -> None:
-    one = trial(OURS, fault, "all_reduce", 1, store.port)
+def test_over_ours_the_others_name_the_victim_and_go_on(fault: str) -> None:
+    one = trial(OURS, fault, "all_reduce", 1)
     for rank in (0, 2):
         seen = one.seen[rank]["rounds"][0]
         assert (seen["data"], seen["error"], seen["names"]) == ("error", ERROR[fault], True)
@@ -30,15 +21,15 @@ def test_over_ours_the_others_name_the_victim_and_go_on(fault: str, store: Any) 
     assert (1 in one.seen) is (fault != "SIGKILL")
 
 
-def test_over_gloo_the_others_go_on_in_a_new_group(store: Any) -> None:
-    one = trial(GLOO, "exit", "barrier", 0, store.port)
+def test_over_gloo_the_others_go_on_in_a_new_group() -> None:
+    one = trial(GLOO, "exit", "barrier", 0)
     assert sorted(one.seen) == [1, 2]
     assert all(end["rounds"][0]["data"] == "error" and "new group" in end for end in one.seen.values())
     assert "code 3" in one.ended[0]
 
 
-def test_who_is_late_is_waited_for(store: Any) -> None:
-    one = trial(OURS, "late", "send/recv", 2, store.port)
+def test_who_is_late_is_waited_for() -> None:
+    one = trial(OURS, "late", "send/recv", 2)
     assert all(end["same group"] for end in one.seen.values())
     assert len(one.seen) == 3
 
@@ -46,7 +37,7 @@ def test_who_is_late_is_waited_for(store: Any) -> None:
 def test_a_barrier_has_nothing_to_be_wrong() -> None:
     assert [fault for fault in FAULTS if not possible(fault, "barrier")] == ["longer", "shorter", "refused"]
     assert all(possible(fault, call) for fault in FAULTS for call in CALLS if call != "barrier")
-    assert {OURS, GLOO} <= set(contenders())
+    assert {OURS, GLOO} <= set(CONTENDERS)
 
 
 def test_the_report() -> None:

