@@ -26,6 +26,7 @@ def everybody(*shape: int, seed: int = 0) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=torch.Generator().manual_seed(10 * rank + seed)) for rank in ranks]
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("grad", [False, True])
 def test_values(worlds: Worlds, ranks: int, grad: bool) -> None:
@@ -334,6 +335,7 @@ def gradients(function: Function, inputs: Tensors, create_graph: bool = False) -
     return list(torch.autograd.grad(mine, wanted, create_graph=create_graph))
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("ranks", [2, 3])
 @each("name, dtype", CASES)
 def test_gradients(worlds: Worlds, ranks: int, name: str, dtype: torch.dtype) -> None:
@@ -347,6 +349,7 @@ def test_gradients(worlds: Worlds, ranks: int, name: str, dtype: torch.dtype) ->
     worlds(ranks).run(work)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", ["all_reduce", "broadcast", "gather", "all_gather", "all_to_all", "reduce_scatter"])
 def test_inputs_that_require_gradients_on_one_rank(worlds: Worlds, ranks: int, name: str) -> None:

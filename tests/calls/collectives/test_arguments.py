@@ -251,6 +251,7 @@ def test_wrong_arguments_raise_where_they_are_given(worlds: Worlds, name: str) -
     assert (total, other) == (3.0, 3.0)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_averages_of_integers_are_exact_or_refused(worlds: Worlds, ranks: int) -> None:
     def averages() -> tuple[int, int]:

@@ -41,7 +41,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(torch.uint8)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_bits_depend_on_the_numbers_only(worlds: Worlds, ranks: int, dtype: torch.dtype) -> None:

@@ -40,7 +40,7 @@ def every_algorithm(form: str) -> int:
     return calls
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=9)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ranks", SIZES)
 def test_every_algorithm_and_form(worlds: Worlds, ranks: int, form: str) -> None:
@@ -50,7 +50,7 @@ def test_every_algorithm_and_form(worlds: Worlds, ranks: int, form: str) -> None
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("form", WHOLE)
-@pytest.mark.parametrize("ranks", [2, 3, 7])
+@pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_every_algorithm_on_large_tensors(worlds: Worlds, ranks: int, form: str) -> None:
     def large() -> None:
         for name, shared in product([None, *algorithms(form)], BOTH):
@@ -71,6 +71,7 @@ def test_every_algorithm_in_many_small_segments() -> None:
         world.run(segmented)
 
 
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("form", WHOLE)
 def test_several_mebibytes(worlds: Worlds, form: str) -> None:
     def huge() -> None:
@@ -82,7 +83,7 @@ def test_several_mebibytes(worlds: Worlds, form: str) -> None:
     worlds(2).run(huge)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("form", REDUCING)
 @pytest.mark.parametrize("ranks", SIZES)
 def test_every_dtype_and_op(worlds: Worlds, ranks: int, form: str) -> None:
@@ -105,23 +106,24 @@ def test_every_op_with_every_algorithm(worlds: Worlds, op: str) -> None:
     worlds(4).run(each)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_data_of_any_dtype_can_be_moved(worlds: Worlds, ranks: int) -> None:
     def each() -> None:
         for form in FORMS.keys() - {*REDUCING}:
-            for dtype, n, shared in product((*DTYPES, *MOVED), (1, 7, 1000), BOTH):
+            for dtype, (n, shared) in product((*DTYPES, *MOVED), ((1, False), (7, True), (1000, False), (1000, True))):
                 check(Case(form, dtype, "-", n, root=1, shared=shared))
 
     worlds(ranks).run(each)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("layout", ["offset", "strided", "transposed"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_views_of_larger_tensors(worlds: Worlds, ranks: int, layout: str) -> None:
     def each() -> None:
         for form, dtype in product(FORMS, ("float32", "uint8", "bfloat16")):
-            for n, shared in product((0, 1, 8, 10, 1002, 20_006), BOTH):
+            for n, shared in product((0, 1, 10, 1002, 20_006), BOTH):
                 check(Case(form, dtype, ops(form, dtype)[0], n, layout, shared=shared, root=ranks - 1))
 
     worlds(ranks).run(each)
@@ -131,7 +133,7 @@ def test_repeated_calls_take_other_tensors_of_the_same_size(worlds: Worlds) -> N
     """The plan of a call is kept for the next one; the tensors' addresses, contents and layouts must not be."""
 
     def each() -> None:
-        for form, seed, layout in product(WHOLE, range(12), ("contiguous", "offset", "strided")):
+        for form, seed, layout in product(WHOLE, range(6), ("contiguous", "offset", "strided")):
             check(usual(form, 3000, seed=seed, layout=layout, shared=seed % 3 == 0, root=seed % 3))
 
     worlds(3).run(each)
@@ -178,27 +180,6 @@ def test_barrier_holds_everybody_until_the_last_has_come(worlds: Worlds) -> None
         return True
 
     assert worlds(4).run(staggered) == [True] * 4
-
-
-def test_ops_by_their_torch_names(worlds: Worlds) -> None:
-    def named() -> list[float]:
-        import torch.distributed as dist
-
-        got = []
-        for op in (
-            dist.ReduceOp.SUM,
-            dist.ReduceOp.AVG,
-            dist.ReduceOp.PRODUCT,
-            dist.ReduceOp.MIN,
-            unisono.ReduceOp.MAX,
-        ):
-            for _ in range(2):
-                tensor = torch.tensor([unisono.init().rank + 2.0])
-                unisono.all_reduce(tensor, op)
-            got.append(tensor.item())
-        return got
-
-    assert worlds(3).run(named) == [[9.0, 3.0, 24.0, 2.0, 4.0]] * 3
 
 
 def test_shapes_may_differ_where_counts_do_not(worlds: Worlds) -> None:

@@ -115,7 +115,7 @@ def test_a_scale_is_looked_at_in_every_call(worlds: Worlds) -> None:
 
 def test_lists_may_change_while_an_asynchronous_call_runs(worlds: Worlds) -> None:
     def work() -> None:
-        me, p, n = unisono.get_rank(), unisono.get_world_size(), 2_000_000
+        me, p, n = unisono.get_rank(), unisono.get_world_size(), 1_000_000
         blocks = [f(n) for _ in range(p)]
         kept = list(blocks)
         work = unisono.all_gather(blocks, torch.full((n,), float(me)), async_op=True)

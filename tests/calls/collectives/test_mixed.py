@@ -85,6 +85,7 @@ def often(call: Callable[..., Any], odd: int, times: int, **how: Any) -> int:
     return group.host.call_number - before
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("how", [{}, {"async_op": True}, {"algorithm": None, "timeout_s": 30}], ids=str)
 @pytest.mark.parametrize(("ranks", "odd"), [(2, 1), (3, 0)])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import unisono
+from tests.conftest import examples
 from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, roots, start
 from tests.support.reducers_driver import INTEGERS, NUMERIC
@@ -57,13 +58,13 @@ def sequence(seed: int, calls: int, background: bool = False) -> None:
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("ranks", "calls"), [(1, 200), (2, 600), (3, 500), (4, 400), (5, 300), (7, 200)])
 def test_random_sequences(worlds: Worlds, ranks: int, calls: int) -> None:
-    worlds(ranks).run(sequence, 100 + ranks, calls)
+    worlds(ranks).run(sequence, 100 + ranks, examples(calls))
 
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_random_sequences_in_the_background(worlds: Worlds, ranks: int) -> None:
-    worlds(ranks).run(sequence, 200 + ranks, 300, background=True)
+    worlds(ranks).run(sequence, 200 + ranks, examples(300), background=True)
 
 
 @pytest.mark.sampled(most=1)
@@ -72,29 +73,29 @@ def test_calls_that_come_back_and_go_on_all_the_time(ranks: int) -> None:
     """A kernel that looks up every microsecond stops and resumes at every row where it can."""
     config = Config(look_up_s=1e-6, spins=0, segment_bytes=32 << 10)
     with unisono.World(ranks, timeout_s=60, config=config) as world:
-        world.run(sequence, 300 + ranks, 300)
-        world.run(sequence, 400 + ranks, 100, background=True)
+        world.run(sequence, 300 + ranks, examples(300))
+        world.run(sequence, 400 + ranks, examples(100), background=True)
 
 
 def test_no_call_is_taken_for_another_while_peers_come_late() -> None:
     """Who looks up at the gate may see a peer in the next call already: that is no disagreement."""
 
-    def many() -> None:
+    def many(calls: int) -> None:
         late = random.Random(unisono.init().rank)
-        for seed in range(600):
+        for seed in range(calls):
             check(Case("all_reduce", "float32", "sum", 1, seed=seed % 31))
             if late.random() < 0.5:
                 time.sleep(late.random() * 1e-3)
 
     with unisono.World(3, timeout_s=60, config=Config(look_up_s=1e-6, spins=0)) as world:
-        world.run(many)
+        world.run(many, examples(600))
 
 
 def test_the_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_LOOK_UP_S", "0.000001")
     with unisono.World(2, timeout_s=60) as world:
         assert world.run(lambda: unisono.init().host.config.look_up_s) == [1e-6] * 2
-        world.run(sequence, 500, 200)
+        world.run(sequence, 500, examples(200))
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -19,6 +19,7 @@ def of_rank(rank: int, count: int) -> torch.Tensor:
     return torch.randn(count, generator=torch.Generator().manual_seed(100 + rank))
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_ranks_have_the_same_bits_close_to_the_exact_ones(on_hosts: OnHosts, shape: str) -> None:
     def work() -> list[Any]:

@@ -86,7 +86,7 @@ def test_a_newcomer_that_dies_before_it_is_one_is_not_missed(tmp_path: Path) -> 
         group = without(1)
         if group.rank == 0:
             comes(tmp_path, "dies", die_when_offered_a_place)
-            knocks_until_it_dies = unisono.grow(size=3, timeout_s=2)
+            knocks_until_it_dies = unisono.grow(size=3, timeout_s=1)
             assert knocks_until_it_dies is group
             comes(tmp_path, "lives")
         else:

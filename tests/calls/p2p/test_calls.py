@@ -11,16 +11,14 @@ import pytest
 import torch
 
 import unisono
+from tests.support.values import values
 from tests.support.worlds import Worlds
 from unisono import p2p
 from unisono.base.errors import MessageMismatch
 from unisono.calls.p2p import Transfer
 
 
-def values(count: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return ((torch.arange(count) * 7 + seed * 131) % 251).to(dtype)
-
-
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7])
 def test_a_ring_of_blocking_calls(worlds: Worlds, ranks: int) -> None:
     """Everybody sends first, to the right, and receives from the left."""
@@ -37,6 +35,7 @@ def test_a_ring_of_blocking_calls(worlds: Worlds, ranks: int) -> None:
     worlds(ranks).run(ring)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("nbytes", [8, 100_000, 1 << 20, 8 << 20])
 def test_both_send_first(worlds: Worlds, nbytes: int) -> None:
     def meet() -> None:
@@ -106,6 +105,7 @@ def test_any_source_while_all_send(worlds: Worlds) -> None:
     worlds(4).run(to_zero)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_ring_of_asynchronous_calls(worlds: Worlds, ranks: int) -> None:
     def ring() -> None:
@@ -195,6 +195,7 @@ def test_every_layout_on_both_sides(worlds: Worlds) -> None:
     worlds(2).run(layouts)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["uint3", "int8", "float8_e5m2", "float4_e2m1fn_x2"])
 def test_layouts_of_dtypes_that_torch_hardly_knows(worlds: Worlds, dtype: str) -> None:
     def layouts() -> None:
@@ -222,6 +223,7 @@ def test_shared_tensors(worlds: Worlds) -> None:
     worlds(2).run(shared)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [6, 600_000])
 def test_a_message_that_does_not_fit(worlds: Worlds, count: int) -> None:
     def mismatch() -> None:

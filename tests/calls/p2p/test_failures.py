@@ -34,7 +34,7 @@ CALLS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.sampled(most=8)
+@pytest.mark.sampled(most=6)
 @pytest.mark.parametrize(
     ("name", "when"), [*((name, "while it waits") for name in CALLS), ("recv", "before"), ("isend", "before")]
 )
@@ -83,6 +83,7 @@ def test_others_go_on_after_a_death(tmp_path: Path, new_world: NewWorld) -> None
     assert [notes(tmp_path)[rank]["right"] for rank in (0, 1)] == [True, True]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["recv", "irecv"])
 def test_who_waits_for_a_peer_that_goes_on_without_the_dead(tmp_path: Path, name: str, new_world: NewWorld) -> None:
     """Rank 2 dies. Only rank 1 waits for it, and shrinks the group; rank 0 waits for rank 1."""
@@ -129,7 +130,7 @@ def test_who_is_left_out_while_it_waits(tmp_path: Path, new_world: NewWorld) -> 
         assert world.run(work) == [True] * 3
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str, new_world: NewWorld) -> None:
     """Rank 1 runs out of time in a collective, and lives on. What it has sent is received; ranks 0 and 2 go on."""
@@ -223,6 +224,7 @@ def test_who_waits_for_any_rank_waits_for_the_last_that_may_send(worlds: Worlds)
     worlds(3).run(workers)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
 def test_a_late_peer(worlds: Worlds, name: str) -> None:
     def late() -> None:
@@ -272,6 +274,7 @@ def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead(worlds: W
     worlds(3).run(impatient)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("nbytes", [8, 8 * LONG])
 def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(worlds: Worlds, nbytes: int) -> None:
     """A receive leaves the message to the next; a send that has begun ends in the background; a Work goes on."""
@@ -307,6 +310,7 @@ def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(worlds: Worlds, nby
     worlds(2).run(again)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
 def test_ctrl_c_ends_a_wait_and_the_group_goes_on(worlds: Worlds, name: str) -> None:
     def interrupted() -> None:
@@ -321,6 +325,7 @@ def test_ctrl_c_ends_a_wait_and_the_group_goes_on(worlds: Worlds, name: str) -> 
     worlds(2).run(interrupted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["irecv", "isend"])
 def test_ctrl_c_cancels_an_asynchronous_call(worlds: Worlds, kind: str) -> None:
     """As it does with one that is not: a message goes to the next receive; a send that has begun goes on."""

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.torch_ranks import TorchRanks
+from tests.support.values import values
 from tests.support.worlds import NewWorld, Worlds
 from unisono import WaitTimeout, p2p
 from unisono.base.config import Config
@@ -42,7 +43,7 @@ def test_objects_go_round_beside_tensors_with_the_same_tags(worlds: Worlds) -> N
         assert torch.equal(got[0]["weights"], torch.full((300_000,), float(by)))
         assert got[1] == (1, "two", None)
 
-    for ranks in (1, 2, 3):
+    for ranks in (1, 3):
         worlds(ranks).run(work)
 
 
@@ -66,10 +67,6 @@ def test_what_is_refused(worlds: Worlds) -> None:
             unisono.recv_object_list(got, 1 - me)
 
     worlds(2).run(work)
-
-
-def values(count: int, seed: int) -> torch.Tensor:
-    return ((torch.arange(count) * 7 + seed * 131) % 251).float()
 
 
 def test_to_oneself(worlds: Worlds) -> None:
@@ -106,7 +103,7 @@ def test_to_oneself_when_all_others_have_returned(worlds: Worlds, new_world: New
         world.run(alone)
 
 
-WAITS_S = 0.3
+WAITS_S = 0.15
 ALONE = "Only this rank itself can send that message: call isend() before, or send() in another thread."
 
 
@@ -156,10 +153,9 @@ def test_a_wait_for_oneself_is_told(new_world: NewWorld) -> None:
         mine = next(group for group in [unisono.new_group([rank]) for rank in range(2)] if group)
         assert isinstance(mine, unisono.Group)
         wait_in_each_way(unisono.init(), me)
-        wait_in_each_way(mine, 0)
         wait_in_each_way(mine, None)
 
-    with new_world(2, timeout_s=60, config=Config(stall_warning_s=0.05)) as world:
+    with new_world(2, timeout_s=60, config=Config(stall_warning_s=0.03)) as world:
         world.run(alone)
 
 

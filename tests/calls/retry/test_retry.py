@@ -58,6 +58,7 @@ def train(victim: int, died_in: int, moment: str, folder: Path) -> None:
     (folder / f"{me}.json").write_text(json.dumps({"weights": weights.tolist(), "size": size}))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize(
     ("moment", "counts"), [("at the beginning", False), ("between calls", False), ("at the end", True)]
@@ -241,7 +242,7 @@ def killed_inside(name: str, shared: bool, crossed: bool, folder: Path) -> None:
         (folder / f"{group.rank}").write_text("done")
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(("shared", "crossed"), [(False, False), (True, False), (False, True)])
 def test_inputs_are_kept(tmp_path: Path, name: str, shared: bool, crossed: bool) -> None:
