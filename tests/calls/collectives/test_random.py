@@ -13,6 +13,7 @@ import unisono
 from tests.conftest import examples
 from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, roots, start
+from tests.support.on_ranks import on_ranks
 from tests.support.reducers_driver import INTEGERS, NUMERIC
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
@@ -98,53 +99,32 @@ def test_the_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> N
         world.run(sequence, 500, examples(200))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_background_and_foreground_keep_their_order(worlds: Worlds, ranks: int) -> None:
-    def chain() -> float:
-        tensor = torch.ones(5000)
-        works = []
-        for _ in range(4):
-            works.append(unisono.all_reduce(tensor, "sum", async_op=True))  # times the number of ranks
-            unisono.all_reduce(tensor, "avg")  # as it was
-            works.append(unisono.broadcast(tensor, 0, async_op=True))
-        for work in works:
-            assert work is not None
-            assert work.wait()
-            assert work.is_completed()
-            assert work.is_success()
-            assert work.exception() is None
-        return tensor[0].item()
-
-    assert worlds(ranks).run(chain) == [float(ranks**4)] * ranks
+@on_ranks(2, 3)
+def test_background_and_foreground_keep_their_order(ranks: int) -> None:
+    tensor = torch.ones(5000)
+    works = []
+    for _ in range(4):
+        works.append(unisono.all_reduce(tensor, "sum", async_op=True))  # times the number of ranks
+        unisono.all_reduce(tensor, "avg")  # as it was
+        works.append(unisono.broadcast(tensor, 0, async_op=True))
+    for work in works:
+        assert work.wait()
+        assert work.is_completed()
+        assert work.is_success()
+        assert work.exception() is None
+    assert tensor[0].item() == float(ranks**4)
 
 
-def test_futures_complete_with_their_calls(worlds: Worlds) -> None:
-    def futures() -> float:
-        tensor = torch.ones(10)
-        work = unisono.all_reduce(tensor, async_op=True)
-        assert work is not None
-        doubled = work.get_future().then(lambda done: done.value() * 2 if done.value() is tensor else None)
-        result = doubled.wait()
-        work.get_future().wait()
-        return result.sum().item()
-
-    assert worlds(2).run(futures) == [40.0] * 2
-
-
-def test_callbacks_may_call_and_ask_while_more_is_queued(worlds: Worlds) -> None:
-    def callbacks() -> tuple[float, bool]:
-        first, second, third = torch.ones(50_000), torch.ones(50_000), torch.ones(5)
-        work = unisono.all_reduce(first, async_op=True)
-        assert work is not None
-        called = work.get_future().then(lambda _: unisono.all_reduce(third))
-        queued = unisono.all_reduce(second, async_op=True)
-        asked = work.get_future().then(lambda _: work.get_future().done() and work.is_success())
-        called.wait()
-        assert queued is not None
-        queued.wait()
-        return third[0].item(), asked.wait()
-
-    assert worlds(2).run(callbacks) == [(2.0, True)] * 2
+@on_ranks(2)
+def test_callbacks_may_call_and_ask_while_more_is_queued() -> None:
+    first, second, third = torch.ones(50_000), torch.ones(50_000), torch.ones(5)
+    work = unisono.all_reduce(first, async_op=True)
+    called = work.get_future().then(lambda _: unisono.all_reduce(third))
+    queued = unisono.all_reduce(second, async_op=True)
+    asked = work.get_future().then(lambda _: work.get_future().done() and work.is_success())
+    called.wait()
+    queued.wait()
+    assert third[0].item(), asked.wait() == (2.0, True)
 
 
 def test_a_work_keeps_its_tensors(worlds: Worlds) -> None:
@@ -158,7 +138,6 @@ def test_a_work_keeps_its_tensors(worlds: Worlds) -> None:
             works.append(unisono.all_gather_single(result, torch.full((20_000,), float(k + group.rank)), async_op=True))
             torch.full((20_000,), -1.0)  # takes the place of what has been given up too early
         for work in works:
-            assert work is not None
             work.wait()
         return [float(result.sum()) for result in results]
 
