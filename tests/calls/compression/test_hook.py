@@ -129,7 +129,7 @@ def test_an_error_reaches_who_runs_backward(ranks: TorchRanks) -> None:
         wrapped = compressed(nn.Linear(64, 64), "int8")
         wrapped(torch.ones(2, 64)).sum().backward()
         if dist.get_rank():
-            dist.group.WORLD.abort()  # type: ignore[union-attr]
+            dist.group.WORLD.abort()
         else:
             with pytest.raises(RuntimeError, match="aborted group"):
                 wrapped(torch.ones(2, 64)).sum().backward()
