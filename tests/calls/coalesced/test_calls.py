@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import on_ranks
 from unisono.calls.coalesced import (
     all_gather_coalesced,
     all_reduce_coalesced,
@@ -55,269 +55,226 @@ def same(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
         assert torch.equal(one, other), f"tensor {k}"
 
 
-@pytest.mark.parametrize("ranks", SIZES)
-def test_all_reduce(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        for op in ("sum", "avg", "max", torch.distributed.ReduceOp.MIN):
-            for _ in range(3):  # the first call looks at the tensors, the others know them
-                tensors, singly = mixed(), mixed()
-                where = [tensor.data_ptr() for tensor in tensors]
-                all_reduce_coalesced(tensors, op)
-                for tensor in singly:
-                    unisono.all_reduce(tensor, op)
-                same(tensors, singly)
-                assert where == [tensor.data_ptr() for tensor in tensors]
-                assert tensors[5].is_leaf
-                assert tensors[5].requires_grad
-
-    worlds(ranks).run(work)
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-@pytest.mark.parametrize("make", [unisono.premul_sum, torch.distributed._make_nccl_premul_sum])
-def test_inputs_times_factors(worlds: Worlds, ranks: int, make: Callable[[float], Any]) -> None:
-    """Factors of ranks differ, and those of calls; torch's ops are equal whatever their factors are."""
-
-    def work() -> None:
-        rank = unisono.get_rank()
-        for factor in (rank + 0.5, rank - 3.25, rank + 0.5):
-            op = make(factor)
-            tensors, singly = ([t for t in mixed() if t.is_floating_point()] for _ in range(2))
+@on_ranks(*SIZES)
+def test_all_reduce() -> None:
+    for op in ("sum", "avg", "max", torch.distributed.ReduceOp.MIN):
+        for _ in range(3):  # the first call looks at the tensors, the others know them
+            tensors, singly = mixed(), mixed()
+            where = [tensor.data_ptr() for tensor in tensors]
             all_reduce_coalesced(tensors, op)
             for tensor in singly:
                 unisono.all_reduce(tensor, op)
             same(tensors, singly)
-            outputs, inputs = [torch.empty(5), torch.empty(3)], [filled((n * ranks,), torch.float32, n) for n in (5, 3)]
-            before = [tensor.clone() for tensor in inputs]
-            reduce_scatter_coalesced(outputs, inputs, op)
-            same(inputs, before)
-            for output, source in zip(outputs, inputs, strict=True):
-                alone = torch.empty_like(output)
-                unisono.reduce_scatter_single(alone, source, op)
-                assert torch.equal(output, alone)
-        first, second = filled((5,), torch.float32, 1), filled((5,), torch.float32, 1)
-        with unisono.coalescing() as calls:
-            calls.all_reduce(first, make(2.0))
-            calls.all_reduce(second, make(3.0))
-        assert torch.allclose(first * 3, second * 2)
-
-    worlds(ranks).run(work)
+            assert where == [tensor.data_ptr() for tensor in tensors]
+            assert tensors[5].is_leaf
+            assert tensors[5].requires_grad
 
 
-@pytest.mark.parametrize("ranks", SIZES)
-def test_broadcast(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        for src in (0, ranks - 1, 0):
-            tensors, singly = mixed(), mixed()
-            broadcast_coalesced(tensors, src)
-            for tensor in singly:
-                unisono.broadcast(tensor, src)
-            same(tensors, singly)
-
-    worlds(ranks).run(work)
-
-
-def test_the_source_of_a_broadcast_is_only_read(worlds: Worlds) -> None:
-    def work() -> None:
-        if unisono.get_rank() == 1:
-            tensors = [torch.arange(3.0).expand(4, 3), torch.tensor([1 + 2j, 3 - 1j]).conj()]
-        else:
-            tensors = [torch.zeros(4, 3), torch.zeros(2, dtype=torch.complex64)]
-        broadcast_coalesced(tensors, 1)
-        same(tensors, [torch.arange(3.0).repeat(4, 1), torch.tensor([1 - 2j, 3 + 1j])])
-
-    worlds(3).run(work)
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-def test_all_gather(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        for _ in range(2):
-            inputs = mixed()
-            outputs = [torch.empty(ranks, *tensor.shape, dtype=tensor.dtype) for tensor in inputs]
-            outputs[2] = torch.empty(2, *outputs[2].shape)[1].transpose(0, 1).contiguous().transpose(0, 1)
-            singly = [torch.empty_like(output) for output in outputs]
-            all_gather_coalesced(outputs, inputs)
-            for output, tensor in zip(singly, inputs, strict=True):
-                unisono.all_gather_single(output, tensor)
-            same(outputs, singly)
-
-    worlds(ranks).run(work)
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-def test_reduce_scatter(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        for op in ("sum", "avg"):
-            outputs = mixed()
-            inputs = [filled((ranks, *tensor.shape), tensor.dtype, k) for k, tensor in enumerate(outputs)]
-            singly = [torch.empty_like(output) for output in outputs]
-            reduce_scatter_coalesced(outputs, inputs, op)
-            for output, tensor in zip(singly, inputs, strict=True):
-                unisono.reduce_scatter_single(output, tensor, op)
-            same(outputs, singly)
-
-    worlds(ranks).run(work)
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_a_part_may_be_its_own_block_of_the_whole(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        me = unisono.get_rank()
-        wholes = [filled((ranks, n), torch.float32, n) for n in (5, 3000)]
-        expected = [torch.empty_like(whole) for whole in wholes]
-        for output, whole in zip(expected, wholes, strict=True):
-            unisono.all_gather_single(output, whole[me].clone())
-        all_gather_coalesced(wholes, [whole[me] for whole in wholes])
-        same(wholes, expected)
-        expected = [torch.empty_like(whole[me]) for whole in wholes]
-        for output, whole in zip(expected, wholes, strict=True):
-            unisono.reduce_scatter_single(output, whole.clone())
-        reduce_scatter_coalesced([whole[me] for whole in wholes], wholes)
-        same([whole[me] for whole in wholes], expected)
-
-    worlds(ranks).run(work)
-
-
-def test_more_than_one_pass(worlds: Worlds) -> None:
-    def work() -> None:
-        tensors, singly = ([filled((n,), torch.float32, n) for n in (1_500_001, 3, 900_000)] for _ in range(2))
-        before = unisono.init().host.call_number
-        all_reduce_coalesced(tensors)
-        assert unisono.init().host.call_number == before + 10  # 9.6 MB, a MiB at a time
+@pytest.mark.parametrize("make", [unisono.premul_sum, torch.distributed._make_nccl_premul_sum])
+@on_ranks(*SIZES)
+def test_inputs_times_factors(make: Callable[[float], Any], ranks: int) -> None:
+    """Factors of ranks differ, and those of calls; torch's ops are equal whatever their factors are."""
+    rank = unisono.get_rank()
+    for factor in (rank + 0.5, rank - 3.25, rank + 0.5):
+        op = make(factor)
+        tensors, singly = ([t for t in mixed() if t.is_floating_point()] for _ in range(2))
+        all_reduce_coalesced(tensors, op)
         for tensor in singly:
-            unisono.all_reduce(tensor)
+            unisono.all_reduce(tensor, op)
         same(tensors, singly)
-        inputs = [filled((n,), torch.float64, n) for n in (300_001, 5, 100_000)]
-        outputs, expected = (
-            [torch.empty(2 * tensor.numel(), dtype=torch.float64) for tensor in inputs] for _ in range(2)
-        )
-        all_gather_coalesced(outputs, inputs)
-        for output, tensor in zip(expected, inputs, strict=True):
-            unisono.all_gather_single(output, tensor)
-        same(outputs, expected)
-        results = [torch.empty_like(tensor) for tensor in inputs]
-        reduce_scatter_coalesced(results, outputs)
-        same(results, [2 * output.view(2, -1)[unisono.get_rank()] for output in expected])
+        outputs, inputs = [torch.empty(5), torch.empty(3)], [filled((n * ranks,), torch.float32, n) for n in (5, 3)]
+        before = [tensor.clone() for tensor in inputs]
+        reduce_scatter_coalesced(outputs, inputs, op)
+        same(inputs, before)
+        for output, source in zip(outputs, inputs, strict=True):
+            alone = torch.empty_like(output)
+            unisono.reduce_scatter_single(alone, source, op)
+            assert torch.equal(output, alone)
+    first, second = filled((5,), torch.float32, 1), filled((5,), torch.float32, 1)
+    with unisono.coalescing() as calls:
+        calls.all_reduce(first, make(2.0))
+        calls.all_reduce(second, make(3.0))
+    assert torch.allclose(first * 3, second * 2)
 
-    worlds(2).run(work)
 
-
-def test_in_the_background_and_in_order(worlds: Worlds) -> None:
-    def work() -> None:
+@on_ranks(*SIZES)
+def test_broadcast(ranks: int) -> None:
+    for src in (0, ranks - 1, 0):
         tensors, singly = mixed(), mixed()
-        first = unisono.all_reduce(tensors[0], async_op=True)
-        second = all_reduce_coalesced(tensors, async_op=True)
-        third = all_reduce_coalesced(tensors, "max", async_op=True)
-        broadcast_coalesced(tensors[:2], 1)  # waits for what runs in the background
-        assert first is not None
-        assert second is not None
-        assert third is not None
-        assert first.wait()
-        assert second.wait()
-        assert third.wait()
-        unisono.all_reduce(singly[0])
-        for op in ("sum", "max"):
-            for tensor in singly:
-                unisono.all_reduce(tensor, op)
+        broadcast_coalesced(tensors, src)
+        for tensor in singly:
+            unisono.broadcast(tensor, src)
         same(tensors, singly)
 
-    worlds(3).run(work)
+
+@on_ranks(3)
+def test_the_source_of_a_broadcast_is_only_read() -> None:
+    if unisono.get_rank() == 1:
+        tensors = [torch.arange(3.0).expand(4, 3), torch.tensor([1 + 2j, 3 - 1j]).conj()]
+    else:
+        tensors = [torch.zeros(4, 3), torch.zeros(2, dtype=torch.complex64)]
+    broadcast_coalesced(tensors, 1)
+    same(tensors, [torch.arange(3.0).repeat(4, 1), torch.tensor([1 - 2j, 3 + 1j])])
 
 
-def test_nothing(worlds: Worlds) -> None:
-    def work() -> None:
-        all_reduce_coalesced([])
-        all_reduce_coalesced([torch.empty(0), torch.empty(0, 5)], "max")
-        all_gather_coalesced([], [])
-        broadcast_coalesced((tensor for tensor in ()), 0)
-
-    worlds(2).run(work)
-
-
-def test_named_algorithms_and_iterators(worlds: Worlds) -> None:
-    def work() -> None:
-        model = torch.nn.Linear(30, 40)
-        for parameter in model.parameters():
-            torch.nn.init.constant_(parameter, float(unisono.get_rank() + 1))
-        for _ in range(2):
-            all_reduce_coalesced(model.parameters(), algorithm="ring", timeout_s=30)
-        assert all((parameter == 3 * 6.0).all() for parameter in model.parameters())
-
-    worlds(3).run(work)
+@on_ranks(*SIZES)
+def test_all_gather(ranks: int) -> None:
+    for _ in range(2):
+        inputs = mixed()
+        outputs = [torch.empty(ranks, *tensor.shape, dtype=tensor.dtype) for tensor in inputs]
+        outputs[2] = torch.empty(2, *outputs[2].shape)[1].transpose(0, 1).contiguous().transpose(0, 1)
+        singly = [torch.empty_like(output) for output in outputs]
+        all_gather_coalesced(outputs, inputs)
+        for output, tensor in zip(singly, inputs, strict=True):
+            unisono.all_gather_single(output, tensor)
+        same(outputs, singly)
 
 
-def test_many_lists_are_told_apart(worlds: Worlds) -> None:
+@on_ranks(*SIZES)
+def test_reduce_scatter(ranks: int) -> None:
+    for op in ("sum", "avg"):
+        outputs = mixed()
+        inputs = [filled((ranks, *tensor.shape), tensor.dtype, k) for k, tensor in enumerate(outputs)]
+        singly = [torch.empty_like(output) for output in outputs]
+        reduce_scatter_coalesced(outputs, inputs, op)
+        for output, tensor in zip(singly, inputs, strict=True):
+            unisono.reduce_scatter_single(output, tensor, op)
+        same(outputs, singly)
+
+
+@on_ranks(2, 3)
+def test_a_part_may_be_its_own_block_of_the_whole(ranks: int) -> None:
+    me = unisono.get_rank()
+    wholes = [filled((ranks, n), torch.float32, n) for n in (5, 3000)]
+    expected = [torch.empty_like(whole) for whole in wholes]
+    for output, whole in zip(expected, wholes, strict=True):
+        unisono.all_gather_single(output, whole[me].clone())
+    all_gather_coalesced(wholes, [whole[me] for whole in wholes])
+    same(wholes, expected)
+    expected = [torch.empty_like(whole[me]) for whole in wholes]
+    for output, whole in zip(expected, wholes, strict=True):
+        unisono.reduce_scatter_single(output, whole.clone())
+    reduce_scatter_coalesced([whole[me] for whole in wholes], wholes)
+    same([whole[me] for whole in wholes], expected)
+
+
+@on_ranks(2)
+def test_more_than_one_pass() -> None:
+    tensors, singly = ([filled((n,), torch.float32, n) for n in (1_500_001, 3, 900_000)] for _ in range(2))
+    before = unisono.init().host.call_number
+    all_reduce_coalesced(tensors)
+    assert unisono.init().host.call_number == before + 10  # 9.6 MB, a MiB at a time
+    for tensor in singly:
+        unisono.all_reduce(tensor)
+    same(tensors, singly)
+    inputs = [filled((n,), torch.float64, n) for n in (300_001, 5, 100_000)]
+    outputs, expected = ([torch.empty(2 * tensor.numel(), dtype=torch.float64) for tensor in inputs] for _ in range(2))
+    all_gather_coalesced(outputs, inputs)
+    for output, tensor in zip(expected, inputs, strict=True):
+        unisono.all_gather_single(output, tensor)
+    same(outputs, expected)
+    results = [torch.empty_like(tensor) for tensor in inputs]
+    reduce_scatter_coalesced(results, outputs)
+    same(results, [2 * output.view(2, -1)[unisono.get_rank()] for output in expected])
+
+
+@on_ranks(3)
+def test_in_the_background_and_in_order() -> None:
+    tensors, singly = mixed(), mixed()
+    first = unisono.all_reduce(tensors[0], async_op=True)
+    second = all_reduce_coalesced(tensors, async_op=True)
+    third = all_reduce_coalesced(tensors, "max", async_op=True)
+    broadcast_coalesced(tensors[:2], 1)  # waits for what runs in the background
+    assert first.wait()
+    assert second.wait()
+    assert third.wait()
+    unisono.all_reduce(singly[0])
+    for op in ("sum", "max"):
+        for tensor in singly:
+            unisono.all_reduce(tensor, op)
+    same(tensors, singly)
+
+
+@on_ranks(2)
+def test_nothing() -> None:
+    all_reduce_coalesced([])
+    all_reduce_coalesced([torch.empty(0), torch.empty(0, 5)], "max")
+    all_gather_coalesced([], [])
+    broadcast_coalesced((tensor for tensor in ()), 0)
+
+
+@on_ranks(3)
+def test_named_algorithms_and_iterators() -> None:
+    model = torch.nn.Linear(30, 40)
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, float(unisono.get_rank() + 1))
+    for _ in range(2):
+        all_reduce_coalesced(model.parameters(), algorithm="ring", timeout_s=30)
+    assert all((parameter == 3 * 6.0).all() for parameter in model.parameters())
+
+
+@on_ranks(2)
+def test_many_lists_are_told_apart() -> None:
     """More lists than a group remembers, of the same lengths, in the same memory."""
-
-    def work() -> None:
-        memory = torch.empty(64)
-        for turn in range(2):
-            for cut in range(1, 12):
-                memory.copy_(torch.arange(64) + 100 * unisono.get_rank() + turn)
-                expected = memory.clone()
-                expected[:50] = 2 * expected[:50] + (100 if unisono.get_rank() == 0 else -100)
-                all_reduce_coalesced([memory[:cut], memory[cut:50]])
-                assert torch.equal(memory, expected)
-
-    worlds(2).run(work)
+    memory = torch.empty(64)
+    for turn in range(2):
+        for cut in range(1, 12):
+            memory.copy_(torch.arange(64) + 100 * unisono.get_rank() + turn)
+            expected = memory.clone()
+            expected[:50] = 2 * expected[:50] + (100 if unisono.get_rank() == 0 else -100)
+            all_reduce_coalesced([memory[:cut], memory[cut:50]])
+            assert torch.equal(memory, expected)
 
 
-def test_a_tensor_that_changes_its_looks_is_seen(worlds: Worlds) -> None:
-    def work() -> None:
-        storage = torch.arange(12.0) + unisono.get_rank()
-        tensor, other = storage[:6], torch.ones(5)
-        changes = [
-            storage[:3],
-            storage[:6].view(2, 3).t(),
-            storage[::2],
-            storage[:6].view(torch.int32)[:4],
-            torch.arange(6.0),
-        ]
+@on_ranks(2)
+def test_a_tensor_that_changes_its_looks_is_seen() -> None:
+    storage = torch.arange(12.0) + unisono.get_rank()
+    tensor, other = storage[:6], torch.ones(5)
+    changes = [
+        storage[:3],
+        storage[:6].view(2, 3).t(),
+        storage[::2],
+        storage[:6].view(torch.int32)[:4],
+        torch.arange(6.0),
+    ]
+    all_reduce_coalesced([tensor, other])
+    for change in changes:
+        tensor.data = change.clone() if change.is_contiguous() else change
+        expected = tensor.clone()
+        unisono.all_reduce(expected)
         all_reduce_coalesced([tensor, other])
-        for change in changes:
-            tensor.data = change.clone() if change.is_contiguous() else change
-            expected = tensor.clone()
-            unisono.all_reduce(expected)
-            all_reduce_coalesced([tensor, other])
-            assert torch.equal(tensor, expected)
-
-    worlds(2).run(work)
+        assert torch.equal(tensor, expected)
 
 
-def test_without_the_guards_of_torch(worlds: Worlds) -> None:
-    def work() -> None:
-        from unisono.calls.coalesced import list_layout
+@on_ranks(2)
+def test_without_the_guards_of_torch() -> None:
+    from unisono.calls.coalesced import list_layout
 
-        guards, list_layout.guards = list_layout.guards, None  # type: ignore[assignment]
-        try:
-            for shape in ((5, 11), (11, 5)):
-                for _ in range(2):
-                    tensors = [filled(shape, torch.float32, k) for k in range(3)]
-                    expected = [tensor.clone() for tensor in tensors]
-                    all_reduce_coalesced([*tensors, torch.ones(77)])
-                    for tensor in expected:
-                        unisono.all_reduce(tensor)
-                    same(tensors, expected)
-        finally:
-            list_layout.guards = guards
-
-    worlds(2).run(work)
+    guards, list_layout.guards = list_layout.guards, None
+    try:
+        for shape in ((5, 11), (11, 5)):
+            for _ in range(2):
+                tensors = [filled(shape, torch.float32, k) for k in range(3)]
+                expected = [tensor.clone() for tensor in tensors]
+                all_reduce_coalesced([*tensors, torch.ones(77)])
+                for tensor in expected:
+                    unisono.all_reduce(tensor)
+                same(tensors, expected)
+    finally:
+        list_layout.guards = guards
 
 
-def test_a_dropped_group_goes_without_the_garbage_collector(worlds: Worlds) -> None:
-    def drop() -> None:
-        gc.disable()
-        for async_op in (False, True):
-            group = unisono.new_group([0, 1])
-            work = all_reduce_coalesced([torch.ones(3), torch.ones(2, 6).t()], "sum", group, async_op)
-            if work is not None:
-                work.wait()
-            dropped = weakref.ref(group)
-            del group
-            end = time.monotonic() + 20
-            while dropped() is not None:  # the thread that makes calls in the background may hold it a little longer
-                assert time.monotonic() < end
-        gc.enable()
-
-    worlds(2).run(drop)
+@on_ranks(2)
+def test_a_dropped_group_goes_without_the_garbage_collector() -> None:
+    gc.disable()
+    for async_op in (False, True):
+        group = unisono.new_group([0, 1])
+        work = all_reduce_coalesced([torch.ones(3), torch.ones(2, 6).t()], "sum", group, async_op)
+        if work is not None:
+            work.wait()
+        dropped = weakref.ref(group)
+        del group
+        end = time.monotonic() + 20
+        while dropped() is not None:  # the thread that makes calls in the background may hold it a little longer
+            assert time.monotonic() < end
+    gc.enable()

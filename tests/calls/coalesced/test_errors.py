@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import on_ranks
 from unisono import ArgumentError, DTypeError, MismatchError, make_op
 from unisono.calls.coalesced import (
     all_gather_coalesced,
@@ -46,38 +46,32 @@ DIFFERENT: dict[str, list[torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_other_tensors_on_one_rank(worlds: Worlds, what: str) -> None:
-    def work() -> None:
-        tensors = DIFFERENT[what] if unisono.get_rank() == 2 else ones(2, 3, 4)
-        before = [tensor.clone() for tensor in tensors]
-        with pytest.raises(MismatchError, match="rank 2 differs") as caught:
-            all_reduce_coalesced(tensors)
-        assert "tensors" in str(caught.value.calls[0])
-        assert all(map(torch.equal, tensors, before))
-        again = ones(7, 8)
-        all_reduce_coalesced(again)
-        assert all((tensor == 3).all() for tensor in again)
-
-    worlds(3).run(work)
+@on_ranks(3)
+def test_other_tensors_on_one_rank(what: str) -> None:
+    tensors = DIFFERENT[what] if unisono.get_rank() == 2 else ones(2, 3, 4)
+    before = [tensor.clone() for tensor in tensors]
+    with pytest.raises(MismatchError, match="rank 2 differs") as caught:
+        all_reduce_coalesced(tensors)
+    assert "tensors" in str(caught.value.calls[0])
+    assert all(map(torch.equal, tensors, before))
+    again = ones(7, 8)
+    all_reduce_coalesced(again)
+    assert all((tensor == 3).all() for tensor in again)
 
 
-def test_sizes_far_down_a_long_list(worlds: Worlds) -> None:
-    def work() -> None:
-        counts = [5] * 100
-        counts[70 + unisono.get_rank()] = 6
-        with pytest.raises(MismatchError):
-            broadcast_coalesced(ones(*counts), 0)
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_sizes_far_down_a_long_list() -> None:
+    counts = [5] * 100
+    counts[70 + unisono.get_rank()] = 6
+    with pytest.raises(MismatchError):
+        broadcast_coalesced(ones(*counts), 0)
 
 
-def test_the_plain_call_is_another_one(worlds: Worlds) -> None:
-    def work() -> None:
-        call = [lambda: all_reduce_coalesced(ones(10)), lambda: unisono.all_reduce(torch.ones(10))]
-        with pytest.raises(MismatchError):
-            call[unisono.get_rank()]()
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_the_plain_call_is_another_one() -> None:
+    call = [lambda: all_reduce_coalesced(ones(10)), lambda: unisono.all_reduce(torch.ones(10))]
+    with pytest.raises(MismatchError):
+        call[unisono.get_rank()]()
 
 
 def input_in_output() -> None:
@@ -97,9 +91,9 @@ def in_part() -> list[torch.Tensor]:
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a tensor": (lambda: all_reduce_coalesced(torch.ones(3)), DTypeError, "tensors: expected a list"),
-    "a number": (lambda: all_reduce_coalesced(7), DTypeError, "tensors: expected a list"),  # type: ignore[arg-type]
-    "an array": (lambda: all_reduce_coalesced(np.ones(3)), DTypeError, "tensors: expected a list.* ndarray"),  # type: ignore[arg-type]
-    "a list of numbers": (lambda: all_reduce_coalesced([1.0]), DTypeError, r"tensors\[0\]"),  # type: ignore[list-item]
+    "a number": (lambda: all_reduce_coalesced(7), DTypeError, "tensors: expected a list"),
+    "an array": (lambda: all_reduce_coalesced(np.ones(3)), DTypeError, "tensors: expected a list.* ndarray"),
+    "a list of numbers": (lambda: all_reduce_coalesced([1.0]), DTypeError, r"tensors\[0\]"),
     "sparse": (lambda: all_reduce_coalesced([*ones(2), torch.eye(3).to_sparse()]), DTypeError, r"tensors\[1\]"),
     "nested": (lambda: all_reduce_coalesced([*ones(2), nested(2)]), DTypeError, r"tensors\[1\]: nested"),
     "expanded": (lambda: all_reduce_coalesced([torch.ones(1).expand(4)]), ArgumentError, r"tensors\[0\]"),
@@ -131,33 +125,28 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_no_call_takes(worlds: Worlds, what: str) -> None:
+@on_ranks(2)
+def test_what_no_call_takes(what: str) -> None:
     """One rank's mistake is known to the others, too."""
-
-    def work() -> None:
-        all_reduce_coalesced(ones(2, 3))
-        all_gather_coalesced(ones(8), ones(4))  # lists of these lengths are known
-        if unisono.get_rank() == 0:
-            call, error, message = REFUSED[what]
-            with pytest.raises(error, match=message):
-                call()
-        else:
-            with pytest.raises(MismatchError, match="refused there"):
-                broadcast_coalesced(ones(5), 0)
-        again = ones(7)
-        all_reduce_coalesced(again)
-        assert (again[0] == 2).all()
-
-    worlds(2).run(work)
+    all_reduce_coalesced(ones(2, 3))
+    all_gather_coalesced(ones(8), ones(4))  # lists of these lengths are known
+    if unisono.get_rank() == 0:
+        call, error, message = REFUSED[what]
+        with pytest.raises(error, match=message):
+            call()
+    else:
+        with pytest.raises(MismatchError, match="refused there"):
+            broadcast_coalesced(ones(5), 0)
+    again = ones(7)
+    all_reduce_coalesced(again)
+    assert (again[0] == 2).all()
 
 
-def test_columns_of_one_tensor_are_apart(worlds: Worlds) -> None:
-    def work() -> None:
-        table = torch.arange(12.0).view(4, 3)
-        all_reduce_coalesced(list(table.unbind(1)))
-        assert torch.equal(table, 2 * torch.arange(12.0).view(4, 3))
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_columns_of_one_tensor_are_apart() -> None:
+    table = torch.arange(12.0).view(4, 3)
+    all_reduce_coalesced(list(table.unbind(1)))
+    assert torch.equal(table, 2 * torch.arange(12.0).view(4, 3))
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6), st.booleans()), max_size=8))

@@ -259,9 +259,9 @@ def test_looking_for_a_class_wakes_no_module_and_no_proxy(monkeypatch: pytest.Mo
             return Plain
 
     lazy = Lazy("lazy_module")
-    lazy.proxy = Proxy()  # type: ignore[attr-defined]
+    lazy.proxy = Proxy()
     monkeypatch.setitem(sys.modules, "lazy_module", lazy)
-    monkeypatch.setitem(sys.modules, "proxy_module", Proxy())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "proxy_module", Proxy())
     ran.clear()
     for module, name in (("lazy_module", "Plain"), ("lazy_module", "proxy"), ("proxy_module", "Plain")):
         with pytest.raises(ArgumentError, match="no class"):

@@ -28,7 +28,7 @@ class Model:
 
 
 @dataclasses.dataclass
-class Listed(list):  # type: ignore[type-arg]
+class Listed(list):
     x: int = 0
 
 
@@ -36,7 +36,7 @@ class Listed(list):  # type: ignore[type-arg]
 class Watched:
     x: int
 
-    @property  # type: ignore[no-redef]
+    @property
     def x(self) -> int:
         return 1
 
@@ -67,7 +67,7 @@ Pair = namedtuple("Pair", "a b")
 
 def with_extra() -> Model:
     model = Model([])
-    model.cache = 3  # type: ignore[attr-defined]
+    model.cache = 3
     return model
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono import testing as oracle
 
@@ -41,44 +42,39 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(torch.uint8)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_bits_depend_on_the_numbers_only(worlds: Worlds, ranks: int, dtype: torch.dtype) -> None:
-    def each() -> int:
-        group = unisono.init()
-        data = [numbers(rank, dtype) for rank in range(group.size)]
-        calls = 0
-        for op in ("sum", "avg"):
-            whole = bits(oracle.combine(data, op)).view(WHOLE, -1)
-            for part in pieces():
-                for name in (None, "one_shot", "two_shot"):
-                    for tensor in memories(data[group.rank][part], part.stop - part.start):
-                        unisono.all_reduce(tensor, op, algorithm=name)
-                        assert torch.equal(bits(tensor), whole[part].flatten()), (op, part, name, calls % 4)
-                        calls += 1
-        return calls
-
-    assert worlds(ranks).run(each) == [1056] * ranks
+@on_ranks(2, 3, 5)
+def test_bits_depend_on_the_numbers_only(dtype: torch.dtype) -> None:
+    group = unisono.init()
+    data = [numbers(rank, dtype) for rank in range(group.size)]
+    calls = 0
+    for op in ("sum", "avg"):
+        whole = bits(oracle.combine(data, op)).view(WHOLE, -1)
+        for part in pieces():
+            for name in (None, "one_shot", "two_shot"):
+                for tensor in memories(data[group.rank][part], part.stop - part.start):
+                    unisono.all_reduce(tensor, op, algorithm=name)
+                    assert torch.equal(bits(tensor), whole[part].flatten()), (op, part, name, calls % 4)
+                    calls += 1
+    assert calls == 1056
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_every_reducing_collective_gives_these_bits(worlds: Worlds, dtype: torch.dtype) -> None:
-    def each() -> None:
-        group = unisono.init()
-        data = [numbers(rank, dtype) for rank in range(group.size)]
-        for op in ("sum", "avg", "product"):
-            want = oracle.combine(data, op)
-            for count in (30, 3_000, 48_000):
-                for tensor in memories(data[group.rank][:count], count):
-                    block = torch.empty(count // group.size, dtype=dtype)
-                    unisono.reduce_scatter_single(block, tensor, op)
-                    own = slice(group.rank * len(block), (group.rank + 1) * len(block))
-                    assert torch.equal(bits(block), bits(want[own]))
-                    unisono.reduce(tensor, 1, op)
-                    assert torch.equal(bits(tensor), bits((want if group.rank == 1 else data[group.rank])[:count]))
-
-    worlds(3).run(each)
+@on_ranks(3)
+def test_every_reducing_collective_gives_these_bits(dtype: torch.dtype) -> None:
+    group = unisono.init()
+    data = [numbers(rank, dtype) for rank in range(group.size)]
+    for op in ("sum", "avg", "product"):
+        want = oracle.combine(data, op)
+        for count in (30, 3_000, 48_000):
+            for tensor in memories(data[group.rank][:count], count):
+                block = torch.empty(count // group.size, dtype=dtype)
+                unisono.reduce_scatter_single(block, tensor, op)
+                own = slice(group.rank * len(block), (group.rank + 1) * len(block))
+                assert torch.equal(bits(block), bits(want[own]))
+                unisono.reduce(tensor, 1, op)
+                assert torch.equal(bits(tensor), bits((want if group.rank == 1 else data[group.rank])[:count]))
 
 
 def test_other_orders_would_show(worlds: Worlds) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import on_ranks
 from unisono.base.errors import ArgumentError
 from unisono.calls.dispatch import step
 
@@ -23,7 +23,7 @@ COUNT = 1_001
 RANKS = 4
 
 
-@pytest.fixture(scope="module", params=[None, "2x2", "3+1"])
+@pytest.fixture(scope="module", params=[None, "3+1"])
 def keeping(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
     """Ranks that keep their inputs, on one host and on two."""
     config = unisono.Config(keep_inputs=1)
@@ -41,7 +41,7 @@ def total(turn: int) -> torch.Tensor:
 
 def work() -> None:
     me = unisono.get_rank()
-    for turn in range(4):  # what was planned for one call is used by later ones
+    for turn in range(3):  # what was planned for one call is used by later ones
         parts = [*values(me, turn).split(100)]
         parts = [part.clone() for part in parts]
         unisono.all_reduce_coalesced(parts)
@@ -72,95 +72,88 @@ ELEMENTS = 300_000
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("async_op", [False, True])
-def test_only_the_first_call_is_planned(worlds: Worlds, shared: bool, async_op: bool) -> None:
-    def work() -> list[int]:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
-        make = unisono.empty if shared else torch.empty
-        planned = []
-        for again in range(3):
-            whole = make(size * ELEMENTS)  # elsewhere than the one before, which still lives
-            parts = list(whole.view(size, ELEMENTS))
-            parts[me].fill_(10 * again + me)
-            with patch.object(step, "make_plan", wraps=step.make_plan) as plan:
-                pending: Any = unisono.all_gather_single(whole, parts[me], group, async_op)
-                assert pending is None or pending.wait()
-                assert [part.unique().tolist() for part in parts] == [[10 * again + rank] for rank in range(size)]
-                whole += me
-                pending = unisono.reduce_scatter_single(parts[me], whole, group=group, async_op=async_op)
-                assert pending is None or pending.wait()
-            assert parts[me].unique().tolist() == [size * (10 * again + me) + sum(range(size))]
-            planned.append(plan.call_count)
-            unisono.barrier()
-        return planned
-
-    assert worlds(3).run(work) == [[2, 0, 0]] * 3
+@on_ranks(3)
+def test_only_the_first_call_is_planned(shared: bool, async_op: bool) -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
+    make = unisono.empty if shared else torch.empty
+    planned = []
+    for again in range(3):
+        whole = make(size * ELEMENTS)  # elsewhere than the one before, which still lives
+        parts = list(whole.view(size, ELEMENTS))
+        parts[me].fill_(10 * again + me)
+        with patch.object(step, "make_plan", wraps=step.make_plan) as plan:
+            pending: Any = unisono.all_gather_single(whole, parts[me], group, async_op)
+            assert pending is None or pending.wait()
+            assert [part.unique().tolist() for part in parts] == [[10 * again + rank] for rank in range(size)]
+            whole += me
+            pending = unisono.reduce_scatter_single(parts[me], whole, group=group, async_op=async_op)
+            assert pending is None or pending.wait()
+        assert parts[me].unique().tolist() == [size * (10 * again + me) + sum(range(size))]
+        planned.append(plan.call_count)
+        unisono.barrier()
+    assert planned == [2, 0, 0]
 
 
-def test_other_overlaps_are_refused_after_it(worlds: Worlds) -> None:
-    def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        whole = torch.arange(float(size * ELEMENTS))
-        parts = whole.view(size, ELEMENTS)
-        unisono.all_gather_single(whole, parts[me].clone())
-        unisono.reduce_scatter_single(parts[me].clone(), whole)
-        other = parts[(me + 1) % size]
-        shifted = whole[me * ELEMENTS + 1 :][:ELEMENTS] if me + 1 < size else whole[me * ELEMENTS - 1 :][:ELEMENTS]
-        for part in (other, shifted):
-            with pytest.raises(ArgumentError, match="share memory"):
-                unisono.all_gather_single(whole, part)
-            with pytest.raises(ArgumentError, match="share memory"):
-                unisono.reduce_scatter_single(part, whole)
-
-    worlds(3).run(work)
+@on_ranks(3)
+def test_other_overlaps_are_refused_after_it() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    whole = torch.arange(float(size * ELEMENTS))
+    parts = whole.view(size, ELEMENTS)
+    unisono.all_gather_single(whole, parts[me].clone())
+    unisono.reduce_scatter_single(parts[me].clone(), whole)
+    other = parts[(me + 1) % size]
+    shifted = whole[me * ELEMENTS + 1 :][:ELEMENTS] if me + 1 < size else whole[me * ELEMENTS - 1 :][:ELEMENTS]
+    for part in (other, shifted):
+        with pytest.raises(ArgumentError, match="share memory"):
+            unisono.all_gather_single(whole, part)
+        with pytest.raises(ArgumentError, match="share memory"):
+            unisono.reduce_scatter_single(part, whole)
 
 
-def test_calls_where_new_tensors_have_no_memory(worlds: Worlds) -> None:
-    def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        last, right, left = size - 1, (me + 1) % size, (me - 1) % size
-        mine, total = torch.full((4,), 1.0 + me), size * (size + 1) / 2
-        blocks = [torch.full((n + 1,), float(10 * me + n)) for n in range(size)]  # of different sizes
-        taken = [float(10 * n + me) for n in range(size) for _ in range(me + 1)]
-        model = nn.Linear(2, 1)
-        with torch.no_grad():
-            model.weight.fill_(me)
-        factor = torch.tensor([2.0 + me], requires_grad=True)
-        byte = torch.tensor([me], dtype=torch.uint8)
-        with torch.device("meta"):
-            assert torch.empty(1).is_meta
-            unisono.all_reduce(mine)
-            uneven = unisono.all_to_all(None, blocks)
-            again = unisono.all_to_all(None, blocks)
-            parts = unisono.gather(blocks[me], None, last)
-            summed = unisono.reduce_scatter(None, [block.clone() for block in blocks])
-            folded = unisono.all_gather(None, byte)
-            unisono.barrier()
-            objects: list[object] = [None] * size
-            unisono.all_gather_object(objects, {"rank": me})
-            pending = unisono.isend(mine, right)
-            received = unisono.recv(None, left)
-            pending.wait()
-            unisono.send_object_list([me, "words"], right)
-            news: list[object] = [None, None]
-            unisono.recv_object_list(news, left)
-            half = unisono.new_group([0, last])
-            if me in (0, last):
-                unisono.all_reduce(byte, group=half)
-            unisono.broadcast_module(model, last)
-            unisono.autograd.all_reduce(3 * factor).backward()
-        assert mine.tolist() == [total] * 4
-        for got in (uneven, again):
-            assert torch.cat(got).tolist() == taken
-        assert me != last or [part.numel() for part in parts] == [n + 1 for n in range(size)]
-        assert summed.tolist() == [float(sum(10 * n + me for n in range(size)))] * (me + 1)
-        assert torch.cat(folded).tolist() == list(range(size))
-        assert objects == [{"rank": n} for n in range(size)]
-        assert received.tolist() == [total] * 4
-        assert news == [left, "words"]
-        assert byte.item() == (last if me in (0, last) else me)
-        assert model.weight.tolist() == [[last, last]]
-        assert factor.grad is not None
-        assert factor.grad.tolist() == [3.0 * size]
-
-    worlds(3).run(work)
+@on_ranks(3)
+def test_calls_where_new_tensors_have_no_memory() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    last, right, left = size - 1, (me + 1) % size, (me - 1) % size
+    mine, total = torch.full((4,), 1.0 + me), size * (size + 1) / 2
+    blocks = [torch.full((n + 1,), float(10 * me + n)) for n in range(size)]  # of different sizes
+    taken = [float(10 * n + me) for n in range(size) for _ in range(me + 1)]
+    model = nn.Linear(2, 1)
+    with torch.no_grad():
+        model.weight.fill_(me)
+    factor = torch.tensor([2.0 + me], requires_grad=True)
+    byte = torch.tensor([me], dtype=torch.uint8)
+    with torch.device("meta"):
+        assert torch.empty(1).is_meta
+        unisono.all_reduce(mine)
+        uneven = unisono.all_to_all(None, blocks)
+        again = unisono.all_to_all(None, blocks)
+        parts = unisono.gather(blocks[me], None, last)
+        summed = unisono.reduce_scatter(None, [block.clone() for block in blocks])
+        folded = unisono.all_gather(None, byte)
+        unisono.barrier()
+        objects: list[object] = [None] * size
+        unisono.all_gather_object(objects, {"rank": me})
+        pending = unisono.isend(mine, right)
+        received = unisono.recv(None, left)
+        pending.wait()
+        unisono.send_object_list([me, "words"], right)
+        news: list[object] = [None, None]
+        unisono.recv_object_list(news, left)
+        half = unisono.new_group([0, last])
+        if me in (0, last):
+            unisono.all_reduce(byte, group=half)
+        unisono.broadcast_module(model, last)
+        unisono.autograd.all_reduce(3 * factor).backward()
+    assert mine.tolist() == [total] * 4
+    for got in (uneven, again):
+        assert torch.cat(got).tolist() == taken
+    assert me != last or [part.numel() for part in parts] == [n + 1 for n in range(size)]
+    assert summed.tolist() == [float(sum(10 * n + me for n in range(size)))] * (me + 1)
+    assert torch.cat(folded).tolist() == list(range(size))
+    assert objects == [{"rank": n} for n in range(size)]
+    assert received.tolist() == [total] * 4
+    assert news == [left, "words"]
+    assert byte.item() == (last if me in (0, last) else me)
+    assert model.weight.tolist() == [[last, last]]
+    assert factor.grad.tolist() == [3.0 * size]

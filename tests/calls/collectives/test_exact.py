@@ -12,6 +12,7 @@ import torch
 import unisono
 from tests.support.matrix import ALIASED, FORMS, MOVED, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
+from tests.support.on_ranks import on_ranks
 from tests.support.reducers_driver import NUMERIC
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
@@ -31,33 +32,25 @@ def usual(form: str, n: int, **more: Any) -> Case:
     return Case(form, "float32", ops(form, "float32")[0], n, exact=True, **more)
 
 
-def every_algorithm(form: str) -> int:
+@pytest.mark.sampled(most=9)
+@pytest.mark.parametrize("form", FORMS)
+@on_ranks(*SIZES)
+def test_every_algorithm_and_form(form: str) -> None:
     calls = 0
     for root, n, name in product(roots(form), (0, 1, 7, 1000), [None, *algorithms(form)]):
         for shared, alias in product(BOTH, BOTH if form in ALIASED else [False]):
             check(usual(form, n, shared=shared, root=root, seed=calls % 3, alias=alias), name)
             calls += 1
-    return calls
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("ranks", SIZES)
-def test_every_algorithm_and_form(worlds: Worlds, ranks: int, form: str) -> None:
-    calls = worlds(ranks).run(every_algorithm, form)
-    assert min(calls) == max(calls) >= 8
+    assert calls >= 8
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("form", WHOLE)
-@pytest.mark.parametrize("ranks", [2, 3, 7])
-def test_every_algorithm_on_large_tensors(worlds: Worlds, ranks: int, form: str) -> None:
-    def large() -> None:
-        for name, shared in product([None, *algorithms(form)], BOTH):
-            check(usual(form, 100_003, shared=shared, root=ranks - 1, seed=int(shared)), name)
-        forget()
-
-    worlds(ranks).run(large)
+@on_ranks(2, 3, 5)
+def test_every_algorithm_on_large_tensors(form: str, ranks: int) -> None:
+    for name, shared in product([None, *algorithms(form)], BOTH):
+        check(usual(form, 100_003, shared=shared, root=ranks - 1, seed=int(shared)), name)
+    forget()
 
 
 def test_every_algorithm_in_many_small_segments() -> None:
@@ -71,81 +64,69 @@ def test_every_algorithm_in_many_small_segments() -> None:
         world.run(segmented)
 
 
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("form", WHOLE)
-def test_several_mebibytes(worlds: Worlds, form: str) -> None:
-    def huge() -> None:
-        for shared in BOTH:
-            check(usual(form, 1_000_003, shared=shared, root=1))
-            check(replace(usual(form, 500_003, shared=shared, seed=1), dtype="float64"))
-        forget()
-
-    worlds(2).run(huge)
+@on_ranks(2)
+def test_several_mebibytes(form: str) -> None:
+    for shared in BOTH:
+        check(usual(form, 1_000_003, shared=shared, root=1))
+        check(replace(usual(form, 500_003, shared=shared, seed=1), dtype="float64"))
+    forget()
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("form", REDUCING)
-@pytest.mark.parametrize("ranks", SIZES)
-def test_every_dtype_and_op(worlds: Worlds, ranks: int, form: str) -> None:
-    def each() -> None:
-        for dtype, op, n in product(COMMON, NUMERIC, (1, 7, 2003)):
-            for shared in BOTH if op in ops(form, dtype) else ():
-                check(Case(form, dtype, op, n, root=ranks - 1, shared=shared, seed=n % 5))
-
-    worlds(ranks).run(each)
+@on_ranks(*SIZES)
+def test_every_dtype_and_op(form: str, ranks: int) -> None:
+    for dtype, op, n in product(COMMON, NUMERIC, (1, 7, 2003)):
+        for shared in BOTH if op in ops(form, dtype) else ():
+            check(Case(form, dtype, op, n, root=ranks - 1, shared=shared, seed=n % 5))
 
 
 @pytest.mark.parametrize("op", ["avg", "product", "min", "max"])
-def test_every_op_with_every_algorithm(worlds: Worlds, op: str) -> None:
-    def each() -> None:
-        for form in REDUCING:
-            for name in algorithms(form) if op in ops(form, "float32") else ():
-                for dtype in ("float32", "bfloat16") if op == "avg" else ("float16", "int64"):
-                    check(Case(form, dtype, op, 501, root=1, exact=True), name)
-
-    worlds(4).run(each)
+@on_ranks(4)
+def test_every_op_with_every_algorithm(op: str) -> None:
+    for form in REDUCING:
+        for name in algorithms(form) if op in ops(form, "float32") else ():
+            for dtype in ("float32", "bfloat16") if op == "avg" else ("float16", "int64"):
+                check(Case(form, dtype, op, 501, root=1, exact=True), name)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_data_of_any_dtype_can_be_moved(worlds: Worlds, ranks: int) -> None:
-    def each() -> None:
-        for form in FORMS.keys() - {*REDUCING}:
-            for dtype, n, shared in product((*DTYPES, *MOVED), (1, 7, 1000), BOTH):
-                check(Case(form, dtype, "-", n, root=1, shared=shared))
-
-    worlds(ranks).run(each)
+@pytest.mark.sampled(most=1)
+@on_ranks(2, 3)
+def test_data_of_any_dtype_can_be_moved() -> None:
+    for form in FORMS.keys() - {*REDUCING}:
+        for dtype, (n, shared) in product((*DTYPES, *MOVED), ((1, False), (7, True), (1000, False), (1000, True))):
+            check(Case(form, dtype, "-", n, root=1, shared=shared))
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("layout", ["offset", "strided", "transposed"])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_views_of_larger_tensors(worlds: Worlds, ranks: int, layout: str) -> None:
-    def each() -> None:
-        for form, dtype in product(FORMS, ("float32", "uint8", "bfloat16")):
-            for n, shared in product((0, 1, 8, 10, 1002, 20_006), BOTH):
-                check(Case(form, dtype, ops(form, dtype)[0], n, layout, shared=shared, root=ranks - 1))
-
-    worlds(ranks).run(each)
+@on_ranks(1, 2, 3)
+def test_views_of_larger_tensors(layout: str, ranks: int) -> None:
+    for form, dtype in product(FORMS, ("float32", "uint8", "bfloat16")):
+        for n, shared in product((0, 1, 10, 1002, 20_006), BOTH):
+            check(Case(form, dtype, ops(form, dtype)[0], n, layout, shared=shared, root=ranks - 1))
 
 
-def test_repeated_calls_take_other_tensors_of_the_same_size(worlds: Worlds) -> None:
+@on_ranks(3)
+def test_repeated_calls_take_other_tensors_of_the_same_size() -> None:
     """The plan of a call is kept for the next one; the tensors' addresses, contents and layouts must not be."""
-
-    def each() -> None:
-        for form, seed, layout in product(WHOLE, range(12), ("contiguous", "offset", "strided")):
-            check(usual(form, 3000, seed=seed, layout=layout, shared=seed % 3 == 0, root=seed % 3))
-
-    worlds(3).run(each)
+    for form, seed, layout in product(WHOLE, range(6), ("contiguous", "offset", "strided")):
+        check(usual(form, 3000, seed=seed, layout=layout, shared=seed % 3 == 0, root=seed % 3))
 
 
-def from_function(form: str) -> None:
-    def everybody_to_everybody(r, p):  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("form", ["all_reduce", "all_gather_single", "broadcast"])
+@on_ranks(3)
+def test_an_algorithm_of_ones_own(form: str) -> None:
+    def everybody_to_everybody(r, p):
         yield [send(q, r, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
 
-    def round_and_round(r, p):  # type: ignore[no-untyped-def]
+    def round_and_round(r, p):
         for k in range(p - 1):
             yield send(r, (r + 1) % p, (r - k) % p)
 
-    def one_after_the_other(r, p, root):  # type: ignore[no-untyped-def]
+    def one_after_the_other(r, p, root):
         for k in range(1, p):
             yield send(root, (root + k) % p, 0, n=p)
 
@@ -158,47 +139,18 @@ def from_function(form: str) -> None:
         check(usual(form, n, shared=shared, seed=seed), functions[form])
 
 
-@pytest.mark.parametrize("form", ["all_reduce", "all_gather_single", "broadcast"])
-def test_an_algorithm_of_ones_own(worlds: Worlds, form: str) -> None:
-    worlds(3).run(from_function, form)
-
-
-def test_barrier_holds_everybody_until_the_last_has_come(worlds: Worlds) -> None:
-    def staggered() -> bool:
-        group = unisono.init()
-        arrived = group.empty(1, dtype=torch.int64).zero_()
-        everybody = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
-        for k, name in enumerate([None, *algorithms("barrier")] * 5, start=1):
-            arrived.fill_(k)
-            for _ in range(group.rank * 1000):  # the higher the rank, the later it comes
-                pass
-            unisono.barrier(algorithm=name)
-            unisono.all_gather(everybody, arrived)
-            assert all(int(one) == k for one in everybody)
-        return True
-
-    assert worlds(4).run(staggered) == [True] * 4
-
-
-def test_ops_by_their_torch_names(worlds: Worlds) -> None:
-    def named() -> list[float]:
-        import torch.distributed as dist
-
-        got = []
-        for op in (
-            dist.ReduceOp.SUM,
-            dist.ReduceOp.AVG,
-            dist.ReduceOp.PRODUCT,
-            dist.ReduceOp.MIN,
-            unisono.ReduceOp.MAX,
-        ):
-            for _ in range(2):
-                tensor = torch.tensor([unisono.init().rank + 2.0])
-                unisono.all_reduce(tensor, op)
-            got.append(tensor.item())
-        return got
-
-    assert worlds(3).run(named) == [[9.0, 3.0, 24.0, 2.0, 4.0]] * 3
+@on_ranks(4)
+def test_barrier_holds_everybody_until_the_last_has_come() -> None:
+    group = unisono.init()
+    arrived = group.empty(1, dtype=torch.int64).zero_()
+    everybody = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
+    for k, name in enumerate([None, *algorithms("barrier")] * 5, start=1):
+        arrived.fill_(k)
+        for _ in range(group.rank * 1000):  # the higher the rank, the later it comes
+            pass
+        unisono.barrier(algorithm=name)
+        unisono.all_gather(everybody, arrived)
+        assert all(int(one) == k for one in everybody)
 
 
 def test_shapes_may_differ_where_counts_do_not(worlds: Worlds) -> None:
@@ -217,45 +169,41 @@ def test_shapes_may_differ_where_counts_do_not(worlds: Worlds) -> None:
     assert worlds(3).run(reshaped) == [want] * 3
 
 
-def test_conjugate_negative_and_expanded_views_are_read_as_what_they_mean(worlds: Worlds) -> None:
-    def views() -> None:
-        rank = unisono.init().rank
-        number = torch.tensor([1 + 2j, 3 - 4j]) * (rank + 1)
-        unisono.broadcast(number.clone(), 0)  # a plan to be found again
-        unisono.all_gather_single(torch.zeros(4, dtype=torch.complex64), number)
-        for _ in range(2):
-            tensor = number.conj() if rank == 0 else torch.zeros(2, dtype=torch.complex64)
-            unisono.broadcast(tensor, 0)
-            assert tensor.tolist() == [1 - 2j, 3 + 4j]
-            tensor = number[:1].conj().imag if rank == 0 else torch.zeros(1)
-            unisono.broadcast(tensor, 0)
-            assert tensor.tolist() == [-2.0]
-            tensor = torch.tensor([5.0]).expand(4) if rank == 0 else torch.zeros(4)
-            unisono.broadcast(tensor, 0)
-            assert tensor.tolist() == [5.0] * 4
-            gathered = torch.zeros(2 * unisono.init().size, dtype=torch.complex64)
-            unisono.all_gather_single(gathered, number.conj())
-            assert gathered[2:4].tolist() == [2 - 4j, 6 + 8j]
-
-    worlds(2).run(views)
+@on_ranks(2)
+def test_conjugate_negative_and_expanded_views_are_read_as_what_they_mean() -> None:
+    rank = unisono.init().rank
+    number = torch.tensor([1 + 2j, 3 - 4j]) * (rank + 1)
+    unisono.broadcast(number.clone(), 0)  # a plan to be found again
+    unisono.all_gather_single(torch.zeros(4, dtype=torch.complex64), number)
+    for _ in range(2):
+        tensor = number.conj() if rank == 0 else torch.zeros(2, dtype=torch.complex64)
+        unisono.broadcast(tensor, 0)
+        assert tensor.tolist() == [1 - 2j, 3 + 4j]
+        tensor = number[:1].conj().imag if rank == 0 else torch.zeros(1)
+        unisono.broadcast(tensor, 0)
+        assert tensor.tolist() == [-2.0]
+        tensor = torch.tensor([5.0]).expand(4) if rank == 0 else torch.zeros(4)
+        unisono.broadcast(tensor, 0)
+        assert tensor.tolist() == [5.0] * 4
+        gathered = torch.zeros(2 * unisono.init().size, dtype=torch.complex64)
+        unisono.all_gather_single(gathered, number.conj())
+        assert gathered[2:4].tolist() == [2 - 4j, 6 + 8j]
 
 
-def test_tensors_moved_to_shared_memory_stay_what_they_are(worlds: Worlds) -> None:
-    def moved() -> None:
-        group = unisono.init()
-        layer = torch.nn.Linear(100, 50)
-        with torch.no_grad():
-            layer.weight.fill_(group.rank + 1.0)
-        weight = unisono.share_(layer.weight)
-        assert weight is layer.weight
-        assert weight.requires_grad
-        assert weight.is_leaf
-        assert group.heap_first <= weight.data_ptr() < group.heap_end
-        assert (weight == group.rank + 1).all()
-        unisono.all_reduce(layer.weight, "avg")
-        assert (weight == 2).all()
-        whole = unisono.empty(3, 7, dtype=torch.int64)
-        assert (whole.shape, whole.dtype) == ((3, 7), torch.int64)
-        assert unisono.empty((2, 5)).shape == (2, 5)
-
-    worlds(3).run(moved)
+@on_ranks(3)
+def test_tensors_moved_to_shared_memory_stay_what_they_are() -> None:
+    group = unisono.init()
+    layer = torch.nn.Linear(100, 50)
+    with torch.no_grad():
+        layer.weight.fill_(group.rank + 1.0)
+    weight = unisono.share_(layer.weight)
+    assert weight is layer.weight
+    assert weight.requires_grad
+    assert weight.is_leaf
+    assert group.heap_first <= weight.data_ptr() < group.heap_end
+    assert (weight == group.rank + 1).all()
+    unisono.all_reduce(layer.weight, "avg")
+    assert (weight == 2).all()
+    whole = unisono.empty(3, 7, dtype=torch.int64)
+    assert (whole.shape, whole.dtype) == ((3, 7), torch.int64)
+    assert unisono.empty((2, 5)).shape == (2, 5)

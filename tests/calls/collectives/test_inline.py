@@ -12,154 +12,131 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import on_ranks
 from unisono.calls.dispatch.background import patience_ns
 
 
-def test_a_call_that_needs_nobody_is_over_when_it_returns(worlds: Worlds) -> None:
-    def work() -> None:
-        tensor = torch.arange(5.0)
-        unisono.all_reduce(tensor)
-        pending: Any = unisono.all_reduce(tensor, async_op=True)
-        assert pending.is_completed()
-        assert pending.is_success()
-        assert pending.exception() is None
-        assert pending.wait(1.0)
-        assert pending.result() is tensor
-        assert pending.get_future().wait() is tensor
-        called: list[Any] = []
-        pending.get_future().then(called.append)
-        assert len(called) == 1
-
-    worlds(1).run(work)
+@on_ranks(1)
+def test_a_call_that_needs_nobody_is_over_when_it_returns() -> None:
+    tensor = torch.arange(5.0)
+    unisono.all_reduce(tensor)
+    pending: Any = unisono.all_reduce(tensor, async_op=True)
+    assert pending.is_completed()
+    assert pending.is_success()
+    assert pending.exception() is None
+    assert pending.wait(1.0)
+    assert pending.result() is tensor
+    assert pending.get_future().wait() is tensor
+    called: list[Any] = []
+    pending.get_future().then(called.append)
+    assert len(called) == 1
 
 
 @pytest.mark.parametrize("count", [2, 3_000_000])
-def test_a_late_peer_blocks_no_caller(worlds: Worlds, count: int) -> None:
-    def work() -> list[float]:
-        me, flag = unisono.get_rank(), torch.zeros(1)
-        tensor = torch.full((count,), 1.0 + me)
-        for _ in range(3):
-            unisono.all_reduce(tensor, "max")
-        if me:
-            unisono.recv(flag, 0)  # sent after the others' call has returned
-        pending: Any = unisono.all_reduce(tensor, "max", async_op=True)
-        if not me:
-            for peer in range(1, unisono.get_world_size()):
-                unisono.send(flag, peer)
-        later = torch.full((3,), float(me))
-        unisono.all_reduce(later)
-        assert pending.is_completed()  # calls keep their order
-        pending.wait()
-        return [tensor[0].item(), tensor[-1].item(), *later.tolist()]
-
-    assert worlds(3).run(work) == [[3.0] * 5] * 3
+@on_ranks(3)
+def test_a_late_peer_blocks_no_caller(count: int) -> None:
+    me, flag = unisono.get_rank(), torch.zeros(1)
+    tensor = torch.full((count,), 1.0 + me)
+    for _ in range(3):
+        unisono.all_reduce(tensor, "max")
+    if me:
+        unisono.recv(flag, 0)  # sent after the others' call has returned
+    pending: Any = unisono.all_reduce(tensor, "max", async_op=True)
+    if not me:
+        for peer in range(1, unisono.get_world_size()):
+            unisono.send(flag, peer)
+    later = torch.full((3,), float(me))
+    unisono.all_reduce(later)
+    assert pending.is_completed()  # calls keep their order
+    pending.wait()
+    assert [tensor[0].item(), tensor[-1].item(), *later.tolist()] == [3.0] * 5
 
 
-def test_two_groups_in_opposite_order(worlds: Worlds) -> None:
-    def work() -> list[float]:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        groups = [unisono.new_group(range(size)) for _ in range(2)]
-        tensors = [torch.full((4,), 1.0 + me + k) for k in range(2)]
-        for tensor, group in zip(tensors, groups, strict=True):
-            unisono.all_reduce(tensor, "min", group)
-        for _ in range(20):
-            order = (0, 1) if me else (1, 0)
-            works: list[Any] = [unisono.all_reduce(tensors[k], "sum", groups[k], async_op=True) for k in order]
-            for pending in works:
-                pending.wait()
-            for tensor in tensors:
-                tensor.div_(2)
-        return [tensor.sum().item() for tensor in tensors]
-
-    assert worlds(2).run(work) == [[4.0, 8.0]] * 2
-
-
-def test_a_call_like_an_earlier_one_is_not_planned_again(worlds: Worlds) -> None:
-    def work() -> list[list[float]]:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
-        x, whole, parts = torch.full((2,), 1.0 + me), torch.zeros(2 * size), [torch.zeros(2) for _ in range(size)]
-        calls: list[Callable[..., Any]] = [
-            lambda **how: unisono.broadcast(x, 1, group, **how),
-            lambda **how: unisono.all_gather_single(whole, x, group, **how),
-            lambda **how: unisono.all_gather(parts, x, group, **how),
-            lambda **how: unisono.barrier(group, **how),
-        ]
-        for call in calls:
-            call()
-        names = ("broadcast", "all_gather", "barrier")
-        for name in names:
-            module = sys.modules[f"unisono.calls.collectives.{name}"]
-            patch.object(module, "Call", None).start()
-        try:
-            for k, call in enumerate(calls):
-                x.fill_(5.0 * (k + 1) + me)
-                for _ in range(5):
-                    call(async_op=True).wait()
-        finally:
-            patch.stopall()
-        return [whole.tolist(), [value for part in parts for value in part.tolist()]]
-
-    assert worlds(2).run(work) == [[[10.0, 10.0, 11.0, 11.0], [15.0, 15.0, 16.0, 16.0]]] * 2
-
-
-def test_errors_come_with_wait(worlds: Worlds) -> None:
-    def work() -> None:
-        me = unisono.get_rank()
-        tensors = torch.full((3,), 1.0 + me), torch.full((4,), 2.0 + me)
-        for tensor in tensors:
-            unisono.all_reduce(tensor)
-        for _ in range(3):
-            pending: Any = unisono.all_reduce(tensors[me], async_op=True)
-            with pytest.raises(unisono.MismatchError, match="test_inline"):
-                pending.wait()
-        other = unisono.new_group(range(2))
-        unisono.all_reduce(tensors[0], "max", other)
-        if me == 0:
-            late: Any = unisono.all_reduce(tensors[0], "max", other, async_op=True, timeout_s=0.05)
-            with pytest.raises(unisono.WaitTimeout):
-                late.wait()
-        unisono.barrier()
-
-    worlds(2).run(work)
-
-
-def test_sizes_that_differ_only_now(worlds: Worlds) -> None:
-    """On the sender, the call looks like an earlier one; the receiver knows that sizes differ."""
-
-    def work() -> list[list[float]]:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        group = unisono.new_group(range(size))  # the world's would go on asking for sizes in other tests
-        own = torch.arange(2.0 + me) + 10 * me
-        for count in range(2, 2 + size):
-            blocks = [torch.zeros(count) for _ in range(size)]
-            unisono.gather(torch.zeros(count), blocks if me == 0 else None, 0, group)
-            unisono.all_gather(blocks, torch.zeros(count), group)
-        got = [torch.zeros(2 + rank) for rank in range(size)]
-        first: Any = unisono.gather(own, got if me == 0 else None, 0, group, async_op=True)
-        first.wait()
-        second: Any = unisono.all_gather([torch.zeros(2 + rank) for rank in range(size)], own, group, async_op=True)
-        return [tensor.tolist() for tensor in (got if me == 0 else second.result())]
-
-    assert worlds(3).run(work) == [[[0.0, 1.0], [10.0, 11.0, 12.0], [20.0, 21.0, 22.0, 23.0]]] * 3
-
-
-def test_what_a_call_writes_is_marked_for_autograd(worlds: Worlds) -> None:
-    def work() -> list[bool]:
-        weight, tensor = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
-        unisono.all_reduce(tensor)
-        seen = []
-        for _ in range(3):
-            loss = (weight * tensor).sum()  # keeps the tensor for backward
-            pending: Any = unisono.all_reduce(tensor, async_op=True)
+@on_ranks(2)
+def test_two_groups_in_opposite_order() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    groups = [unisono.new_group(range(size)) for _ in range(2)]
+    tensors = [torch.full((4,), 1.0 + me + k) for k in range(2)]
+    for tensor, group in zip(tensors, groups, strict=True):
+        unisono.all_reduce(tensor, "min", group)
+    for _ in range(20):
+        order = (0, 1) if me else (1, 0)
+        works: list[Any] = [unisono.all_reduce(tensors[k], "sum", groups[k], async_op=True) for k in order]
+        for pending in works:
             pending.wait()
-            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                loss.backward()
-            seen.append(True)
-        return seen
+        for tensor in tensors:
+            tensor.div_(2)
+    assert [tensor.sum().item() for tensor in tensors] == [4.0, 8.0]
 
-    assert worlds(2).run(work) == [[True] * 3] * 2
+
+@on_ranks(2)
+def test_a_call_like_an_earlier_one_is_not_planned_again() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
+    x, whole, parts = torch.full((2,), 1.0 + me), torch.zeros(2 * size), [torch.zeros(2) for _ in range(size)]
+    calls: list[Callable[..., Any]] = [
+        lambda **how: unisono.broadcast(x, 1, group, **how),
+        lambda **how: unisono.all_gather_single(whole, x, group, **how),
+        lambda **how: unisono.all_gather(parts, x, group, **how),
+        lambda **how: unisono.barrier(group, **how),
+    ]
+    for call in calls:
+        call()
+    names = ("broadcast", "all_gather", "barrier")
+    for name in names:
+        module = sys.modules[f"unisono.calls.collectives.{name}"]
+        patch.object(module, "Call", None).start()
+    try:
+        for k, call in enumerate(calls):
+            x.fill_(5.0 * (k + 1) + me)
+            for _ in range(5):
+                call(async_op=True).wait()
+    finally:
+        patch.stopall()
+    assert [whole.tolist(), [value for part in parts for value in part.tolist()]] == [
+        [10.0, 10.0, 11.0, 11.0],
+        [15.0, 15.0, 16.0, 16.0],
+    ]
+
+
+@on_ranks(2)
+def test_errors_come_with_wait() -> None:
+    me = unisono.get_rank()
+    tensors = torch.full((3,), 1.0 + me), torch.full((4,), 2.0 + me)
+    for tensor in tensors:
+        unisono.all_reduce(tensor)
+    for _ in range(3):
+        pending: Any = unisono.all_reduce(tensors[me], async_op=True)
+        with pytest.raises(unisono.MismatchError, match="test_inline"):
+            pending.wait()
+    other = unisono.new_group(range(2))
+    unisono.all_reduce(tensors[0], "max", other)
+    if me == 0:
+        late: Any = unisono.all_reduce(tensors[0], "max", other, async_op=True, timeout_s=0.05)
+        with pytest.raises(unisono.WaitTimeout):
+            late.wait()
+    unisono.barrier()
+
+
+@on_ranks(3)
+def test_sizes_that_differ_only_now() -> None:
+    """On the sender, the call looks like an earlier one; the receiver knows that sizes differ."""
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    group = unisono.new_group(range(size))  # the world's would go on asking for sizes in other tests
+    own = torch.arange(2.0 + me) + 10 * me
+    for count in range(2, 2 + size):
+        blocks = [torch.zeros(count) for _ in range(size)]
+        unisono.gather(torch.zeros(count), blocks if me == 0 else None, 0, group)
+        unisono.all_gather(blocks, torch.zeros(count), group)
+    got = [torch.zeros(2 + rank) for rank in range(size)]
+    first: Any = unisono.gather(own, got if me == 0 else None, 0, group, async_op=True)
+    first.wait()
+    second: Any = unisono.all_gather([torch.zeros(2 + rank) for rank in range(size)], own, group, async_op=True)
+    assert [tensor.tolist() for tensor in (got if me == 0 else second.result())] == [
+        [0.0, 1.0],
+        [10.0, 11.0, 12.0],
+        [20.0, 21.0, 22.0, 23.0],
+    ]
 
 
 def test_long_calls_run_on_the_worker_where_there_are_processors_and_otherwise_wait_longer() -> None:

@@ -6,18 +6,20 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import unisono
+from tests.support.matrix import Case, ops
+from tests.support.matrix_driver import begin
+from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 
-Make = Callable[..., torch.Tensor]
 COUNT = 6000
 
 
@@ -29,93 +31,55 @@ def worlds() -> Iterator[Worlds]:
         yield made.__getitem__
 
 
-def values(rank: int, count: int) -> torch.Tensor:
-    return (torch.arange(count) * (rank + 3) % 251).float()
+FORMS = ["all_reduce", "broadcast", "all_gather_single", "reduce_scatter_single", "all_to_all_single"]
 
 
-def total(count: int) -> torch.Tensor:
-    return torch.stack([values(rank, count) for rank in range(unisono.get_world_size())]).sum(0)
+def start(form: str, shared: bool, **how: Any) -> Callable[[], str]:
+    """Make a call with tensors in shared memory or not. Returns what waits for its end, and says what is wrong."""
+    case = Case(form, "float32", ops(form, "float32")[0], COUNT, shared=shared, root=1, exact=True)
+    case = replace(case, async_op=how.get("async_op", False))
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    return begin(case, me, size, lambda given: getattr(unisono, form)(*given, **how))
 
 
-def all_reduce(make: Make, **how: Any) -> Any:
-    tensor = make(COUNT).copy_(values(unisono.get_rank(), COUNT))
-    work = unisono.all_reduce(tensor, **how)
-    return work, lambda: torch.equal(tensor, total(COUNT))
-
-
-def broadcast(make: Make, **how: Any) -> Any:
-    tensor = make(COUNT).copy_(values(unisono.get_rank(), COUNT))
-    return unisono.broadcast(tensor, 1, **how), lambda: torch.equal(tensor, values(1, COUNT))
-
-
-def all_gather(make: Make, **how: Any) -> Any:
-    size = unisono.get_world_size()
-    output, source = make(size * COUNT), make(COUNT).copy_(values(unisono.get_rank(), COUNT))
-    work = unisono.all_gather_single(output, source, **how)
-    return work, lambda: torch.equal(output, torch.cat([values(rank, COUNT) for rank in range(size)]))
-
-
-def reduce_scatter(make: Make, **how: Any) -> Any:
-    rank, size = unisono.get_rank(), unisono.get_world_size()
-    output, source = make(COUNT), make(size * COUNT).copy_(values(rank, size * COUNT))
-    work = unisono.reduce_scatter_single(output, source, **how)
-    return work, lambda: torch.equal(output, total(size * COUNT).view(size, -1)[rank])
-
-
-def all_to_all(make: Make, **how: Any) -> Any:
-    rank, size = unisono.get_rank(), unisono.get_world_size()
-    output, source = make(size * COUNT), make(size * COUNT).copy_(values(rank, size * COUNT))
-    work = unisono.all_to_all_single(output, source, **how)
-    blocks = [values(peer, size * COUNT).view(size, -1)[rank] for peer in range(size)]
-    return work, lambda: torch.equal(output, torch.cat(blocks))
-
-
-CALLS = [all_reduce, broadcast, all_gather, reduce_scatter, all_to_all]
-
-
-def often(call: Callable[..., Any], odd: int, times: int, **how: Any) -> int:
+def often(form: str, odd: int, times: int, **how: Any) -> int:
     """Make the call again and again, in shared memory on the odd rank; return how many calls the group has made."""
     group = unisono.init()
     before = group.host.call_number
     for _ in range(times):
-        work, right = call(unisono.empty if group.rank == odd else torch.empty, **how)
-        if work is not None:
-            work.wait()
-        assert right()
+        assert not start(form, group.rank == odd, **how)()
     return group.host.call_number - before
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.sampled
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("how", [{}, {"async_op": True}, {"algorithm": None, "timeout_s": 30}], ids=str)
 @pytest.mark.parametrize(("ranks", "odd"), [(2, 1), (3, 0)])
 def test_right_values_and_few_disagreements(
-    worlds: Worlds, ranks: int, odd: int, how: dict[str, Any], call: Callable[..., Any]
+    worlds: Worlds, ranks: int, odd: int, how: dict[str, Any], form: str
 ) -> None:
     """One disagreement, then sixteen calls without; after the next, thirty-two."""
 
     def work() -> list[int]:
         unisono.init().mixed.clear()
-        counts = [often(call, odd, times, **how) for times in (1, 16, 30)]
+        counts = [often(form, odd, times, **how) for times in (1, 16, 30)]
         unisono.barrier()
         return counts
 
     assert worlds(ranks).run(work) == [[2, 17, 30]] * ranks
 
 
-def test_once_all_ranks_share_again_nothing_is_staged(worlds: Worlds) -> None:
-    def work() -> list[list[str]]:
-        group, seen = unisono.init(), []
-        group.mixed.clear()
-        group.shortcuts.clear()  # those of other tests, on the world that all share
-        for _ in range(2):
-            often(all_reduce, 0, 16)
-            for _ in range(3):
-                _, right = all_reduce(unisono.empty)
-                assert right()
-            seen.append([str(plan.record.lowering) for key, plan in group.shortcuts.items() if key[2] == COUNT])
-        return seen
-
-    assert worlds(2).run(work) == [[["zero copy, in place"], []]] * 2
+@on_ranks(2)
+def test_once_all_ranks_share_again_nothing_is_staged() -> None:
+    group, seen = unisono.init(), []
+    group.mixed.clear()
+    group.shortcuts.clear()  # those of other tests, on the world that all share
+    for _ in range(2):
+        often("all_reduce", 0, 16)
+        for _ in range(3):
+            assert not start("all_reduce", True)()
+        seen.append([str(plan.record.lowering) for key, plan in group.shortcuts.items() if key[2] == COUNT])
+    assert seen == [["zero copy, in place"], []]
 
 
 def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Worlds) -> None:
@@ -123,31 +87,20 @@ def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Wo
 
     def work() -> int:
         unisono.init().mixed.clear()
-        make = unisono.empty if unisono.get_rank() else torch.empty
-        calls = [call(make, async_op=True) for _ in range(4) for call in CALLS]
-        calls += [call(make) for call in CALLS]
-        for pending, _ in calls:
-            if pending is not None:
-                pending.wait()
-        assert all(right() for _, right in calls)
+        shared = unisono.get_rank() > 0
+        calls = [start(form, shared, async_op=True) for _ in range(4) for form in FORMS]
+        calls += [start(form, shared) for form in FORMS]
+        assert not any(finish() for finish in calls)
         return unisono.init().host.call_number
 
     numbers = worlds(3).run(work)
     assert numbers == numbers[:1] * 3
 
 
-def test_a_list_on_one_rank_and_one_tensor_on_another(worlds: Worlds) -> None:
-    def work() -> None:
-        rank, size = unisono.get_rank(), unisono.get_world_size()
-        for _ in range(3):
-            output, source = unisono.empty(COUNT), unisono.empty(size * COUNT).copy_(values(rank, size * COUNT))
-            if rank:
-                unisono.reduce_scatter(output, list(source.view(size, -1)))
-            else:
-                unisono.reduce_scatter_single(output, source)
-            assert torch.equal(output, total(size * COUNT).view(size, -1)[rank])
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_a_list_on_one_rank_and_one_tensor_on_another() -> None:
+    for _ in range(3):
+        assert not start("reduce_scatter" if unisono.get_rank() else "reduce_scatter_single", True)()
 
 
 def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds, tmp_path: Path) -> None:
@@ -179,7 +132,6 @@ def test_a_rank_that_comes_late_is_waited_for(worlds: Worlds, tmp_path: Path) ->
             patch.setattr(attend.Watch, "look", late if group.rank == 2 else early)
             if group.rank == 2:
                 until(lambda: len(list(tmp_path.glob("* waits"))) == 2)
-            _, right = all_reduce(unisono.empty if group.rank == 0 else torch.empty, group=group)
-            return bool(right())
+            return not start("all_reduce", group.rank == 0, group=group)()
 
     assert all(worlds(3).run(work))

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono.base.errors import AlgorithmError
 from unisono.schedule import prove
@@ -31,64 +32,55 @@ def fold(function: Callable[[Any, Any], Any], ranks: int, count: int = 7) -> tor
     return reduce(function, [values(q, count) for q in range(ranks)])
 
 
-@pytest.mark.sampled(most=2)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_an_op_of_ones_own_is_folded_from_the_left_everywhere(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        me, p = unisono.get_rank(), unisono.get_world_size()
-        for op in (
-            unisono.make_op(affine, associative=False),
-            unisono.make_op(affine, associative=False, elementwise=False),
-        ):
-            for count in (1, 7, 30_000):
-                want = fold(affine, p, count)
-                for async_op in (False, True):
-                    tensor = values(me, count)
-                    work = unisono.all_reduce(tensor, op, async_op=async_op)
-                    assert work is None or work.wait()
-                    assert torch.equal(tensor, want)
+@pytest.mark.sampled(most=1)
+@on_ranks(1, 2, 3, 5)
+def test_an_op_of_ones_own_is_folded_from_the_left_everywhere() -> None:
+    me, p = unisono.get_rank(), unisono.get_world_size()
+    for op in (
+        unisono.make_op(affine, associative=False),
+        unisono.make_op(affine, associative=False, elementwise=False),
+    ):
+        for count in (1, 7, 30_000):
+            want = fold(affine, p, count)
+            for async_op in (False, True):
                 tensor = values(me, count)
-                unisono.reduce(tensor, p - 1, op)
-                assert torch.equal(tensor, want if me == p - 1 else values(me, count))
-                out = torch.empty(count)
-                unisono.reduce_scatter(out, [values(me, count) + q for q in range(p)], op)
-                assert torch.equal(out, reduce(affine, [values(q, count) + me for q in range(p)]))
-                unisono.reduce_scatter_single(out, torch.cat([values(me, count) + q for q in range(p)]), op)
-                assert torch.equal(out, reduce(affine, [values(q, count) + me for q in range(p)]))
-                tensor = values(me, count)
-                unisono.scan(tensor, op)
-                assert torch.equal(tensor, fold(affine, me + 1, count))
-                tensor = values(me, count)
-                unisono.exscan(tensor, op)
-                assert torch.equal(tensor, fold(affine, me, count) if me else values(0, count))
-
-    worlds(ranks).run(work)
-
-
-def test_a_function_of_whole_tensors_may_be_a_matrix_product(worlds: Worlds) -> None:
-    def work() -> None:
-        me, p = unisono.get_rank(), unisono.get_world_size()
-        product = unisono.make_op(torch.matmul, elementwise=False, name="matmul")
-        tensor = values(me, 4).view(2, 2)
-        unisono.all_reduce(tensor, product)
-        assert torch.equal(tensor, reduce(torch.matmul, [values(q, 4).view(2, 2) for q in range(p)]))
-        with pytest.raises(unisono.DTypeError, match=r"op 'wrong' returned float32\[1\]; it must return a tensor like"):
-            unisono.all_reduce(
-                values(me, 4), unisono.make_op(lambda a, b: (a + b)[:1], elementwise=False, name="wrong")
-            )
-        with pytest.raises(ZeroDivisionError):
-            unisono.all_reduce(values(me, 4), unisono.make_op(lambda _, __: 1 / 0, elementwise=False))
-        unisono.barrier()
-
-    worlds(3).run(work)
+                work = unisono.all_reduce(tensor, op, async_op=async_op)
+                assert work is None or work.wait()
+                assert torch.equal(tensor, want)
+            tensor = values(me, count)
+            unisono.reduce(tensor, p - 1, op)
+            assert torch.equal(tensor, want if me == p - 1 else values(me, count))
+            out = torch.empty(count)
+            unisono.reduce_scatter(out, [values(me, count) + q for q in range(p)], op)
+            assert torch.equal(out, reduce(affine, [values(q, count) + me for q in range(p)]))
+            unisono.reduce_scatter_single(out, torch.cat([values(me, count) + q for q in range(p)]), op)
+            assert torch.equal(out, reduce(affine, [values(q, count) + me for q in range(p)]))
+            tensor = values(me, count)
+            unisono.scan(tensor, op)
+            assert torch.equal(tensor, fold(affine, me + 1, count))
+            tensor = values(me, count)
+            unisono.exscan(tensor, op)
+            assert torch.equal(tensor, fold(affine, me, count) if me else values(0, count))
 
 
+@on_ranks(3)
+def test_a_function_of_whole_tensors_may_be_a_matrix_product() -> None:
+    me, p = unisono.get_rank(), unisono.get_world_size()
+    product = unisono.make_op(torch.matmul, elementwise=False, name="matmul")
+    tensor = values(me, 4).view(2, 2)
+    unisono.all_reduce(tensor, product)
+    assert torch.equal(tensor, reduce(torch.matmul, [values(q, 4).view(2, 2) for q in range(p)]))
+    with pytest.raises(unisono.DTypeError, match=r"op 'wrong' returned float32\[1\]; it must return a tensor like"):
+        unisono.all_reduce(values(me, 4), unisono.make_op(lambda a, b: (a + b)[:1], elementwise=False, name="wrong"))
+    with pytest.raises(ZeroDivisionError):
+        unisono.all_reduce(values(me, 4), unisono.make_op(lambda _, __: 1 / 0, elementwise=False))
+    unisono.barrier()
+
+
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_algorithms_that_leave_rank_order_are_refused_to_ops_that_do_not_commute(worlds: Worlds, ranks: int) -> None:
     """Whoever is not refused gives the left fold's result, for an associative op that does not commute."""
-
-    def affine_maps(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.stack([a[0] * b[0], a[1] * b[0] + b[1]])
 
     def work() -> tuple[int, int]:
         me, p = unisono.get_rank(), unisono.get_world_size()
@@ -121,135 +113,120 @@ def test_algorithms_that_leave_rank_order_are_refused_to_ops_that_do_not_commute
     assert refused >= 3
 
 
-def test_an_op_that_is_not_associative_is_made_in_one_pass_or_refused(worlds: Worlds) -> None:
-    def work() -> None:
-        op = unisono.make_op(affine, commutative=True, associative=False)
-        with pytest.raises(unisono.ArgumentError, match="declared not to be associative"):
-            unisono.all_reduce(values(unisono.get_rank()), op, algorithm="ring")
-        unisono.barrier()
-
-    worlds(3).run(work)
+@on_ranks(3)
+def test_an_op_that_is_not_associative_is_made_in_one_pass_or_refused() -> None:
+    op = unisono.make_op(affine, commutative=True, associative=False)
+    with pytest.raises(unisono.ArgumentError, match="declared not to be associative"):
+        unisono.all_reduce(values(unisono.get_rank()), op, algorithm="ring")
+    unisono.barrier()
 
 
-def test_a_sum_of_inputs_times_factors(worlds: Worlds) -> None:
-    def work() -> None:
-        me, p = unisono.get_rank(), unisono.get_world_size()
-        want = sum((values(q) * (q + 0.5) for q in range(p)), torch.zeros(7))
-        for op in (unisono.premul_sum(me + 0.5), dist._make_nccl_premul_sum(me + 0.5)):
-            tensor = values(me)
-            unisono.all_reduce(tensor, op)
-            assert torch.allclose(tensor, want)
-            tensor = values(me)
-            unisono.reduce(tensor, 1, op)
-            assert torch.allclose(tensor, want if me == 1 else values(me))
-            source, out = torch.cat([values(me)] * p), torch.empty(7)
-            unisono.reduce_scatter_single(out, source, op)
-            assert torch.allclose(out, want)
-            assert torch.equal(source, torch.cat([values(me)] * p))
-            unisono.reduce_scatter(out, [values(me)] * p, op)
-            assert torch.allclose(out, want)
-        with pytest.raises(unisono.DTypeError, match="no premul_sum of int64"):
-            unisono.all_reduce(torch.ones(3, dtype=torch.int64), unisono.premul_sum(2.0))
-        unisono.barrier()
-
-    worlds(3).run(work)
+@on_ranks(3)
+def test_a_sum_of_inputs_times_factors() -> None:
+    me, p = unisono.get_rank(), unisono.get_world_size()
+    want = sum((values(q) * (q + 0.5) for q in range(p)), torch.zeros(7))
+    for op in (unisono.premul_sum(me + 0.5), dist._make_nccl_premul_sum(me + 0.5)):
+        tensor = values(me)
+        unisono.all_reduce(tensor, op)
+        assert torch.allclose(tensor, want)
+        tensor = values(me)
+        unisono.reduce(tensor, 1, op)
+        assert torch.allclose(tensor, want if me == 1 else values(me))
+        source, out = torch.cat([values(me)] * p), torch.empty(7)
+        unisono.reduce_scatter_single(out, source, op)
+        assert torch.allclose(out, want)
+        assert torch.equal(source, torch.cat([values(me)] * p))
+        unisono.reduce_scatter(out, [values(me)] * p, op)
+        assert torch.allclose(out, want)
+    with pytest.raises(unisono.DTypeError, match="no premul_sum of int64"):
+        unisono.all_reduce(torch.ones(3, dtype=torch.int64), unisono.premul_sum(2.0))
+    unisono.barrier()
 
 
-def test_torchs_ops_are_ours(worlds: Worlds) -> None:
-    def work() -> list[float]:
-        results = []
-        for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX):
-            tensor = torch.tensor([unisono.get_rank() + 1.0])
-            unisono.all_reduce(tensor, op)
-            results.append(tensor.item())
-        for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
-            number = torch.tensor([unisono.get_rank() + 5])
-            unisono.all_reduce(number, op)
-            results.append(number.item())
-        return results
-
-    assert worlds(3).run(work) == [[6.0, 2.0, 6.0, 1.0, 3.0, 5 & 6 & 7, 5 | 6 | 7, 5 ^ 6 ^ 7]] * 3
+@on_ranks(3)
+def test_torchs_ops_are_ours() -> None:
+    results = []
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, unisono.ReduceOp.MAX):
+        tensor = torch.tensor([unisono.get_rank() + 1.0])
+        unisono.all_reduce(tensor, op)
+        results.append(tensor.item())
+    for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
+        number = torch.tensor([unisono.get_rank() + 5])
+        unisono.all_reduce(number, op)
+        results.append(number.item())
+    assert results == [6.0, 2.0, 6.0, 1.0, 3.0, 5 & 6 & 7, 5 | 6 | 7, 5 ^ 6 ^ 7]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 5])
+@pytest.mark.sampled
 @pytest.mark.parametrize("algorithm", [None, "linear", "hillis_steele", "direct"])
-def test_scans(worlds: Worlds, ranks: int, algorithm: str | None) -> None:
-    def work() -> None:
-        me = unisono.get_rank()
-        for count in (0, 1, 9, 200_000):
-            for op, name in ((torch.add, "sum"), (torch.mul, "product"), (torch.maximum, "max")):
-                inputs = [(torch.arange(count) + q) % 2 + 1.0 for q in range(me + 1)]
-                tensor = inputs[me].clone()
-                unisono.scan(tensor, name, algorithm=algorithm)
-                assert torch.equal(tensor, reduce(op, inputs))
-                tensor = inputs[me].clone()
-                unisono.exscan(tensor, name, algorithm=algorithm)
-                assert torch.equal(tensor, reduce(op, inputs[:me]) if me else inputs[0])
-        strided = torch.zeros(4, 6)[:, ::2]
-        strided += me + 1.0
-        unisono.scan(strided)
-        assert (strided == math.comb(me + 2, 2)).all()
-        with pytest.raises(unisono.ArgumentError, match="scan has no avg"):
-            unisono.scan(strided, "avg")
-        unisono.barrier()
-
-    worlds(ranks).run(work)
+@on_ranks(1, 2, 4, 5)
+def test_scans(algorithm: str | None) -> None:
+    me = unisono.get_rank()
+    for count in (0, 1, 9, 200_000):
+        for op, name in ((torch.add, "sum"), (torch.mul, "product"), (torch.maximum, "max")):
+            inputs = [(torch.arange(count) + q) % 2 + 1.0 for q in range(me + 1)]
+            tensor = inputs[me].clone()
+            unisono.scan(tensor, name, algorithm=algorithm)
+            assert torch.equal(tensor, reduce(op, inputs))
+            tensor = inputs[me].clone()
+            unisono.exscan(tensor, name, algorithm=algorithm)
+            assert torch.equal(tensor, reduce(op, inputs[:me]) if me else inputs[0])
+    strided = torch.zeros(4, 6)[:, ::2]
+    strided += me + 1.0
+    unisono.scan(strided)
+    assert (strided == math.comb(me + 2, 2)).all()
+    with pytest.raises(unisono.ArgumentError, match="scan has no avg"):
+        unisono.scan(strided, "avg")
+    unisono.barrier()
 
 
-def test_many_refusals_in_a_row_leave_the_ranks_together(worlds: Worlds) -> None:
-    def work() -> float:
-        me = unisono.get_rank()
-        for turn in range(200):
+@on_ranks(3)
+def test_many_refusals_in_a_row_leave_the_ranks_together() -> None:
+    me = unisono.get_rank()
+    for turn in range(200):
+        with pytest.raises(unisono.UsageError):
+            unisono.all_reduce(torch.ones(3), "avg", algorithm="nothing") if turn % 3 else unisono.reduce(1, 0)
+        if turn % 7 == me:
+            pending = unisono.all_reduce(torch.ones(4), async_op=True)
             with pytest.raises(unisono.UsageError):
-                unisono.all_reduce(torch.ones(3), "avg", algorithm="nothing") if turn % 3 else unisono.reduce(1, 0)  # type: ignore[arg-type]
-            if turn % 7 == me:
-                pending = unisono.all_reduce(torch.ones(4), async_op=True)
-                with pytest.raises(unisono.UsageError):
-                    unisono.all_reduce("no tensor")  # type: ignore[arg-type]
-                assert pending is not None
-                pending.wait()
-            elif turn % 7 < unisono.get_world_size():
-                unisono.all_reduce(torch.ones(4))
-                with pytest.raises(unisono.UsageError):
-                    unisono.all_reduce("no tensor")  # type: ignore[arg-type]
-        tensor = torch.tensor([1.0])
-        unisono.all_reduce(tensor)
-        return tensor.item()
-
-    assert worlds(3).run(work) == [3.0] * 3
+                unisono.all_reduce("no tensor")
+            pending.wait()
+        elif turn % 7 < unisono.get_world_size():
+            unisono.all_reduce(torch.ones(4))
+            with pytest.raises(unisono.UsageError):
+                unisono.all_reduce("no tensor")
+    tensor = torch.tensor([1.0])
+    unisono.all_reduce(tensor)
+    assert tensor.item() == 3.0
 
 
-def test_quantized_tensors_move_with_their_scale(worlds: Worlds) -> None:
-    def work() -> None:
-        me, p = unisono.get_rank(), unisono.get_world_size()
+@on_ranks(2)
+def test_quantized_tensors_move_with_their_scale() -> None:
+    me, p = unisono.get_rank(), unisono.get_world_size()
 
-        def quantized(rank: int, scale: float = 0.5) -> torch.Tensor:
-            return torch.quantize_per_tensor(values(rank), scale, 3, torch.quint8)
+    def quantized(rank: int, scale: float = 0.5) -> torch.Tensor:
+        return torch.quantize_per_tensor(values(rank), scale, 3, torch.quint8)
 
-        tensor = quantized(me)
-        unisono.broadcast(tensor, 1)
-        assert torch.equal(tensor.int_repr(), quantized(1).int_repr())
-        out = [quantized(0) for _ in range(p)]
-        unisono.all_gather(out, quantized(me))
-        assert all(torch.equal(out[q].int_repr(), quantized(q).int_repr()) for q in range(p))
-        with pytest.raises(unisono.MismatchError, match=r"\* 0.25 \+ 3"):
-            unisono.broadcast(quantized(me, 0.25 if me == 1 else 0.5), 0)
-
-    worlds(2).run(work)
+    tensor = quantized(me)
+    unisono.broadcast(tensor, 1)
+    assert torch.equal(tensor.int_repr(), quantized(1).int_repr())
+    out = [quantized(0) for _ in range(p)]
+    unisono.all_gather(out, quantized(me))
+    assert all(torch.equal(out[q].int_repr(), quantized(q).int_repr()) for q in range(p))
+    with pytest.raises(unisono.MismatchError, match=r"\* 0.25 \+ 3"):
+        unisono.broadcast(quantized(me, 0.25 if me == 1 else 0.5), 0)
 
 
-def test_dtypes_that_torch_cannot_even_copy_move(worlds: Worlds) -> None:
-    def work() -> None:
-        me = unisono.get_rank()
-        for name in ("bits8", "bits16", "int4", "uint1", "float4_e2m1fn_x2", "float8_e8m0fnu", "complex32"):
-            dtype = getattr(torch, name)
-            size = torch.zeros(8, dtype=torch.uint8).view(dtype).itemsize
-            for step in (1, 2):
-                raw = torch.arange(8 * step, dtype=torch.uint8).repeat_interleave(size) + me
-                unisono.broadcast(raw.view(dtype)[::step], 1)
-                want = torch.arange(8 * step, dtype=torch.uint8).repeat_interleave(size) + me
-                want.view(-1, size)[::step] -= me
-                want.view(-1, size)[::step] += 1
-                assert torch.equal(raw, want), name
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_dtypes_that_torch_cannot_even_copy_move() -> None:
+    me = unisono.get_rank()
+    for name in ("bits8", "bits16", "int4", "uint1", "float4_e2m1fn_x2", "float8_e8m0fnu", "complex32"):
+        dtype = getattr(torch, name)
+        size = torch.zeros(8, dtype=torch.uint8).view(dtype).itemsize
+        for step in (1, 2):
+            raw = torch.arange(8 * step, dtype=torch.uint8).repeat_interleave(size) + me
+            unisono.broadcast(raw.view(dtype)[::step], 1)
+            want = torch.arange(8 * step, dtype=torch.uint8).repeat_interleave(size) + me
+            want.view(-1, size)[::step] -= me
+            want.view(-1, size)[::step] += 1
+            assert torch.equal(raw, want), name

@@ -12,9 +12,8 @@ import torch
 import unisono
 from tests.support.matrix import FORMS, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
-
-SIZES = (1, 2, 3, 5)
 
 
 def block(source: int, dest: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -43,56 +42,47 @@ def of_any_size(form: str, blocks: str, n: int, seed: int, **more: Any) -> Case:
     )
 
 
-@pytest.mark.parametrize("ranks", SIZES)
+@pytest.mark.sampled
 @pytest.mark.parametrize("blocks", ["uneven", "unknown"])
-def test_blocks_of_any_sizes(worlds: Worlds, ranks: int, blocks: str) -> None:
-    def work() -> None:
-        for seed, async_op, form in product(range(12), (False, True), UNEVEN):
-            if blocks in FORMS[form]:
-                check(of_any_size(form, blocks, 9 - seed % 4, seed, async_op=async_op))
-
-    worlds(ranks).run(work)
+@on_ranks(1, 2, 3, 5)
+def test_blocks_of_any_sizes(blocks: str) -> None:
+    for seed, async_op, form in product(range(6), (False, True), UNEVEN):
+        if blocks in FORMS[form]:
+            check(of_any_size(form, blocks, 9 - seed % 4, seed, async_op=async_op))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_blocks_longer_than_a_segment(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        for seed, form in product(range(2), UNEVEN):
-            check(of_any_size(form, "uneven", 300_000, seed))
-        forget()
-
-    worlds(ranks).run(work)
+@pytest.mark.sampled(most=1)
+@on_ranks(2, 3)
+def test_blocks_longer_than_a_segment() -> None:
+    for seed, form in product(range(2), UNEVEN):
+        check(of_any_size(form, "uneven", 300_000, seed))
+    forget()
 
 
-@pytest.mark.parametrize("ranks", [3, 4])
-def test_every_algorithm_takes_blocks_of_any_sizes(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        for form in UNEVEN:
-            for name, seed in product(algorithms(form), (1, 2)):
-                check(of_any_size(form, "uneven", 9, seed), name)
-
-    worlds(ranks).run(work)
+@pytest.mark.sampled(most=1)
+@on_ranks(3, 4)
+def test_every_algorithm_takes_blocks_of_any_sizes() -> None:
+    for form in UNEVEN:
+        for name, seed in product(algorithms(form), (1, 2)):
+            check(of_any_size(form, "uneven", 9, seed), name)
 
 
-def test_ranks_may_know_different_things(worlds: Worlds) -> None:
+@on_ranks(3)
+def test_ranks_may_know_different_things() -> None:
     """One gives the sizes, another has equal ones by chance, a third knows none; even and uneven calls take turns."""
-
-    def work() -> None:
-        me, p = unisono.get_rank(), unisono.get_world_size()
-        for turn in range(40):
-            sizes = [4, 4, 4] if turn % 3 else [4, 4, 2 + turn % 2]
-            know = (turn + me) % 3
-            made = unisono.all_gather(empties(sizes) if know else None, block(me, turn, sizes[me]))
-            assert know or torch.equal(made[2], block(2, turn, sizes[2]))
-            out = empties(sizes) if me == 1 else None
-            unisono.gather(block(me, turn, sizes[me]), out, 1)
-            if out:
-                equal(out, [block(q, turn, sizes[q]) for q in range(p)])
-            whole = torch.full((12,), -1.0)
-            unisono.all_gather_single(whole, block(me, turn, 4))
-            assert torch.equal(whole, torch.cat([block(q, turn, 4) for q in range(p)]))
-
-    worlds(3).run(work)
+    me, p = unisono.get_rank(), unisono.get_world_size()
+    for turn in range(40):
+        sizes = [4, 4, 4] if turn % 3 else [4, 4, 2 + turn % 2]
+        know = (turn + me) % 3
+        made = unisono.all_gather(empties(sizes) if know else None, block(me, turn, sizes[me]))
+        assert know or torch.equal(made[2], block(2, turn, sizes[2]))
+        out = empties(sizes) if me == 1 else None
+        unisono.gather(block(me, turn, sizes[me]), out, 1)
+        if out:
+            equal(out, [block(q, turn, sizes[q]) for q in range(p)])
+        whole = torch.full((12,), -1.0)
+        unisono.all_gather_single(whole, block(me, turn, 4))
+        assert torch.equal(whole, torch.cat([block(q, turn, 4) for q in range(p)]))
 
 
 def test_whole_tensors_on_one_rank_and_lists_on_another(worlds: Worlds) -> None:
@@ -110,13 +100,11 @@ def test_whole_tensors_on_one_rank_and_lists_on_another(worlds: Worlds) -> None:
         worlds(ranks).run(work)
 
 
-def test_split_sizes_that_do_not_add_up_are_refused(worlds: Worlds) -> None:
-    def work() -> None:
-        p = unisono.get_world_size()
-        with pytest.raises(unisono.ArgumentError, match=r"output_split_sizes: .* sum up to"):
-            unisono.all_to_all_single(torch.zeros(p + 1, 2), torch.zeros(p, 2), [1] * p, [1] * p)
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_split_sizes_that_do_not_add_up_are_refused() -> None:
+    p = unisono.get_world_size()
+    with pytest.raises(unisono.ArgumentError, match=r"output_split_sizes: .* sum up to"):
+        unisono.all_to_all_single(torch.zeros(p + 1, 2), torch.zeros(p, 2), [1] * p, [1] * p)
 
 
 def test_shapes_and_dtypes_come_with_tensors_of_unknown_size(worlds: Worlds) -> None:

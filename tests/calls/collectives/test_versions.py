@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import on_ranks
 
 
 def made() -> dict[str, Callable[[], tuple[list[torch.Tensor], list[torch.Tensor], Any]]]:
@@ -60,25 +60,22 @@ def made() -> dict[str, Callable[[], tuple[list[torch.Tensor], list[torch.Tensor
 
 
 @pytest.mark.parametrize("held", [True, False])
-@pytest.mark.parametrize("size", [2, 3])
-def test_versions_of_what_is_written(worlds: Worlds, size: int, held: bool) -> None:
-    def work() -> None:
-        unisono.all_gather(None, torch.ones(unisono.get_rank()))  # from here on it asks for the sizes of blocks
-        for name, make in made().items():
-            for options in ({}, {}, {"async_op": True}):  # the second time on the fast path
-                written, read, call = make()
-                weight = torch.ones((), requires_grad=True)
-                losses = [weight * tensor for tensor in [*written, *read]] if held else []  # each saves the tensor
-                before = [tensor._version for tensor in [*written, *read]]
-                work = call(**options)
-                if options and hasattr(work, "wait"):
-                    work.wait()
-                after = [tensor._version for tensor in [*written, *read]]
-                for k, (then, now) in enumerate(zip(before, after, strict=True)):
-                    assert (now > then) == (held and k < len(written)), (name, options, k)
-                del losses
-
-    worlds(size).run(work)
+@on_ranks(2, 3)
+def test_versions_of_what_is_written(held: bool) -> None:
+    unisono.all_gather(None, torch.ones(unisono.get_rank()))  # from here on it asks for the sizes of blocks
+    for name, make in made().items():
+        for options in ({}, {}, {"async_op": True}):  # the second time on the fast path
+            written, read, call = make()
+            weight = torch.ones((), requires_grad=True)
+            losses = [weight * tensor for tensor in [*written, *read]] if held else []  # each saves the tensor
+            before = [tensor._version for tensor in [*written, *read]]
+            work = call(**options)
+            if options and hasattr(work, "wait"):
+                work.wait()
+            after = [tensor._version for tensor in [*written, *read]]
+            for k, (then, now) in enumerate(zip(before, after, strict=True)):
+                assert (now > then) == (held and k < len(written)), (name, options, k)
+            del losses
 
 
 def aliases() -> dict[str, Callable[[torch.Tensor], tuple[bool, torch.Tensor]]]:
@@ -94,68 +91,61 @@ def aliases() -> dict[str, Callable[[torch.Tensor], tuple[bool, torch.Tensor]]]:
 
 
 @pytest.mark.parametrize("leaf", [True, False])
-def test_views_made_before_a_call_stay_usable(worlds: Worlds, leaf: bool) -> None:
-    def work() -> None:
-        me = unisono.get_rank()
-        calls: dict[str, Callable[[torch.Tensor], Any]] = {
-            "broadcast": lambda tensor: unisono.broadcast(tensor, 1),
-            "all_reduce": unisono.all_reduce,
-            "all_reduce, async": lambda tensor: unisono.all_reduce(tensor, async_op=True).wait(),  # type: ignore[union-attr]
-            "reduce": lambda tensor: unisono.reduce(tensor, 0),
-            "scatter": lambda tensor: unisono.scatter(tensor, [tensor.clone()] * 2 if me else None, 1),
-            "all_gather": lambda tensor: unisono.all_gather([tensor, torch.empty_like(tensor)], tensor.clone()),
-            "all_to_all": lambda tensor: unisono.all_to_all_single(tensor, tensor.clone()),
-            "coalesced": lambda tensor: unisono.all_reduce_coalesced([tensor]),
-            "an op of one's own": lambda tensor: unisono.all_reduce(
-                tensor, unisono.make_op(torch.maximum, elementwise=False)
-            ),
-            "messages": lambda tensor: unisono.recv(tensor, 1) if me == 0 else unisono.send(tensor, 0),
-        }
-        for name, call in calls.items():
-            for way, alias in aliases().items():
-                for again in range(2):
-                    start = torch.full((4, 4), float(me + 1), requires_grad=True)
-                    tensor = start if leaf else start * 1
-                    first, _ = tensor.chunk(2)
-                    with torch.no_grad():
-                        flat = tensor.view(-1)
-                    tracked, written = alias(tensor)
-                    with torch.set_grad_enabled(tracked):
-                        call(written)
-                    first.sum().backward()
-                    assert torch.equal(start.grad, torch.cat([torch.ones(2, 4), torch.zeros(2, 4)])), (name, way, again)  # type: ignore[arg-type]
-                    assert flat.requires_grad
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_views_made_before_a_call_stay_usable(leaf: bool) -> None:
+    me = unisono.get_rank()
+    calls: dict[str, Callable[[torch.Tensor], Any]] = {
+        "broadcast": lambda tensor: unisono.broadcast(tensor, 1),
+        "all_reduce": unisono.all_reduce,
+        "all_reduce, async": lambda tensor: unisono.all_reduce(tensor, async_op=True).wait(),
+        "reduce": lambda tensor: unisono.reduce(tensor, 0),
+        "scatter": lambda tensor: unisono.scatter(tensor, [tensor.clone()] * 2 if me else None, 1),
+        "all_gather": lambda tensor: unisono.all_gather([tensor, torch.empty_like(tensor)], tensor.clone()),
+        "all_to_all": lambda tensor: unisono.all_to_all_single(tensor, tensor.clone()),
+        "coalesced": lambda tensor: unisono.all_reduce_coalesced([tensor]),
+        "an op of one's own": lambda tensor: unisono.all_reduce(
+            tensor, unisono.make_op(torch.maximum, elementwise=False)
+        ),
+        "messages": lambda tensor: unisono.recv(tensor, 1) if me == 0 else unisono.send(tensor, 0),
+    }
+    for name, call in calls.items():
+        for way, alias in aliases().items():
+            for again in range(2):
+                start = torch.full((4, 4), float(me + 1), requires_grad=True)
+                tensor = start if leaf else start * 1
+                first, _ = tensor.chunk(2)
+                with torch.no_grad():
+                    flat = tensor.view(-1)
+                tracked, written = alias(tensor)
+                with torch.set_grad_enabled(tracked):
+                    call(written)
+                first.sum().backward()
+                assert torch.equal(start.grad, torch.cat([torch.ones(2, 4), torch.zeros(2, 4)])), (name, way, again)
+                assert flat.requires_grad
 
 
-def test_a_leaf_may_be_written_while_grad_mode_is_on(worlds: Worlds) -> None:
-    def work() -> None:
-        for make in (lambda leaf: leaf, lambda leaf: leaf.view(-1)):
-            leaf = torch.full((4,), float(unisono.get_rank()), requires_grad=True)
-            first, _ = leaf.chunk(2)
-            unisono.broadcast(make(leaf), 1)
-            (2 * first).sum().backward()
-            assert leaf.grad is not None
-            assert leaf.grad.tolist() == [2, 2, 0, 0]
-            assert leaf.tolist() == [1] * 4
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_a_leaf_may_be_written_while_grad_mode_is_on() -> None:
+    for make in (lambda leaf: leaf, lambda leaf: leaf.view(-1)):
+        leaf = torch.full((4,), float(unisono.get_rank()), requires_grad=True)
+        first, _ = leaf.chunk(2)
+        unisono.broadcast(make(leaf), 1)
+        (2 * first).sum().backward()
+        assert leaf.grad.tolist() == [2, 2, 0, 0]
+        assert leaf.tolist() == [1] * 4
 
 
-def test_backward_through_what_a_call_has_overwritten(worlds: Worlds) -> None:
-    def work() -> None:
-        for _ in range(2):
-            weight, data = torch.ones(3, requires_grad=True), torch.ones(3)
-            loss = (weight * data).sum()
-            unisono.all_reduce(data)
+@on_ranks(2)
+def test_backward_through_what_a_call_has_overwritten() -> None:
+    for _ in range(2):
+        weight, data = torch.ones(3, requires_grad=True), torch.ones(3)
+        loss = (weight * data).sum()
+        unisono.all_reduce(data)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        for options in ({}, {"async_op": True}):
+            squares = (result := weight * 2).square().sum()  # saves the result of an operation
+            if work := unisono.all_reduce(result, **options):
+                work.wait()
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                loss.backward()
-            for options in ({}, {"async_op": True}):
-                squares = (result := weight * 2).square().sum()  # saves the result of an operation
-                if work := unisono.all_reduce(result, **options):
-                    work.wait()
-                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                    squares.backward()
-
-    worlds(2).run(work)
+                squares.backward()

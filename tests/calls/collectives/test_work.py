@@ -13,97 +13,87 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 
 
-def test_a_work_tells_how_far_its_call_is(worlds: Worlds) -> None:
-    def work() -> None:
-        me = unisono.get_rank()
-        tensor = torch.ones(5)
-        if me == 0:
-            pending = unisono.all_reduce(tensor, async_op=True)
-            assert pending is not None
-            assert not pending.is_completed()
-            assert not pending.is_success()
-            assert not pending.get_future().done()
-            with pytest.raises(unisono.WaitTimeout, match="goes on in the background"):
-                pending.wait(0.02)
-            flag = torch.zeros(1)
-            unisono.p2p.send(flag, 1)
-        else:
-            unisono.p2p.recv(torch.zeros(1), 0)
-            pending = unisono.all_reduce(tensor, async_op=True)
-            assert pending is not None
-        assert pending.wait()
-        assert pending.is_completed()
-        assert pending.is_success()
-        assert pending.exception() is None
-        assert pending.result() is tensor
-        assert pending.get_future().wait() is tensor
-        assert tensor.tolist() == [2.0] * 5
-
-    worlds(2).run(work)
-
-
-def test_a_wait_that_runs_out_of_time_names_who_is_missing(worlds: Worlds) -> None:
-    def work() -> None:
-        group = unisono.new_group([0, 2])
-        if not group:
-            unisono.barrier()
-            return
-        tensor = torch.ones(70_000)
-        if group.rank == 0:
-            queued = [unisono.all_reduce(tensor, group=group, async_op=True) for _ in range(2)]
-            for pending in reversed(queued):  # also a call that waits for one before it
-                late = unisono.WaitTimeout("", 0.0, ())
-                while not late.missing:  # it has not looked yet
-                    with pytest.raises(unisono.WaitTimeout, match="goes on in the background") as caught:
-                        pending.wait(0.1)
-                    late = caught.value
-                assert (late.missing, late.waiting, late.world_ranks) == ((1,), 0, (0, 2))
-                assert "rank 0 (world rank 0) waited 0.1 s in all_reduce" in str(late)
-                assert "for rank 1 (world rank 2)" in str(late)
-            unisono.barrier()
-        else:
-            unisono.barrier()
-            queued = [unisono.all_reduce(tensor, group=group, async_op=True) for _ in range(2)]
-        assert all(pending.wait() for pending in queued)
-        assert tensor[0].item() == 4.0
-
-    worlds(3).run(work)
-
-
-def test_what_went_wrong_is_raised_by_wait_and_told_by_exception(worlds: Worlds) -> None:
-    def work() -> None:
-        tensor = torch.ones(3 + unisono.get_rank())
+@on_ranks(2)
+def test_a_work_tells_how_far_its_call_is() -> None:
+    me = unisono.get_rank()
+    tensor = torch.ones(5)
+    if me == 0:
         pending = unisono.all_reduce(tensor, async_op=True)
-        assert pending is not None
-        for raising in (pending.wait, pending.result):
-            with pytest.raises(unisono.MismatchError):
-                raising()
-        assert isinstance(pending.exception(), unisono.MismatchError)
+        assert not pending.is_completed()
         assert not pending.is_success()
+        assert not pending.get_future().done()
+        with pytest.raises(unisono.WaitTimeout, match="goes on in the background"):
+            pending.wait(0.02)
+        flag = torch.zeros(1)
+        unisono.p2p.send(flag, 1)
+    else:
+        unisono.p2p.recv(torch.zeros(1), 0)
+        pending = unisono.all_reduce(tensor, async_op=True)
+    assert pending.wait()
+    assert pending.is_completed()
+    assert pending.is_success()
+    assert pending.exception() is None
+    assert pending.result() is tensor
+    assert pending.get_future().wait() is tensor
+    assert tensor.tolist() == [2.0] * 5
+
+
+@on_ranks(3)
+def test_a_wait_that_runs_out_of_time_names_who_is_missing() -> None:
+    group = unisono.new_group([0, 2])
+    if not group:
         unisono.barrier()
+        return
+    tensor = torch.ones(70_000)
+    if group.rank == 0:
+        queued = [unisono.all_reduce(tensor, group=group, async_op=True) for _ in range(2)]
+        for pending in reversed(queued):  # also a call that waits for one before it
+            late = unisono.WaitTimeout("", 0.0, ())
+            while not late.missing:  # it has not looked yet
+                with pytest.raises(unisono.WaitTimeout, match="goes on in the background") as caught:
+                    pending.wait(0.1)
+                late = caught.value
+            assert (late.missing, late.waiting, late.world_ranks) == ((1,), 0, (0, 2))
+            assert "rank 0 (world rank 0) waited 0.1 s in all_reduce" in str(late)
+            assert "for rank 1 (world rank 2)" in str(late)
+        unisono.barrier()
+    else:
+        unisono.barrier()
+        queued = [unisono.all_reduce(tensor, group=group, async_op=True) for _ in range(2)]
+    assert all(pending.wait() for pending in queued)
+    assert tensor[0].item() == 4.0
 
-    worlds(2).run(work)
+
+@on_ranks(2)
+def test_what_went_wrong_is_raised_by_wait_and_told_by_exception() -> None:
+    tensor = torch.ones(3 + unisono.get_rank())
+    pending = unisono.all_reduce(tensor, async_op=True)
+    for raising in (pending.wait, pending.result):
+        with pytest.raises(unisono.MismatchError):
+            raising()
+    assert isinstance(pending.exception(), unisono.MismatchError)
+    assert not pending.is_success()
+    unisono.barrier()
 
 
-def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing(worlds: Worlds) -> None:
-    def work() -> tuple[float, bool]:
-        tensor, other = torch.ones(70_000), torch.ones(70_000)
-        threads = threading.active_count()
-        for _ in range(50):
-            unisono.all_reduce(other, "max", async_op=True)
-        unisono.all_reduce(tensor, async_op=True)
-        total = torch.ones(1)
-        unisono.all_reduce(total)  # comes after all of them
-        gone = weakref.ref(other)
-        del other
-        gc.collect()
-        assert threading.active_count() <= threads + 1
-        return tensor[69_999].item(), gone() is None
-
-    assert worlds(3).run(work) == [(3.0, True)] * 3
+@on_ranks(3)
+def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing() -> None:
+    tensor, other = torch.ones(70_000), torch.ones(70_000)
+    threads = threading.active_count()
+    for _ in range(50):
+        unisono.all_reduce(other, "max", async_op=True)
+    unisono.all_reduce(tensor, async_op=True)
+    total = torch.ones(1)
+    unisono.all_reduce(total)  # comes after all of them
+    gone = weakref.ref(other)
+    del other
+    gc.collect()
+    assert threading.active_count() <= threads + 1
+    assert tensor[69_999].item(), gone() is None == (3.0, True)
 
 
 def test_a_process_ends_with_works_that_nobody_waits_for() -> None:
@@ -120,30 +110,26 @@ def test_a_process_ends_with_works_that_nobody_waits_for() -> None:
     assert not ended.stderr
 
 
-def test_a_callback_may_wait_for_calls_of_the_same_group(worlds: Worlds) -> None:
-    def work() -> list[float]:
-        first, second, third = torch.ones(3), torch.ones(3), torch.ones(3)
-        release = torch.zeros(1)
+@on_ranks(2)
+def test_a_callback_may_wait_for_calls_of_the_same_group() -> None:
+    first, second, third = torch.ones(3), torch.ones(3), torch.ones(3)
+    release = torch.zeros(1)
 
-        def callback(_: Any) -> list[float]:
-            pending = unisono.all_reduce(second, async_op=True)
-            assert pending is not None
-            pending.wait()
-            unisono.all_reduce(third)
-            return [*first.tolist(), *second.tolist(), *third.tolist()]
+    def callback(_: Any) -> list[float]:
+        pending = unisono.all_reduce(second, async_op=True)
+        pending.wait()
+        unisono.all_reduce(third)
+        return [*first.tolist(), *second.tolist(), *third.tolist()]
 
-        if unisono.get_rank():
-            unisono.recv(release, 0)
-        pending = unisono.all_reduce(first, async_op=True)
-        assert pending is not None
-        future: Any = pending.get_future().then(callback)  # on rank 0 too early for the call to be over
-        if not unisono.get_rank():
-            unisono.send(release, 1)
-        got: list[float] = future.wait()
-        unisono.barrier()
-        return got
-
-    assert worlds(2).run(work) == [[2.0] * 9] * 2
+    if unisono.get_rank():
+        unisono.recv(release, 0)
+    pending = unisono.all_reduce(first, async_op=True)
+    future: Any = pending.get_future().then(callback)  # on rank 0 too early for the call to be over
+    if not unisono.get_rank():
+        unisono.send(release, 1)
+    got: list[float] = future.wait()
+    unisono.barrier()
+    assert got == [2.0] * 9
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -155,13 +141,11 @@ def test_what_a_callback_calls_comes_before_the_calls_that_wait(worlds: Worlds, 
 
         def callback(_: Any) -> None:
             pending = unisono.all_reduce(inner, async_op=True)
-            assert pending is not None
             pending.wait()
 
         if me:
             unisono.recv(release, 0)
         pending = unisono.all_reduce(first, async_op=True)
-        assert pending is not None
         if me:
             pending.wait()  # the callback runs at once, on this thread; on rank 0 later, on the worker's
         called: Any = pending.get_future().then(callback)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import OnHosts
 from unisono.calls.compression.rounding import BLOCK, ROUNDINGS
 
@@ -19,6 +19,7 @@ def of_rank(rank: int, count: int) -> torch.Tensor:
     return torch.randn(count, generator=torch.Generator().manual_seed(100 + rank))
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_ranks_have_the_same_bits_close_to_the_exact_ones(on_hosts: OnHosts, shape: str) -> None:
     def work() -> list[Any]:
@@ -40,37 +41,32 @@ def test_all_ranks_have_the_same_bits_close_to_the_exact_ones(on_hosts: OnHosts,
     assert all(other == first for other in others)
 
 
-def test_tensors_of_any_layout_and_calls_in_the_background(on_hosts: OnHosts) -> None:
-    def work() -> None:
-        me = unisono.get_rank()
-        compression = unisono.Compression("int8")
-        columns = torch.zeros(300, 80)
-        part = columns[:, ::2]
-        part += me + 1
-        works = []
-        for name, tensor in (("a", part), ("b", torch.full((9000,), 2.0**me)), ("c", torch.ones(5) * me)):
-            works.append((tensor, compression.all_reduce(tensor, name=name, async_op=True)))
-        assert all(one.result() is tensor for tensor, one in works)
-        assert (columns[:, ::2] == 10).all()
-        assert (columns[:, 1::2] == 0).all()
-        assert (works[1][0] == 15).all()
-        assert (works[2][0] == 6).all()  # so few that they are not rounded
-
-    on_hosts("2x2").run(work)
+@on_ranks("2x2")
+def test_tensors_of_any_layout_and_calls_in_the_background() -> None:
+    me = unisono.get_rank()
+    compression = unisono.Compression("int8")
+    columns = torch.zeros(300, 80)
+    part = columns[:, ::2]
+    part += me + 1
+    works = []
+    for name, tensor in (("a", part), ("b", torch.full((9000,), 2.0**me)), ("c", torch.ones(5) * me)):
+        works.append((tensor, compression.all_reduce(tensor, name=name, async_op=True)))
+    assert all(one.result() is tensor for tensor, one in works)
+    assert (columns[:, ::2] == 10).all()
+    assert (columns[:, 1::2] == 0).all()
+    assert (works[1][0] == 15).all()
+    assert (works[2][0] == 6).all()  # so few that they are not rounded
 
 
-def test_sums_inside_a_host_are_exact(on_hosts: OnHosts) -> None:
+@on_ranks("2x2")
+def test_sums_inside_a_host_are_exact() -> None:
     """Each rank's values need 20 bits, those of a host 7: rounded on their own, they would not be right."""
-
-    def work() -> None:
-        me = unisono.get_rank()
-        whole = torch.arange(8192) % 100
-        tensor = whole + (-1) ** me * (1 + torch.arange(8192) % 7) * 2.0**-13
-        assert not torch.equal(tensor.bfloat16().float(), tensor)
-        unisono.Compression("bf16", error_feedback=False).all_reduce(tensor)
-        assert torch.equal(tensor, (4 * whole).bfloat16().float())
-
-    on_hosts("2x2").run(work)
+    me = unisono.get_rank()
+    whole = torch.arange(8192) % 100
+    tensor = whole + (-1) ** me * (1 + torch.arange(8192) % 7) * 2.0**-13
+    assert not torch.equal(tensor.bfloat16().float(), tensor)
+    unisono.Compression("bf16", error_feedback=False).all_reduce(tensor)
+    assert torch.equal(tensor, (4 * whole).bfloat16().float())
 
 
 @pytest.mark.parametrize("shape", ["2x2", "3+1", "4x1"])
@@ -79,7 +75,6 @@ def test_bytes_between_hosts(on_hosts: OnHosts, shape: str) -> None:
 
     def work() -> tuple[list[int], list[tuple[int, int]]]:
         group, sent = unisono.init(), [0]
-        assert group.span is not None
         carrier = group.span.carrier
         isend = type(carrier).isend
 
@@ -94,10 +89,7 @@ def test_bytes_between_hosts(on_hosts: OnHosts, shape: str) -> None:
             reduce = compression.all_reduce if wire else unisono.all_reduce
             reduce(torch.ones(1 << 19))  # makes what later calls use
             unisono.barrier()
-            sent[0], before = (
-                0,
-                compression.sent_bytes,
-            )
+            sent[0], before = (0, compression.sent_bytes)
             reduce(torch.ones(1 << 19))
             counted.append(sent[0])
             told.append((compression.sent_bytes - before, compression.exact_bytes // 2))
@@ -140,38 +132,34 @@ def test_what_is_rounded_away_comes_later(on_hosts: OnHosts, wire: str) -> None:
         assert lost == pytest.approx(20)
 
 
-def test_errors_belong_to_a_name(on_hosts: OnHosts) -> None:
-    def work() -> None:
-        compression = unisono.Compression("int8")
+@on_ranks("2x1")
+def test_errors_belong_to_a_name() -> None:
+    compression = unisono.Compression("int8")
 
-        def reduced(name: str | None, bad: float = 1.0) -> torch.Tensor:
-            tensor = of_rank(unisono.get_rank(), 6000)
-            tensor[5] *= bad
-            compression.all_reduce(tensor, name=name)
-            return tensor
+    def reduced(name: str | None, bad: float = 1.0) -> torch.Tensor:
+        tensor = of_rank(unisono.get_rank(), 6000)
+        tensor[5] *= bad
+        compression.all_reduce(tensor, name=name)
+        return tensor
 
-        first, other = reduced("a"), reduced("b")
-        assert torch.equal(first, other)
-        second = reduced("a")
-        assert not torch.equal(first, second)
-        assert not reduced("b", float("nan"))[5].isfinite()
-        assert reduced("b").isfinite().all()  # no error is kept of what is no number
-        compression.forget()
-        assert torch.equal(reduced("a"), first)
-
-    on_hosts("2x1").run(work)
+    first, other = reduced("a"), reduced("b")
+    assert torch.equal(first, other)
+    second = reduced("a")
+    assert not torch.equal(first, second)
+    assert not reduced("b", float("nan"))[5].isfinite()
+    assert reduced("b").isfinite().all()  # no error is kept of what is no number
+    compression.forget()
+    assert torch.equal(reduced("a"), first)
 
 
-def test_on_one_host_nothing_is_rounded(worlds: Callable[[int], unisono.World]) -> None:
-    def work() -> None:
-        compression = unisono.Compression("int8")
-        tensor, same = of_rank(unisono.get_rank(), 6000), of_rank(unisono.get_rank(), 6000)
-        compression.all_reduce(tensor)
-        unisono.all_reduce(same)
-        assert torch.equal(tensor, same)
-        assert compression.sent_bytes == compression.exact_bytes == 0
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_on_one_host_nothing_is_rounded() -> None:
+    compression = unisono.Compression("int8")
+    tensor, same = of_rank(unisono.get_rank(), 6000), of_rank(unisono.get_rank(), 6000)
+    compression.all_reduce(tensor)
+    unisono.all_reduce(same)
+    assert torch.equal(tensor, same)
+    assert compression.sent_bytes == compression.exact_bytes == 0
 
 
 def test_wrong_arguments_are_told_to_all(on_hosts: OnHosts) -> None:

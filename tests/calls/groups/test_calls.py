@@ -60,6 +60,7 @@ def check_all_collectives(group: unisono.Group, count: int, *, shared: bool = Fa
     unisono.barrier(group)
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("ranks", [2, 3, 5, 7])
 def test_disjoint_groups_at_once(worlds: Worlds, ranks: int) -> None:
     def halves() -> None:
@@ -125,7 +126,7 @@ def test_two_groups_from_two_threads(worlds: Worlds) -> None:
 
         def work(group: unisono.Group) -> None:
             try:
-                for seed in range(20):
+                for seed in range(10):
                     check_all_collectives(group, 500, shared=bool(seed % 2), seed=seed)
             except BaseException as error:  # noqa: BLE001  told below
                 failed.append(error)

@@ -153,6 +153,7 @@ def survive(folder: Path, victim: int) -> None:
     note(folder, **facts)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("victim", [0, 2])
 def test_the_death_of_a_rank_ends_its_groups_only(tmp_path: Path, victim: int) -> None:
     with unisono.World(4, timeout_s=DEADLINE_S) as world, pytest.raises(RankFailed, match=f"rank {victim} failed"):
@@ -276,7 +277,7 @@ def test_a_full_heap_is_told_to_all_and_nothing_is_lost() -> None:
             assert all(("UNISONO_HEAP_BYTES" if rank == 1 else "rank 1 of group 'world'") in text for text in said)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("hosts", [None, "2x2"])
 @pytest.mark.parametrize("waits", ["in a call", "in the background", "for a message", "to make a group"])
 def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(waits: str, hosts: str | None) -> None:

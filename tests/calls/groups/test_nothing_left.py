@@ -6,18 +6,18 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.worlds import OnHosts, Worlds
 from unisono import p2p
 
 LONG = 40_000
-ROUNDS = 3
+ROUNDS = 2
 
 
 def ones(count: int) -> torch.Tensor:
@@ -129,9 +129,8 @@ def test_on_one_host(closes: bool, worlds: Worlds) -> None:
     assert worlds(2).run(make_and_leave, closes) == [[], []]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
 @pytest.mark.parametrize("hosts", ["2x1", "2+1"])
-def test_over_hosts(hosts: str, closes: bool, on_hosts: Callable[[str], unisono.World]) -> None:
-    world = on_hosts(hosts)
-    assert world.run(make_and_leave, closes) == [[]] * (2 if hosts == "2x1" else 3)
+def test_over_hosts(hosts: str, closes: bool, on_hosts: OnHosts) -> None:
+    assert on_hosts(hosts).run(make_and_leave, closes) == [[]] * (2 if hosts == "2x1" else 3)

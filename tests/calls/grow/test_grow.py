@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +12,11 @@ import pytest
 import torch
 
 import unisono
+from tests.support.faults import die
 from tests.support.newcomers import catch_up
 from tests.support.ports import free_port
 
 DEADLINE_S = 100.0
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def lose(group: unisono.Group, *victims: int) -> unisono.Group:
@@ -94,9 +90,9 @@ def test_two_at_once_and_all_kinds_of_calls() -> None:
                 unisono.barrier(smaller)
             if group.rank == 3:
                 with pytest.raises(unisono.PeerFailed, match="other processes have the places of ranks 1, 2"):
-                    unisono.barrier(lent_by_a_victim)  # type: ignore[arg-type]  # a member
+                    unisono.barrier(lent_by_a_victim)
                 with pytest.raises(unisono.PeerFailed, match="other processes"):
-                    lent_by_a_victim.shrink()  # type: ignore[union-attr]  # a member
+                    lent_by_a_victim.shrink()
             with pytest.raises(unisono.PeerFailed, match="other processes"):
                 group.world.shrink()
             if of_the_living:
@@ -119,7 +115,7 @@ def test_two_at_once_and_all_kinds_of_calls() -> None:
         unisono.sendrecv(ring, to, got, source)
         assert got.item() == source
         pair = unisono.split(color=group.rank % 2)
-        unisono.all_reduce(ring, group=pair)  # type: ignore[arg-type]  # all are members
+        unisono.all_reduce(ring, group=pair)
         unisono.barrier()
         assert (kept == group.rank).all()
         return ring.item()

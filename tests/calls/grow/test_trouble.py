@@ -66,19 +66,19 @@ def without(victim: int) -> unisono.Group:
 
 
 def die_when_offered_a_place() -> None:
-    joining.Arena.attach = die  # type: ignore[method-assign, assignment]
+    joining.Arena.attach = die
 
 
 def die_when_told_the_outcome() -> None:
-    joining._take_place = die  # type: ignore[assignment]
+    joining._take_place = die
 
 
 def stop_when_told_the_outcome() -> None:
-    joining._take_place = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[assignment]
+    joining._take_place = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def run(work: Callable[..., object], ranks: int, *arguments: object) -> list[object]:
-    return unisono.run(work, ranks, arguments, timeout_s=DEADLINE_S, return_exceptions=True)  # type: ignore[return-value]
+    return unisono.run(work, ranks, arguments, timeout_s=DEADLINE_S, return_exceptions=True)
 
 
 def test_a_newcomer_that_dies_before_it_is_one_is_not_missed(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_newcomer_that_dies_before_it_is_one_is_not_missed(tmp_path: Path) -> 
         group = without(1)
         if group.rank == 0:
             comes(tmp_path, "dies", die_when_offered_a_place)
-            knocks_until_it_dies = unisono.grow(size=3, timeout_s=2)
+            knocks_until_it_dies = unisono.grow(size=3, timeout_s=1)
             assert knocks_until_it_dies is group
             comes(tmp_path, "lives")
         else:
@@ -145,11 +145,11 @@ def test_a_newcomer_that_is_stopped_when_it_is_one_is_named_and_the_others_go_on
 
 
 def before_it_makes_an_offer() -> None:
-    JoinAdmission.admit = die  # type: ignore[method-assign, assignment]
+    JoinAdmission.admit = die
 
 
 def before_it_says_the_outcome() -> None:
-    Board.set_growth = die  # type: ignore[method-assign, assignment]
+    Board.set_growth = die
 
 
 def after_it_has_said_the_outcome() -> None:
@@ -157,7 +157,7 @@ def after_it_has_said_the_outcome() -> None:
         say(board, number, start)
         die()
 
-    Board.set_growth = say_and_die  # type: ignore[method-assign]
+    Board.set_growth = say_and_die
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_another_member_dies_meanwhile(tmp_path: Path) -> None:
             comes(tmp_path, "first")
             comes(tmp_path, "second")
         if group.rank == 1:
-            unisono.Group.forsake = die  # type: ignore[method-assign, assignment]
+            unisono.Group.forsake = die
         with pytest.raises(unisono.PeerGone) as caught:
             unisono.grow(size=4)
         assert caught.value.failed == (1,)
@@ -241,7 +241,7 @@ def test_a_member_that_is_stopped_is_not_waited_for(tmp_path: Path) -> None:
         def interrupted(board: Board, number: int) -> int | None:
             raise KeyboardInterrupt
 
-        Board.growth = interrupted  # type: ignore[method-assign]
+        Board.growth = interrupted
         with pytest.raises(KeyboardInterrupt):
             unisono.grow(size=3)
         return "was stopped"
@@ -260,8 +260,8 @@ def test_no_place_is_given_away_while_a_rank_is_there_that_is_no_member(tmp_path
             until(lambda: (tmp_path / "done.json").exists(), DEADLINE_S)
             return "was there all the time"
         with pytest.raises(unisono.PeerGone):
-            unisono.barrier(most)  # type: ignore[arg-type]  # a member
-        smaller = most.shrink()  # type: ignore[union-attr]  # a member
+            unisono.barrier(most)
+        smaller = most.shrink()
         if group.rank == 0:
             comes(tmp_path, "comes in vain")
 

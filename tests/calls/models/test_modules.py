@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import on_ranks
 from unisono import ArgumentError, DTypeError, MismatchError
 from unisono.calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
 
@@ -45,97 +45,79 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("ranks", SIZES)
-def test_broadcast_module(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        for src in {0, ranks - 1}:
-            model = Model(unisono.get_rank())
-            parameters = list(model.parameters())
-            broadcast_module(model, src)
-            assert equal(values(model), values(Model(src)))
-            assert all(one is other for one, other in zip(parameters, model.parameters(), strict=True))
-            assert model.second.weight is model.first.weight
-            assert model.frozen.grad_fn is None
-
-    worlds(ranks).run(work)
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-def test_broadcast_state_dict(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
+@on_ranks(*SIZES)
+def test_broadcast_module(ranks: int) -> None:
+    for src in {0, ranks - 1}:
         model = Model(unisono.get_rank())
-        broadcast_state_dict(model.state_dict(), ranks - 1)  # shows the shared weight under both its names
-        assert equal(values(model), values(Model(ranks - 1)))
-
-    worlds(ranks).run(work)
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-def test_average_parameters(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        model = Model(unisono.get_rank())
-        before = values(model)
-        average_parameters(model)
-        for name, parameter in model.named_parameters():
-            expected = sum(dict(Model(rank).named_parameters())[name].detach() for rank in range(ranks)) / ranks
-            torch.testing.assert_close(parameter.detach(), expected)
-        for name, buffer in model.named_buffers():
-            assert torch.equal(buffer, before[name])
-
-    worlds(ranks).run(work)
+        parameters = list(model.parameters())
+        broadcast_module(model, src)
+        assert equal(values(model), values(Model(src)))
+        assert all(one is other for one, other in zip(parameters, model.parameters(), strict=True))
+        assert model.second.weight is model.first.weight
+        assert model.frozen.grad_fn is None
 
 
-@pytest.mark.parametrize("ranks", SIZES)
-def test_average_gradients_is_the_gradient_of_the_mean_loss(worlds: Worlds, ranks: int) -> None:
-    def work() -> None:
-        inputs = [torch.randn(7, 3, generator=torch.Generator().manual_seed(rank)) for rank in range(ranks)]
-        alone, together = Model(5), Model(5)
-        for x in inputs:
-            (alone(x) / ranks).backward()
-        together(inputs[unisono.get_rank()]).backward()
-        average_gradients(together)
-        for (name, one), other in zip(together.named_parameters(), alone.parameters(), strict=True):
-            if other.grad is None:
-                assert one.grad is None, name
-            else:
-                torch.testing.assert_close(one.grad, other.grad)
-
-    worlds(ranks).run(work)
+@on_ranks(*SIZES)
+def test_broadcast_state_dict(ranks: int) -> None:
+    model = Model(unisono.get_rank())
+    broadcast_state_dict(model.state_dict(), ranks - 1)  # shows the shared weight under both its names
+    assert equal(values(model), values(Model(ranks - 1)))
 
 
-def test_a_gradient_on_some_ranks_only(worlds: Worlds) -> None:
-    def work() -> None:
-        model = nn.ModuleList([nn.Linear(2, 2, bias=False) for _ in range(4)])
-        rank = unisono.get_rank()
-        model[rank].weight.grad = torch.full((2, 2), float(rank + 1))
+@on_ranks(*SIZES)
+def test_average_parameters(ranks: int) -> None:
+    model = Model(unisono.get_rank())
+    before = values(model)
+    average_parameters(model)
+    for name, parameter in model.named_parameters():
+        expected = sum(dict(Model(rank).named_parameters())[name].detach() for rank in range(ranks)) / ranks
+        torch.testing.assert_close(parameter.detach(), expected)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name])
+
+
+@on_ranks(*SIZES)
+def test_average_gradients_is_the_gradient_of_the_mean_loss(ranks: int) -> None:
+    inputs = [torch.randn(7, 3, generator=torch.Generator().manual_seed(rank)) for rank in range(ranks)]
+    alone, together = Model(5), Model(5)
+    for x in inputs:
+        (alone(x) / ranks).backward()
+    together(inputs[unisono.get_rank()]).backward()
+    average_gradients(together)
+    for (name, one), other in zip(together.named_parameters(), alone.parameters(), strict=True):
+        if other.grad is None:
+            assert one.grad is None, name
+        else:
+            torch.testing.assert_close(one.grad, other.grad)
+
+
+@on_ranks(3)
+def test_a_gradient_on_some_ranks_only() -> None:
+    model = nn.ModuleList([nn.Linear(2, 2, bias=False) for _ in range(4)])
+    rank = unisono.get_rank()
+    model[rank].weight.grad = torch.full((2, 2), float(rank + 1))
+    average_gradients(model)
+    for other in range(3):
+        assert torch.equal(model[other].weight.grad, torch.full((2, 2), (other + 1) / 3))
+    assert model[3].weight.grad is None
+
+
+@on_ranks(3)
+def test_sparse_gradients_are_refused_everywhere() -> None:
+    model = nn.Embedding(5, 2, sparse=True)
+    if unisono.get_rank() == 1:
+        model(torch.tensor([1])).sum().backward()
+    with pytest.raises(DTypeError, match="weight: its gradient is sparse"):
         average_gradients(model)
-        for other in range(3):
-            assert torch.equal(model[other].weight.grad, torch.full((2, 2), (other + 1) / 3))
-        assert model[3].weight.grad is None
-
-    worlds(3).run(work)
+    broadcast_module(model)
 
 
-def test_sparse_gradients_are_refused_everywhere(worlds: Worlds) -> None:
-    def work() -> None:
-        model = nn.Embedding(5, 2, sparse=True)
-        if unisono.get_rank() == 1:
-            model(torch.tensor([1])).sum().backward()
-        with pytest.raises(DTypeError, match="weight: its gradient is sparse"):
-            average_gradients(model)
-        broadcast_module(model)
-
-    worlds(3).run(work)
-
-
-def test_nothing_to_do(worlds: Worlds) -> None:
-    def work() -> None:
-        for module in (nn.ReLU(), nn.Linear(2, 2)):
-            average_gradients(module)
-            broadcast_module(nn.ReLU())
-            average_parameters(nn.ReLU())
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_nothing_to_do() -> None:
+    for module in (nn.ReLU(), nn.Linear(2, 2)):
+        average_gradients(module)
+        broadcast_module(nn.ReLU())
+        average_parameters(nn.ReLU())
 
 
 def layers(*widths: int, dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -169,44 +151,38 @@ ODD: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_models_that_differ(worlds: Worlds, what: str) -> None:
-    def work() -> None:
-        usual, odd, message = ODD[what]
-        model = odd() if unisono.get_rank() == 2 else usual()
-        before = values(model)
-        for call in (broadcast_module, average_parameters):
-            with pytest.raises(ArgumentError, match=message):
-                call(model)
-        assert equal(values(model), before)
-        unisono.barrier()
-
-    worlds(3).run(work)
+@on_ranks(3)
+def test_models_that_differ(what: str) -> None:
+    usual, odd, message = ODD[what]
+    model = odd() if unisono.get_rank() == 2 else usual()
+    before = values(model)
+    for call in (broadcast_module, average_parameters):
+        with pytest.raises(ArgumentError, match=message):
+            call(model)
+    assert equal(values(model), before)
+    unisono.barrier()
 
 
-def test_gradients_of_models_that_differ(worlds: Worlds) -> None:
-    def work() -> None:
-        for widths in ((4, 4), (5,)):
-            model = layers(*widths) if unisono.get_rank() == 2 else layers(4)
-            for parameter in model.parameters():
-                parameter.grad = torch.ones_like(parameter)
-            with pytest.raises(MismatchError, match="rank 2 differs"):
-                average_gradients(model)
-
-    worlds(3).run(work)
+@on_ranks(3)
+def test_gradients_of_models_that_differ() -> None:
+    for widths in ((4, 4), (5,)):
+        model = layers(*widths) if unisono.get_rank() == 2 else layers(4)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        with pytest.raises(MismatchError, match="rank 2 differs"):
+            average_gradients(model)
 
 
-def test_what_is_no_model(worlds: Worlds) -> None:
-    def work() -> None:
-        refused: list[tuple[Callable[[], None], type[Exception], str]] = [
-            (lambda: broadcast_module([1]), DTypeError, "model: expected a torch.nn.Module"),  # type: ignore[arg-type]
-            (lambda: average_gradients(torch.ones(2)), DTypeError, "model: expected"),  # type: ignore[arg-type]
-            (lambda: broadcast_module(nn.LazyLinear(3)), ArgumentError, "weight: has no shape yet"),
-            (lambda: broadcast_state_dict({"x": np.ones(2)}), DTypeError, "x: .*torch.from_numpy"),  # type: ignore[dict-item]
-            (lambda: broadcast_state_dict({"step": 3}), DTypeError, "step: expected a torch.Tensor"),  # type: ignore[dict-item]
-        ]
-        for call, error, message in refused:
-            with pytest.raises(error, match=message):
-                call()
-        unisono.barrier()
-
-    worlds(1).run(work)
+@on_ranks(1)
+def test_what_is_no_model() -> None:
+    refused: list[tuple[Callable[[], None], type[Exception], str]] = [
+        (lambda: broadcast_module([1]), DTypeError, "model: expected a torch.nn.Module"),
+        (lambda: average_gradients(torch.ones(2)), DTypeError, "model: expected"),
+        (lambda: broadcast_module(nn.LazyLinear(3)), ArgumentError, "weight: has no shape yet"),
+        (lambda: broadcast_state_dict({"x": np.ones(2)}), DTypeError, "x: .*torch.from_numpy"),
+        (lambda: broadcast_state_dict({"step": 3}), DTypeError, "step: expected a torch.Tensor"),
+    ]
+    for call, error, message in refused:
+        with pytest.raises(error, match=message):
+            call()
+    unisono.barrier()

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError, PeerFailed
 from unisono.calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
@@ -47,7 +48,9 @@ def check(value: Any, rank: int, extra: int = 0) -> None:
         assert torch.equal(tensor, other)
 
 
-def gather_to_all(extra: int) -> None:
+@pytest.mark.parametrize("extra", [0, 1_000_000], ids=["small", "4 MB"])
+@on_ranks(*SIZES)
+def test_all_gather_object(extra: int) -> None:
     group = unisono.init()
     places: list[Any] = [None] * group.size
     same = places
@@ -57,7 +60,8 @@ def gather_to_all(extra: int) -> None:
         check(value, rank, extra)
 
 
-def gather_to_each() -> None:
+@on_ranks(*SIZES)
+def test_gather_object() -> None:
     group = unisono.init()
     for root in range(group.size):
         places = ["old"] * group.size if group.rank == root else None
@@ -66,7 +70,8 @@ def gather_to_each() -> None:
             check(value, rank)
 
 
-def broadcast_from_each() -> None:
+@on_ranks(*SIZES)
+def test_broadcast_object_list() -> None:
     group = unisono.init()
     for root in range(group.size):
         mine = [made(7), None, [group.rank], made(8, 2)]
@@ -83,7 +88,8 @@ def broadcast_from_each() -> None:
     assert not empty
 
 
-def scatter_from_each() -> None:
+@on_ranks(*SIZES)
+def test_scatter_object_list() -> None:
     group = unisono.init()
     for root in range(group.size):
         objects = [made(rank, 2 * root) for rank in range(group.size)] if group.rank == root else None
@@ -109,27 +115,6 @@ def anything_by_pickle() -> list[int]:
     scatter_object_list(received, [lambda k=k: k for k in range(size)], pickle=True)
     first = [function() for function in gathered] if rank == 0 else []
     return [*sums, *first, objects[0](), received[0]()]
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-@pytest.mark.parametrize("extra", [0, 1_000_000], ids=["small", "4 MB"])
-def test_all_gather_object(worlds: Worlds, ranks: int, extra: int) -> None:
-    worlds(ranks).run(gather_to_all, extra)
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-def test_gather_object(worlds: Worlds, ranks: int) -> None:
-    worlds(ranks).run(gather_to_each)
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-def test_broadcast_object_list(worlds: Worlds, ranks: int) -> None:
-    worlds(ranks).run(broadcast_from_each)
-
-
-@pytest.mark.parametrize("ranks", SIZES)
-def test_scatter_object_list(worlds: Worlds, ranks: int) -> None:
-    worlds(ranks).run(scatter_from_each)
 
 
 def test_anything_travels_by_pickle(worlds: Worlds) -> None:
@@ -257,7 +242,7 @@ def a_class_of_rank_0() -> Said:
     thing: Any = None
     if group.rank == 0:
         module = ModuleType("only_here")
-        module.Thing = dataclasses.make_dataclass("Thing", ["x"])  # type: ignore[attr-defined]
+        module.Thing = dataclasses.make_dataclass("Thing", ["x"])
         module.Thing.__module__ = "only_here"
         sys.modules["only_here"] = module
         thing = module.Thing(3)

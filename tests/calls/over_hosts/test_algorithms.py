@@ -135,17 +135,17 @@ def check(collective: str, name: Any, count: int, *, shared: bool = False) -> No
 
 
 def everything(counts: tuple[int, ...], seed: str, *, shared: bool = False) -> None:
-    """Make calls by all algorithms; if there is a seed, by a quarter of them, which it draws."""
+    """Make calls by all algorithms; if there is a seed, by an eighth of them, which it draws."""
     names = [(one.collective, one.name) for one in CATALOGUE.values() if one.allows(unisono.get_world_size())]
     own = [(collective, function) for collective, functions in OWN.items() for function in functions]
     made = [*names, *own]
-    for collective, name in random.Random(seed).sample(made, len(made) // 4) if seed else made:
+    for collective, name in random.Random(seed).sample(made, len(made) // 8) if seed else made:
         for count in counts:
             check(collective, name, count, shared=shared)
 
 
 def seed(*case: str) -> str:
-    """What draws the algorithms of a case: another quarter for each commit, all in `make nightly`."""
+    """What draws the algorithms of a case: another eighth for each commit, all in `make nightly`."""
     return "" if NIGHTLY else f"{commit()} {case}"
 
 
@@ -155,7 +155,7 @@ def test_every_algorithm(on_hosts: OnHosts, shape: str) -> None:
     on_hosts(shape).run(everything, (*COUNTS, LONG), seed(shape))
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_algorithm_with_every_setting(setting: str, shape: str) -> None:

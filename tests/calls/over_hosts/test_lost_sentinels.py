@@ -65,6 +65,7 @@ def test_ranks_whose_sentinel_is_killed_or_stopped_say_so_and_the_others_go_on(
         assert (failed, total) == ((0, 1), 1100.0)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("host", [0, 1])
 def test_of_two_hosts_the_first_one_goes_on_if_it_has_its_sentinel(host: int) -> None:
     """And nobody is told that others have gone on where they have not."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import OnHosts
+from tests.support.worlds import OnHosts, Worlds
 from unisono.base.errors import AlgorithmError, ArgumentError, MismatchError
 from unisono.schedule import Rows, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm
@@ -68,6 +68,7 @@ def _all_of_them() -> dict[str, str]:
     return refused
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("shape", ["2x2", "3+1"])
 def test_blocks_of_several_sizes_go_by_every_algorithm_or_are_refused(on_hosts: OnHosts, shape: str) -> None:
     for refused in on_hosts(shape).run(_all_of_them):
@@ -137,10 +138,10 @@ def _by_another_chunk(r: Rows, p: int, root: int) -> Iterator[Transfer]:
         yield send(root, (root + rank) % p, 0, n=2)
 
 
-@pytest.mark.parametrize("shape", ["1x4", "2x2"])
-def test_a_table_that_changes_the_places_of_chunks_is_refused_as_on_one_host(on_hosts: OnHosts, shape: str) -> None:
+def test_a_table_that_changes_the_places_of_chunks_is_refused_as_on_one_host(on_hosts: OnHosts, worlds: Worlds) -> None:
     def work() -> None:
         with pytest.raises(AlgorithmError, match=r"chunk 0 goes to 1|moves chunks to places of others"):
             unisono.broadcast(torch.zeros(7), 0, algorithm=_by_another_chunk)
 
-    on_hosts(shape).run(work)
+    worlds(4).run(work)
+    on_hosts("2x2").run(work)

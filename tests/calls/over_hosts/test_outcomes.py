@@ -13,6 +13,7 @@ from unisono.engine.compile.program import DONE, WAITING
 from unisono.schedule import Hosts
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(("shape", "late"), [("2x1", 1), ("2x2", 1), ("2x2", 2)])
 def test_a_call_that_waits_comes_back_and_goes_on(shape: str, late: int, tmp_path: Path) -> None:
     came_back = tmp_path / "came back"

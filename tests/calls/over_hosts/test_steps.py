@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
 import unisono
+from tests.support.worlds import OnHosts
 from unisono.calls.dispatch.over_hosts import hosts_steps
 from unisono.engine.mailbox.poller import Poller
 from unisono.ranks.group import current
@@ -18,11 +18,12 @@ LONG, SHORT = 300_000, 1000
 """Elements of float64: such tensors are read where they are, and copied before."""
 
 
-@pytest.fixture(scope="module", params=["2x1", "2x2"])
-def world(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
-    shape: str = request.param
-    with unisono.world({"2x1": 2, "2x2": 4}[shape], hosts=shape, timeout_s=90) as world:
-        yield world
+pytestmark = [pytest.mark.sampled(most=1), pytest.mark.parametrize("shape", ["2x1", "2x2"])]
+
+
+@pytest.fixture
+def world(on_hosts: OnHosts, shape: str) -> unisono.World:
+    return on_hosts(shape)
 
 
 def given(rank: int, n: int, turn: int) -> torch.Tensor:

@@ -21,7 +21,7 @@ SLOW = "20Mbit"
 N = 300_007
 
 
-@pytest.fixture(scope="module", params=["2x1", "2x2", "3+1"])
+@pytest.fixture(scope="module", params=["2x1", "3+1"])
 def slow(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
     shape: str = request.param
     config = replace(Config.from_env(), link=Link.parse(SLOW))
@@ -40,15 +40,14 @@ def test_they_go_in_pieces() -> None:
         assert choose_spanning(name, 8 * N, Hosts.parse("2x2"), Config.from_env()).pieces == 1
 
 
-@pytest.mark.parametrize("op", ["sum", "avg", "max"])
-def test_all_reduce(slow: unisono.World, op: str) -> None:
+def test_all_reduce(slow: unisono.World) -> None:
     def work() -> None:
         me, size = unisono.get_rank(), unisono.get_world_size()
-        factor = {"sum": size * (size + 1) / 2, "avg": (size + 1) / 2, "max": size}[op]
-        for _ in range(3):
-            tensor = given(me)
-            unisono.all_reduce(tensor, op)
-            assert tensor.equal(given(0) * factor)
+        for op, factor in (("sum", size * (size + 1) / 2), ("avg", (size + 1) / 2), ("max", size)):
+            for _ in range(2):
+                tensor = given(me)
+                unisono.all_reduce(tensor, op)
+                assert tensor.equal(given(0) * factor)
 
     slow.run(work)
 

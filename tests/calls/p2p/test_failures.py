@@ -14,8 +14,9 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
+from tests.support.on_ranks import on_ranks
 from tests.support.waiting import once_waiting, until
-from tests.support.worlds import NewWorld, Worlds
+from tests.support.worlds import NewWorld
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox.poller import Poller
@@ -34,7 +35,7 @@ CALLS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.sampled(most=8)
+@pytest.mark.sampled(most=6)
 @pytest.mark.parametrize(
     ("name", "when"), [*((name, "while it waits") for name in CALLS), ("recv", "before"), ("isend", "before")]
 )
@@ -83,6 +84,7 @@ def test_others_go_on_after_a_death(tmp_path: Path, new_world: NewWorld) -> None
     assert [notes(tmp_path)[rank]["right"] for rank in (0, 1)] == [True, True]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["recv", "irecv"])
 def test_who_waits_for_a_peer_that_goes_on_without_the_dead(tmp_path: Path, name: str, new_world: NewWorld) -> None:
     """Rank 2 dies. Only rank 1 waits for it, and shrinks the group; rank 0 waits for rank 1."""
@@ -129,7 +131,7 @@ def test_who_is_left_out_while_it_waits(tmp_path: Path, new_world: NewWorld) -> 
         assert world.run(work) == [True] * 3
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_peer_that_refuses_all_calls(tmp_path: Path, name: str, new_world: NewWorld) -> None:
     """Rank 1 runs out of time in a collective, and lives on. What it has sent is received; ranks 0 and 2 go on."""
@@ -205,44 +207,40 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
     assert notes(tmp_path)[0]["got"] == [0.0, 1.0, 2.0]
 
 
-def test_who_waits_for_any_rank_waits_for_the_last_that_may_send(worlds: Worlds) -> None:
+@on_ranks(3)
+def test_who_waits_for_any_rank_waits_for_the_last_that_may_send() -> None:
     """Ranks that have returned have sent what they had to send."""
-
-    def workers() -> None:
-        me = unisono.get_rank()
-        if me == 0:
-            once_waiting(lambda: p2p.send(torch.zeros(1), 2), POLLS)
-            assert p2p.recv(torch.zeros(3)) == 2
-            with pytest.raises(PeerGone, match="returned from the function"):
-                p2p.recv()
-        if me == 2:
-            until(lambda: bool(unisono.init().host.arena.board(1).gone))
-            p2p.recv(None, 0)
-            p2p.send(torch.ones(3), 0)
-
-    worlds(3).run(workers)
+    me = unisono.get_rank()
+    if me == 0:
+        once_waiting(lambda: p2p.send(torch.zeros(1), 2), POLLS)
+        assert p2p.recv(torch.zeros(3)) == 2
+        with pytest.raises(PeerGone, match="returned from the function"):
+            p2p.recv()
+    if me == 2:
+        until(lambda: bool(unisono.init().host.arena.board(1).gone))
+        p2p.recv(None, 0)
+        p2p.send(torch.ones(3), 0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
-def test_a_late_peer(worlds: Worlds, name: str) -> None:
-    def late() -> None:
-        me, group = unisono.get_rank(), unisono.init()
-        unisono.barrier()
-        if me == 0:
-            start, usual, group.timeout_s = time.monotonic(), group.timeout_s, 0.1
-            with pytest.raises(WaitTimeout) as caught:
-                CALLS[name](1)
-            group.timeout_s = usual
-            assert time.monotonic() - start < 0.1 + SOON_S
-            assert caught.value.missing == (1,)
-            assert caught.value.waiting == 0
-            assert f" in {name.split(maxsplit=1)[0]}(" in str(caught.value)
-            assert "tag=1" in str(caught.value)
-            assert __file__ in str(caught.value)
-        unisono.barrier()  # which moves no messages
-        go_on(name)
-
-    worlds(2).run(late)
+@on_ranks(2)
+def test_a_late_peer(name: str) -> None:
+    me, group = unisono.get_rank(), unisono.init()
+    unisono.barrier()
+    if me == 0:
+        start, usual, group.timeout_s = time.monotonic(), group.timeout_s, 0.1
+        with pytest.raises(WaitTimeout) as caught:
+            CALLS[name](1)
+        group.timeout_s = usual
+        assert time.monotonic() - start < 0.1 + SOON_S
+        assert caught.value.missing == (1,)
+        assert caught.value.waiting == 0
+        assert f" in {name.split(maxsplit=1)[0]}(" in str(caught.value)
+        assert "tag=1" in str(caught.value)
+        assert __file__ in str(caught.value)
+    unisono.barrier()  # which moves no messages
+    go_on(name)
 
 
 def go_on(name: str) -> None:
@@ -256,97 +254,90 @@ def go_on(name: str) -> None:
     assert word.item() == 6.0 - me
 
 
-def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead(worlds: Worlds) -> None:
-    def impatient() -> None:
-        if unisono.get_rank() == 1:
-            p2p.send(torch.ones(2), 0, tag=8)
-        unisono.barrier()
-        if unisono.get_rank() == 0:
-            with pytest.raises(TimeoutError, match=r"for rank 1\. Rank 1 has sent tag 8\."):
-                p2p.recv(None, 1, timeout_s=0.05)
-            with pytest.raises(WaitTimeout, match=r"recv\(None, src=None, tag=0\) .* for ranks 1, 2\. Rank 1 has sent"):
-                p2p.recv(timeout_s=0.05)
-            assert p2p.recv(None, 1, tag=8).tolist() == [1.0, 1.0]
-        unisono.barrier()
-
-    worlds(3).run(impatient)
+@on_ranks(3)
+def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead() -> None:
+    if unisono.get_rank() == 1:
+        p2p.send(torch.ones(2), 0, tag=8)
+    unisono.barrier()
+    if unisono.get_rank() == 0:
+        with pytest.raises(TimeoutError, match=r"for rank 1\. Rank 1 has sent tag 8\."):
+            p2p.recv(None, 1, timeout_s=0.05)
+        with pytest.raises(WaitTimeout, match=r"recv\(None, src=None, tag=0\) .* for ranks 1, 2\. Rank 1 has sent"):
+            p2p.recv(timeout_s=0.05)
+        assert p2p.recv(None, 1, tag=8).tolist() == [1.0, 1.0]
+    unisono.barrier()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("nbytes", [8, 8 * LONG])
-def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(worlds: Worlds, nbytes: int) -> None:
+@on_ranks(2)
+def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(nbytes: int) -> None:
     """A receive leaves the message to the next; a send that has begun ends in the background; a Work goes on."""
-
-    def again() -> None:
-        me, count = unisono.get_rank(), nbytes // 8
-        sent, target = torch.arange(count), torch.full((count,), -1)
-        if me == 0:
-            work = p2p.irecv(None, 1, tag=3)
-            for call in (lambda: p2p.recv(target, 1, timeout_s=0.03), lambda: work.wait(0.03)):
-                with pytest.raises(WaitTimeout):
-                    call()
-            assert (target == -1).all()
-            if nbytes > 8:
-                with pytest.raises(WaitTimeout):
-                    p2p.send(sent, 1, timeout_s=0.03)
-            else:
+    me, count = unisono.get_rank(), nbytes // 8
+    sent, target = torch.arange(count), torch.full((count,), -1)
+    if me == 0:
+        work = p2p.irecv(None, 1, tag=3)
+        for call in (lambda: p2p.recv(target, 1, timeout_s=0.03), lambda: work.wait(0.03)):
+            with pytest.raises(WaitTimeout):
+                call()
+        assert (target == -1).all()
+        if nbytes > 8:
+            with pytest.raises(WaitTimeout):
                 p2p.send(sent, 1, timeout_s=0.03)
-            keep = sent.clone()
-            sent.zero_()
-            unisono.barrier()
-            p2p.recv(target, 1)
-            assert torch.equal(target, keep + 1)
-            assert torch.equal(work.result(), keep + 2)
         else:
-            unisono.barrier()
-            p2p.send(sent + 1, 0)
-            p2p.send(sent + 2, 0, tag=3)
-            p2p.recv(target, 0)
-            assert torch.equal(target, sent)
+            p2p.send(sent, 1, timeout_s=0.03)
+        keep = sent.clone()
+        sent.zero_()
         unisono.barrier()
+        p2p.recv(target, 1)
+        assert torch.equal(target, keep + 1)
+        assert torch.equal(work.result(), keep + 2)
+    else:
+        unisono.barrier()
+        p2p.send(sent + 1, 0)
+        p2p.send(sent + 2, 0, tag=3)
+        p2p.recv(target, 0)
+        assert torch.equal(target, sent)
+    unisono.barrier()
 
-    worlds(2).run(again)
 
-
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
-def test_ctrl_c_ends_a_wait_and_the_group_goes_on(worlds: Worlds, name: str) -> None:
-    def interrupted() -> None:
-        unisono.barrier()
-        if unisono.get_rank() == 0:
-            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
-            with pytest.raises(KeyboardInterrupt):
-                CALLS[name](1)
-        unisono.barrier()
-        go_on(name.removeprefix("i"))
-
-    worlds(2).run(interrupted)
+@on_ranks(2)
+def test_ctrl_c_ends_a_wait_and_the_group_goes_on(name: str) -> None:
+    unisono.barrier()
+    if unisono.get_rank() == 0:
+        once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
+        with pytest.raises(KeyboardInterrupt):
+            CALLS[name](1)
+    unisono.barrier()
+    go_on(name.removeprefix("i"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["irecv", "isend"])
-def test_ctrl_c_cancels_an_asynchronous_call(worlds: Worlds, kind: str) -> None:
+@on_ranks(2)
+def test_ctrl_c_cancels_an_asynchronous_call(kind: str) -> None:
     """As it does with one that is not: a message goes to the next receive; a send that has begun goes on."""
-
-    def interrupted() -> None:
-        me = unisono.get_rank()
-        sent, target = torch.arange(float(LONG)), torch.full((LONG,), -1.0)
-        unisono.barrier()
-        if me == 0:
-            work = p2p.irecv(target, 1) if kind == "irecv" else p2p.isend(sent, 1)
-            once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
-            with pytest.raises(KeyboardInterrupt):
-                work.wait()
-            assert work.is_completed()
-            with pytest.raises(PeerFailed, match=rf"rank 0 gave up {kind}.*: interrupted by KeyboardInterrupt"):
-                work.wait()
-            sent.fill_(-2.0)
-        unisono.barrier()
-        if (me == 0) == (kind == "irecv"):
-            assert torch.equal(p2p.recv(None, 1 - me), torch.arange(float(LONG)))
-        else:
-            p2p.send(sent, 0) if kind == "irecv" else None
-        assert (target == -1.0).all()
-        unisono.barrier()
-
-    worlds(2).run(interrupted)
+    me = unisono.get_rank()
+    sent, target = torch.arange(float(LONG)), torch.full((LONG,), -1.0)
+    unisono.barrier()
+    if me == 0:
+        work = p2p.irecv(target, 1) if kind == "irecv" else p2p.isend(sent, 1)
+        once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
+        with pytest.raises(KeyboardInterrupt):
+            work.wait()
+        assert work.is_completed()
+        with pytest.raises(PeerFailed, match=rf"rank 0 gave up {kind}.*: interrupted by KeyboardInterrupt"):
+            work.wait()
+        sent.fill_(-2.0)
+    unisono.barrier()
+    if (me == 0) == (kind == "irecv"):
+        assert torch.equal(p2p.recv(None, 1 - me), torch.arange(float(LONG)))
+    else:
+        p2p.send(sent, 0) if kind == "irecv" else None
+    assert (target == -1.0).all()
+    unisono.barrier()
 
 
 def test_a_step_that_is_interrupted_ends_the_group(new_world: NewWorld) -> None:

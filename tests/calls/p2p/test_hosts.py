@@ -7,7 +7,6 @@ import random
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -16,7 +15,10 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import on_ranks
+from tests.support.values import values
 from tests.support.waiting import until
+from tests.support.worlds import OnHosts
 from unisono import PeerGone, RankFailed, p2p
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls.groups import new_group
@@ -28,56 +30,39 @@ from unisono.engine.mailbox.far_ends import FarSendChannel
 LONG = 3_000_000
 
 
-@pytest.fixture(scope="module")
-def two_by_two() -> Iterator[unisono.World]:
-    """Ranks 0 and 1 share a host, and 2 and 3 another one."""
-    with unisono.World(4, hosts="2x2", timeout_s=60) as world:
-        yield world
+@on_ranks("2x2")
+def test_long_messages_between_all_at_once() -> None:
+    """Everybody sends to everybody before anybody receives; then to a rank of the other host, in blocking calls."""
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    others = [(me + k) % size for k in range(1, size)]
+    sends = [p2p.isend(values(LONG + me, 10 * me + to), to) for to in others]
+    for by in others:
+        assert torch.equal(p2p.recv(None, by), values(LONG + by, 10 * by + me))
+    for work in sends:
+        work.wait()
+    across = (me + 2) % size
+    p2p.send(values(LONG + me, 10 * me), across, tag=1)
+    assert torch.equal(p2p.recv(None, across, tag=1), values(LONG + across, 10 * across))
 
 
-def values(count: int, seed: int) -> torch.Tensor:
-    return ((torch.arange(count) * 7 + seed * 131) % 251).float()
-
-
-def test_long_messages_between_all_at_once(two_by_two: unisono.World) -> None:
-    """Everybody sends to everybody before anybody receives; twice, in blocking calls and not."""
-
-    def all_to_all() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        others = [(me + k) % size for k in range(1, size)]
-        sends = [p2p.isend(values(LONG + me, 10 * me + to), to) for to in others]
-        for by in others:
-            assert torch.equal(p2p.recv(None, by), values(LONG + by, 10 * by + me))
-        for work in sends:
-            work.wait()
-        for to in others:
-            p2p.send(values(LONG + me, 10 * me + to), to, tag=1)
-        for by in others:
-            assert torch.equal(p2p.recv(None, by, tag=1), values(LONG + by, 10 * by + me))
-
-    two_by_two.run(all_to_all)
-
-
-def test_who_waits_for_another_rank_takes_in_what_it_is_sent(two_by_two: unisono.World) -> None:
+@on_ranks("2x2")
+def test_who_waits_for_another_rank_takes_in_what_it_is_sent() -> None:
     """Rank 3 waits for rank 1, which waits for rank 0, which waits until its long message to rank 3 has gone."""
-
-    def chain() -> None:
-        me, word = unisono.get_rank(), torch.zeros(1)
-        if me == 0:
-            p2p.send(values(LONG, 0), 3)
-            p2p.send(word, 1)
-        elif me == 1:
-            p2p.recv(word, 0)
-            p2p.send(word, 3)
-        elif me == 3:
-            p2p.recv(word, 1)
-            assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
-
-    two_by_two.run(chain)
+    me, word = unisono.get_rank(), torch.zeros(1)
+    if me == 0:
+        p2p.send(values(LONG, 0), 3)
+        p2p.send(word, 1)
+    elif me == 1:
+        p2p.recv(word, 0)
+        p2p.send(word, 3)
+    elif me == 3:
+        p2p.recv(word, 1)
+        assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_storm(two_by_two: unisono.World, seed: int) -> None:
+def test_a_storm(on_hosts: OnHosts, seed: int) -> None:
     """All ranks know what all send to whom, in which order; each takes its own by source, tag, or as it comes."""
 
     def storm(seed: int) -> None:
@@ -109,43 +94,39 @@ def test_a_storm(two_by_two: unisono.World, seed: int) -> None:
         for work in works:
             work.wait()
 
-    two_by_two.run(storm, seed)
+    on_hosts("2x2").run(storm, seed)
 
 
-def test_objects_and_dtypes(two_by_two: unisono.World) -> None:
-    def across() -> None:
-        me = unisono.get_rank()
-        other = (me + 2) % 4
-        unisono.send_object_list([{"me": me}, torch.full((9,), me)], other)
-        got: list[Any] = [None, None]
-        assert unisono.recv_object_list(got) == other
-        assert got[0] == {"me": other}
-        assert got[1].tolist() == [other] * 9
-        for count in (5, 400_000):
-            for dtype in (torch.bfloat16, torch.complex64, torch.bool, torch.float8_e4m3fn, torch.int64):
-                sent = values(count, me).to(dtype)
-                target = torch.empty(2, count, dtype=dtype)[:, ::1][1]
-                p2p.sendrecv(sent, other, target, other)
-                assert torch.equal(target.view(torch.uint8), values(count, other).to(dtype).view(torch.uint8))
-
-    two_by_two.run(across)
+@on_ranks("2x2")
+def test_objects_and_dtypes() -> None:
+    me = unisono.get_rank()
+    other = (me + 2) % 4
+    unisono.send_object_list([{"me": me}, torch.full((9,), me)], other)
+    got: list[Any] = [None, None]
+    assert unisono.recv_object_list(got) == other
+    assert got[0] == {"me": other}
+    assert got[1].tolist() == [other] * 9
+    for count in (5, 400_000):
+        for dtype in (torch.bfloat16, torch.complex64, torch.bool, torch.float8_e4m3fn, torch.int64):
+            sent = values(count, me).to(dtype)
+            target = torch.empty(2, count, dtype=dtype)[:, ::1][1]
+            p2p.sendrecv(sent, other, target, other)
+            assert torch.equal(target.view(torch.uint8), values(count, other).to(dtype).view(torch.uint8))
 
 
-def test_sub_groups_across_hosts(two_by_two: unisono.World) -> None:
-    def groups() -> None:
-        me = unisono.get_rank()
-        for k in range(3):  # the same ranks, again: no group hears the one before
-            group = new_group([3, 0, 2])
-            if group:
-                right, left = (group.rank + 1) % 3, (group.rank - 1) % 3
-                p2p.send(values(4, 10 * k + me), right, group)
-                p2p.send(values(500_000, 10 * k + me), right, group)
-                for count in (4, 500_000):
-                    assert torch.equal(p2p.recv(None, left, group), values(count, 10 * k + group.world_ranks[left]))
-                p2p.send(torch.zeros(9), right, group, tag=1)  # which nobody receives
-            unisono.barrier()
-
-    two_by_two.run(groups)
+@on_ranks("2x2")
+def test_sub_groups_across_hosts() -> None:
+    me = unisono.get_rank()
+    for k in range(3):  # the same ranks, again: no group hears the one before
+        group = new_group([3, 0, 2])
+        if group:
+            right, left = (group.rank + 1) % 3, (group.rank - 1) % 3
+            p2p.send(values(4, 10 * k + me), right, group)
+            p2p.send(values(500_000, 10 * k + me), right, group)
+            for count in (4, 500_000):
+                assert torch.equal(p2p.recv(None, left, group), values(count, 10 * k + group.world_ranks[left]))
+            p2p.send(torch.zeros(9), right, group, tag=1)  # which nobody receives
+        unisono.barrier()
 
 
 @pytest.mark.parametrize("way", ["send", "recv"])

@@ -18,6 +18,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S
+from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from tests.support.worlds import NewWorld, Worlds
 from unisono import PeerGone, WaitTimeout, p2p
@@ -63,11 +64,7 @@ print("end", flush=True)
 
 def test_what_is_forgotten_does_not_hold_up_the_end() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", FORGETFUL],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+        [sys.executable, "-W", "error", "-c", FORGETFUL], capture_output=True, text=True, timeout=60, check=True
     )
     assert (done.stdout, done.stderr) == ("end\n", "")
 
@@ -81,7 +78,7 @@ def test_calls_of_all_kinds_leave_nothing_open(worlds: Worlds) -> None:
         other = 1 - unisono.get_rank()
 
         def some() -> None:
-            for _ in range(10):
+            for _ in range(5):
                 works = [p2p.irecv(None, other), p2p.isend(torch.zeros(LONG), other)]
                 p2p.sendrecv(torch.zeros(9), other, torch.zeros(9), other, tag=2)
                 for work in works:
@@ -100,97 +97,89 @@ def test_calls_of_all_kinds_leave_nothing_open(worlds: Worlds) -> None:
     worlds(2).run(many)
 
 
-def test_a_forked_child_leaves_the_messages_to_its_parent(worlds: Worlds) -> None:
-    def fork() -> None:
-        other = 1 - unisono.get_rank()
-        work = p2p.irecv(None, other, tag=1)
-        unisono.barrier()
-        engine, held, forked = progress_engine(unisono.init()), threading.Event(), threading.Event()
+@on_ranks(2)
+def test_a_forked_child_leaves_the_messages_to_its_parent() -> None:
+    other = 1 - unisono.get_rank()
+    work = p2p.irecv(None, other, tag=1)
+    unisono.barrier()
+    engine, held, forked = progress_engine(unisono.init()), threading.Event(), threading.Event()
 
-        def move() -> None:
-            with engine._mailbox_lock, engine._pending_lock:
-                held.set()
-                forked.wait(DEADLINE_S)
+    def move() -> None:
+        with engine._mailbox_lock, engine._pending_lock:
+            held.set()
+            forked.wait(DEADLINE_S)
 
-        thread = threading.Thread(target=move)
-        thread.start()
-        held.wait(DEADLINE_S)
-        child = os.fork()
-        if child == 0:
-            refused = 0
-            for call in (work.wait, lambda: p2p.recv(None, other), lambda: p2p.send(torch.zeros(1), other)):
-                try:
-                    call()
-                except unisono.NotInitialized:
-                    refused += 1
-            os._exit(refused)
-        forked.set()
-        thread.join()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-        unisono.barrier()  # nothing is sent before both have forked
-        p2p.send(torch.full((2,), float(other)), other, tag=1)
-        assert work.result().tolist() == [1.0 - other] * 2
-
-    worlds(2).run(fork)
+    thread = threading.Thread(target=move)
+    thread.start()
+    held.wait(DEADLINE_S)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (work.wait, lambda: p2p.recv(None, other), lambda: p2p.send(torch.zeros(1), other)):
+            try:
+                call()
+            except unisono.NotInitialized:
+                refused += 1
+        os._exit(refused)
+    forked.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    unisono.barrier()  # nothing is sent before both have forked
+    p2p.send(torch.full((2,), float(other)), other, tag=1)
+    assert work.result().tolist() == [1.0 - other] * 2
 
 
-def test_a_message_stays_in_its_group(worlds: Worlds) -> None:
-    def apart() -> None:
-        me = unisono.get_rank()
-        groups = [unisono.init(), new_group([4, 1, 3]), new_group([3, 4])]
-        mine = [group for group in groups if group]
-        for group in mine:  # all are sent before any is received, with the same tag
-            p2p.send(torch.tensor([groups.index(group), me]), (group.rank + 1) % group.size, group)
-        for group in reversed(mine):
-            left = (group.rank - 1) % group.size
-            got = p2p.recv(None, left, group)
-            assert got.tolist() == [groups.index(group), group.world_ranks[left]]
-
-    worlds(5).run(apart)
+@on_ranks(5)
+def test_a_message_stays_in_its_group() -> None:
+    me = unisono.get_rank()
+    groups = [unisono.init(), new_group([4, 1, 3]), new_group([3, 4])]
+    mine = [group for group in groups if group]
+    for group in mine:  # all are sent before any is received, with the same tag
+        p2p.send(torch.tensor([groups.index(group), me]), (group.rank + 1) % group.size, group)
+    for group in reversed(mine):
+        left = (group.rank - 1) % group.size
+        got = p2p.recv(None, left, group)
+        assert got.tolist() == [groups.index(group), group.world_ranks[left]]
 
 
-def test_errors_name_the_ranks_of_the_world_beside(worlds: Worlds) -> None:
-    def errors() -> None:
-        group = new_group([1, 2])
-        if not group:
-            return
+@on_ranks(3)
+def test_errors_name_the_ranks_of_the_world_beside() -> None:
+    group = new_group([1, 2])
+    if not group:
+        return
+    other = 1 - group.rank
+    with pytest.raises(WaitTimeout, match=r"for rank \d \(world rank \d\)") as late:
+        p2p.recv(None, other, group, tag=9, timeout_s=0.01)
+    assert [late.value.world_ranks[rank] for rank in late.value.missing] == [other + 1]
+    p2p.send(torch.zeros(3), other, group)
+    names = rf"rank {other} \(world rank {other + 1}\) sent float32\[3\]"
+    with pytest.raises(unisono.MismatchError, match=names) as wrong:
+        p2p.recv(torch.zeros(2), other, group)
+    assert wrong.value.again().world_ranks == (1, 2)
+    assert str(wrong.value.again()) == str(wrong.value)
+    if group.rank == 0:
+        p2p.send(torch.full((70_000,), 5.0), 1, group)
+        destroy_group(group)
+        return
+    assert p2p.recv(None, 0, group).sum() == 350_000, "sent before its sender left"
+    with pytest.raises(PeerGone, match=r"rank 0 \(world rank 1, pid \d+\) left the group"):
+        p2p.recv(None, 0, group)
+
+
+@on_ranks(2)
+def test_a_dropped_group_goes_without_the_garbage_collector() -> None:
+    gc.disable()
+    for count in (1, 300_000):
+        group = new_group([0, 1])
         other = 1 - group.rank
-        with pytest.raises(WaitTimeout, match=r"for rank \d \(world rank \d\)") as late:
-            p2p.recv(None, other, group, tag=9, timeout_s=0.01)
-        assert [late.value.world_ranks[rank] for rank in late.value.missing] == [other + 1]
-        p2p.send(torch.zeros(3), other, group)
-        names = rf"rank {other} \(world rank {other + 1}\) sent float32\[3\]"
-        with pytest.raises(unisono.MismatchError, match=names) as wrong:
-            p2p.recv(torch.zeros(2), other, group)
-        assert wrong.value.again().world_ranks == (1, 2)
-        assert str(wrong.value.again()) == str(wrong.value)
-        if group.rank == 0:
-            p2p.send(torch.full((70_000,), 5.0), 1, group)
-            destroy_group(group)
-            return
-        assert p2p.recv(None, 0, group).sum() == 350_000, "sent before its sender left"
-        with pytest.raises(PeerGone, match=r"rank 0 \(world rank 1, pid \d+\) left the group"):
-            p2p.recv(None, 0, group)
-
-    worlds(3).run(errors)
-
-
-def test_a_dropped_group_goes_without_the_garbage_collector(worlds: Worlds) -> None:
-    def drop() -> None:
-        gc.disable()
-        for count in (1, 300_000):
-            group = new_group([0, 1])
-            other = 1 - group.rank
-            work = p2p.irecv(None, other, group)
-            p2p.send(torch.ones(count), other, group)
-            work.wait()
-            dropped = weakref.ref(group)
-            del group
-            end = time.monotonic() + 20
-            while dropped() is not None:  # the thread may hold it for one more look
-                assert time.monotonic() < end
-            assert work.result().sum() == count
-            assert work.source_rank() == other
-        gc.enable()
-
-    worlds(2).run(drop)
+        work = p2p.irecv(None, other, group)
+        p2p.send(torch.ones(count), other, group)
+        work.wait()
+        dropped = weakref.ref(group)
+        del group
+        end = time.monotonic() + 20
+        while dropped() is not None:  # the thread may hold it for one more look
+            assert time.monotonic() < end
+        assert work.result().sum() == count
+        assert work.source_rank() == other
+    gc.enable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import unisono
+from tests.support.faults import all_pids, die, note, notes
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import once as once_true
 from tests.support.waiting import until
@@ -39,7 +39,7 @@ def train(victim: int, died_in: int, moment: str, folder: Path) -> None:
 
     def die_at(here: str, step: int) -> None:
         if (me, step, here) == (victim, died_in, moment):
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
 
     for step in range(STEPS):
 
@@ -54,10 +54,10 @@ def train(victim: int, died_in: int, moment: str, folder: Path) -> None:
             die_at("at the end", step)
 
         unisono.retry(once, [weights])
-    size = unisono.get_world_size()
-    (folder / f"{me}.json").write_text(json.dumps({"weights": weights.tolist(), "size": size}))
+    note(folder, weights=weights.tolist(), size=unisono.get_world_size())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize(
     ("moment", "counts"), [("at the beginning", False), ("between calls", False), ("at the end", True)]
@@ -65,10 +65,10 @@ def train(victim: int, died_in: int, moment: str, folder: Path) -> None:
 def test_survivors_end_with_the_same_bits(tmp_path: Path, victim: int, moment: str, counts: bool) -> None:
     with unisono.World(3, timeout_s=DEADLINE_S) as world, pytest.raises(unisono.RankFailed):
         world.run(train, victim, 3, moment, tmp_path)
-    seen = {int(path.stem): json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    seen = notes(tmp_path)
     assert sorted(seen) == [rank for rank in range(3) if rank != victim]
     for one in seen.values():
-        assert one == {"weights": expected([0, 1, 2], victim, 3, counts), "size": 2}
+        assert (one["weights"], one["size"]) == (expected([0, 1, 2], victim, 3, counts), 2)
 
 
 def test_what_draws_random_numbers_draws_the_same_again(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_draws_random_numbers_draws_the_same_again(tmp_path: Path) -> None:
         def once() -> float:
             drawn.append(torch.rand(1).item())
             if me == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             unisono.barrier()
             return drawn[-1]
 
@@ -104,12 +104,12 @@ def test_a_rank_that_is_interrupted_while_the_group_shrinks_comes_back_or_ends(t
         def once() -> None:
             unisono.barrier()
             if me == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             mine.fill_(2.0**me)
             unisono.all_reduce(mine)
 
         if me == 0:
-            lender.lend = fail  # type: ignore[assignment, method-assign]
+            lender.lend = fail
             with pytest.raises(KeyboardInterrupt):
                 unisono.retry(once)
             until((tmp_path / "heard").exists)
@@ -132,11 +132,11 @@ def test_modules_and_optimizers_are_put_back(ranks: TorchRanks, tmp_path: Path) 
 
         def once() -> None:
             optimizer.zero_grad()
-            model(torch.tensor([[1.0 + me]])).sum().backward()  # type: ignore[no-untyped-call]
+            model(torch.tensor([[1.0 + me]])).sum().backward()
             unisono.average_gradients(model)
             optimizer.step()
             if me == 1 and len(tried) == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             unisono.barrier()
             dist.all_reduce(torch.ones(1))
 
@@ -173,7 +173,7 @@ def test_a_rank_that_dies_in_the_backward_pass_of_data_parallel(tmp_path: Path) 
             optimizer.zero_grad()
             loss = wrapped[0](torch.tensor([[1.0 + me]])).sum()
             if me == 1 and step == 1:
-                loss.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+                loss.register_hook(lambda _: die())
             try:
                 loss.backward()
             except dist.DistBackendError as error:
@@ -205,7 +205,7 @@ def test_other_errors_are_the_caller_s() -> None:
         with pytest.raises(LookupError):
             unisono.retry(wrong)
         with pytest.raises(unisono.DTypeError, match="got int"):
-            unisono.retry(lambda: None, [3])  # type: ignore[list-item]
+            unisono.retry(lambda: None, [3])
         return unisono.retry(lambda: "done")
 
     with unisono.World(1) as world:
@@ -223,8 +223,7 @@ CALLS: dict[str, Callable[[torch.Tensor], object]] = {
 def killed_inside(name: str, shared: bool, crossed: bool, folder: Path) -> None:
     """Rank 1 dies within the call, stopped there by rank 2, which comes late."""
     group = unisono.init()
-    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
-    unisono.all_gather(pids, torch.tensor([os.getpid()]))
+    pids = all_pids()
     count = (1 << 19) if crossed else 100_000
     tensor = group.empty(count) if shared else torch.empty(count)
     tensor.copy_(torch.arange(count) % 1000 + group.rank)
@@ -232,7 +231,7 @@ def killed_inside(name: str, shared: bool, crossed: bool, folder: Path) -> None:
     if group.rank == 2:
         while group.host.entered(1) < group.host.call_number:
             pass
-        os.kill(int(pids[1]), signal.SIGKILL)
+        os.kill(pids[1], signal.SIGKILL)
     try:
         CALLS[name](tensor)
     except unisono.PeerGone:
@@ -241,7 +240,7 @@ def killed_inside(name: str, shared: bool, crossed: bool, folder: Path) -> None:
         (folder / f"{group.rank}").write_text("done")
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(("shared", "crossed"), [(False, False), (True, False), (False, True)])
 def test_inputs_are_kept(tmp_path: Path, name: str, shared: bool, crossed: bool) -> None:
