@@ -102,7 +102,7 @@ def test_one_rank_counts_for_all(algorithm) -> None:
         one = trace_symmetric(algorithm, p, "all_gather")
         for schedule in (one, transpose(one), all_reduce.there_and_back(one)):
             counts, full = count(schedule), count(spread(schedule))
-            assert counts == Counts(**{field: pytest.approx(value) for field, value in vars(full).items()})
+            assert counts == Counts(**{field: pytest.approx(value) for field, value in full._asdict().items()})
 
 
 @pytest.mark.parametrize("algorithm", [all_to_all.direct, all_to_all.pairwise], ids=lambda f: f.__name__)
