@@ -19,15 +19,15 @@ _HEAD = """# What the calls take
 
 Every call with every dtype and op, tried on three ranks with small whole numbers, some of them negative.
 
-- **right**: the result is, to the last bit but for the sign of a zero. **wrong**: the call returned, and on some rank
-  the result is not. Where the ranks disagree there is no right result, so that returning is wrong.
-- **undefined**: the call returned, where nobody has said what would be right.
+- **right**: the result is right to the last bit, except for the sign of a zero. **wrong**: the call returned, and on
+  some rank the result is not right. If the ranks disagree, no result is right, so a return is wrong.
+- **undefined**: the call returned, and no right result is defined.
 - **raises**: an exception. **aborts**: a process was killed. **hangs**: a rank waited for more than some seconds.
-- **no call, no op**: there is none by this name. **no type, no buffer**: mpi4py finds no MPI type for the tensor, or
-  cannot take its memory. bfloat16 and float8 it takes as single bytes, which MPI then combines as integers.
+- **no call, no op**: the library has none by this name. **no type, no buffer**: mpi4py finds no MPI type for the
+  tensor, or cannot take its memory. It takes bfloat16 and float8 as single bytes, which MPI then combines as integers.
 
-`custom` is a function of the user's own, x + y + 1. Whoever wants NaN, large numbers or other layouts tried, too: for
-ours, `make matrix` does. Made by `make calls`."""
+`custom` is a user's function, x + y + 1. `make matrix` tries our calls with NaN, large numbers and other layouts, too.
+Made by `make calls`."""
 
 
 def markdown(machine: Mapping[str, str], notes: Sequence[str], outcomes: Mapping[str, Sequence[str]]) -> list[str]:

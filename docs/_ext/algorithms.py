@@ -14,7 +14,7 @@ from unisono.schedule.draw import svg, svg_contract
 __all__ = ["COLLECTIVES", "RANKS", "names_in", "pages"]
 
 RANKS = 4
-"""Every table is drawn and counted for so many ranks."""
+"""The number of ranks for which every table is drawn and counted."""
 
 COLLECTIVES = list(dict.fromkeys(algorithm.collective for algorithm in CATALOGUE.values()))
 """Each has a page, and a drawing of what it promises."""

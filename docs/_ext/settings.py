@@ -14,16 +14,16 @@ __all__ = ["page"]
 _PAGE = """# Settings
 
 Every setting is a field of `unisono.Config` and an environment variable, which is read when a group is made.
-Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group must agree; of those that shape
-calls ({shaping}) those of rank 0, or of the process that called `run`, count for all.
+Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group must agree. Settings that shape calls
+({shaping}) count for all ranks as rank 0, or the process that called `run`, has them.
 
-`unisono tune` measures in some seconds what else is a default: {measured}. It keeps the figures in the user's cache
-directory, in a file for this processor model, number of processors and version. Groups that are made from then on use
-them, unless the environment or the program says otherwise, and `unisono explain` says which figure decided.
+`unisono tune` measures some defaults in some seconds: {measured}. It keeps the figures in the user's cache
+directory, in a file for this processor model, number of processors and version. New groups use these figures,
+unless the environment or the program says otherwise, and `unisono explain` says which figure decided.
 `UNISONO_MEASURED` names another file; empty, it means none.
 
-Machine code is compiled once per installation and kept beside the package, or in the user's cache directory where that
-cannot be written. `UNISONO_CACHE_DIR` names another folder, such as one that a container's image brings along.
+Machine code is compiled once per installation and kept beside the package, or in the user's cache directory if the
+package's folder is not writable. `UNISONO_CACHE_DIR` names another folder, such as a folder of a container's image.
 A file there is used if it belongs to the user of the process, to root or to the owner of the package.
 
 | field | environment variable | default | unit | meaning |

@@ -36,7 +36,7 @@ class RankSnapshot(NamedTuple):
     calls: the number of its calls in all groups together.
     last_ns: when it left its latest call.
     inside: the call in which it is.
-    far: it is on another host. Its process and its log are there.
+    far: it is on another host; `pid` is its process there, and its log is there.
     """
 
     rank: int

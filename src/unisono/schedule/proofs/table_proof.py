@@ -21,13 +21,12 @@ _MOST_NAMED = 8
 class Proof(NamedTuple):
     """The result of a proof.
 
-    method: one of these:
-    - "exact";
-    - "symmetric": from the rows of rank 0, which stand for all ranks;
-    - "fingerprints": random numbers instead of sets, on sampled chunks;
-    - "symmetric fingerprints": both, on all chunks;
-    - "parts": each part of a call over hosts keeps its contract, and all together keep the contract of the whole;
-    - "sampled parts": the same, on sampled chunks.
+    method: "exact";
+    "symmetric": from the rows of rank 0, which stand for all ranks;
+    "fingerprints": random numbers instead of sets, on sampled chunks;
+    "symmetric fingerprints": both, on all chunks;
+    "parts": each part of a call over hosts keeps its contract, and all together keep the contract of the whole;
+    "sampled parts": the same, on sampled chunks.
     same_bits: all ranks end with bit-identical sums (all_reduce only); None if it does not apply.
     same_order: all chunks are combined in one order, so a sum does not depend on its place in the tensor; None if it
     does not apply.
