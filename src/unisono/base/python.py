@@ -17,8 +17,8 @@ from weakref import WeakSet
 def no_collections() -> Iterator[None]:
     """No automatic collections in this block.
 
-    Modules consist of objects that live on. A collection during an import looks at all of them, and at all of torch's:
-    such collections take more time than the imports.
+    Modules consist of objects that live on. A collector that looks at them while they are made, and each time at all of
+    torch's, takes more time than the imports.
     """
     enabled = gc.isenabled()
     gc.disable()

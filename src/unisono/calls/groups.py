@@ -50,8 +50,9 @@ def new_group(
 ) -> Group | NonMember:
     """Make a group of these ranks; every rank of the parent makes this call, with the same ranks.
 
-    ranks: of the parent, in any order; the new group has them in ascending order, as in torch. None: all ranks. group:
-    the parent; None: the default group. timeout_s: how long calls of the new group wait; None: as long as the parent's.
+    ranks: ranks of the parent, in any order; the new group has them in ascending order, as in torch. None: all ranks.
+    group: the parent; None: the default group.
+    timeout_s: how long calls of the new group wait; None: as long as the parent's.
 
     Returns the group on its members, and a NonMember, which is false, on other ranks. Raises MismatchError on every
     rank if they name different ranks, ArgumentError for ranks that the parent does not have, OutOfMemory if the shared
@@ -80,8 +81,10 @@ def split(
 ) -> Group | NonMember:
     """Make a group of all ranks that pass the same color, as MPI_Comm_split; every rank of the parent calls this.
 
-    color: 0 or more; None or negative: this rank is in no new group, and gets a NonMember. key: members are ordered by
-    key, and by rank in the parent where keys are equal. group, timeout_s, name and errors: as in `new_group`.
+    color: 0 or more; None or negative: this rank is in no new group, and gets a NonMember.
+    key: members are ordered by key, and by rank in the parent if keys are equal.
+
+    group, timeout_s, name and errors: as in `new_group`.
     """
     parent = _usable(group)
     refused: ArgumentError | DTypeError | None = None

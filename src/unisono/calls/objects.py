@@ -95,7 +95,7 @@ def broadcast_object_list(
     pickle: bool = False,
     timeout_s: float | None = None,
 ) -> None:
-    """Replace the items of `object_list`, on every rank but `src`, by those of rank `src`.
+    """Replace the items of `object_list`, on every rank but `src`, by the items of rank `src`.
 
     object_list: of the same length on every rank; on `src` it is only read.
     """
@@ -132,8 +132,8 @@ def scatter_object_list(
 ) -> None:
     """Put scatter_object_input_list[r] of rank `src` into scatter_object_output_list[0] of each rank r.
 
-    scatter_object_output_list: at least one item. scatter_object_input_list: on `src` one object per rank; ignored
-    elsewhere.
+    scatter_object_output_list: at least one item.
+    scatter_object_input_list: on `src` one object per rank; ignored elsewhere.
     """
     call = _Call("scatter_object_list", group, pickle, timeout_s)
     root = call.root("src", src)
@@ -153,7 +153,7 @@ def scatter_object_list(
 
 
 class _Call:
-    """One rank's part of a call: the announcement, and collectives of payloads whose lengths differ."""
+    """One rank's part of a call: the announcement, and collectives of payloads of different lengths."""
 
     def __init__(self, name: str, group: Group | None, pickle: bool, timeout_s: float | None) -> None:
         self.name, self.group = name, group_or_default(group)
@@ -165,7 +165,7 @@ class _Call:
             return check_root(argument, rank, self.group)
 
     def encoded(self, argument: str, obj: object) -> Payload:
-        """The payload of an object. argument: what errors call it."""
+        """The payload of an object. argument: its name in errors."""
         try:
             return encode(obj, pickle=self.pickle)
         except UsageError as error:
@@ -199,14 +199,14 @@ class _Call:
         return payloads, lengths
 
     def all_gather_bytes(self, payload: Payload, sizes: Sequence[int]) -> list[memoryview]:
-        """The payloads of all ranks; that of rank r has sizes[r] bytes."""
+        """The payloads of all ranks; rank r's has sizes[r] bytes."""
         mine = to_tensor(payload)
         blocks = [mine if rank == self.group.rank else _empty(size) for rank, size in enumerate(sizes)]
         all_gather(blocks, mine, self.group, timeout_s=self.timeout_s)
         return [_bytes(block) for block in blocks]
 
     def gather_bytes(self, payload: Payload, sizes: Sequence[int], dst: int) -> list[memoryview]:
-        """The payloads of all ranks on rank `dst`, none elsewhere; that of rank r has sizes[r] bytes."""
+        """The payloads of all ranks on rank `dst`, none elsewhere; rank r's has sizes[r] bytes."""
         mine = to_tensor(payload)
         if self.group.rank != dst:
             gather(mine, None, dst, self.group, timeout_s=self.timeout_s)

@@ -86,7 +86,7 @@ def make_op(
     half a second and 2 MB for each dtype, which a process never gives back: make each op once, not anew for each call.
     A process is warned when it has compiled 200 kernels.
 
-    Every rank makes the op of the same function. Raises DTypeError for what is no function. A call with a function that
+    Every rank makes the op of the same function. Raises DTypeError if it is no function. A call with a function that
     Numba cannot compile, or that may raise an exception, raises DTypeError.
     """
     if not callable(function):

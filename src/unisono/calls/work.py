@@ -32,7 +32,7 @@ _LOOK_UP_S = 0.05
 
 
 class _Latch:
-    """An event that is set once. Takes no lock: a signal handler that waits may have interrupted whoever holds it."""
+    """An event that is set once. Takes no lock: a signal handler that waits may have interrupted the holder."""
 
     __slots__ = ("_set", "_waiting")
 
@@ -43,7 +43,7 @@ class _Latch:
     def set(self) -> None:
         self._set = True
         while self._waiting:
-            with suppress(IndexError):  # that thread has just run out of time
+            with suppress(IndexError):  # the thread has just run out of time
                 self._waiting.pop().release()
 
     def is_set(self) -> bool:
@@ -76,13 +76,14 @@ class Work(Generic[Result_co]):
         self._exception: BaseException | None = None
         self._result: Any = None
         self._completes = threading.Lock()
-        """Acquired, for good, by who completes the future."""
+        """The thread that completes the future acquires it, for good."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the call has ended. Returns True, or raises the call's error.
 
-        timeout: seconds to wait; then raises WaitTimeout, which names the ranks that the call waits for, as far as it
-        has found out by then, and the call goes on. None: no limit but the call's own.
+        timeout: seconds to wait; then raises WaitTimeout, and the call goes on. The error names the ranks that the call
+        waits for, as far as they are known. None: no limit but the call's own.
+
         Ctrl-C gives the group up, as in a call that is not asynchronous: its other ranks raise PeerFailed.
         """
         timeout = None if timeout is None else seconds(timeout)
@@ -158,7 +159,7 @@ class Work(Generic[Result_co]):
             future.set_exception(self._exception)
 
     def _check_nested(self) -> None:
-        """Raise NestedCall if this call can only end after another one, in which this very thread is."""
+        """Raise NestedCall if this call can only end after another call that this thread is in."""
         group = None if self._group is None else self._group()
         if group is not None:
             check_nested(group, str(group))
@@ -177,7 +178,7 @@ class FinishedWork(Work[Result_co]):
     _done = _Latch()
     _done.set()
 
-    def __init__(self, result: Any) -> None:  # does less than the base class, as each small call makes one
+    def __init__(self, result: Any) -> None:  # does less than the base class: each small call makes one
         self._result = result
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -249,7 +250,7 @@ class Worker:
 def _perform(work: Work[Any], action: Callable[[], Any]) -> None:
     try:
         result = action()
-    except BaseException as error:  # noqa: BLE001  it reaches the caller by wait()
+    except BaseException as error:  # noqa: BLE001  `wait` raises it
         work._finish(error)  # noqa: SLF001  the worker is the other half of Work
     else:
         work._finish(None, result)  # noqa: SLF001

@@ -1,7 +1,7 @@
 """One autograd function for all linear collectives.
 
-A collective that adds or moves is a linear function of all ranks' tensors, and its backward is the transposed
-collective: `_transpose` says which one that is.
+A collective that adds or moves is a linear function of all ranks' tensors. Its backward is the transposed collective,
+see `_transpose`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..dispatch import Call, Request
 
 
 def join(tensor: torch.Tensor, *results: torch.Tensor) -> torch.Tensor:
-    """Return the tensor's value as a new tensor whose backward also runs through the results, with zero gradients.
+    """Return the tensor's value as a new tensor. Its backward also runs through the results, with zero gradients.
 
     Use it on ranks that make a call but do not use its result: `loss = join(loss, result)`.
     """
@@ -53,8 +53,9 @@ Tensors = Sequence[torch.Tensor]
 class LinearCall:
     """A collective on the tensors of one rank.
 
-    op: sum or avg. splits: the lengths of output and input blocks, for all_to_all_single. number: identifies the call
-    on all ranks when they run its backward.
+    op: sum or avg.
+    splits: the lengths of output and input blocks, for all_to_all_single.
+    number: identifies the call on all ranks when they run its backward.
     """
 
     group: Group

@@ -1,9 +1,9 @@
-"""Calls on blocks whose sizes may differ, or may be unknown on some ranks.
+"""Calls on blocks with sizes that may differ, or may be unknown on some ranks.
 
-A rank whose blocks have one size makes the plain call. If the ranks then disagree about sizes (before anything moves),
-or if a rank knows that sizes differ or are missing, an all_gather tells all ranks all sizes. Then every rank raises the
-same error, or the call runs with a size for each block. The next calls of this collective exchange sizes at once, until
-their blocks have had one size for a while.
+If its blocks have one size, a rank makes the plain call. The ranks may then disagree about sizes, before anything
+moves; or a rank knows that sizes differ or are missing. Then an all_gather tells all ranks all sizes, and every rank
+raises the same error, or the call runs with a size for each block. The next calls of this collective exchange sizes at
+once, until their blocks have had one size for a while.
 
 The table is the same for all sizes: a row of a program names the block that it moves, and the plan has a size for each.
 """
@@ -108,7 +108,7 @@ def _remember(group: Group, request: Request, alike: bool) -> None:
 
 
 def _gives(request: Request, group: Group) -> list[torch.Tensor | None]:
-    """What this rank gives to each rank; None where it gives nothing."""
+    """The block that this rank gives to each rank; None: it gives no block."""
     inp = request.inp
     if inp is None:
         return [None] * group.size
@@ -120,7 +120,7 @@ def _gives(request: Request, group: Group) -> list[torch.Tensor | None]:
 
 
 def _takes(request: Request, group: Group) -> list[torch.Tensor | None] | None:
-    """The tensor for what each rank gives to this one; None where it gives nothing. None in all if not known."""
+    """The tensor for the block that each rank gives to this one; None: no block. The list is None if not known."""
     out = request.out
     if request.collective == "gather" and group.rank != request.root:
         return [None] * group.size

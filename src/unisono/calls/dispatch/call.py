@@ -70,5 +70,5 @@ class Call(checking):
 
 
 def _make(_group: Group, action: Action, where: str | None) -> Any:
-    """Make a call in the background, until whose end the group stays."""
+    """Make a call in the background. The group lives until its end."""
     return action(where)

@@ -30,8 +30,8 @@ def send_object_list(
 ) -> None:
     """Send the objects of a list to rank `dst`. Only `recv_object_list` receives them; tensors have tags of their own.
 
-    pickle: send any object that can be pickled; the receiver must pass it, too. See `calls.codec.encode` for what can
-    be sent without. Raises DTypeError for an object that cannot be sent, and as `send` does.
+    pickle: send any object that can be pickled; the receiver must pass it, too. Without it, see `calls.codec.encode`
+    for the types that can be sent. Raises DTypeError for an object that cannot be sent, and as `send` does.
     """
     group = group_or_default(group)
     check_list("object_list", object_list)
@@ -78,5 +78,5 @@ def recv_object_list(
 
 
 def _tag(tag: int) -> int:
-    """The tag of the message: below 0, where no tensor has its tag."""
+    """The tag of the message: below 0, because tags of tensors are not."""
     return -1 - tag

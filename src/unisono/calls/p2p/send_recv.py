@@ -20,14 +20,14 @@ from .progress_engine import progress_engine
 
 
 def check_send(tensor: Any, dst: Any, group: Group, tag: Any) -> None:
-    """Raise ArgumentError or DTypeError unless rank `dst` can be sent this tensor."""
+    """Raise ArgumentError or DTypeError unless this tensor can be sent to rank `dst`."""
     _check_message(tensor, written=False)
     check_root("dst", dst, group)
     _check_tag(tag)
 
 
 def check_receive(tensor: Any, src: Any, group: Group, tag: Any) -> None:
-    """Raise ArgumentError or DTypeError unless this tensor can be received into from rank `src`; None: from any."""
+    """Raise ArgumentError or DTypeError unless this tensor can receive from rank `src`; None: from any rank."""
     if tensor is not None:
         _check_message(tensor, written=True)
     if src is not None:
@@ -73,8 +73,8 @@ def receive_text(tensor: torch.Tensor | None, src: int | None, tag: int) -> str:
 class Transfer(Work[torch.Tensor]):
     """An `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.
 
-    It goes on while nobody waits for it, but not beyond the end of this rank's function or program: so wait for it. A
-    Transfer that is dropped does not delay that end.
+    It goes on while no thread waits for it, but not beyond the end of this rank's function or program: so wait for it.
+    A dropped Transfer does not delay this end.
     """
 
     def __init__(self, group: Group, request: MessageRequest, text: Callable[[], str], timeout_s: float | None) -> None:
@@ -104,7 +104,7 @@ class Transfer(Work[torch.Tensor]):
         return super().wait()
 
     def is_completed(self) -> bool:
-        """Whether the call has ended, well or not."""
+        """Has the call ended, with or without an error?"""
         if not self._done.is_set():
             try:
                 self._engine.advance(self._request)
@@ -136,13 +136,15 @@ def send(
 ) -> None:
     """Send a tensor to rank `dst`, which may be this one. Returns when the tensor may change again.
 
-    tensor: of the CPU, any shape, dtype and layout. dst: a rank of the group. tag: 0 to 2**63 - 1; a receive with the
-    same tag gets the message. group: None: the default group. timeout_s: how long to wait for the receiver; None: as
-    long as the group does.
+    tensor: of the CPU, any shape, dtype and layout.
+    dst: a rank of the group.
+    tag: 0 to 2**63 - 1; a receive with the same tag gets the message.
+    group: None: the default group.
+    timeout_s: how long to wait for the receiver; None: as long as the group does.
 
     A short message waits in shared memory until it is received; a long one needs the receiver. Ranks that send to each
-    other at once do not hang. Raises ArgumentError and DTypeError for what cannot be sent, PeerGone, PeerFailed,
-    WaitTimeout, OutOfMemory.
+    other at once do not hang. Raises ArgumentError and DTypeError for arguments that cannot be sent, PeerGone,
+    PeerFailed, WaitTimeout, OutOfMemory.
 
         def work():
             rank = unisono.get_rank()
@@ -192,9 +194,11 @@ def recv(
     """Receive a tensor from rank `src`, or from the rank that was first to send one with this tag; returns the source.
 
     tensor: of the CPU, written; of any shape and layout, with the sender's dtype and number of elements. None: returns
-    a new tensor like the sender's; `irecv(None, ...).source_rank()` tells its source. src: a rank of the group; None:
-    any. tag: that of the send. group: None: the default group. timeout_s: how long to wait for the sender; None: as
-    long as the group does.
+    a new tensor like the sender's; `irecv(None, ...).source_rank()` tells its source.
+    src: a rank of the group; None: any.
+    tag: the tag of the send.
+    group: None: the default group.
+    timeout_s: how long to wait for the sender; None: as long as the group does.
 
     Raises MessageMismatch if the message does not fit (it is dropped, and the tensor is not changed), ArgumentError,
     DTypeError, PeerGone, PeerFailed, WaitTimeout.

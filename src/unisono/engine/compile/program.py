@@ -42,14 +42,14 @@ BLOCK = 16 << 10
 """Bytes that are combined at a time, then copied to the other outputs while they are in the first-level cache."""
 
 ROOM = 512 << 10
-"""Bytes for what system calls bring from peers to be combined: a part of the second-level cache."""
+"""Bytes for inputs that system calls bring from peers: a part of the second-level cache."""
 
 LEARNED_WORDS = 3
-"""What a waiting loop remembers: the present number of spins, slow yields in a row, and until which cycle to nap."""
+"""The memory of a waiting loop: the present number of spins, slow yields in a row, and the cycle until which to nap."""
 
 
 ENTER, LEAVE = -1, -2
-"""In place of a round: of the rows up to the gate, and of waits until no peer uses this rank's tensors any more."""
+"""Stand for a round: rows up to the gate, and waits until no peer uses this rank's tensors any more."""
 
 
 class Op(IntEnum):
@@ -68,11 +68,11 @@ class RowWord(IntEnum):
     STEP = 2
     SUB = 1
     NIN = 2
-    FIRST = 3  # the refs of the inputs, then those of the outputs
+    FIRST = 3  # the refs of the inputs, then of the outputs
     NOUT = 4
     POST = 5
     LAST = 6  # 1: this combine completes a result
-    EXTENT = 7  # which of the sizes of blocks, where they differ
+    EXTENT = 7  # the index of the block's size, if sizes differ
 
 
 class RefWord(IntEnum):
@@ -90,7 +90,7 @@ class PlanWord(IntEnum):
     NROWS = 0
     ROWS = 1  # address
     REFS = 2  # address
-    TOTAL = 3  # elements of a block, of the largest where they differ
+    TOTAL = 3  # elements of a block; of the largest if they differ
     PIECE = 4  # elements of a chunk in a full segment
     PER_BLOCK = 5  # chunks of a block
     ITEM = 6  # bytes of an element
@@ -100,10 +100,10 @@ class PlanWord(IntEnum):
     SLOT_BYTES = 10
     TAG = 11  # 1: signature and payload share a line
     BASE = 12  # where slots begin in a staging half
-    READERS = 13  # address of the flags, one per rank: reads my staging area
+    READERS = 13  # address of the flags, one per rank: does it read this rank's staging area?
     SIGNATURE = 14  # 64 bits that all ranks must agree on, never 0
     GATE_STEP = 15
-    SHARED = 16  # how peers reach my tensors: MAPPED or CROSSED; 0: not at all
+    SHARED = 16  # how peers reach this rank's tensors: MAPPED or CROSSED; 0: not at all
     IN_LIST = 17  # 1: the input argument is a table of block addresses
     OUT_LIST = 18
     EXTENTS = 19  # address of the elements of each block; 0: all have TOTAL
@@ -116,13 +116,13 @@ class LineWord(IntEnum):
     """The words of a control line. "(next: odd)": the next word is the same for calls with an odd number."""
 
     PROGRESS = 0  # segment << STEP_BITS | step: written by its rank only, never decreasing
-    NUMBER = 1  # of the call that the rank has entered (next: odd)
-    SIGNATURE = 3  # of that call; 0: the rank has refused or withdrawn it (next: odd)
+    NUMBER = 1  # the number of the call that the rank has entered (next: odd)
+    SIGNATURE = 3  # the signature of this call; 0: the rank has refused or withdrawn it (next: odd)
     IN_OFFSET = 5  # where its input lies in its heap, or its address (next: odd)
     OUT_OFFSET = 7  # where its output lies in its heap, or its address (next: odd)
-    PID = 9  # of its process, 0 once it has given the group up; this and the words below are written when it joins
+    PID = 9  # its process id, 0 once it has given the group up; this and the words below are written when it joins
     WITNESS = 10  # address of a word of its private memory
-    CONTENT = 11  # of that word
+    CONTENT = 11  # the content of the word
     STAGES = 12  # 1: it has found that system calls do not reach all tensors
     ACROSS = 13  # the last call, of a group over several hosts, in which its messages are done
     ASLEEP = 14  # ranks may be asleep until this rank writes to its line or its tag: see kernels/waiting
@@ -164,7 +164,7 @@ class StateWord(IntEnum):
     ROW_LOG = 23  # address of the log of rows; 0: there is none
     ROW_LOG_MASK = 24  # its number of entries, a power of two, less one
     ROW_LOG_NEXT = 25  # the rows that have been logged
-    SLEEPS = 26  # 1: who waits long sleeps until it is woken; 0: it naps
+    SLEEPS = 26  # 1: a rank that waits long sleeps until a writer wakes it; 0: it naps
     WAITED_NS = 27  # how long the present wait has taken before the kernel last returned
     WORDS = 28
 
@@ -172,8 +172,9 @@ class StateWord(IntEnum):
 class Lowering(NamedTuple):
     """How a table becomes programs.
 
-    zero_copy: peers reach the tensors. in_place: input and output are one. cross_memory: they reach them by system
-    calls, as the tensors are private.
+    zero_copy: peers reach the tensors.
+    in_place: input and output are one.
+    cross_memory: peers reach them by system calls, because the tensors are private.
     """
 
     zero_copy: bool = False
@@ -189,10 +190,12 @@ class Lowering(NamedTuple):
 class Program:
     """The program of one rank.
 
-    name, table: the name of the schedule, and a digest of its rows. readers: the ranks that read this rank's staging
-    area. slots: the staging slots of the rank that needs most. one_post: ranks wait for no step after the gate, so
-    signature and payload can share a cache line. one_way: some ranks only stage, others only read, such as the ranks of
-    a broadcast. rounds: of each row the round of the table that it is of, or ENTER or LEAVE.
+    name, table: the name of the schedule, and a digest of its rows.
+    readers: the ranks that read this rank's staging area.
+    slots: the staging slots of the rank that needs most.
+    one_post: ranks wait for no step after the gate, so signature and payload can share a cache line.
+    one_way: some ranks only stage, others only read, as in a broadcast.
+    rounds: row -> its round of the table, or ENTER or LEAVE.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Calls made inside another call of the same thread: by a signal handler, or by what the garbage collector runs.
+"""Calls made inside another call of the same thread: by a signal handler, or by code that the garbage collector runs.
 
-Such code runs between any two steps of whatever its thread does, also while that holds a lock; the lock would never
-become free. So who finds a lock taken looks whether its own thread holds it, in a function further up the stack.
+Such code runs between any two steps of its thread, also while the thread holds a lock: then the lock would never become
+free. So code that finds a lock taken looks up the stack: does a function of its own thread hold it?
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _INSIDE = (PACKAGE, *TORCH)
 
 _holders: dict[CodeType, str] = {}
-"""The functions that hold a lock, with the name of the local variable whose lock it is."""
+"""Function that holds a lock -> the name of the local variable that owns the lock."""
 
 
 def holds(name: str) -> Callable[[Function], Function]:

@@ -1,7 +1,7 @@
 """The kernels that Numba compiles from custom ops that work element by element, and how they load and store elements.
 
-They are not kept on disk: what a function does depends on more than its own file. Numba never gives the memory of code
-back, so kernels are kept as long as the process lives, and a process that compiles ever new ones is warned.
+They are not kept on disk: a function depends on more than its own file. Numba never gives the memory of code back. So
+kernels are kept as long as the process lives, and a process that compiles ever new ones is warned.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _BLOCK = 256
 """Elements per block. A block is combined with one input after the other, in loops that LLVM can vectorise."""
 
 _MANY = 200
-"""After so many kernels, which take some 400 MB and a minute and a half, a process is warned."""
+"""A process is warned after this number of kernels, which take some 400 MB and a minute and a half."""
 _compiled_ops: list[str] = []
 
 
@@ -163,7 +163,7 @@ def _warn() -> None:
 
 
 def _in_python(function: Any) -> Callable[[Any, Any], Any]:
-    """A Python function, which Numba can compile, that calls one in C, such as math.gcd."""
+    """A Python function that calls one in C, such as math.gcd. Numba can compile it."""
 
     def call(x: Any, y: Any) -> Any:
         return function(x, y)

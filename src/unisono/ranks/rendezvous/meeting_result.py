@@ -1,4 +1,4 @@
-"""What a rank has when the ranks have met."""
+"""The result of a meeting for a rank."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ _LOOPBACK = "127.0.0.1"
 class MeetingResult(NamedTuple):
     """The memory of a rank's host, and on several hosts what it takes to speak to the others.
 
-    hosts: who shares memory. store: where all ranks can leave words for each other. identities: of the ranks of this
-    host, for its first rank; for the others at least their own. names: of the hosts. address: where other hosts reach
-    this process. secret: what nobody else knows. One host: no more than arena and hosts.
+    On one host, only arena and hosts are set.
+
+    hosts: which ranks share memory.
+    store: where all ranks can leave words for each other.
+    identities: on the first rank of this host, of all its ranks; on other ranks at least their own.
+    names: the names of the hosts.
+    address: where other hosts reach this process.
+    secret: only the ranks know it.
     """
 
     arena: Arena
@@ -34,9 +39,10 @@ class MeetingResult(NamedTuple):
 
 
 def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, pids: Sequence[int]) -> MeetingResult:
-    """What a rank of a local world has when its parent has told it all that: hosts are parts of one machine.
+    """The result for a rank of a local world: its parent has told it all this, and hosts are parts of one machine.
 
-    path: of a file that becomes the store. pids: of all ranks.
+    path: a file that becomes the store.
+    pids: the pids of all ranks.
     """
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
