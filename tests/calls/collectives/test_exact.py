@@ -32,7 +32,7 @@ def usual(form: str, n: int, **more: Any) -> Case:
     return Case(form, "float32", ops(form, "float32")[0], n, exact=True, **more)
 
 
-@pytest.mark.sampled(most=9)
+@pytest.mark.sampled(most=7)
 @pytest.mark.parametrize("form", FORMS)
 @on_ranks(*SIZES)
 def test_every_algorithm_and_form(form: str) -> None:
@@ -44,7 +44,7 @@ def test_every_algorithm_and_form(form: str) -> None:
     assert calls >= 8
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("form", WHOLE)
 @on_ranks(2, 3, 5)
 def test_every_algorithm_on_large_tensors(form: str, ranks: int) -> None:
@@ -74,7 +74,7 @@ def test_several_mebibytes(form: str) -> None:
     forget()
 
 
-@pytest.mark.sampled(most=4)
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("form", REDUCING)
 @on_ranks(*SIZES)
 def test_every_dtype_and_op(form: str, ranks: int) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 import unisono
+from tests.support.matrix import FORMS, Case, ops
+from tests.support.matrix_driver import begin
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
-from unisono import testing as oracle
 from unisono.calls.groups import new_group, split
 
 
@@ -19,94 +24,54 @@ def values(world_rank: int, count: int, seed: int) -> torch.Tensor:
 
 
 def check_all_collectives(group: unisono.Group, count: int, *, shared: bool = False, seed: int = 0) -> None:
-    """Every collective on blocks of `count` elements, against the oracle."""
-
-    def mine(blocks: int = 1) -> torch.Tensor:
-        return room(blocks).copy_(values(group.world_ranks[group.rank], blocks * count, seed))
-
-    def room(blocks: int = 1) -> torch.Tensor:
-        empty = group.empty if shared else torch.empty
-        return empty(blocks * count, dtype=torch.float32)
-
-    def all_of(blocks: int = 1) -> list[torch.Tensor]:
-        return [values(rank, blocks * count, seed) for rank in group.world_ranks]
-
-    me, size, root = group.rank, group.size, seed % group.size
-    tensor = mine()
-    unisono.all_reduce(tensor, "max", group)
-    assert torch.equal(tensor, oracle.all_reduce(all_of(), "max")[me])
-    tensor = mine()
-    unisono.broadcast(tensor, root, group)
-    assert torch.equal(tensor, oracle.broadcast(all_of(), root)[me])
-    tensor = mine()
-    unisono.reduce(tensor, root, group=group)
-    assert torch.equal(tensor, oracle.reduce(all_of(), root)[me])
-    table = room(size)
-    unisono.all_gather_single(table, mine(), group)
-    assert torch.equal(table, oracle.all_gather(all_of())[me])
-    tensor = room()
-    unisono.reduce_scatter_single(tensor, mine(size), group=group)
-    assert torch.equal(tensor, oracle.reduce_scatter(all_of(size))[me])
-    table = room(size)
-    unisono.all_to_all_single(table, mine(size), group=group)
-    assert torch.equal(table, oracle.all_to_all(all_of(size))[me])
-    tensor = room()
-    unisono.scatter(tensor, list(mine(size).chunk(size)) if me == root else None, root, group)
-    assert torch.equal(tensor, oracle.scatter(list(all_of(size)), root)[me])
-    blocks = [room() for _ in range(size)] if me == root else None
-    unisono.gather(mine(), blocks, root, group)
-    if blocks:
-        assert torch.equal(torch.cat(blocks), torch.cat(all_of()))
+    """Every collective on blocks of `count` elements, against the oracle, with other values in each group."""
+    for form in FORMS:
+        case = Case(form, "float32", ops(form, "float32")[0], count, shared=shared, root=seed, exact=True)
+        case = replace(case, seed=10 * seed + group.world_ranks[0])
+        found = begin(case, group.rank, group.size, partial(make, group, form))()
+        assert not found, f"{case}: {found}"
     unisono.barrier(group)
 
 
+def make(group: unisono.Group, form: str, given: list[Any]) -> Any:
+    return getattr(unisono, form)(*given, group=group)
+
+
 @pytest.mark.sampled(most=2)
-@pytest.mark.parametrize("ranks", [2, 3, 5, 7])
-def test_disjoint_groups_at_once(worlds: Worlds, ranks: int) -> None:
-    def halves() -> None:
-        rank = unisono.get_rank()
-        group = split(int(rank > ranks // 2), -rank)
-        assert isinstance(group, unisono.Group)
-        for seed, count in enumerate((1, 1000, 300_000) if ranks < 5 else (1, 20_000)):
-            check_all_collectives(group, count, shared=bool(seed % 2), seed=seed)
-
-    worlds(ranks).run(halves)
+@on_ranks(2, 3, 5, 7)
+def test_disjoint_groups_at_once(ranks: int) -> None:
+    rank = unisono.get_rank()
+    group = split(int(rank > ranks // 2), -rank)
+    for seed, count in enumerate((1, 1000, 300_000) if ranks < 5 else (1, 20_000)):
+        check_all_collectives(group, count, shared=bool(seed % 2), seed=seed)
 
 
-def test_rows_and_columns_of_a_grid(worlds: Worlds) -> None:
-    def grid() -> float:
-        row_number, column_number = divmod(unisono.get_rank(), 2)
-        row, column = split(row_number), split(column_number)
-        assert isinstance(row, unisono.Group)
-        assert isinstance(column, unisono.Group)
-        for seed in range(6):
-            for group in (row, column) if seed % 2 else (column, row):
-                check_all_collectives(group, 3000, shared=seed > 2, seed=seed)
-        total = torch.full((10,), float(unisono.get_rank()))
-        unisono.all_reduce(total, group=row)
-        unisono.all_reduce(total, group=column)
-        return total[0].item()
-
-    assert worlds(4).run(grid) == [6.0] * 4
+@on_ranks(4)
+def test_rows_and_columns_of_a_grid() -> None:
+    row_number, column_number = divmod(unisono.get_rank(), 2)
+    row, column = split(row_number), split(column_number)
+    for seed in range(6):
+        for group in (row, column) if seed % 2 else (column, row):
+            check_all_collectives(group, 3000, shared=seed > 2, seed=seed)
+    total = torch.full((10,), float(unisono.get_rank()))
+    unisono.all_reduce(total, group=row)
+    unisono.all_reduce(total, group=column)
+    assert total[0].item() == 6.0
 
 
-def test_shared_tensors_are_zero_copy_in_sub_groups(worlds: Worlds) -> None:
+@on_ranks(4)
+def test_shared_tensors_are_zero_copy_in_sub_groups() -> None:
     """Whatever group they were made for; so no byte of them is seen in the staging area."""
-
-    def zero_copy() -> list[bool]:
-        rank = unisono.get_rank()
-        group = split(rank % 2, -rank)
-        assert isinstance(group, unisono.Group)
-        tensors = [unisono.empty(50_000), group.empty(50_000), unisono.share_(torch.empty(50_000)), torch.empty(50_000)]
-        staged = []
-        for seed, tensor in enumerate(tensors):
-            tensor.copy_(values(rank, 50_000, seed))
-            unisono.all_reduce(tensor, group=group)
-            assert torch.equal(tensor, sum(values(member, 50_000, seed) for member in group.world_ranks))
-            staged.append(staging_in_use(group))
-        return staged
-
-    assert worlds(4).run(zero_copy) == [[False, False, False, True]] * 4
+    rank = unisono.get_rank()
+    group = split(rank % 2, -rank)
+    tensors = [unisono.empty(50_000), group.empty(50_000), unisono.share_(torch.empty(50_000)), torch.empty(50_000)]
+    staged = []
+    for seed, tensor in enumerate(tensors):
+        tensor.copy_(values(rank, 50_000, seed))
+        unisono.all_reduce(tensor, group=group)
+        assert torch.equal(tensor, sum(values(member, 50_000, seed) for member in group.world_ranks))
+        staged.append(staging_in_use(group))
+    assert staged == [False, False, False, True]
 
 
 def staging_in_use(group: unisono.Group) -> bool:
@@ -116,30 +81,27 @@ def staging_in_use(group: unisono.Group) -> bool:
     return bool(staging[: arena.stage_stride].any())
 
 
-def test_two_groups_from_two_threads(worlds: Worlds) -> None:
+@on_ranks(4)
+def test_two_groups_from_two_threads() -> None:
     """The threads' calls interleave differently on every rank; each group keeps its own order."""
+    rank = unisono.get_rank()
+    groups = [split(rank % 2), new_group()]
+    failed: list[BaseException] = []
 
-    def threads() -> None:
-        rank = unisono.get_rank()
-        groups = [split(rank % 2), new_group()]
-        failed: list[BaseException] = []
+    def work(group: unisono.Group) -> None:
+        try:
+            for seed in range(10):
+                check_all_collectives(group, 500, shared=bool(seed % 2), seed=seed)
+        except BaseException as error:  # noqa: BLE001  told below
+            failed.append(error)
 
-        def work(group: unisono.Group) -> None:
-            try:
-                for seed in range(10):
-                    check_all_collectives(group, 500, shared=bool(seed % 2), seed=seed)
-            except BaseException as error:  # noqa: BLE001  told below
-                failed.append(error)
-
-        started = [threading.Thread(target=work, args=(group,)) for group in groups]
-        for thread in started:
-            thread.start()
-        for thread in started:
-            thread.join()
-        if failed:
-            raise failed[0]
-
-    worlds(4).run(threads)
+    started = [threading.Thread(target=work, args=(group,)) for group in groups]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    if failed:
+        raise failed[0]
 
 
 def test_one_group_from_two_threads(worlds: Worlds) -> None:
@@ -172,7 +134,6 @@ def test_one_group_from_two_threads(worlds: Worlds) -> None:
 def test_calls_in_the_background_keep_their_order(worlds: Worlds) -> None:
     def background() -> list[float]:
         group = split(unisono.get_rank() % 2)
-        assert isinstance(group, unisono.Group)
         tensor = torch.full((3000,), float(unisono.get_rank() + 1))
         works = []
         for _ in range(5):
@@ -191,7 +152,6 @@ def test_background_calls_end_before_the_function_does(worlds: Worlds) -> None:
 
     def leave_early(rank_that_waits: int) -> float:
         group = new_group()
-        assert isinstance(group, unisono.Group)
         tensor = torch.full((200_000,), float(group.rank))
         work = unisono.all_reduce(tensor, group=group, async_op=True, algorithm="ring")
         if group.rank == rank_that_waits and work is not None:

@@ -11,6 +11,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
+from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
@@ -52,23 +53,20 @@ def test_different_ranks_are_a_mismatch_that_names_them(worlds: Worlds) -> None:
     assert "rank 2  new_group([0, 1]) " in text
 
 
-def test_long_lists_are_compared_to_their_end(worlds: Worlds) -> None:
+@on_ranks(2)
+def test_long_lists_are_compared_to_their_end() -> None:
     """Where the words are longer than what ranks tell each other, the rest counts, too."""
+    import unisono.calls.groups as module
 
-    def disagree() -> None:
-        import unisono.calls.groups as module
-
-        long = "a" * 2000
-        with pytest.raises(MismatchError, match=r"a \.\.\. [0-9a-f]{16}"):
-            module._agree(unisono.init(), CallRecord("new_group", words=long + str(unisono.get_rank())), None)
-        if unisono.get_rank() == 0:
-            module._agree(unisono.init(), CallRecord("new_group", words=long), None)
-        else:
-            module._agree(
-                unisono.init(), CallRecord("new_group", words=long), None
-            )  # from another line, which does not matter
-
-    worlds(2).run(disagree)
+    long = "a" * 2000
+    with pytest.raises(MismatchError, match=r"a \.\.\. [0-9a-f]{16}"):
+        module._agree(unisono.init(), CallRecord("new_group", words=long + str(unisono.get_rank())), None)
+    if unisono.get_rank() == 0:
+        module._agree(unisono.init(), CallRecord("new_group", words=long), None)
+    else:
+        module._agree(
+            unisono.init(), CallRecord("new_group", words=long), None
+        )  # from another line, which does not matter
 
 
 def test_a_refusal_on_one_rank_is_told_to_all(worlds: Worlds) -> None:
@@ -90,19 +88,16 @@ def test_a_refusal_on_one_rank_is_told_to_all(worlds: Worlds) -> None:
             assert rank == 1 or f"rank 1  {call}, refused there: " in said
 
 
-def test_split_and_new_group_do_not_mix(worlds: Worlds) -> None:
-    def mix() -> None:
-        with pytest.raises(MismatchError, match=r"new_group\(\[0, 1, 2\]\)"):
-            split(0) if unisono.get_rank() == 0 else new_group()
-        destroy_group(new_group())
-
-    worlds(3).run(mix)
+@on_ranks(3)
+def test_split_and_new_group_do_not_mix() -> None:
+    with pytest.raises(MismatchError, match=r"new_group\(\[0, 1, 2\]\)"):
+        split(0) if unisono.get_rank() == 0 else new_group()
+    destroy_group(new_group())
 
 
 def test_a_disagreement_inside_a_group_names_both_numbers_of_a_rank(worlds: Worlds) -> None:
     def disagree() -> str:
         group = split(unisono.get_rank() % 2)
-        assert isinstance(group, unisono.Group)
         tensor = torch.ones(4)
         if unisono.get_rank() % 2 == 0:
             unisono.all_reduce(tensor, group=group)
@@ -126,7 +121,6 @@ def survive(folder: Path, victim: int) -> None:
     pair, without = new_group([victim, rest[-1]], name="pair"), new_group(rest)
     if rank == victim:
         die()
-    assert isinstance(without, unisono.Group)
     facts: dict[str, Any] = {}
     if isinstance(pair, unisono.Group):
         start = time.monotonic()
@@ -176,14 +170,12 @@ def test_a_late_rank_breaks_its_group_only(worlds: Worlds) -> None:
         pair = new_group([1, 2], name="pair", timeout_s=0.2)
         said = ""
         if rank == 2:
-            assert isinstance(pair, unisono.Group)
             with pytest.raises(WaitTimeout) as caught:
                 unisono.all_reduce(torch.ones(4), group=pair)
             said = str(caught.value)
             assert caught.value.missing == (0,)
             assert str(caught.value.again()) == said
         elif rank == 1:
-            assert isinstance(pair, unisono.Group)
             # It has given up, and withdrawn its signature: whoever comes later cannot go on with it.
             until(lambda: pair.host.arena.board(1).gave_up[0] == 1 and not pair.host.signature(1, 1))
             with pytest.raises(PeerFailed) as failed:
@@ -206,7 +198,6 @@ def test_a_rank_that_leaves_right_after_a_call_has_done_its_part(worlds: Worlds)
 
     def leave_at_once() -> float:
         group = new_group()
-        assert isinstance(group, unisono.Group)
         tensor, peer, gone = torch.full((4,), float(group.rank + 1)), group.host.arena.board(1), group.liveness.gone
 
         def look(rank: int) -> Departure | None:
@@ -218,11 +209,11 @@ def test_a_rank_that_leaves_right_after_a_call_has_done_its_part(worlds: Worlds)
             unisono.all_reduce(tensor, group=group)
             destroy_group(group)
         else:
-            group.liveness.gone = look  # type: ignore[method-assign]
+            group.liveness.gone = look
             try:
                 unisono.all_reduce(tensor, group=group)
             finally:
-                group.liveness.gone = gone  # type: ignore[method-assign]
+                group.liveness.gone = gone
             with pytest.raises(PeerGone, match=r"rank 1 \(world rank 1, pid \d+\) left the group"):
                 unisono.all_reduce(tensor, group=group)
         return tensor[0].item()
@@ -230,22 +221,20 @@ def test_a_rank_that_leaves_right_after_a_call_has_done_its_part(worlds: Worlds)
     assert worlds(2).run(leave_at_once) == [3.0, 3.0]
 
 
-def test_a_closed_group_says_so(worlds: Worlds) -> None:
-    def closed() -> None:
-        group = new_group(name="mine")
-        destroy_group(group)
-        destroy_group(group)
-        for call in (
-            lambda: unisono.all_reduce(torch.ones(4), group=group),  # type: ignore[arg-type]
-            lambda: unisono.all_reduce(torch.ones(4), group=group, async_op=True),  # type: ignore[arg-type]
-            lambda: new_group(group=group),  # type: ignore[arg-type]
-            lambda: unisono.empty(3, group=group),  # type: ignore[arg-type]
-        ):
-            with pytest.raises(NotInitialized, match="group 'mine' has been closed"):
-                call()
-        unisono.barrier()
-
-    worlds(2).run(closed)
+@on_ranks(2)
+def test_a_closed_group_says_so() -> None:
+    group = new_group(name="mine")
+    destroy_group(group)
+    destroy_group(group)
+    for call in (
+        lambda: unisono.all_reduce(torch.ones(4), group=group),
+        lambda: unisono.all_reduce(torch.ones(4), group=group, async_op=True),
+        lambda: new_group(group=group),
+        lambda: unisono.empty(3, group=group),
+    ):
+        with pytest.raises(NotInitialized, match="group 'mine' has been closed"):
+            call()
+    unisono.barrier()
 
 
 def test_a_full_heap_is_told_to_all_and_nothing_is_lost() -> None:
@@ -299,7 +288,6 @@ def test_who_waits_in_a_group_for_one_that_shrinks_the_world_hears_of_it(waits: 
         if world.rank == 1:
             die()
         if world.rank == 0:
-            assert isinstance(group, unisono.Group)
             with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'world'"):
                 wait(group)
         else:

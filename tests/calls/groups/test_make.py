@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
 from unisono.calls.coalesced.list_layout import _Memory
@@ -46,7 +47,6 @@ def members_by_call(group: unisono.Group) -> list[int]:
 def test_split_by_parity(worlds: Worlds, ranks: int) -> None:
     def parity() -> tuple[int, int, list[int], list[int]]:
         group = split(unisono.get_rank() % 2)
-        assert isinstance(group, unisono.Group)
         return group.rank, group.size, members_by_call(group), get_process_group_ranks(group)
 
     for rank, (mine, size, found, said) in enumerate(worlds(ranks).run(parity)):
@@ -57,7 +57,6 @@ def test_split_by_parity(worlds: Worlds, ranks: int) -> None:
 def test_keys_order_the_members_and_equal_keys_keep_the_parents_order(worlds: Worlds) -> None:
     def by_key(keys: list[int]) -> list[int]:
         group = split(0, keys[unisono.get_rank()])
-        assert isinstance(group, unisono.Group)
         assert group.world_ranks[group.rank] == unisono.get_rank()
         return members_by_call(group)
 
@@ -92,9 +91,7 @@ def test_groups_of_groups(worlds: Worlds) -> None:
     def nested() -> tuple[list[int], list[int] | None]:
         world = unisono.init()
         backwards = split(0, -world.rank)
-        assert isinstance(backwards, unisono.Group)
         halves = split(backwards.rank // 4, group=backwards)
-        assert isinstance(halves, unisono.Group)
         destroy_group(backwards)  # what was made of it does not need it
         ends = new_group([0, halves.size - 1], group=halves)
         assert (halves.parent, halves.world, backwards.parent, world.parent) == (backwards, world, world, None)
@@ -105,23 +102,21 @@ def test_groups_of_groups(worlds: Worlds) -> None:
     assert worlds(7).run(nested) == [(first if rank > 2 else second, ends.get(rank)) for rank in range(7)]
 
 
-def test_ranks_have_two_numbers(worlds: Worlds) -> None:
-    def translate() -> None:
-        group = split(unisono.get_rank() % 2, -unisono.get_rank())
-        members = [3, 1] if unisono.get_rank() % 2 else [4, 2, 0]
-        assert [get_global_rank(group, rank) for rank in range(len(members))] == members
-        assert [get_group_rank(group, rank) for rank in members] == list(range(len(members)))
-        assert get_process_group_ranks() == [0, 1, 2, 3, 4]
-        assert get_global_rank(unisono.init(), 3) == get_group_rank(unisono.init(), 3) == 3
-        assert unisono.get_rank(group) == members.index(unisono.get_rank())
-        assert unisono.get_world_size(group) == len(members)
-        for rank in (-1, len(members)):
-            with pytest.raises(ArgumentError, match="group_rank"):
-                get_global_rank(group, rank)
-        with pytest.raises(ArgumentError, match=r"members .* are ranks \["):
-            get_group_rank(group, 1 - unisono.get_rank() % 2)
-
-    worlds(5).run(translate)
+@on_ranks(5)
+def test_ranks_have_two_numbers() -> None:
+    group = split(unisono.get_rank() % 2, -unisono.get_rank())
+    members = [3, 1] if unisono.get_rank() % 2 else [4, 2, 0]
+    assert [get_global_rank(group, rank) for rank in range(len(members))] == members
+    assert [get_group_rank(group, rank) for rank in members] == list(range(len(members)))
+    assert get_process_group_ranks() == [0, 1, 2, 3, 4]
+    assert get_global_rank(unisono.init(), 3) == get_group_rank(unisono.init(), 3) == 3
+    assert unisono.get_rank(group) == members.index(unisono.get_rank())
+    assert unisono.get_world_size(group) == len(members)
+    for rank in (-1, len(members)):
+        with pytest.raises(ArgumentError, match="group_rank"):
+            get_global_rank(group, rank)
+    with pytest.raises(ArgumentError, match=r"members .* are ranks \["):
+        get_group_rank(group, 1 - unisono.get_rank() % 2)
 
 
 def test_names_and_times(worlds: Worlds) -> None:
@@ -142,37 +137,34 @@ def test_names_and_times(worlds: Worlds) -> None:
     ]  # fmt: skip
 
 
-def test_wrong_arguments(worlds: Worlds) -> None:
+@on_ranks(3)
+def test_wrong_arguments() -> None:
     """The same on all ranks: each raises its own, and the world goes on."""
-
-    def wrong() -> None:
-        for ranks, kind, words in (
-            ([0, 3], ArgumentError, "no rank 3 among the 3"),
-            ([-1], ArgumentError, "no rank -1"),
-            ([0, 0], ArgumentError, "each once"),
-            ([], ArgumentError, "at least one"),
-            ([True], DTypeError, "bool"),
-            (["0"], DTypeError, "str"),
-            (1, DTypeError, "int"),
-        ):
-            with pytest.raises(kind, match=words):
-                new_group(ranks)  # type: ignore[arg-type]
-        for color, key, kind, words in (
-            (1.5, 0, DTypeError, "color"),
-            (1, None, DTypeError, "key"),
-            (1 << 63, 0, ArgumentError, "color"),
-            (0, 1 << 64, ArgumentError, "key"),
-        ):
-            with pytest.raises(kind, match=words):
-                split(color, key)  # type: ignore[arg-type]
-        for timeout_s in (0, -1.0):
-            with pytest.raises(ArgumentError, match="timeout_s"):
-                new_group(timeout_s=timeout_s)
-        tensor = torch.ones(3)
-        unisono.all_reduce(tensor)
-        assert tensor.tolist() == [3.0] * 3
-
-    worlds(3).run(wrong)
+    for ranks, kind, words in (
+        ([0, 3], ArgumentError, "no rank 3 among the 3"),
+        ([-1], ArgumentError, "no rank -1"),
+        ([0, 0], ArgumentError, "each once"),
+        ([], ArgumentError, "at least one"),
+        ([True], DTypeError, "bool"),
+        (["0"], DTypeError, "str"),
+        (1, DTypeError, "int"),
+    ):
+        with pytest.raises(kind, match=words):
+            new_group(ranks)
+    for color, key, kind, words in (
+        (1.5, 0, DTypeError, "color"),
+        (1, None, DTypeError, "key"),
+        (1 << 63, 0, ArgumentError, "color"),
+        (0, 1 << 64, ArgumentError, "key"),
+    ):
+        with pytest.raises(kind, match=words):
+            split(color, key)
+    for timeout_s in (0, -1.0):
+        with pytest.raises(ArgumentError, match="timeout_s"):
+            new_group(timeout_s=timeout_s)
+    tensor = torch.ones(3)
+    unisono.all_reduce(tensor)
+    assert tensor.tolist() == [3.0] * 3
 
 
 @contextmanager
@@ -198,7 +190,6 @@ def test_programs(worlds: Worlds) -> None:
 
     def work() -> int:
         group = unisono.new_group()
-        assert isinstance(group, unisono.Group)
         with limit("unisono.engine.host", "_MOST_PROGRAMS", 4):
             for k in range(12):
 
@@ -215,7 +206,6 @@ def test_programs(worlds: Worlds) -> None:
 def test_steps_of_lists_with_ever_new_timeouts(worlds: Worlds) -> None:
     def work() -> int:
         group = unisono.new_group()
-        assert isinstance(group, unisono.Group)
         for k in range(100):
             tensors = [torch.full((5,), 1.0 + group.rank), torch.full((7,), 10.0 * group.rank)]
             unisono.all_reduce_coalesced(tensors, group=group, timeout_s=50.0 + k)
@@ -229,7 +219,6 @@ def test_steps_of_lists_with_ever_new_timeouts(worlds: Worlds) -> None:
 def test_calls_with_tensors_in_shared_memory_on_some_ranks_only(worlds: Worlds) -> None:
     def work() -> int:
         group = unisono.new_group()
-        assert isinstance(group, unisono.Group)
         with limit("unisono.calls.dispatch.lowering_mismatch", "_MOST_KINDS", 3):
             for k in range(30):
                 count = 50_000 + k % 10
@@ -279,38 +268,34 @@ def every_call(group: unisono.Group) -> list[Callable[[], object]]:
     ]
 
 
-def test_calls_of_a_group_on_a_rank_outside_raise(worlds: Worlds) -> None:
-    def outside() -> None:
-        group = new_group([0, 2], name="pair")
-        nothing = split(None)
-        if unisono.get_rank() == 1:
-            for call in every_call(group):  # type: ignore[arg-type]
-                with pytest.raises(ArgumentError, match=r"rank 1 is no member of group 'pair': .*`if group:`"):
-                    call()
-            with pytest.raises(ArgumentError, match="rank 1 is no member"):
-                unisono.barrier(nothing)  # type: ignore[arg-type]
-        unisono.barrier()
-
-    worlds(3).run(outside)
+@on_ranks(3)
+def test_calls_of_a_group_on_a_rank_outside_raise() -> None:
+    group = new_group([0, 2], name="pair")
+    nothing = split(None)
+    if unisono.get_rank() == 1:
+        for call in every_call(group):
+            with pytest.raises(ArgumentError, match=r"rank 1 is no member of group 'pair': .*`if group:`"):
+                call()
+        with pytest.raises(ArgumentError, match="rank 1 is no member"):
+            unisono.barrier(nothing)
+    unisono.barrier()
 
 
-def test_what_it_knows(worlds: Worlds) -> None:
-    def outside() -> None:
-        group = new_group([0, 2])
-        assert bool(group) is (unisono.get_rank() != 1)
-        assert get_process_group_ranks(group) == [0, 2]
-        assert get_group_rank(group, 2) == 1
-        if isinstance(group, NonMember):
-            assert (unisono.get_rank(group), unisono.get_world_size(group)) == (-1, -1)
-            assert repr(group) == "NonMember('ranks 0, 2', rank 1 of the world)"
-            for same in (copy.copy(group), copy.deepcopy(group)):
-                assert (same.name, same.world_ranks, bool(same)) == (group.name, (0, 2), False)
-            group.close()
-        destroy_group(group)
-        assert not split(-1)
-        assert get_process_group_ranks(split(None)) == []
-
-    worlds(3).run(outside)
+@on_ranks(3)
+def test_what_it_knows() -> None:
+    group = new_group([0, 2])
+    assert bool(group) is (unisono.get_rank() != 1)
+    assert get_process_group_ranks(group) == [0, 2]
+    assert get_group_rank(group, 2) == 1
+    if isinstance(group, NonMember):
+        assert (unisono.get_rank(group), unisono.get_world_size(group)) == (-1, -1)
+        assert repr(group) == "NonMember('ranks 0, 2', rank 1 of the world)"
+        for same in (copy.copy(group), copy.deepcopy(group)):
+            assert (same.name, same.world_ranks, bool(same)) == (group.name, (0, 2), False)
+        group.close()
+    destroy_group(group)
+    assert not split(-1)
+    assert get_process_group_ranks(split(None)) == []
 
 
 def test_no_code_takes_a_false_group_for_none() -> None:

@@ -13,6 +13,7 @@ import torch
 
 import unisono
 from tests.conftest import examples
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono.calls.groups import destroy_group, new_group, split
 
@@ -27,7 +28,7 @@ def memory() -> int:
     """Bytes of memory behind the world's arena, on which all ranks agree: none is at work while they look."""
     world = unisono.init()
     unisono.barrier()
-    found = os.stat(world.host.arena.fd).st_blocks * 512  # type: ignore[union-attr]
+    found = os.stat(world.host.arena.fd).st_blocks * 512
     unisono.barrier()
     return found
 
@@ -59,26 +60,23 @@ def resident() -> int:
 
 
 @pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_two_hundred_at_once(worlds: Worlds, ranks: int) -> None:
-    def many() -> None:
-        before, open_before = memory(), census()
-        groups = [new_group() for _ in range(200)]
-        assert len({group.host.arena.start for group in groups}) == 200
-        assert len({id(group.host._programs) for group in groups}) == 1, "each would compile for itself"
-        assert not more_than(open_before)
-        for k, group in enumerate(groups):
-            tensor = torch.full((50,), float(k + group.rank))
-            unisono.all_reduce(tensor, "max", group)
-            assert tensor.tolist() == [k + group.size - 1.0] * 50
-        for group in groups:
-            destroy_group(group)
-        unisono.barrier()
-        destroy_group(new_group())
-        # What the heap keeps is bookkeeping of its own: less than a page for each of the groups that were alive.
-        assert memory() - before < 200 * 4096
-
-    worlds(ranks).run(many)
+@on_ranks(2, 3)
+def test_two_hundred_at_once() -> None:
+    before, open_before = memory(), census()
+    groups = [new_group() for _ in range(200)]
+    assert len({group.host.arena.start for group in groups}) == 200
+    assert len({id(group.host._programs) for group in groups}) == 1, "each would compile for itself"
+    assert not more_than(open_before)
+    for k, group in enumerate(groups):
+        tensor = torch.full((50,), float(k + group.rank))
+        unisono.all_reduce(tensor, "max", group)
+        assert tensor.tolist() == [k + group.size - 1.0] * 50
+    for group in groups:
+        destroy_group(group)
+    unisono.barrier()
+    destroy_group(new_group())
+    # What the heap keeps is bookkeeping of its own: less than a page for each of the groups that were alive.
+    assert memory() - before < 200 * 4096
 
 
 @pytest.mark.parametrize("way", ["closed", "dropped", pytest.param("in a cycle", marks=pytest.mark.long)])
@@ -86,12 +84,11 @@ def test_hundreds_one_after_the_other(worlds: Worlds, way: str) -> None:
     def loop(count: int) -> None:
         for k in range(count):
             group = new_group() if k % 2 else split(0, -unisono.get_rank())
-            assert isinstance(group, unisono.Group)
             assert total(group, torch.empty(3)) == 6.0
             if way == "closed":
                 destroy_group(group)
             elif way == "in a cycle":
-                group.plans["myself",] = group  # type: ignore[assignment]
+                group.plans["myself",] = group
                 del group
                 if k % 10 == 9:
                     gc.collect()
@@ -110,31 +107,26 @@ def test_hundreds_one_after_the_other(worlds: Worlds, way: str) -> None:
     worlds(3).run(hundreds, examples(800 if way == "closed" else 400))
 
 
-def test_groups_with_calls_in_the_background_end_with_their_thread(worlds: Worlds) -> None:
+@on_ranks(2)
+def test_groups_with_calls_in_the_background_end_with_their_thread() -> None:
     """Closed or dropped, while their last call still runs or afterwards."""
-
-    def background() -> None:
-        before = census()
-        for k in range(12):
-            group = new_group()
-            assert isinstance(group, unisono.Group)
-            tensor = torch.full((50_000,), 1.0)
-            work = unisono.all_reduce(tensor, group=group, async_op=True)
-            assert work is not None
-            threads = [one for one in threading.enumerate() if one.name == f"unisono {group.name}"]
-            assert len(threads) == 1
-            if k % 4 == 0:
-                work.wait()
-            if k % 2 == 0:
-                group.close()
-            del group
+    before = census()
+    for k in range(12):
+        group = new_group()
+        tensor = torch.full((50_000,), 1.0)
+        work = unisono.all_reduce(tensor, group=group, async_op=True)
+        threads = [one for one in threading.enumerate() if one.name == f"unisono {group.name}"]
+        assert len(threads) == 1
+        if k % 4 == 0:
             work.wait()
-            threads[0].join(20)
-            assert not threads[0].is_alive()
-            assert tensor.unique().tolist() == [2.0]
-        assert not more_than(before)
-
-    worlds(2).run(background)
+        if k % 2 == 0:
+            group.close()
+        del group
+        work.wait()
+        threads[0].join(20)
+        assert not threads[0].is_alive()
+        assert tensor.unique().tolist() == [2.0]
+    assert not more_than(before)
 
 
 def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
@@ -143,20 +135,18 @@ def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
     def leave(first: int) -> None:
         rank = unisono.get_rank()
         group, pair = new_group(), new_group([r for r in range(3) if r != first])
-        assert isinstance(group, unisono.Group)
         start, size = group.host.arena.start, group.host.arena.end - group.host.arena.start
         if rank == first:
             group.close()
         unisono.barrier()
         fresh = new_group()
-        assert isinstance(fresh, unisono.Group)
         assert not start <= fresh.host.arena.start < start + size
         noise = [unisono.empty(5000).fill_(9.0) for _ in range(20)]
         assert total(fresh, torch.empty(2000)) == 6.0
         if rank != first:
             with pytest.raises(unisono.PeerGone, match=f"rank {first} .* left the group"):
                 unisono.all_reduce(torch.ones(4), group=group)
-            assert total(pair, torch.empty(2000)) == 6.0 - (first + 1)  # type: ignore[arg-type]
+            assert total(pair, torch.empty(2000)) == 6.0 - (first + 1)
         assert all((tensor == 9).all() for tensor in noise)
         group.close()
         unisono.barrier()
@@ -167,46 +157,41 @@ def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
         worlds(3).run(leave, first)
 
 
-def test_what_others_may_reach_lives_until_all_have_left(worlds: Worlds) -> None:
+@on_ranks(3)
+def test_what_others_may_reach_lives_until_all_have_left() -> None:
     """A progress engine has rings in its rank's heap, which peers read after their sender has left."""
 
-    def keep() -> None:
-        class Engine:
-            def close(self) -> None:
-                """Nothing is on its way."""
+    class Engine:
+        def close(self) -> None:
+            """Nothing is on its way."""
 
-        group = new_group()
-        assert isinstance(group, unisono.Group)
-        group.progress_engine = Engine()
-        engine = weakref.ref(group.progress_engine)
-        if unisono.get_rank() != 2:
-            group.close()
-        unisono.barrier()
-        destroy_group(new_group())
-        assert engine() is not None
-        unisono.barrier()
+    group = new_group()
+    group.progress_engine = Engine()
+    engine = weakref.ref(group.progress_engine)
+    if unisono.get_rank() != 2:
         group.close()
-        destroy_group(new_group())
-        assert engine() is None
-        destroy_group(new_group())
-        assert group.host.arena not in group.host.lender.left
-
-    worlds(3).run(keep)
+    unisono.barrier()
+    destroy_group(new_group())
+    assert engine() is not None
+    unisono.barrier()
+    group.close()
+    destroy_group(new_group())
+    assert engine() is None
+    destroy_group(new_group())
+    assert group.host.arena not in group.host.lender.left
 
 
 def test_closing_the_world_closes_its_groups() -> None:
     def close() -> list[str]:
         group = split(unisono.get_rank() % 2)
-        assert isinstance(group, unisono.Group)
         nested = new_group(group=group)
         work = unisono.all_reduce(torch.ones(100_000), group=group, async_op=True)
         destroy_group(unisono.init())
-        assert work is not None
         assert work.is_success()
         said = []
         for one in (group, nested):
             with pytest.raises(unisono.NotInitialized) as caught:
-                unisono.all_reduce(torch.ones(1), group=one)  # type: ignore[arg-type]
+                unisono.all_reduce(torch.ones(1), group=one)
             said.append(str(caught.value))
         return said
 
@@ -220,7 +205,6 @@ def test_a_forked_child_leaves_groups_to_its_parent(worlds: Worlds) -> None:
 
     def fork() -> float:
         group = split(0, -unisono.get_rank())
-        assert isinstance(group, unisono.Group)
         tensor = unisono.empty(1 << 20).fill_(1.0)
         unisono.all_reduce(tensor, group=group)
         if unisono.get_rank() == 1:

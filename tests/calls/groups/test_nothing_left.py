@@ -106,7 +106,6 @@ def make_and_leave(closes: bool) -> list[str]:
     wrong, free = list[str](), -1
     for number in range(ROUNDS + 1):
         group = unisono.new_group()
-        assert isinstance(group, unisono.Group)
         sub = unisono.new_group([0, group.size - 1], group=group)
         groups = [one for one in (group, sub) if isinstance(one, unisono.Group)]
         for one in groups:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
-import torch
 
 import unisono
 from tests.conftest import NIGHTLY, commit
+from tests.support.matrix import ALIASED, FORMS, Case, ops
+from tests.support.matrix_driver import check, forget
 from tests.support.worlds import OnHosts
-from unisono.schedule import ADD, COPY, Hosts, T, Y, send
+from unisono.schedule import ADD, COPY, ROOTED, Hosts, T, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
-from unisono.tools.testing import oracle
 
 SHAPES = ["2x1", "2x2", "3+1", "3x1", "1x3"]
 
@@ -73,65 +75,19 @@ OWN = {
 }
 
 
-def values(rank: int, count: int) -> torch.Tensor:
-    """Small whole numbers, others on each rank and at each index: sums of them are exact."""
-    return ((torch.arange(count) * 7 + 5 * rank + 1) % 23 - 9).to(torch.float32)
-
-
-def check(collective: str, name: Any, count: int, *, shared: bool = False) -> None:
+def make_calls(collective: str, name: Any, count: int, *, shared: bool = False) -> None:
     """Make a call with the first root and the last, twice, so that what is kept of one call is used by the next."""
-    me, size = unisono.get_rank(), unisono.get_world_size()
-    every = [values(rank, count) for rank in range(size)]
-    blocks = [values(rank, count * size) for rank in range(size)]
-
-    def new(given: torch.Tensor) -> torch.Tensor:
-        return unisono.empty(given.shape, dtype=given.dtype).copy_(given) if shared else given.clone()
-
-    for root in {0, size - 1} if collective in ("broadcast", "reduce", "scatter", "gather") else {0}:
-        for _ in range(2):
-            mine, apart, whole = new(every[me]), new(torch.zeros(count)), new(torch.zeros(count * size))
-            match collective:
-                case "all_reduce":
-                    unisono.all_reduce(mine, algorithm=name)
-                    got, want = mine, oracle.all_reduce(every)[me]
-                case "reduce":
-                    unisono.reduce(mine, root, algorithm=name)
-                    got, want = mine, oracle.reduce(every, root)[me]
-                case "broadcast":
-                    unisono.broadcast(mine, root, algorithm=name)
-                    got, want = mine, oracle.broadcast(every, root)[me]
-                case "scatter":
-                    inputs = list(new(blocks[me]).split(count)) if me == root else None
-                    unisono.scatter(mine, inputs, root, algorithm=name)
-                    got, want = mine, oracle.scatter(blocks, root)[me]
-                case "gather":
-                    outputs = list(whole.split(count)) if me == root else None
-                    unisono.gather(mine, outputs, root, algorithm=name)
-                    got, want = whole, oracle.gather(every, root)[me]
-                    want = torch.zeros(count * size) if want is None else want
-                case "all_gather":
-                    unisono.all_gather_single(whole, mine, algorithm=name)
-                    got, want = whole, oracle.all_gather(every)[me]
-                    own = whole.zero_().view(size, count)[me].copy_(every[me])
-                    unisono.all_gather_single(whole, own, algorithm=name)  # its own block is part of the output
-                case "reduce_scatter":
-                    unisono.reduce_scatter_single(apart, new(blocks[me]), algorithm=name)
-                    got, want = apart, oracle.reduce_scatter(blocks)[me]
-                    assert torch.equal(got, want)
-                    got = (given := new(blocks[me])).view(size, count)[me]
-                    unisono.reduce_scatter_single(got, given, algorithm=name)  # the output is part of the input
-                case "all_to_all":
-                    unisono.all_to_all_single(whole, new(blocks[me]), algorithm=name)
-                    got, want = whole, oracle.all_to_all(blocks)[me]
-                case "barrier":
-                    unisono.barrier()
-                    continue
-                case "scan" | "exscan":
-                    getattr(unisono, collective)(mine)
-                    got, want = mine, getattr(oracle, collective)(every)[me]
-                case other:
-                    raise AssertionError(other)
-            assert torch.equal(got, want), f"{collective}, {name}, {count} elements, root {root}, rank {me} of {size}"
+    if collective == "barrier":
+        unisono.barrier()
+        return
+    form = f"{collective}_single" if f"{collective}_single" in FORMS else collective
+    name = None if collective in ("scan", "exscan") else name
+    for root in {0, unisono.get_world_size() - 1} if form in ROOTED else {0}:
+        for alias, seed in product((False, True) if form in ALIASED else (False,), (0, 1)):
+            case = Case(form, "float32", ops(form, "float32")[0], count, root=root, seed=seed, exact=True)
+            check(replace(case, shared=shared, alias=alias), name)
+    if count == LONG:
+        forget()
 
 
 def everything(counts: tuple[int, ...], seed: str, *, shared: bool = False) -> None:
@@ -141,7 +97,7 @@ def everything(counts: tuple[int, ...], seed: str, *, shared: bool = False) -> N
     made = [*names, *own]
     for collective, name in random.Random(seed).sample(made, len(made) // 8) if seed else made:
         for count in counts:
-            check(collective, name, count, shared=shared)
+            make_calls(collective, name, count, shared=shared)
 
 
 def seed(*case: str) -> str:

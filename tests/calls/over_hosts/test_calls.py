@@ -12,6 +12,7 @@ import torch
 import unisono
 from tests.support.matrix import FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import check
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import OnHosts
 from unisono.schedule import ROOTED
 
@@ -28,77 +29,62 @@ def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("shape", ["2x2", "3+1", "2x1", "2x2:round_robin"])
-def test_every_call(on_hosts: OnHosts, shape: str) -> None:
-    def work() -> None:
-        for form, dtype in product(FORMS, ("float32", "int64", "bfloat16")):
-            for op, n in product(("sum", "max") if form in REDUCING else ("-",), (1, 7, MANY)):
-                for root in range(unisono.get_world_size() if form in ROOTED and n < MANY else 1):
-                    check(Case(form, dtype, op, n, root=root, seed=root, exact=True))
-
-    on_hosts(shape).run(work)
+@on_ranks("2x2", "3+1", "2x1", "2x2:round_robin")
+def test_every_call() -> None:
+    for form, dtype in product(FORMS, ("float32", "int64", "bfloat16")):
+        for op, n in product(("sum", "max") if form in REDUCING else ("-",), (1, 7, MANY)):
+            for root in range(unisono.get_world_size() if form in ROOTED and n < MANY else 1):
+                check(Case(form, dtype, op, n, root=root, seed=root, exact=True))
 
 
 @pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("shape", ["2x2:round_robin", "3+1"])
-def test_in_rank_order(on_hosts: OnHosts, shape: str) -> None:
-    def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        whole = everybody(100, torch.int64)
-        tensor = whole[me].clone()
-        big = torch.full((3,), 2**62, dtype=torch.int64) + me * size
-        unisono.all_reduce(big, "avg")  # no partial sum fits into 64 bits
-        assert big.tolist() == [2**62 + size * (size - 1) // 2] * 3
-        first = unisono.make_op(lambda x, _: x, commutative=False)
-        unisono.all_reduce(tensor, first)
-        assert torch.equal(tensor, whole[0])
-
-    on_hosts(shape).run(work)
+@on_ranks("2x2:round_robin", "3+1")
+def test_in_rank_order() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    whole = everybody(100, torch.int64)
+    tensor = whole[me].clone()
+    big = torch.full((3,), 2**62, dtype=torch.int64) + me * size
+    unisono.all_reduce(big, "avg")  # no partial sum fits into 64 bits
+    assert big.tolist() == [2**62 + size * (size - 1) // 2] * 3
+    first = unisono.make_op(lambda x, _: x, commutative=False)
+    unisono.all_reduce(tensor, first)
+    assert torch.equal(tensor, whole[0])
 
 
 @pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("shape", ["2x2", "3+1"])
-def test_blocks_of_several_sizes_and_of_unknown_ones(on_hosts: OnHosts, shape: str) -> None:
-    def work() -> None:
-        for form, seed in product(FORMS, range(2)):
-            for blocks in FORMS[form][1:]:
-                check(
-                    Case(form, "float32", ops(form, "float32")[0], 7, blocks=blocks, seed=seed, root=seed, exact=True)
-                )
-
-    on_hosts(shape).run(work)
+@on_ranks("2x2", "3+1")
+def test_blocks_of_several_sizes_and_of_unknown_ones() -> None:
+    for form, seed in product(FORMS, range(2)):
+        for blocks in FORMS[form][1:]:
+            check(Case(form, "float32", ops(form, "float32")[0], 7, blocks=blocks, seed=seed, root=seed, exact=True))
 
 
 @pytest.mark.parametrize("name", ["ring", "naive", "two_shot"])
-def test_an_algorithm_that_the_call_names(on_hosts: OnHosts, name: str) -> None:
-    def work() -> None:
-        whole = everybody(1000)
-        tensor = whole[unisono.get_rank()].clone()
-        unisono.all_reduce(tensor, algorithm=name)
-        assert torch.equal(tensor, whole.sum(0))
-        unisono.all_reduce(tensor.copy_(whole[unisono.get_rank()]), "avg", algorithm=name)
-        assert torch.allclose(tensor, whole.mean(0))
-
-    on_hosts("3+1").run(work)
+@on_ranks("3+1")
+def test_an_algorithm_that_the_call_names(name: str) -> None:
+    whole = everybody(1000)
+    tensor = whole[unisono.get_rank()].clone()
+    unisono.all_reduce(tensor, algorithm=name)
+    assert torch.equal(tensor, whole.sum(0))
+    unisono.all_reduce(tensor.copy_(whole[unisono.get_rank()]), "avg", algorithm=name)
+    assert torch.allclose(tensor, whole.mean(0))
 
 
-def test_in_the_background_in_one_call_and_as_objects(on_hosts: OnHosts) -> None:
-    def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        total = size * (size - 1) / 2
-        tensors = [torch.full((1000,), float(me + k)) for k in range(5)]
-        works = [unisono.all_reduce(tensor, async_op=True) for tensor in tensors]
-        for pending in reversed(works):
-            pending.wait()
-        assert [tensor[7].item() for tensor in tensors] == [total + k * size for k in range(5)]
-        tensors = [torch.full((k + 1,), float(me + k)) for k in range(5)]
-        unisono.all_reduce_coalesced(tensors)
-        assert [tensor[0].item() for tensor in tensors] == [total + k * size for k in range(5)]
-        told: list[object] = [None] * size
-        unisono.all_gather_object(told, {"rank": me, "words": "x" * me})
-        assert told == [{"rank": rank, "words": "x" * rank} for rank in range(size)]
-
-    on_hosts("2x2").run(work)
+@on_ranks("2x2")
+def test_in_the_background_in_one_call_and_as_objects() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    total = size * (size - 1) / 2
+    tensors = [torch.full((1000,), float(me + k)) for k in range(5)]
+    works = [unisono.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for pending in reversed(works):
+        pending.wait()
+    assert [tensor[7].item() for tensor in tensors] == [total + k * size for k in range(5)]
+    tensors = [torch.full((k + 1,), float(me + k)) for k in range(5)]
+    unisono.all_reduce_coalesced(tensors)
+    assert [tensor[0].item() for tensor in tensors] == [total + k * size for k in range(5)]
+    told: list[object] = [None] * size
+    unisono.all_gather_object(told, {"rank": me, "words": "x" * me})
+    assert told == [{"rank": rank, "words": "x" * rank} for rank in range(size)]
 
 
 @pytest.mark.parametrize("shape", ["2x2", "3+1"])
@@ -128,20 +114,17 @@ def test_groups_inside_a_host_and_over_hosts(on_hosts: OnHosts, shape: str) -> N
     assert results[3][3][1] == results[1][3][1] == 1010.0
 
 
-def test_groups_of_the_same_ranks_begin_on_each_rank_in_an_order_of_its_own(on_hosts: OnHosts) -> None:
+@on_ranks("2x2")
+def test_groups_of_the_same_ranks_begin_on_each_rank_in_an_order_of_its_own() -> None:
     """Each has memory of its own on each host, which its ranks make within its first call."""
-
-    def work() -> list[float]:
-        me = unisono.get_rank()
-        groups = [unisono.new_group() for _ in range(16)]
-        tensors = [torch.full((300,), 10.0**me * (k + 1)) for k in range(16)]
-        turns = sorted(range(16), key=lambda k: (k * (5, 7, 11, 13)[me]) % 16)
-        works = [unisono.all_reduce(tensors[k], group=groups[k], async_op=True) for k in turns]
-        for one in works:
-            one.wait()
-        return [tensor[7].item() for tensor in tensors]
-
-    assert on_hosts("2x2").run(work) == [[1111.0 * (k + 1) for k in range(16)]] * 4
+    me = unisono.get_rank()
+    groups = [unisono.new_group() for _ in range(16)]
+    tensors = [torch.full((300,), 10.0**me * (k + 1)) for k in range(16)]
+    turns = sorted(range(16), key=lambda k: (k * (5, 7, 11, 13)[me]) % 16)
+    works = [unisono.all_reduce(tensors[k], group=groups[k], async_op=True) for k in turns]
+    for one in works:
+        one.wait()
+    assert [tensor[7].item() for tensor in tensors] == [1111.0 * (k + 1) for k in range(16)]
 
 
 def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing(on_hosts: OnHosts) -> None:
@@ -154,7 +137,7 @@ def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing(on_hosts: OnHos
             said.append(str(raised.value))
             assert set(tensor.tolist()) == {float(me)}
             with pytest.raises((unisono.MismatchError, unisono.DTypeError)):
-                unisono.all_reduce(tensor if me else "no tensor")  # type: ignore[arg-type]
+                unisono.all_reduce(tensor if me else "no tensor")
             total = torch.ones(3)
             unisono.all_reduce(total)
             assert total.tolist() == [4.0] * 3
@@ -165,23 +148,21 @@ def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing(on_hosts: OnHos
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors, and of half complex ones
-def test_dtypes_and_layouts(on_hosts: OnHosts) -> None:
-    def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        for dtype in (torch.bool, torch.uint16, torch.float16, torch.complex64, torch.float8_e4m3fn, torch.int8):
-            tensor = torch.full((7,), float(me % 2)).to(dtype)
-            unisono.broadcast(tensor, 1)
-            assert torch.equal(tensor.to(torch.float32), torch.ones(7))
-        quantized = torch.quantize_per_tensor(torch.arange(6.0) + me, 0.5, 0, torch.quint8)
-        unisono.broadcast(quantized, 1)
-        assert torch.equal(quantized.dequantize(), torch.arange(6.0) + 1)
-        turned = (torch.arange(12.0).view(3, 4) + me).t()
-        unisono.all_reduce(turned)
-        assert torch.equal(turned, torch.arange(12.0).view(3, 4).t() * size + size * (size - 1) / 2)
-        unisono.all_reduce(torch.empty(0))
-        unisono.barrier()
-
-    on_hosts("3+1").run(work)
+@on_ranks("3+1")
+def test_dtypes_and_layouts() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    for dtype in (torch.bool, torch.uint16, torch.float16, torch.complex64, torch.float8_e4m3fn, torch.int8):
+        tensor = torch.full((7,), float(me % 2)).to(dtype)
+        unisono.broadcast(tensor, 1)
+        assert torch.equal(tensor.to(torch.float32), torch.ones(7))
+    quantized = torch.quantize_per_tensor(torch.arange(6.0) + me, 0.5, 0, torch.quint8)
+    unisono.broadcast(quantized, 1)
+    assert torch.equal(quantized.dequantize(), torch.arange(6.0) + 1)
+    turned = (torch.arange(12.0).view(3, 4) + me).t()
+    unisono.all_reduce(turned)
+    assert torch.equal(turned, torch.arange(12.0).view(3, 4).t() * size + size * (size - 1) / 2)
+    unisono.all_reduce(torch.empty(0))
+    unisono.barrier()
 
 
 def test_results_have_the_same_bits_on_all_ranks_and_in_all_runs(on_hosts: OnHosts) -> None:
@@ -216,20 +197,18 @@ def test_each_call_over_hosts_has_its_debug_line() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors
-def test_quantized_tensors_of_two_scales_are_two_calls(on_hosts: OnHosts) -> None:
-    def work() -> None:
-        me, values = unisono.get_rank(), torch.arange(6.0) + unisono.get_rank()
-        group = unisono.new_group([0, 2])  # a rank of each host
-        if not group:
-            return
-        for scales in ((0.5, 0.5), (0.5, 0.25), (0.25, 0.25), (0.5, 0.25), (0.5, 0.5)):
-            tensor = torch.quantize_per_tensor(values, scales[me // 2], 0, torch.quint8)
-            if len(set(scales)) > 1:
-                with pytest.raises(unisono.MismatchError, match=r"(?s) \* 0\.25 \+ 0.* \* 0\.5 \+ 0"):
-                    unisono.broadcast(tensor, 1, group=group)
-                assert torch.equal(tensor.dequantize(), values)
-            else:
+@on_ranks("2x2")
+def test_quantized_tensors_of_two_scales_are_two_calls() -> None:
+    me, values = unisono.get_rank(), torch.arange(6.0) + unisono.get_rank()
+    group = unisono.new_group([0, 2])  # a rank of each host
+    if not group:
+        return
+    for scales in ((0.5, 0.5), (0.5, 0.25), (0.25, 0.25), (0.5, 0.25), (0.5, 0.5)):
+        tensor = torch.quantize_per_tensor(values, scales[me // 2], 0, torch.quint8)
+        if len(set(scales)) > 1:
+            with pytest.raises(unisono.MismatchError, match=r"(?s) \* 0\.25 \+ 0.* \* 0\.5 \+ 0"):
                 unisono.broadcast(tensor, 1, group=group)
-                assert torch.equal(tensor.dequantize(), torch.arange(6.0) + 2)
-
-    on_hosts("2x2").run(work)
+            assert torch.equal(tensor.dequantize(), values)
+        else:
+            unisono.broadcast(tensor, 1, group=group)
+            assert torch.equal(tensor.dequantize(), torch.arange(6.0) + 2)

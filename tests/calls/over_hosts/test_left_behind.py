@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import OnHosts
+from tests.support.on_ranks import on_ranks
 
 
 def use(group: unisono.Group) -> None:
@@ -21,23 +21,20 @@ def use(group: unisono.Group) -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
-def test_a_group_goes_without_the_garbage_collector(on_hosts: OnHosts, closed: bool) -> None:
-    def drop() -> bool:
-        gc.collect()
-        gc.disable()
-        group = unisono.new_group(range(unisono.get_world_size()))
-        assert isinstance(group, unisono.Group)
-        use(group)
-        here = weakref.ref(group)
-        if closed:
-            group.close()
-        unisono.barrier()
-        del group
-        gone = here() is None
-        gc.enable()
-        return gone
-
-    assert on_hosts("2x2").run(drop) == [True] * 4
+@on_ranks("2x2")
+def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
+    gc.collect()
+    gc.disable()
+    group = unisono.new_group(range(unisono.get_world_size()))
+    use(group)
+    here = weakref.ref(group)
+    if closed:
+        group.close()
+    unisono.barrier()
+    del group
+    gone = here() is None
+    gc.enable()
+    assert gone
 
 
 def test_a_forked_child_may_collect_what_its_parent_has_used() -> None:

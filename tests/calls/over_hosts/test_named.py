@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import unisono
+from tests.support.matrix import Case, ops
+from tests.support.matrix_driver import check
 from tests.support.worlds import OnHosts, Worlds
 from unisono.base.errors import AlgorithmError, ArgumentError, MismatchError
 from unisono.schedule import Rows, Transfer, Y, send
-from unisono.schedule.algorithms import CATALOGUE, Algorithm, algorithm
+from unisono.schedule.algorithms import CATALOGUE, algorithm
 
 UNEVEN = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
 
@@ -21,50 +23,17 @@ def numbers(rank: int, count: int, place: int = 0) -> torch.Tensor:
     return ((torch.arange(count) * 7 + 3 * rank + 5 * place) % 11 - 5).float()
 
 
-def results(some: Algorithm, sizes: list[int], pairs: Callable[[int, int], int]) -> list[tuple[torch.Tensor, object]]:
-    """Make a call by this algorithm: what this rank gets, beside what it must get. sizes: of blocks; pairs: of those of
-    all_to_all.
-    """
-    me, size, name, root = unisono.get_rank(), unisono.get_world_size(), some.full_name, 1
-    everybody = range(size)
-    match some.collective:
-        case "all_gather":
-            taken = [torch.empty(count) for count in sizes]
-            unisono.all_gather(taken, numbers(me, sizes[me]), algorithm=name)
-            return [(taken[rank], numbers(rank, sizes[rank])) for rank in everybody]
-        case "gather":
-            taken = [torch.empty(count) for count in sizes] if me == root else []
-            unisono.gather(numbers(me, sizes[me]), taken or None, root, algorithm=name)
-            return [(block, numbers(rank, sizes[rank])) for rank, block in enumerate(taken)]
-        case "scatter":
-            given = [numbers(rank, sizes[rank]) for rank in everybody] if me == root else None
-            mine = torch.empty(sizes[me])
-            unisono.scatter(mine, given, root, algorithm=name)
-            return [(mine, numbers(me, sizes[me]))]
-        case "reduce_scatter":
-            mine = torch.empty(sizes[me])
-            blocks = [numbers(me, count, place) for place, count in enumerate(sizes)]
-            unisono.reduce_scatter(mine, blocks, algorithm=name)
-            return [(mine, torch.stack([numbers(rank, sizes[me], me) for rank in everybody]).sum(0))]
-        case "all_to_all":
-            taken = [torch.empty(pairs(rank, me)) for rank in everybody]
-            unisono.all_to_all(taken, [numbers(me, pairs(me, rank), rank) for rank in everybody], algorithm=name)
-            return [(block, numbers(rank, pairs(rank, me), me)) for rank, block in enumerate(taken)]
-    raise AssertionError(name)
-
-
 def _all_of_them() -> dict[str, str]:
     """Make a call by each algorithm. Returns what was refused, and why."""
     size, refused = unisono.get_world_size(), {}
-    sizes = [5 * rank + (rank != 1) for rank in range(size)]
     for some in CATALOGUE.values():
         if some.collective not in UNEVEN or not some.allows(size):
             continue
+        op, name = ops(some.collective, "float32")[0], some.full_name
         try:
-            for got, want in results(some, sizes, lambda a, b: 2 * a + b):
-                assert torch.equal(got, want), some.full_name
+            check(Case(some.collective, "float32", op, 9, blocks="uneven", root=1, seed=1, exact=True), name)
         except (AlgorithmError, ArgumentError) as error:
-            refused[some.full_name] = str(error)
+            refused[name] = str(error)
     return refused
 
 

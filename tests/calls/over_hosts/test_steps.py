@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import OnHosts
 from unisono.calls.dispatch.over_hosts import hosts_steps
 from unisono.engine.mailbox.poller import Poller
@@ -18,12 +19,8 @@ LONG, SHORT = 300_000, 1000
 """Elements of float64: such tensors are read where they are, and copied before."""
 
 
-pytestmark = [pytest.mark.sampled(most=1), pytest.mark.parametrize("shape", ["2x1", "2x2"])]
-
-
-@pytest.fixture
-def world(on_hosts: OnHosts, shape: str) -> unisono.World:
-    return on_hosts(shape)
+pytestmark = pytest.mark.sampled(most=1)
+SHAPES = ("2x1", "2x2")
 
 
 def given(rank: int, n: int, turn: int) -> torch.Tensor:
@@ -36,110 +33,96 @@ def total(size: int, n: int, turn: int) -> torch.Tensor:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("n", [SHORT, LONG])
-def test_the_same_tensors_and_others(world: unisono.World, n: int) -> None:
-    def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        tensors = [torch.empty(n, dtype=torch.float64) for _ in range(3)]
-        wide = torch.empty(size * n, dtype=torch.float64)
-        for turn in range(12):
-            tensor = tensors[turn * turn % 5 % 3]
-            tensor.copy_(given(me, n, turn))
-            unisono.all_reduce(tensor)
-            assert tensor.equal(total(size, n, turn))
-            tensor.copy_(given(me, n, turn))
-            unisono.all_gather_single(wide, tensor)
-            assert wide.equal(torch.cat([given(rank, n, turn) for rank in range(size)]))
-            parts = [torch.empty(n, dtype=torch.float64) for _ in range(size)]
-            unisono.all_gather(parts, tensor)
-            assert all(part.equal(given(rank, n, turn)) for rank, part in enumerate(parts))
-            unisono.broadcast(tensor, turn % size)
-            assert tensor.equal(given(turn % size, n, turn))
-
-    world.run(work)
+@on_ranks(*SHAPES)
+def test_the_same_tensors_and_others(n: int) -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    tensors = [torch.empty(n, dtype=torch.float64) for _ in range(3)]
+    wide = torch.empty(size * n, dtype=torch.float64)
+    for turn in range(12):
+        tensor = tensors[turn * turn % 5 % 3]
+        tensor.copy_(given(me, n, turn))
+        unisono.all_reduce(tensor)
+        assert tensor.equal(total(size, n, turn))
+        tensor.copy_(given(me, n, turn))
+        unisono.all_gather_single(wide, tensor)
+        assert wide.equal(torch.cat([given(rank, n, turn) for rank in range(size)]))
+        parts = [torch.empty(n, dtype=torch.float64) for _ in range(size)]
+        unisono.all_gather(parts, tensor)
+        assert all(part.equal(given(rank, n, turn)) for rank, part in enumerate(parts))
+        unisono.broadcast(tensor, turn % size)
+        assert tensor.equal(given(turn % size, n, turn))
 
 
 @pytest.mark.parametrize("n", [SHORT, LONG])
-def test_the_memory_of_tensors_is_not_kept(world: unisono.World, n: int) -> None:
-    def work() -> list[bool]:
-        seen = []
-        for _ in range(4):
-            array = np.ones(n)
-            seen.append(weakref.ref(array))
-            unisono.all_reduce(torch.from_numpy(array))
-            del array
-        return [one() is None for one in seen]
-
-    assert world.run(work) == [[True] * 4] * world.size
+@on_ranks(*SHAPES)
+def test_the_memory_of_tensors_is_not_kept(n: int) -> None:
+    seen = []
+    for _ in range(4):
+        array = np.ones(n)
+        seen.append(weakref.ref(array))
+        unisono.all_reduce(torch.from_numpy(array))
+        del array
+    assert [one() is None for one in seen] == [True] * 4
 
 
-def test_what_is_kept_has_a_limit(world: unisono.World) -> None:
-    def work() -> tuple[int, int]:
-        limits = hosts_steps._KEPT, hosts_steps._KEPT_BYTES
-        hosts_steps._KEPT, hosts_steps._KEPT_BYTES = 7, 2 << 20
-        try:
-            for turn in range(3):
-                for n in (*range(1, 20), 200_000, 250_000, LONG):
-                    tensor = given(unisono.get_rank(), n, turn)
-                    unisono.all_reduce(tensor)
-                    assert tensor.equal(total(unisono.get_world_size(), n, turn))
-        finally:
-            hosts_steps._KEPT, hosts_steps._KEPT_BYTES = limits
-        assert current.default is not None
-        assert current.default.span is not None
-        kept = current.default.span.kept.values()
-        return len(kept), sum(steps.nbytes for steps in kept)
-
-    assert all(count <= 7 and nbytes <= 2 << 20 for count, nbytes in world.run(work))
-
-
-def test_a_short_call_that_is_refused_leaves_its_tensors_as_they_were(world: unisono.World) -> None:
-    def work() -> bool:
-        me = unisono.get_rank()
-        tensor = given(me, SHORT, 0)
-        with pytest.raises(unisono.MismatchError):
-            unisono.all_reduce(tensor, "sum" if me else "max")
-        before = tensor.equal(given(me, SHORT, 0))
-        unisono.all_reduce(tensor)
-        return before and tensor.equal(total(unisono.get_world_size(), SHORT, 0))
-
-    assert all(world.run(work))
-
-
-def test_ranks_may_keep_the_steps_of_different_calls(world: unisono.World) -> None:
-    def work() -> None:
-        me, kept = unisono.get_rank(), hosts_steps._KEPT
-        hosts_steps._KEPT = 2 if me == 0 else kept
-        try:
-            for turn in range(4):
-                for n in (*range(1, 9), LONG, 3, 3, 4, 5):
-                    tensor = given(me, n, turn)
-                    unisono.all_reduce(tensor)
-                    assert tensor.equal(total(unisono.get_world_size(), n, turn))
-        finally:
-            hosts_steps._KEPT = kept
-
-    world.run(work)
-
-
-def test_what_is_left_of_calls_that_were_refused_is_no_part_of_later_ones(world: unisono.World) -> None:
-    def work() -> None:
-        me, size = unisono.get_rank(), unisono.get_world_size()
-        for turn in range(12):
-            for _ in range(turn % 3):
-                tensor = given(me, 5, turn)
+@on_ranks(*SHAPES)
+def test_what_is_kept_has_a_limit() -> None:
+    limits = hosts_steps._KEPT, hosts_steps._KEPT_BYTES
+    hosts_steps._KEPT, hosts_steps._KEPT_BYTES = 7, 2 << 20
+    try:
+        for turn in range(3):
+            for n in (*range(1, 20), 200_000, 250_000, LONG):
+                tensor = given(unisono.get_rank(), n, turn)
                 unisono.all_reduce(tensor)
-                assert tensor.equal(total(size, 5, turn))
-            with pytest.raises(unisono.MismatchError):
-                unisono.all_reduce(given(me, 5, 100 + turn), "sum" if me != turn % size else "max")
+                assert tensor.equal(total(unisono.get_world_size(), n, turn))
+    finally:
+        hosts_steps._KEPT, hosts_steps._KEPT_BYTES = limits
+    kept = current.default.span.kept.values()
+    assert len(kept) <= 7
+    assert sum(steps.nbytes for steps in kept) <= 2 << 20
 
-    world.run(work)
+
+@on_ranks(*SHAPES)
+def test_a_short_call_that_is_refused_leaves_its_tensors_as_they_were() -> None:
+    me = unisono.get_rank()
+    tensor = given(me, SHORT, 0)
+    with pytest.raises(unisono.MismatchError):
+        unisono.all_reduce(tensor, "sum" if me else "max")
+    assert tensor.equal(given(me, SHORT, 0))
+    unisono.all_reduce(tensor)
+    assert tensor.equal(total(unisono.get_world_size(), SHORT, 0))
 
 
-def test_short_messages_are_looked_for_where_processors_are_free(world: unisono.World) -> None:
+@on_ranks(*SHAPES)
+def test_ranks_may_keep_the_steps_of_different_calls() -> None:
+    me, kept = unisono.get_rank(), hosts_steps._KEPT
+    hosts_steps._KEPT = 2 if me == 0 else kept
+    try:
+        for turn in range(4):
+            for n in (*range(1, 9), LONG, 3, 3, 4, 5):
+                tensor = given(me, n, turn)
+                unisono.all_reduce(tensor)
+                assert tensor.equal(total(unisono.get_world_size(), n, turn))
+    finally:
+        hosts_steps._KEPT = kept
+
+
+@on_ranks(*SHAPES)
+def test_what_is_left_of_calls_that_were_refused_is_no_part_of_later_ones() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    for turn in range(12):
+        for _ in range(turn % 3):
+            tensor = given(me, 5, turn)
+            unisono.all_reduce(tensor)
+            assert tensor.equal(total(size, 5, turn))
+        with pytest.raises(unisono.MismatchError):
+            unisono.all_reduce(given(me, 5, 100 + turn), "sum" if me != turn % size else "max")
+
+
+@pytest.mark.parametrize("ranks", SHAPES)
+def test_short_messages_are_looked_for_where_processors_are_free(on_hosts: OnHosts, ranks: str) -> None:
     def work() -> bool:
         group = current.default
-        assert group is not None
-        assert group.span is not None
         free = group.host.processors_for_carriers
         group.host.processors_for_carriers = True
         try:
@@ -151,4 +134,4 @@ def test_short_messages_are_looked_for_where_processors_are_free(world: unisono.
             group.host.processors_for_carriers = free
         return Poller in group.span.resources
 
-    assert any(world.run(work)), "somebody has waited"
+    assert any(on_hosts(ranks).run(work)), "somebody has waited"

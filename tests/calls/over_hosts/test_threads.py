@@ -46,7 +46,7 @@ def first_calls() -> list[list[object]]:
     seen = []
     for _ in range(ROUNDS):
         groups = [unisono.new_group() for _ in range(THREADS)]
-        seen.append(in_threads(lambda thread, groups=groups: total(groups[thread], thread)))  # type: ignore[misc]
+        seen.append(in_threads(lambda thread, groups=groups: total(groups[thread], thread)))
         for group in groups:
             unisono.destroy_group(group)
     return seen
@@ -57,7 +57,6 @@ def groups_of_groups() -> list[list[object]]:
 
     def work(thread: int) -> float:
         group = unisono.new_group(group=parents[thread])
-        assert isinstance(group, unisono.Group)
         value = total(group, thread)
         unisono.destroy_group(group)
         return value
