@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def unisono(*words: str, folder: Path, figures: Path) -> None:
-    environment = {**os.environ, "UNISONO_MEASURED": str(figures)}
+def unisono(*words: str, folder: Path, figures: Path, **settings: str) -> None:
+    environment = {**os.environ, "UNISONO_MEASURED": str(figures), **settings}
     command = [sys.executable, "-m", "unisono", *words]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
@@ -93,6 +94,9 @@ def unisono(*words: str, folder: Path, figures: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_lines(command: str, figures: Path, tmp_path: Path) -> None:
-    program, *words = shlex.split(command)
+    line = shlex.split(command)
+    settings = dict(word.split("=") for word in takewhile(lambda word: "=" in word, line))
+    program, *words = line[len(settings) :]
     assert program == "unisono"
-    unisono(*words, *(["--anyway", "--seconds", "0"] if words == ["tune"] else []), folder=tmp_path, figures=figures)
+    brief = ["--anyway", "--seconds", "0"] if words == ["tune"] else []
+    unisono(*words, *brief, folder=tmp_path, figures=figures, **settings)
