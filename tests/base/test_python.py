@@ -1,4 +1,4 @@
-"""Members of a weak set are listed while another thread adds some."""
+"""Members of a weak set are listed while another thread adds some; the garbage collector leaves new modules alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from unisono.base.python import members
+from unisono.base.python import members, no_collections
 
 pytestmark = pytest.mark.quick
 
@@ -56,3 +56,30 @@ def test_only_what_is_still_there_is_listed() -> None:
     del second
     gc.collect()
     assert members(weak) == [first]
+
+
+def test_no_collection_looks_at_what_was_made_without_collections() -> None:
+    seen: list[str] = []
+
+    def look(phase: str, _info: object) -> None:
+        seen.append(phase)
+
+    gc.callbacks.append(look)
+    try:
+        with no_collections():
+            made: list[list[int]] = [[] for _ in range(50_000)]
+        more: list[list[int]] = [[] for _ in range(100)]
+    finally:
+        gc.callbacks.remove(look)
+    assert not seen
+    assert (len(made), len(more)) == (50_000, 100)
+
+
+def test_what_a_program_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        with no_collections():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import floor, log10
+from typing import NamedTuple
 
 from .errors import ArgumentError
 from .units import format_seconds
 
-_PART = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)(?:/s)?", re.IGNORECASE)
+_PART = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)(?:/s)?"
 
 _SECONDS = {"ns": 1 / 10**9, "us": 1 / 10**6, "µs": 1 / 10**6, "ms": 1 / 10**3, "s": 1.0}
 _BYTES_PER_S = {
@@ -18,8 +18,7 @@ _BYTES_PER_S = {
 """Units in small letters. Networks count in powers of 1000: 1 Gbit/s is 125,000,000 bytes per second."""
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """latency_s: from the start of a message between two hosts to its end, if it is small. bytes_per_s: each way.
 
     Both are 0 where they are not known yet: `auto`, for the hosts to measure when they meet.
@@ -38,7 +37,7 @@ class Link:
             return cls(0.0, 0.0)
         found: dict[str, float] = {}
         for part in text.split(","):
-            match = _PART.fullmatch(part.strip())
+            match = re.fullmatch(_PART, part.strip(), re.IGNORECASE)
             unit = match["unit"].lower() if match else ""
             for field, units in (("latency_s", _SECONDS), ("bytes_per_s", _BYTES_PER_S)):
                 if match and unit in units and field not in found and float(match["number"]):

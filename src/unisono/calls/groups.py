@@ -23,7 +23,8 @@ from ..base.errors import ArgumentError, DTypeError, InternalError, MismatchErro
 from ..base.records import CallRecord, digest
 from ..base.units import hints_timeout_s, ranks_text, seconds
 from ..engine.memory.sub_arena import SubArena
-from ..ranks.failures.attend import caller, odd_ones
+from ..engine.process.nested import caller
+from ..ranks.failures.attend import odd_ones
 from ..ranks.group.current import get_default
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default, shutdown

@@ -20,7 +20,7 @@ import torch
 
 from ..base.errors import ArgumentError, PeerFailed, UnisonoError, UsageError
 from ..base.units import hints_timeout_s
-from ..ranks.failures.attend import caller
+from ..engine.process.nested import caller
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .arguments import check_list, check_root

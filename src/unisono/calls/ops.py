@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
 import torch
 
@@ -21,8 +20,7 @@ _NAMES = {**{name: name for name in OPS}, "mul": "product", "prod": "product", "
 _CHOICE = f"use one of {', '.join(OPS)}, premul_sum(factor) or make_op(function)"
 
 
-@dataclass(frozen=True)
-class PremulSum:
+class PremulSum(NamedTuple):
     """The sum of each rank's input times the rank's own factor. Made by `premul_sum`."""
 
     factor: float

@@ -9,16 +9,21 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
 from ..base.errors import WaitTimeout
+from ..base.python import LateModule
 from ..base.units import seconds
 from ..engine.process.nested import check_nested
 from ..ranks.failures.abort import give_up
-from ..ranks.failures.stall import AWAITED, missing_in_background
 from ..ranks.group.group import Group
+
+if TYPE_CHECKING:
+    from ..ranks.failures import stall
+else:  # a call that is not held up does not need it
+    stall = LateModule("..ranks.failures.stall", __package__)
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -98,14 +103,14 @@ class Work(Generic[Result_co]):
 
     def _late_after(self, timeout: float | None) -> WaitTimeout | None:
         """Wait; the error, if the call has not ended in this time."""
-        AWAITED.append(None)
+        stall.AWAITED.append(None)
         try:
             if self._done.wait(timeout):
                 return None
             group = None if self._group is None else self._group()
-            missing = () if group is None else missing_in_background(group)
+            missing = () if group is None else stall.missing_in_background(group)
         finally:
-            AWAITED.pop()
+            stall.AWAITED.pop()
         call, details = str(self._call), " It goes on in the background."
         if group is None or not missing:
             return WaitTimeout(call, timeout or 0.0, (), details=details)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from .memory.heap import Heap
 from .memory.layout import LINE
 from .memory.sub_arena import Lender, SubArena
 from .process.alive import read_word, start_ticks
-from .process.nested import user_line
+from .process.nested import caller
 from .process.stacks import answer_with_stacks
 from .reducers import CustomOp, combine_address
 
@@ -210,7 +211,7 @@ class Host:
 
     def note_plan(self, plan: CallPlan) -> int:
         """Write down what calls by a plan are, for those who read the log; the number of the note."""
-        where = user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
+        where = caller()
         if where.startswith(threading.__file__):  # planned on a thread of this package
             where = ""
         rows = plan.rows if self._row_log is not None else ()
@@ -385,4 +386,5 @@ class Host:
 
 def _words(address: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """An array over words of the arena; the caller keeps the arena alive."""
-    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
+    words: Any = (ctypes.c_int64 * count).from_address(address)
+    return np.asarray(words, np.int64)  # not np.ctypeslib, whose import takes a millisecond

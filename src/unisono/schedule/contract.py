@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..base.errors import AlgorithmError, ArgumentError
 from .table import Schedule, X
@@ -48,8 +48,7 @@ DUALS = {"all_to_all": "all_to_all"} | {
 """Collective -> the one with all arrows reversed: those that hold before and after change places."""
 
 
-@dataclass(frozen=True)
-class Contract:
+class Contract(NamedTuple):
     """What slots hold before and after.
 
     A rank's input tensor is its slots in `before`, in order of (buffer, chunk); its output tensor those in `after`.
@@ -103,8 +102,7 @@ def _held(schedule: Schedule, per_rank: int) -> tuple[dict[Slot, Value], dict[Sl
     return before, after
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """The first error in a table; the argument of the AlgorithmError that a proof raises.
 
     name, collective: of the table. reason: what is wrong, as a clause. round: None if the error shows only at the end.

@@ -5,7 +5,7 @@ reduce_scatter the tensor of all blocks; for all_to_all one rank's tensor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,7 @@ from .hosts import Hosts
 from .table import COPY, DST, OP, ROUND, SRC, N, Rows, Schedule, spread
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """The costs of a table.
 
     rounds: the number of rounds with messages. ports: the most messages that one rank sends, or receives, in a round.
@@ -47,8 +46,7 @@ class Counts:
         return max(self.added)
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Lower bounds for algorithms with one port per rank: rounds; what the busiest rank sends or receives; and adds."""
 
     rounds: int
@@ -117,8 +115,7 @@ def lower_bounds(collective: str, ranks: int) -> Bounds:
     return Bounds(lg, *bounds[collective])
 
 
-@dataclass(frozen=True)
-class Levels:
+class Levels(NamedTuple):
     """The costs of a table by level.
 
     inside, between: the number of rounds in which something moves between ranks of one host, of several hosts.
@@ -138,8 +135,7 @@ class Levels:
         return max(*self.leaves, *self.enters)
 
 
-@dataclass(frozen=True)
-class HostBounds:
+class HostBounds(NamedTuple):
     """Lower bounds: rounds between hosts with one message at a time; what the busiest host must send, and receive."""
 
     rounds: int

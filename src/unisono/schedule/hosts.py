@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ..base.errors import ArgumentError
 
-_FORM = re.compile(r"(?:(?P<hosts>\d+)x(?P<each>\d+)|(?P<sizes>\d+(?:\+\d+)*))(?P<turns>:round_robin)?")
+_FORM = r"(?:(?P<hosts>\d+)x(?P<each>\d+)|(?P<sizes>\d+(?:\+\d+)*))(?P<turns>:round_robin)?"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Hosts:
         """From `4x8` (4 hosts of 8 ranks), `3+1` (3 ranks, then 1), either with `:round_robin` behind it: ranks are
         then dealt out in turn. Raises ArgumentError.
         """
-        found = _FORM.fullmatch(text.strip())
+        found = re.fullmatch(_FORM, text.strip())
         sizes: list[int] = []
         if found:
             sizes = [int(size) for size in (found["sizes"] or "").split("+") if size]

@@ -1,6 +1,5 @@
 """Ranks of one launcher's job meet at a socket named after the job. Ranks are threads here."""
 
-import dataclasses
 import os
 import secrets
 import threading
@@ -22,7 +21,7 @@ from unisono.ranks.rendezvous.socket_store import SocketStore
 def job(monkeypatch):
     """A job's name; threads pass for processes."""
     mine = Identity.mine
-    own = classmethod(lambda cls: dataclasses.replace(mine(), pid=threading.get_ident(), ticks=0))
+    own = classmethod(lambda cls: mine()._replace(pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "mine", own)
     monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
     return f"test {secrets.token_hex(8)}"
@@ -85,7 +84,7 @@ def test_two_processes_that_claim_one_rank_are_told(job):
         assert "is rank 0 of the job" in str(meet(job, 0, 2))
         first, second = SocketStore(job, 1, 60), SocketStore(job, 1, 60)
         for store in (first, second):
-            other = dataclasses.replace(Identity.mine(), pid=4711 if store is second else 4710)
+            other = Identity.mine()._replace(pid=4711 if store is second else 4710)
             store.set("rank 1", write_identity(other))
             assert host.check(["rank 1"])
         until(lambda: second.check(["end"]))
@@ -128,7 +127,7 @@ def test_another_user_s_socket_is_not_spoken_to(job, monkeypatch):
 def test_ranks_on_several_hosts_need_another_place_to_meet(job, monkeypatch):
     """As where UNISONO_HOST_ID, or a container that shares the network only, tells them apart."""
     mine, here = Identity.mine, threading.local()
-    own = classmethod(lambda _cls: dataclasses.replace(mine(), host_id=f"{here.number}"))
+    own = classmethod(lambda _cls: mine()._replace(host_id=f"{here.number}"))
     monkeypatch.setattr(Identity, "mine", own)
 
     def act(rank):

@@ -14,7 +14,7 @@ import torch
 
 from ...base.errors import MismatchError
 from ...base.records import CallRecord
-from ...ranks.failures.attend import caller
+from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from ...schedule import DUALS
 from .. import collectives

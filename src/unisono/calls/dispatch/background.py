@@ -12,21 +12,26 @@ passing on costs about as much as the call itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...base.errors import MismatchError
+from ...base.python import LateModule
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, StateWord
-from ...engine.process.nested import check_nested, holds
+from ...engine.process.nested import caller, check_nested, holds
 from ...engine.tensors import mark_written
-from ...ranks.failures.attend import attend, caller, interrupted
 from ...ranks.group.group import Group
 from ..work import FinishedWork, Work, Worker
 from .plan_cache import CallKey, as_list
 from .request import Tensors
 from .retry_rules import learn, make_again, stage_private
+
+if TYPE_CHECKING:
+    from ...ranks.failures import attend
+else:  # a call that is not held up does not need it
+    attend = LateModule("...ranks.failures.attend", __package__)
 
 _BRIEF_NS = 30_000
 """About what a change of threads and back costs."""
@@ -76,7 +81,7 @@ def begin(
         if status != DONE:
             return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, status)
     except BaseException as error:
-        interrupted(group, plan, error, caller())
+        attend.interrupted(group, plan, error, caller())
         group.hold(plan, *as_list(inp), *as_list(out))
         group.lock.release()
         raise
@@ -139,7 +144,7 @@ def _finish(
             group.span.where, group.span.timeout_s = where, timeout_s
         if status is None:
             status = group.run(plan.address, inp, out, group.state)
-        made = status == DONE or attend(group, plan, inp, out, status, timeout_s, where)
+        made = status == DONE or attend.attend(group, plan, inp, out, status, timeout_s, where)
         group.host.log.mark_background(number)
         return made
     finally:

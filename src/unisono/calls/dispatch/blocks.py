@@ -17,8 +17,8 @@ import torch
 
 from ...base.errors import MismatchError
 from ...base.records import only_sizes_differ
+from ...engine.process.nested import caller
 from ...engine.tensors import mark_written, needed_by_autograd
-from ...ranks.failures.attend import caller
 from ...ranks.group.group import Group
 from ...schedule import ONE_IN, ONE_OUT, ROOTED
 from ..arguments import blank

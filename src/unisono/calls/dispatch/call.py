@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...base.records import CallRecord
-from ...ranks.failures.attend import caller
+from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from ...schedule import BLOCKED
 from ..work import Worker

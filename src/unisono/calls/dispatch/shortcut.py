@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...base.errors import MismatchError
+from ...base.python import LateModule
 from ...engine.compile.plan import CallPlan
-from ...engine.process.nested import check_nested, holds
+from ...engine.process.nested import caller, check_nested, holds
 from ...engine.tensors import mark_written, needed_by_autograd, use_count
-from ...ranks.failures.attend import attend, caller, interrupted
 from ...ranks.group import current
 from ...ranks.group.group import Group
 from .background import begin
 from .debug import debug_line
 from .plan_cache import UNKNOWN, CallKey
 from .retry_rules import learn, stage_private
+
+if TYPE_CHECKING:
+    from ...ranks.failures import attend
+else:  # a call that is not held up does not need it
+    attend = LateModule("...ranks.failures.attend", __package__)
 
 _OWN_BLOCK = "all_gather", "reduce_scatter"
 """The collectives whose smaller tensor may be this rank's block of the larger one."""
@@ -73,7 +78,7 @@ def shortcut(
     lock.acquire()
     try:
         status = group.run(plan.address, first, second, group.state)
-        if status and not attend(group, plan, first, second, status, timeout_s, caller()):
+        if status and not attend.attend(group, plan, first, second, status, timeout_s, caller()):
             stage_private(group)
             return UNKNOWN
     except MismatchError as error:
@@ -82,7 +87,7 @@ def shortcut(
             raise
         return UNKNOWN
     except BaseException as error:
-        interrupted(group, plan, error, caller())
+        attend.interrupted(group, plan, error, caller())
         group.hold(plan, inp, out)
         raise
     finally:
@@ -105,10 +110,10 @@ def run_plan(
             if group.span is not None:
                 group.span.where, group.span.timeout_s = where, timeout_s
             status = group.run(plan.address, inp, out, group.state)
-            if status and not attend(group, plan, inp, out, status, timeout_s, where or caller()):
+            if status and not attend.attend(group, plan, inp, out, status, timeout_s, where or caller()):
                 return False
         except BaseException as error:
-            interrupted(group, plan, error, where or caller())
+            attend.interrupted(group, plan, error, where or caller())
             raise
     if group.host.config.debug:
         debug_line(group, plan.record, plan.nbytes, plan.why, began)

@@ -9,7 +9,7 @@ import torch
 from ...base.errors import ArgumentError, UnisonoError
 from ...base.units import hints_timeout_s
 from ...engine.mailbox import ANY_SOURCE, Receive, Send
-from ...ranks.failures.attend import caller
+from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_list

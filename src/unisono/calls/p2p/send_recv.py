@@ -10,8 +10,8 @@ import torch
 from ...base.errors import ArgumentError, DTypeError, UnisonoError
 from ...base.units import hints_timeout_s
 from ...engine.mailbox import ANY_SOURCE, MessageRequest, Receive, Send
+from ...engine.process.nested import caller
 from ...engine.tensors import make_plain
-from ...ranks.failures.attend import caller
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ..arguments import check_apart, check_root, check_tensor, shape_name

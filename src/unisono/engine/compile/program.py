@@ -186,7 +186,7 @@ class Lowering(NamedTuple):
         return how + (", in place" if self.in_place else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """The program of one rank.
 

@@ -56,3 +56,8 @@ def user_line(frame: FrameType, end: FrameType | None = None) -> str:
     while frame.f_back is not end and frame.f_back is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def caller() -> str:
+    """The line outside this package and torch that made the current call, as file:line."""
+    return user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers

@@ -7,7 +7,6 @@ kernels are kept as long as the process lives, and a process that compiles ever 
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from numba.extending import intrinsic
 
 from ...base.errors import DTypeError
 from ...base.python import once
-from ..process.nested import user_line
+from ..process.nested import caller
 from .conversion import TYPES, narrow, vector, widen
 from .custom import CustomOp
 from .dtypes import DTYPES, ELEMENT_TYPES
@@ -153,7 +152,7 @@ def _compiled(dtype: str, op: CustomOp) -> Any:
 def _warn() -> None:
     """Say that the code of custom ops grows without end."""
     (name, times), *_ = Counter(_compiled_ops).most_common()
-    where = user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
+    where = caller()
     warnings.warn(
         f"this process has compiled {_MANY} kernels of custom ops, {times} of them for {name!r}, the last one "
         f"at {where}: each takes half a second and 2 MB, which are never given back. An op whose function has other "

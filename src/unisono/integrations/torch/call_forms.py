@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -21,9 +22,19 @@ class CallForms:
     """
 
     def __init__(self, method: Callable[..., Any], options: type, short: Sequence[str]) -> None:
-        self._name, self._options = method.__name__, options
-        self._items = tuple(inspect.signature(method).parameters)[1:-1]
-        self._long, self._brief = (_signature(self._items, optional) for optional in (["opts"], short))
+        self._name, self._method, self._options, self._short = method.__name__, method, options, short
+
+    @cached_property
+    def _items(self) -> tuple[str, ...]:
+        return tuple(inspect.signature(self._method).parameters)[1:-1]
+
+    @cached_property
+    def _long(self) -> Signature:
+        return _signature(self._items, ["opts"])
+
+    @cached_property
+    def _brief(self) -> Signature:
+        return _signature(self._items, self._short)
 
     def complete(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the arguments of the long form: lists, where single tensors were passed, and options at the end.

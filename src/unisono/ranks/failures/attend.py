@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,6 @@ from ...engine.carrier import Lost
 from ...engine.compile.plan import CallPlan
 from ...engine.compile.program import DONE, FAILED, LOST
 from ...engine.memory.arena import Arena
-from ...engine.process.nested import user_line
 from ...observe.traces.last_calls import last_calls
 from ...schedule import BLOCKED
 from ..elastic.shrink_agreement import check_left_out
@@ -64,11 +62,6 @@ _CAUSE_S = 2.5
 """How long a rank whose part has failed looks for the cause, beyond the time for which hosts may be silent: the cause
 may be on another host, and that a host is lost is told some time after its messages have ended.
 """
-
-
-def caller() -> str:
-    """The line outside this package and torch that made the current call, as file:line."""
-    return user_line(sys._getframe(1))  # noqa: SLF001  the documented way to look at one's callers
 
 
 def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:

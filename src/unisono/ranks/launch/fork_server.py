@@ -57,6 +57,7 @@ def main(fd: int, parent_pid: int) -> None:
 
             for name in unisono.__all__:
                 getattr(unisono, name)  # loads the module that has it, so no rank has to
+            len(unisono.CATALOGUE)  # loads the files of all algorithms
             interpreter()
             warm_up()
             gc.freeze()  # collections in the ranks then leave the shared pages alone

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ...base.fd_channel import Channel
 from ...base.release import __version__
@@ -20,8 +20,7 @@ MOST_NAME = 32
 """Characters of a host's short name: a thousand of them go into one message."""
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """What decides whether two processes can share memory, and whether they can be ranks of one group at all."""
 
     host: str

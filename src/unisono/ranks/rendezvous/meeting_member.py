@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...base.config import Config
@@ -14,7 +13,7 @@ from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host
-from .asked_store import AskedStore, at_store
+from .asked_store import AskedStore, at_store, pause
 from .identity import Identity
 from .meetings import END
 from .rendezvous_messages import MeetingVerdict, read_identity, write_identity
@@ -88,7 +87,7 @@ class MeetingMember:
         self._check_at = 0.0
         self._leads = rank == 0
         address = "" if isinstance(store, SocketStore) else own_address(store_host(store))
-        own = replace(Identity.mine(), common=common_settings(config), address=address)
+        own = Identity.mine()._replace(common=common_settings(config), address=address)
         self._identities = {rank: own}
         self._store = (
             store if isinstance(store, SocketStore) else AskedStore(store, self._deadline, self._look_at_peers)
@@ -197,7 +196,8 @@ class MeetingMember:
 
     def _get(self, key: str, teller: int) -> bytes:
         """What the store has under a key, once it is there. Polls: the `wait` of torch's stores ignores Ctrl-C."""
-        say_at = time.monotonic() + _SAY_S
+        began = time.monotonic()
+        say_at = began + _SAY_S
         waits([teller], _TO_DO[key.partition(" ")[0]], self._where)
         with self._at_store():
             while not self._store.check([key]):
@@ -221,7 +221,7 @@ class MeetingMember:
                 if self._rank == 0 and key == f"rank {teller}" and now >= say_at:
                     say_at = now + _SAY_S
                     waits(self._absent(), _TO_DO["rank"], self._where)
-                time.sleep(_ASK_S)
+                pause(began)
             return self._store.get(key)
 
     def _find_next(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...engine.memory.arena import Arena
@@ -48,6 +47,6 @@ def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, 
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     own = Identity.mine()
-    identities = {peer: replace(own, pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
+    identities = {peer: own._replace(pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
     names = tuple(f"{own.host}/{number}" for number in range(len(hosts.members)))
     return MeetingResult(arena, hosts, FileStore(path), identities, names, _LOOPBACK, secret)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...base.errors import ArgumentError
 from ...engine.memory.meeting_page import waits
-from .asked_store import AskedStore, at_store
+from .asked_store import AskedStore, at_store, pause
 from .rendezvous_messages import MeetingNotice, MeetingVerdict, read_identity
 from .unmet import missing, other_job, sizes_differ, verdict_of, why_ended
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 END = "end"
 """The key of a meeting that says how it has ended."""
 _NOTICE = "meeting"
-_ASK_S = 0.005
 
 _heard: dict[int, str] = {}
 """Rank -> the last meeting that this process has heard of as this rank."""
@@ -106,7 +105,7 @@ def _the_notice(
             raise ArgumentError(reason)
         if time.monotonic() >= deadline:
             raise missing((0,), rank, time.monotonic() - began, details)
-        time.sleep(_ASK_S)
+        pause(began)
 
 
 def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, began: float) -> None:

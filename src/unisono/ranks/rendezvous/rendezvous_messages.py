@@ -13,10 +13,9 @@ import secrets
 import socket
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
 from ipaddress import ip_address
 from reprlib import Repr
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from ...base.errors import ArgumentError
 from ...schedule import Hosts
@@ -89,8 +88,7 @@ class MeetingVerdict(NamedTuple):
         raise _refusal(teller, said, "no verdict")
 
 
-@dataclass(frozen=True)
-class MeetingNotice:
+class MeetingNotice(NamedTuple):
     """What rank 0 tells of the meeting that it holds now.
 
     name: no other meeting has it. size: how many ranks it waits for. job: the name of the job, or "". host, pid,
@@ -117,7 +115,7 @@ class MeetingNotice:
 
     def text(self) -> str:
         """As it stands at the store."""
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def read(cls, said: bytes) -> MeetingNotice:
@@ -157,7 +155,7 @@ class SentinelNotice(NamedTuple):
 
 def write_identity(identity: Identity) -> str:
     """An identity as it stands at the store."""
-    return json.dumps(asdict(identity))
+    return json.dumps(identity._asdict())
 
 
 def read_identity(rank: int, said: bytes) -> Identity:
@@ -170,8 +168,7 @@ def read_identity(rank: int, said: bytes) -> Identity:
 
 def _has_kinds(record: type[Identity | MeetingNotice], told: dict[str, Any]) -> bool:
     """Has each field of this record, and nothing else, a text or a number of a sensible length?"""
-    kinds = {field.name: str if field.type == "str" else int for field in fields(record)}
-    return {key: type(value) for key, value in told.items()} == kinds and all(
+    return {key: type(value) for key, value in told.items()} == get_type_hints(record) and all(
         len(value) <= _MOST_TEXT if type(value) is str else 0 <= value < _MOST_NUMBER for value in told.values()
     )
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import lru_cache, partial
-from types import ModuleType
+from functools import cache, lru_cache, partial
+from importlib import import_module
 from typing import Any
 
 from ...base.errors import ArgumentError
 from ..contract import ROOTED
 from ..table import Schedule
-from . import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    barrier,
-    broadcast,
-    gather,
-    hierarchical,
-    reduce,
-    reduce_scatter,
-    scan,
-    scatter,
-)
 from .declare import Alike, Declaration, declaration, table
 
 RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
@@ -164,24 +151,37 @@ def _of(function: Callable[..., Any], collective: str = "") -> Algorithm:
     return Algorithm(note.collective, note.name, build, note.requires, function.__doc__ or "")
 
 
-def _declared(module: ModuleType) -> list[Algorithm]:
+_FILES = {
+    "broadcast": "broadcast", "reduce": "reduce", "scatter": "scatter", "gather": "gather", "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce", "all_to_all": "all_to_all", "barrier": "barrier",
+    "scan": "scan", "exscan": "scan",
+}  # fmt: skip
+"""Collective -> the file that has its algorithms."""
+_ISLANDS = "hierarchical"
+"""The file of those for islands, and the name of each of them."""
+
+
+@cache
+def _declared(file: str) -> Mapping[str, Algorithm]:
+    """The algorithms of a file, by full name."""
+    module = import_module(f".{file}", __package__)
     functions = [f for f in vars(module).values() if isinstance(getattr(f, "declared", None), Declaration)]
-    return [_of(f) for f in functions if f.__module__ == module.__name__]
+    return {a.full_name: a for a in (_of(f) for f in functions if f.__module__ == module.__name__)}
 
 
-_MODULES = (
-    broadcast,
-    reduce,
-    scatter,
-    gather,
-    all_gather,
-    reduce_scatter,
-    all_reduce,
-    all_to_all,
-    barrier,
-    scan,
-    hierarchical,
-)
+class _Catalogue(Mapping[str, Algorithm]):
+    """Who asks for one algorithm imports its file only."""
 
-CATALOGUE: Mapping[str, Algorithm] = {a.full_name: a for m in _MODULES for a in _declared(m)}
+    def __getitem__(self, full_name: str) -> Algorithm:
+        collective, _, name = full_name.partition(".")
+        return _declared(name if name == _ISLANDS else _FILES[collective])[full_name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (full_name for file in dict.fromkeys([*_FILES.values(), _ISLANDS]) for full_name in _declared(file))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+CATALOGUE: Mapping[str, Algorithm] = _Catalogue()
 """Full name -> algorithm; for each collective the naive one comes first."""

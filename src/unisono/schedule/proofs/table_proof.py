@@ -7,7 +7,7 @@ contributed to it. It also tracks the order of combination, so it says whether a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...base.errors import AlgorithmError
 from ...base.units import ranks_text
@@ -18,8 +18,7 @@ from ..table import DBUF, DCHUNK, DST, ROUND, Schedule, expand
 _MOST_NAMED = 8
 
 
-@dataclass(frozen=True)
-class Proof:
+class Proof(NamedTuple):
     """What has been proved of a schedule.
 
     method: "exact"; "symmetric" (from the rows of rank 0, which stand for all ranks); "fingerprints" (random numbers
