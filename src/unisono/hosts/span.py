@@ -31,10 +31,12 @@ class _Steps(Protocol):
 class SpanningCall(Protocol):
     """A call that has begun; see `calls.dispatch.over_hosts.hosts_run`.
 
-    entered_here: have all ranks of this host entered it? failure: what has ended a part of it, if anything has.
+    compares: are ranks of other hosts compared with this one? details: what a WaitTimeout tells of it. failure: what
+    has ended it, if anything has.
     """
 
-    entered_here: bool
+    compares: bool
+    details: str
     failure: BaseException | None
 
     def go_on(self) -> int:
@@ -60,10 +62,6 @@ class Span:
         self.here = hosts.beside(rank)
         self.local: Any = None
         self.call: SpanningCall | None = None
-        self.where: str | None = None
-        """The user's line, if it is known, of the call that is made next, and then how long it may take; None: as long
-        as the group says."""
-        self.timeout_s: float | None = None
         self.keeps_refused: Callable[[Iterable[object]], object] | None = None
         """Keeps what may still be sent of a call that a mismatch has just refused; None: of this one nothing."""
         self.resources: dict[Any, Any] = {}

@@ -281,7 +281,9 @@ def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypa
     assert unisono.run(work, 2, hosts="2x1", timeout_s=60) == [11.0, 11.0]
 
 
-def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Its host has told that it has left the world, and not yet what it has done in the group; then bad news come of
     somebody else, so this rank looks at once.
     """
@@ -300,6 +302,8 @@ def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(monkeypat
                         patch.setattr(pair.liveness, "gone", lambda rank: returned if rank else None)
                     look(watch, *given)
                 looks.append(pair.host.entered(1))
+                if len(looks) == 2:
+                    (tmp_path / "looked").touch()
 
             with monkeypatch.context() as patch:
                 patch.setattr(Watch, "look", look_at_once)
@@ -307,6 +311,7 @@ def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(monkeypat
                 unisono.all_reduce(tensor, group=pair)
             assert looks[:2] == [0, 0]
         else:
+            until((tmp_path / "looked").exists)
             unisono.all_reduce(tensor, group=pair)
         return tensor[3].item()
 

@@ -91,6 +91,24 @@ def test_a_receive_that_stands_is_posted_before_the_next_call_begins() -> None:
     assert vectors[0].tolist() == vectors[1].tolist() == [3, 3, 3]
 
 
+def test_a_rank_that_never_waits_keeps_each_receive_buffer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver, posted, post = InProcessCarrier(Wires(Random(5)), 1), list[ReceiveBuffer](), ReceiveBuffer.post
+    places, times = ReceiveBuffers.of(receiver), 100
+    place = places.at(0, 5, 16)
+
+    def note(landing: ReceiveBuffer, carrier: InProcessCarrier) -> None:
+        posted.append(landing)
+        post(landing, carrier)
+
+    monkeypatch.setattr(ReceiveBuffer, "post", note)
+    for _ in range(times):
+        places.has_used(place)
+    places.post_used(receiver)
+    places.has_used(place)
+    places.post_used(receiver)
+    assert posted == [place] * 2
+
+
 def test_what_no_exchange_uses_any_more_is_forgotten_unless_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     wires = Wires(Random(13))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]

@@ -140,8 +140,6 @@ def _finish(
         group.lock.acquire()
     try:
         number = group.host.call_number
-        if group.span is not None:
-            group.span.where, group.span.timeout_s = where, timeout_s
         if status is None:
             status = group.run(plan.address, inp, out, group.state)
         made = status == DONE or attend.attend(group, plan, inp, out, status, timeout_s, where)

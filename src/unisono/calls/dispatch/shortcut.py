@@ -107,8 +107,6 @@ def run_plan(
         check_nested(group, str(group))
     with group.lock:
         try:
-            if group.span is not None:
-                group.span.where, group.span.timeout_s = where, timeout_s
             status = group.run(plan.address, inp, out, group.state)
             if status and not attend.attend(group, plan, inp, out, status, timeout_s, where or caller()):
                 return False

@@ -69,8 +69,8 @@ def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = No
     plan = make_plan(how.group, request, inp, out, how.algorithm)
     if known_as is not None and not waits_its_turn(how.group, plan):
         keep(how.group, plan, known_as, inp, out)
-    inp_address, *kept_inp = _address(inp)
-    out_address, *kept_out = _address(out)
+    inp_address, *kept_inp = kernel_address(inp)
+    out_address, *kept_out = kernel_address(out)
     timeout_s = None if how.timeout_s is None else seconds(how.timeout_s)
 
     def action(where: str | None) -> Tensors:
@@ -99,7 +99,7 @@ def _same(tensors: Tensors, given: Tensors) -> bool:
     return all(tensor is other for tensor, other in zip(as_list(tensors), as_list(given), strict=True))
 
 
-def _address(tensors: Tensors) -> tuple[Any, ...]:
+def kernel_address(tensors: Tensors) -> tuple[Any, ...]:
     """The address for the kernel, and what keeps its memory alive, even if the tensors get other storage."""
     if tensors is None:
         return (0,)

@@ -30,9 +30,8 @@ ROW_WORDS = 8
 
 DONE, WAITING, DISAGREE, FAILED, LOST = 0, 1, 2, 3, 4
 """What the kernel returns: DONE; WAITING | rank << 8: that rank is late; DISAGREE | rank << 8: it made another call;
-FAILED | rank << 8 | errno << 32: the system has refused an access to that rank's tensors. A relay returns DONE, WAITING
-or LOST | rank << 8: a part of the call has failed, because of that rank as far as is known; if it is the caller, of no
-other.
+FAILED | rank << 8 | errno << 32: the system has refused an access to that rank's tensors. A relay may also return
+LOST | rank << 8: the call has failed, because the connection to that rank is lost, or, if it is the caller, of itself.
 """
 
 MAPPED, CROSSED = 1, 2

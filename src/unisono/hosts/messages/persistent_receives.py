@@ -32,15 +32,15 @@ _LINE, _WORD = 64, 8
 class ReceiveBuffer:
     """The memory of one message of each call of a kind. handle: its receive, if posted. whole: begins with the message,
     and ends with a cache line. users: how many exchanges have it. uses: how many calls have used it. stands: its
-    receive is posted ahead.
+    receive is posted ahead. used: it waits to be posted again.
 
     Any thread may post it, all else is for the one that makes the call.
     """
 
-    __slots__ = ("_data", "_lock", "_word", "handle", "key", "stands", "users", "uses", "whole")
+    __slots__ = ("_data", "_lock", "_word", "handle", "key", "stands", "used", "users", "uses", "whole")
 
     def __init__(self, peer: int, tag: int, nbytes: int) -> None:
-        self.key, self.stands, self.users, self.uses = (peer, tag, nbytes), False, 0, 0
+        self.key, self.stands, self.used, self.users, self.uses = (peer, tag, nbytes), False, False, 0, 0
         self._lock = threading.Lock()
         self.whole = torch.empty(-(-nbytes // _LINE) * _LINE, dtype=torch.uint8, device="cpu")
         self._data = self.whole[:nbytes]
@@ -103,7 +103,8 @@ class ReceiveBuffers:
         if not landing.stands and landing.uses >= _OFTEN and nbytes <= self._room:
             self._room -= nbytes
             landing.stands = True
-        if landing.stands:
+        if landing.stands and not landing.used:
+            landing.used = True
             self._used.append(landing)
 
     def post_used(self, carrier: Carrier) -> None:
@@ -116,6 +117,7 @@ class ReceiveBuffers:
                 landing = self._used.popleft()
             except IndexError:  # another thread has posted the last one
                 return
+            landing.used = False  # before it is posted: the next call may have used it by then
             with suppress(Lost):
                 landing.post(carrier)
 

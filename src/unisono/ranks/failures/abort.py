@@ -1,5 +1,5 @@
-"""What ends a wait from outside: a rank has aborted the group, or given up the call over hosts of which this is a part;
-or it shrinks a group of which this one was made; or an exception such as Ctrl-C ends this rank's own part.
+"""What ends a wait from outside: a rank has aborted the group, or shrinks a group of which this one was made; or an
+exception such as Ctrl-C ends this rank's own part.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def aborted(group: Group) -> tuple[Group, int, str] | None:
 def check_abort(group: Group, call: Callable[[], str]) -> None:
     """Raise PeerFailed if the group has been aborted, by this rank or another one, and refuse all further calls.
 
-    Also if one of the ranks of one host has given up the call over hosts of which theirs is a part, or if a peer
-    shrinks a group of which this one was made.
+    Also if a peer shrinks a group of which this one was made.
 
     call: makes the text of the call that waits. The ranks in the error are those of the group that was aborted.
     """
@@ -44,23 +43,7 @@ def check_abort(group: Group, call: Callable[[], str]) -> None:
         error = PeerFailed(rank, words, at.rank, call(), world_ranks, whole=True)
         at.break_off_all(error)
         raise error
-    whole = group.made_of
-    if whole is not None and whole.span is not None and whole.span.local is group:
-        check_given_up(whole, call)
     _check_shrinking(group, call)
-
-
-def check_given_up(whole: Group, call: Callable[[], str]) -> None:
-    """Raise PeerFailed if a rank of this host has given up the current call of this group over hosts.
-
-    The others may wait for it in a part of that call among themselves. The ranks in the error are those of this part.
-    """
-    here = () if whole.span is None else whole.span.here
-    for seat, rank in enumerate(here):
-        given_up = whole.host.arena.board(rank).gave_up
-        if 0 < given_up.number <= whole.host.call_number:
-            world_ranks = [whole.world_ranks[other] for other in here]
-            raise PeerFailed(seat, given_up.reason, here.index(whole.rank), call(), world_ranks)
 
 
 def _check_shrinking(group: Group, call: Callable[[], str]) -> None:

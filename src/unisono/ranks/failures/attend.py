@@ -182,7 +182,8 @@ class Watch:
                 raise self.stall.late(silent, waited_s)
             raise self.mismatch()
         if isinstance(verdict, Late):
-            raise self.stall.late(verdict.missing, waited_s)
+            missing = tuple(rank for rank in verdict.missing if rank != self.group.rank)
+            raise self.stall.late(missing, waited_s, self.under_way.details if self.under_way else "")
         absent = tuple(peer.rank for peer in peers if peer.number < self.number)
         self.stall.look(absent or (waiting_for,), waited_s)
 
@@ -198,23 +199,23 @@ class Watch:
             time.sleep(0.002)
 
     def lost(self, suspect: int, allowed_s: float) -> NoReturn:
-        """Raise why a part of a call over hosts has failed. What a rank meets first often follows from what happened
-        elsewhere. suspect: because of which rank it has failed, as far as is known; this one: of no other.
+        """Raise why a call over hosts has failed. suspect: the rank to which the connection is lost, which often
+        follows from what happened elsewhere; this one: it has failed of itself.
         """
         if self.span is None or self.under_way is None or self.under_way.failure is None:
-            raise InternalError("a part of a call over hosts has failed, and no such call has been made")
-        if suspect == self.group.rank:
-            raise self.under_way.failure
+            raise InternalError("a call over hosts has failed, and no such call has been made")
         error, until = self.under_way.failure, time.monotonic() + self.span.far.silent_s + _CAUSE_S
+        if not isinstance(error, Lost):
+            raise error
         while time.monotonic() < until:
             self.is_fresh = self.span.refresh(until)
             try:
-                self.look(suspect, 2 * allowed_s if isinstance(error, WaitTimeout) else 0.0, allowed_s)
+                self.look(suspect, 0.0, allowed_s)
             except (PeerError, WaitTimeout) as cause:
                 raise cause from error
             time.sleep(_PAUSE_S)
-        reason = error.reason if isinstance(error, Lost) else " ".join(str(error).split())
-        raise PeerFailed(suspect, f"cannot go on: {reason}", self.group.rank, self.call, self.world_ranks) from error
+        reason = f"cannot go on: {error.reason}"
+        raise PeerFailed(suspect, reason, self.group.rank, self.call, self.world_ranks) from error
 
     def gone(self, verdict: Gone, allowed_s: float) -> PeerGone:
         """The error that all survivors raise, once they agree on who has failed."""
@@ -238,8 +239,8 @@ class Watch:
     def from_afar(self, seen: PeerView) -> PeerView:
         """A peer on another host.
 
-        Until this host's ranks have entered the call, it is not compared with them: a rank that raised a MismatchError
-        because of another host would not take part in what its own host does first.
+        Until this host's ranks have done what they do first among themselves, it is not compared with them: a rank that
+        raised a MismatchError because of another host would not take part in that.
         """
         rank, gone = seen.rank, seen.gone
         if gone is not None and gone.in_order and not self.is_fresh:
@@ -249,7 +250,7 @@ class Watch:
             left_at = self.left_at.setdefault(rank, time.monotonic())
             if time.monotonic() < left_at + _ARRIVES_S:
                 gone = None  # what it has sent in this call is on its way
-        if seen.number < self.number or self.under_way is None or self.under_way.entered_here:
+        if seen.number < self.number or self.under_way is None or self.under_way.compares:
             return replace(seen, gone=gone)
         return replace(seen, gone=gone, signature=self.plan.signature, owes=False)
 

@@ -290,7 +290,7 @@ class Group:
         """Keep the memory of tensors after a call that has failed, if others access them in it: who is late may still
         do so. For good if the group broke; else what a carrier may send from, until that ends.
         """
-        keep = _keep if self.broken is not None else None if self.span is None else self.span.keeps_refused
+        keep = keep_for_good if self.broken is not None else None if self.span is None else self.span.keeps_refused
         if keep is not None and plan.shared:
             keep(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
 
@@ -381,7 +381,8 @@ _held: dict[int, object] = {}
 """Memory of calls in which groups have broken, by address: tensors with which a call is made again are held once."""
 
 
-def _keep(memory: Iterable[object]) -> None:
+def keep_for_good(memory: Iterable[object]) -> None:
+    """Keep this memory until the process ends: tensors, storages, or what is below them."""
     _held.update((one.data_ptr() if isinstance(one, torch.UntypedStorage) else id(one), one) for one in memory)
 
 

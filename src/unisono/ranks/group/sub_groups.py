@@ -3,111 +3,107 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 
-from ...base.errors import OutOfMemory, PeerGone, WaitTimeout
+from ...base.errors import InternalError, OutOfMemory, PeerGone, WaitTimeout
 from ...engine.memory.arena import NO_ROOM
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
-from ..failures.abort import check_abort, check_given_up
+from ..failures.abort import check_abort
 from .group import Group
 
 _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
 
 
-def make_sub_group(
-    parent: Group, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float, *, in_call: bool = False
-) -> Group:
+def make_sub_group(parent: Group, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:
     """The group of these ranks of the world, of which this is number `rank`; all of them call this, and nobody else.
 
-    parent: the group of which it is made, and whose abort ends it. in_call: the parent spans hosts, and needs this
-    group, of its ranks on this host, in its current call.
+    parent: the group of which it is made, and whose abort ends it.
 
     On each host the first member lends the memory, and says where in its region table, which only ranks of the world
     can write. Raises OutOfMemory on all members of a host, PeerGone if its first one has gone, WaitTimeout.
     """
-    world, members = parent.world, tuple(world_ranks)
-    lender = world.host.lender
-    lender.collect()
-    hosts = world.hosts.restrict(members)
-    making = _Making(parent, rank, members, name, timeout_s, hosts.beside(rank), in_call)
-    arena = making.lend() if rank == hosts.beside(rank)[0] else making.borrow()
-    span = None
-    if world.span is not None and hosts.spans:
-        gid = int.from_bytes(making.key[:8], "little")
-        span = Span(hosts, rank, gid, world.span.carrier, world.span.far)
-    above = world if in_call else parent  # a group that its parent holds does not hold the parent
-    group = Group(arena, rank, name=name, config=world.host.config, parent=above, span=span)
-    group.timeout_s, group.made_of = timeout_s, parent
+    making = Making(parent, rank, world_ranks, name)
+    began, pause_s, world = time.monotonic(), _ASK_S, parent.world
+    while (awaited := making.missing()) is not None:
+        check_abort(parent, lambda: making.call)
+        departure = None if awaited == rank else world.liveness.left(world_ranks[awaited])
+        if departure and making.missing() is not None:  # it may have said where, and gone
+            pid = world.host.arena.board(world_ranks[awaited]).pid
+            raise PeerGone(awaited, pid, departure, rank, making.call, world_ranks)
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
+            missing = () if awaited == rank else (awaited,)
+            raise WaitTimeout(making.call, waited_s, missing, rank, making.why, world_ranks)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _ASK_SELDOM_S)
+    group = making.group(parent)
+    group.timeout_s = timeout_s
     return group
 
 
-class _Making:
-    def __init__(
-        self,
-        parent: Group,
-        rank: int,
-        members: tuple[int, ...],
-        name: str,
-        timeout_s: float,
-        here: Sequence[int],
-        in_call: bool,
-    ) -> None:
-        self._parent, self._world, self._rank, self._members = parent, parent.world, rank, members
-        self._lender = self._world.host.lender
-        self._timeout_s, self._call, self._here = timeout_s, f"making the process group {name!r}", here
-        self._in_call = in_call
-        self.key = self._lender.key(name, members, parent.span.gid if parent.span is not None else 0)
+class Making:
+    """A group that is being made; see `make_sub_group`. call: in words. why: what may keep this rank from it."""
 
-    def lend(self) -> SubArena:
+    def __init__(self, parent: Group, rank: int, world_ranks: Sequence[int], name: str) -> None:
+        self._parent, self._world, self._rank, self._members = parent, parent.world, rank, tuple(world_ranks)
+        self._name, self.call, self.why = name, f"making the process group {name!r}", ""
+        self._lender = self._world.host.lender
+        self._lender.collect()
+        self._hosts = self._world.hosts.restrict(self._members)
+        self._here = self._hosts.beside(rank)
+        self._key = self._lender.key(name, self._members, parent.span.gid if parent.span is not None else 0)
+        self._steps = self._lend() if rank == self._here[0] else self._borrow()
+        self._arena: SubArena | None = None
+
+    def missing(self) -> int | None:
+        """The rank of the group on which it waits now; None: none, so that the group can be had."""
+        if self._arena is None:
+            try:
+                return next(self._steps)
+            except StopIteration as made:
+                self._arena = made.value
+        return None
+
+    def group(self, above: Group) -> Group:
+        """The group, which holds this one above it, of the same world."""
+        arena, world, span = self._arena, self._world, None
+        if arena is None:
+            raise InternalError(f"{self.call} has not ended")
+        if world.span is not None and self._hosts.spans:
+            gid = int.from_bytes(self._key[:8], "little")
+            span = Span(self._hosts, self._rank, gid, world.span.carrier, world.span.far)
+        group = Group(arena, self._rank, name=self._name, config=world.host.config, parent=above, span=span)
+        group.made_of = self._parent
+        return group
+
+    def _lend(self) -> Generator[int, None, SubArena]:
         """The part of the first member on a host."""
         try:
             arena = self._lender.lend(self._members, self._rank, self._here)
         except OutOfMemory:
-            self._announce(None)
+            yield from self._announce(None)
             raise
         if len(self._here) > 1:
             try:
-                self._announce(arena)
+                yield from self._announce(arena)
             except BaseException:
                 self._lender.take_back(arena)
                 raise
         return arena
 
-    def _announce(self, arena: SubArena | None) -> None:
-        why = " It has made many groups that their other members have not joined yet."
-        self._until(lambda: self._lender.announce(self.key, arena, self._members[self._rank]) or None, why, ())
+    def _announce(self, arena: SubArena | None) -> Generator[int, None, None]:
+        while not self._lender.announce(self._key, arena, self._members[self._rank]):
+            self.why = " It has made many groups that their other members have not joined yet."
+            yield self._rank
 
-    def borrow(self) -> SubArena:
+    def _borrow(self) -> Generator[int, None, SubArena]:
         """Everybody else's part."""
         number = self._here[0]
         first = self._members[number]
-        board = self._lender.arena.board(first)
         table = self._lender.arena.region_table(first)
-
-        def said() -> int | None:
-            departure = self._world.liveness.left(first)  # before the table: it may have written there and gone
-            start = table.find(self.key)
-            if start is None and departure:
-                raise PeerGone(number, board.pid, departure, self._rank, self._call, self._members)
-            return start
-
-        start = self._until(said, "", (number,))
+        while (start := table.find(self._key)) is None:
+            yield number
         if start == NO_ROOM:
             raise OutOfMemory(f"the shared memory of rank {first} has no room for a new group: free tensors there")
         return self._lender.borrow(start, self._members, self._rank, number, self._here)
-
-    def _until(self, ask: Callable[[], int | None], why: str, missing: tuple[int, ...]) -> int:
-        """Ask until there is an answer. Raises WaitTimeout."""
-        began, pause_s = time.monotonic(), _ASK_S
-        while True:
-            check_abort(self._parent, lambda: self._call)
-            if self._in_call:
-                check_given_up(self._parent, lambda: self._call)
-            if (answer := ask()) is not None:
-                return answer
-            waited_s = time.monotonic() - began
-            if waited_s > self._timeout_s:
-                raise WaitTimeout(self._call, waited_s, missing, self._rank, why, self._members)
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _ASK_SELDOM_S)

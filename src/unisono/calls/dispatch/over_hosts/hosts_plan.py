@@ -137,14 +137,15 @@ class SpanPlan(CallPlan):
     """A call over several hosts, as one rank makes it: `Relay` finds it by its address, which is only a number.
 
     request: the call, on no tensors. inp, out: the form of these; if the plan is not `shared`, the call works on copies
-    of them. beside: the other ranks of this host. waits_for: those with legs, whose messages tell that every host has
-    entered the call.
+    of them. has_insides: are there parts inside this host? beside: the other ranks of this host. waits_for: those with
+    legs, whose messages tell that every host has entered the call.
     """
 
     request: Request
     waves: tuple[Wave, ...]
     inp: Side
     out: Side
+    has_insides: bool
     beside: tuple[int, ...]
     waits_for: tuple[int, ...]
 
@@ -192,7 +193,8 @@ def plan_span(
             like=blank(request.like.numel(), request.like.dtype), inp=None, out=None, says=request.record
         ),
         inp=Side.of(given, item, own_in, request.inp), out=Side.of(result, item, own_out, request.out),
-        beside=beside, waits_for=tuple(rank for rank in beside if rank in on_rails),
+        has_insides=any(any(part.sizes) for wave in waves for part in (*wave.before, *wave.after)), beside=beside,
+        waits_for=tuple(rank for rank in beside if rank in on_rails),
     )  # fmt: skip
     return replace(plan, note=group.host.note_plan(plan))
 

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 import torch
 
-from ....base.errors import InternalError, PeerError, PeerFailed, WaitTimeout
+from ....base.errors import InternalError
 from ....engine.carrier import Lost
 from ....engine.compile.program import DONE, LOST, WAITING, LineWord
 from ....engine.memory.arena import Arena
@@ -16,7 +16,8 @@ from ....engine.reducers import combiner
 from ....engine.tensors import dtype_name
 from ....hosts.messages import Exchange, MessageWait, until
 from ....hosts.span import Span
-from ....ranks.group.group import Group
+from ....ranks.group.group import Group, keep_for_good
+from ....ranks.group.sub_groups import Making
 from .hosts_plan import PLANS, SpanPlan
 from .hosts_steps import WaveSteps, forget_all, steps_of
 from .refused_calls import RefusedCalls
@@ -56,10 +57,9 @@ class _SpanCall:
 
     def __init__(self, group: Group, span: Span, plan: SpanPlan, inp: int, out: int) -> None:
         self._group, self._span, self._plan, self._host = group, span, plan, group.host
-        if span.local is not None:
-            span.local.timeout_s = group.timeout_s if span.timeout_s is None else span.timeout_s
         self._begun: list[Exchange] = []
-        self._gate_passed = self.entered_here = False
+        self._gate_passed = self.compares = False
+        self.details = ""
         self.failure: BaseException | None = None
         self._stops = self._make(inp, out)
 
@@ -69,7 +69,8 @@ class _SpanCall:
             status = next(self._stops, DONE)
         except BaseException as error:  # noqa: BLE001  `attend` raises it, or its cause
             self.failure = error
-            return LOST | self._suspect(error) << 8
+            suspect = self._group.world_ranks.index(error.peer) if isinstance(error, Lost) else self._group.rank
+            return LOST | suspect << 8
         if status == DONE:
             self._end()
         return status
@@ -84,7 +85,10 @@ class _SpanCall:
         begun, self._begun = self._begun, []
         for exchange in begun:
             exchange.give_up()
-        scratch, arena = forget_all(self._span), self._group.world.host.arena
+        scratch, arena, local = forget_all(self._span), self._group.world.host.arena, self._span.local
+        if local is not None and local.host.unfinished:
+            local.host.sign_off(tag=False)
+            keep_for_good(scratch)  # in a part of the call ranks of this host read it, and may be late
         self._span.keeps_refused = None
         if refused and begun and isinstance(arena, Arena):  # that of the world always is
             calls = RefusedCalls.of(self._span.carrier)
@@ -93,18 +97,7 @@ class _SpanCall:
             calls.check(arena, len(self._span.here))
 
     def _end(self) -> None:
-        self._span.call = self._span.where = self._span.timeout_s = None
-
-    def _suspect(self, error: BaseException) -> int:
-        """The rank that an error in a part of the call is about; this one if it is no other, or not known."""
-        if isinstance(error, Lost):
-            return self._group.world_ranks.index(error.peer)
-        if isinstance(error, PeerFailed) and error.whole:  # its ranks are those of the group that was aborted
-            return self._group.rank
-        here, seats = self._span.here, error.missing if isinstance(error, WaitTimeout) else ()
-        if isinstance(error, PeerError):
-            seats = (getattr(error, "rank", 0),)
-        return next((here[seat] for seat in seats if seat < len(here)), self._group.rank)
+        self._span.call = None
 
     def _make(self, inp: int, out: int) -> Generator[int, None, None]:
         """Make the call; yields an outcome where it has to stop. inp, out: addresses, as for the kernel."""
@@ -112,15 +105,17 @@ class _SpanCall:
         self._number = number = self._host.enter_call(plan)
         if self._missing_here() is not None:
             yield from self._until_here(self._missing_here, _NUMBER + (number & 1))
-        self.entered_here = True
-        if span.has_bad_news():  # in a call that is made in no time, no rank waits, and none would look
-            for _ in range(2):  # who has gone is seen twice
-                yield WAITING | self._group.rank << 8
+        if plan.has_insides and span.local is None:
+            yield from self._make_local()
         steps = steps_of(self._group, span, plan, number, inp, out)
         if not plan.shared:
             plan.inp.copy(inp, steps.given)
         for wave in steps.waves:
-            self._begin(wave)
+            yield from self._begin(wave)
+        self.compares = True
+        if span.has_bad_news():  # in a call that is made in no time, no rank waits, and none would look
+            for _ in range(2):  # who has gone is seen twice
+                yield WAITING | self._group.rank << 8
         for wave in steps.waves:
             yield from self._finish(wave)
         if plan.shared:
@@ -131,6 +126,21 @@ class _SpanCall:
         elif plan.writes:
             plan.out.copy(out, steps.result, back=True)
         self._host.skip_call()
+
+    def _make_local(self) -> Iterator[int]:
+        """Make the group of the ranks of this host, all of which have entered this call."""
+        group, here = self._group, self._span.here
+        members = [group.world_ranks[rank] for rank in here]
+        making = Making(group, here.index(group.rank), members, f"{group.name} on one host")
+
+        def missing() -> int | None:
+            seat = making.missing()
+            return None if seat is None else here[seat]
+
+        for status in until(missing, lambda *_: False, self._host.words):
+            self.details = f" It was {making.call}.{making.why}"
+            yield status
+        self.details, self._span.local = "", making.group(group.world)  # a group that its parent holds does not hold it
 
     @cached_property
     def _message_wait(self) -> MessageWait:
@@ -162,10 +172,10 @@ class _SpanCall:
 
     # What is moved
 
-    def _begin(self, wave: WaveSteps) -> None:
+    def _begin(self, wave: WaveSteps) -> Iterator[int]:
         """Make the parts before the messages, and send the first of these; earlier waves go on, too."""
         for part in wave.before:
-            part(self._span.where)
+            yield from part.run(self._span.local, self._span.here)
         for copy in wave.brings:
             copy()
         self._begun += wave.exchanges
@@ -202,7 +212,7 @@ class _SpanCall:
             self._host.pass_gate()
             self._gate_passed = True
         for part in wave.after:
-            part(self._span.where)
+            yield from part.run(self._span.local, self._span.here)
         for copy in wave.copies:
             copy()
 

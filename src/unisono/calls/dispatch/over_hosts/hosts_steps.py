@@ -8,7 +8,6 @@ only, and keep nobody's memory alive.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -21,12 +20,10 @@ from ....engine.reducers import CustomOp, combiner
 from ....engine.tensors import dtype_name
 from ....hosts.messages import Exchange, Journal, PersistentReceive, ReceiveBuffers
 from ....ranks.group.group import Group
-from ....ranks.group.sub_groups import make_sub_group
 from ....schedule import X, Y
-from ..step import Action, CallOptions, plan_plain
 from .chunks import Vector
 from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
-from .inside_a_host import View, inside_request
+from .inside_a_host import InsideProgram, View, inside_request
 
 if TYPE_CHECKING:
     from ....hosts.span import Span
@@ -48,11 +45,11 @@ def _copy(to: torch.Tensor, source: torch.Tensor) -> Deed:
 class WaveSteps(NamedTuple):
     """The steps of a wave. exchanges: for each leg. sums: the results of each leg, which an average divides."""
 
-    before: list[Action]
+    before: list[InsideProgram]
     brings: list[Deed]
     exchanges: list[Exchange]
     sums: list[list[torch.Tensor]]
-    after: list[Action]
+    after: list[InsideProgram]
     copies: list[Deed]
 
 
@@ -103,17 +100,6 @@ def _new_steps(
         inp = Vector(plan.inp.first, memory.given.split_with_sizes(plan.inp.lengths))
         out = Vector(plan.out.first, memory.result.split_with_sizes(plan.out.lengths))
     return _Maker(group, span, plan, number, memory).make(inp, out)
-
-
-def _local_group(group: Group, span: Span) -> Group:
-    """The group of this host's ranks, which all have entered this call."""
-    if span.local is None:
-        members = [group.world_ranks[rank] for rank in span.here]
-        seat, name = span.here.index(group.rank), f"{group.name} on one host"
-        allowed_s = group.timeout_s if span.timeout_s is None else span.timeout_s
-        span.local = make_sub_group(group, seat, members, name, allowed_s, in_call=True)
-    local: Group = span.local
-    return local
 
 
 def _make_room(span: Span) -> None:
@@ -222,13 +208,13 @@ class _Maker:
                 return wave.made.view(self._memory.made, at.first, at.last)
         return wave.fetched.view(self._memory.fetched, at.first, at.last)
 
-    def _parts(self, parts: Iterable[Inside], view: View) -> Iterator[Action]:
+    def _parts(self, parts: Iterable[Inside], view: View) -> Iterator[InsideProgram]:
         """This host's parts."""
-        seat = self._span.here.index(self._group.rank)
+        local = self._span.local
         for part in parts:
             if any(part.sizes):
-                how = CallOptions(weakref.ref(_local_group(self._group, self._span)), False, part.algorithm)
-                yield plan_plain(how, inside_request(part, self._request, seat, view, self._empty))
+                request = inside_request(part, self._request, local.rank, view, self._empty)
+                yield InsideProgram(local, request, part.algorithm)
 
     def _exchange(self, wave: int, leg: Leg, view: View) -> Exchange:
         op, combine = self._request.op, None

@@ -1,15 +1,27 @@
-"""The parts of a call over several hosts that are inside one, as requests of the group of its ranks."""
+"""The parts of a call over several hosts that are inside one: programs that the kernel runs in the group of its ranks.
+
+The relay runs them (`InsideProgram.run`), and hands on that the kernel waits: the ranks look at each other in the call
+as a whole. The ranks of a host have entered the same call by then. So their programs differ only where memory of some
+ranks is out of reach for the others, and then they all run the staged one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from ....base.errors import InternalError
+from ....engine.compile.plan import CallPlan
+from ....engine.compile.program import DISAGREE, FAILED, WAITING
+from ....ranks.group.group import Group
 from ....schedule import BLOCKED, ONE_IN, ONE_OUT, REDUCING
 from ...arguments import blank
+from ..lowering_mismatch import stage_for_a_while, takes_turn
+from ..planning import make_plan
 from ..request import Request, Tensors
+from ..retry_rules import stage_private
+from ..step import kernel_address
 from .hosts_plan import At, Inside
 
 View = Callable[[At], torch.Tensor]
@@ -46,3 +58,52 @@ def _on_blocks(part: Inside, whole: Request, seat: int, view: View, empty: torch
     out = side(part.writes, kind in ONE_OUT) if at_root or kind != "gather" else None
     extents = part.sizes if len(set(part.sizes)) > 1 else None
     return Request(kind, blank(max(part.sizes), whole.like.dtype), inp, out, root=part.root, extents=extents)
+
+
+class InsideProgram:
+    """A part of a call that is inside this host, ready to be run. local: the group of the ranks of this host."""
+
+    def __init__(self, local: Group, request: Request, algorithm: str | None) -> None:
+        self._request, self._algorithm = request, algorithm
+        self._inp, *kept_inp = kernel_address(request.inp)
+        self._out, *kept_out = kernel_address(request.out)
+        self._kept = kept_inp, kept_out
+        self._usual = self._plan(local)
+
+    def run(self, local: Group, here: Sequence[int]) -> Iterator[int]:
+        """Run it; yields outcomes, see `engine.compile.program`, with the ranks of the call, which are `here`."""
+        differed = False
+        with local.lock:
+            plan = self._in_turn(local) if local.mixed else self._usual
+            while status := local.run(plan.address, self._inp, self._out, local.state):
+                seat = status >> 8 & 0xFFFF
+                if status & 0xFF == FAILED and seat == local.rank:
+                    local.host.begin_again()
+                    local.host.cross_no_more()
+                    stage_private(local)
+                    self._usual = plan = self._plan(local)
+                elif _differs(local, plan):
+                    if differed:
+                        raise InternalError(f"ranks of one host make {plan.record} in different ways")
+                    differed = True
+                    local.host.skip_call()
+                    stage_for_a_while(local, plan)
+                    plan = self._in_turn(local)
+                else:
+                    yield (WAITING if status & 0xFF == DISAGREE else status & ~0xFFFF00) | here[seat] << 8
+
+    def _plan(self, local: Group, *, staged: bool = False) -> CallPlan:
+        request = self._request
+        return make_plan(local, request, request.inp, request.out, self._algorithm, staged=staged)
+
+    def _in_turn(self, local: Group) -> CallPlan:
+        return self._plan(local, staged=True) if takes_turn(local, self._usual) else self._usual
+
+
+def _differs(local: Group, plan: CallPlan) -> bool:
+    """Has a rank entered this part with another program, which this rank has entered, too?"""
+    host, number = local.host, local.host.call_number
+    if not host.at_gate(plan.gate_row) or host.signature(local.rank, number) != plan.signature:
+        return False
+    theirs = [host.signature(rank, number) for rank in range(local.size) if host.entered(rank) >= number]
+    return any(signature not in (0, plan.signature) for signature in theirs)  # 0: it has given the call up
