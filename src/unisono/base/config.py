@@ -71,7 +71,7 @@ class Config:
     stall_warning_s: float = _setting(
         5.0,
         "seconds",
-        "a call that has waited this long says on standard error for whom, and where that rank is; 0: never",
+        "a call that has waited this long says on standard error for which rank, and where the rank is; 0: never",
     )
     segment_bytes: int = _setting(
         512 << 10, "bytes", "what a rank stages per step of a long call; half a second-level cache"
@@ -158,8 +158,8 @@ class Config:
     trace_rounds: int = _setting(
         0,
         "count",
-        "1: a trace also has when the rounds of each call began and ended, and for whom a rank waited in them; calls "
-        "take a little longer",
+        "1: a trace also has when the rounds of each call began and ended, and for which rank this one waited in them; "
+        "calls take a little longer",
     )
     debug: int = _setting(0, "count", "1: each call, its algorithm and why, its bytes and time, on standard error")
 

@@ -16,7 +16,7 @@
     │   ├── PeerUnreachable         the system refused access to a peer's tensors
     │   ├── LeftOut                 the other ranks have gone on without this one, or may have
     │   └── RankFailed              a function started by run() raised; carries that rank's traceback
-    ├── WaitTimeout                 (also a TimeoutError) it took longer than timeout_s; names who is missing
+    ├── WaitTimeout                 (also a TimeoutError) it took longer than timeout_s; names the missing ranks
     ├── OutOfMemory                 (also a MemoryError)  the shared memory cannot grow
     └── InternalError               our bug: please report it
 
