@@ -19,9 +19,10 @@ _BYTES_PER_S = {
 
 
 class Link(NamedTuple):
-    """latency_s: from the start of a message between two hosts to its end, if it is small. bytes_per_s: each way.
+    """latency_s: the time of a small message between two hosts, from its start to its end.
+    bytes_per_s: the bytes per second, each way.
 
-    Both are 0 where they are not known yet: `auto`, for the hosts to measure when they meet.
+    Both are 0 if they are not known yet: `auto`, for the hosts to measure when they meet.
     """
 
     latency_s: float = 100e-6
@@ -29,7 +30,7 @@ class Link(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """From such as `1Gbit,100us`, `25Gbit` or `2.5GB,1ms`; what is left out is as by default. Or from `auto`.
+        """From `1Gbit,100us`, `25Gbit`, `2.5GB,1ms` or the like, or from `auto`. A missing part has its default.
 
         Raises ArgumentError.
         """
@@ -53,7 +54,7 @@ class Link(NamedTuple):
         return self.bytes_per_s > 0
 
     def rounded(self) -> Link:
-        """With figures of 1, 2 or 5 and zeros, so that two measurements of one link agree where hosts are not busy."""
+        """With figures of 1, 2 or 5 and zeros, so that two measurements of one link agree if hosts are not busy."""
         return Link(_rounded(self.latency_s), _rounded(self.bytes_per_s * 8) / 8)
 
     def __str__(self) -> str:

@@ -17,9 +17,9 @@ from weakref import WeakSet
 def no_collections() -> Iterator[None]:
     """No automatic collections in this block.
 
-    Modules consist of objects that live on. A collector that looks at them while they are made, and each time at all of
-    torch's, takes more time than the imports. After the block they count as old, as if it had looked at them: to look
-    at them once takes some milliseconds.
+    Modules consist of objects that live on. A collection during an import looks at all of them, and at all of torch's:
+    such collections take more time than the imports. After the block, the new objects count as old, as if a collection
+    had looked at them: one look takes some milliseconds.
     """
     enabled = gc.isenabled()
     gc.disable()

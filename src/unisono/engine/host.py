@@ -44,12 +44,12 @@ _PASSED = 1 << 30
 
 _SEGMENT, _PC, _OFFSET, _CALL = map(int, (StateWord.SEGMENT, StateWord.PC, StateWord.OFFSET, StateWord.CALL))
 _PROGRESS, _NUMBER, _SIGNATURE = map(int, (LineWord.PROGRESS, LineWord.NUMBER, LineWord.SIGNATURE))
-"""The same words, which Python finds sooner."""
+"""The same words as plain integers, which Python finds faster."""
 
 _programs: dict[tuple[int, int], dict[tuple[int, Lowering], tuple[Schedule, Program]]] = {}
 """The programs of this process, by (size, rank) of the group. Groups with equal size and rank share them."""
 _MOST_PROGRAMS = 256
-"""How many of them are kept for a size and rank: a table of which nobody else knows is made anew for each call."""
+"""The most programs that are kept for a size and rank: some users make a new table for each call."""
 
 _JOIN_S, _ASK_S = 0.05, 0.0002
 
@@ -63,8 +63,9 @@ _KERNELS = (
 def interpreter(*, logs_rows: bool = False) -> Callable[[int, int, int, int], int]:
     """The compiled interpreter, run(plan, input, output, state); all are addresses.
 
-    logs_rows: the one that also writes the log of rows. Each is compiled once per installation; whoever sits before a
-    terminal is told.
+    It is compiled once per installation; a user at a terminal is told.
+
+    logs_rows: the interpreter that also writes the log of rows.
     """
     names = ("interpret.recording_run",) if logs_rows else _KERNELS
     if sys.stderr.isatty() and not all(unit(name).on_disk for name in names):
@@ -104,7 +105,7 @@ class Host:
         self._noted: int | None = None
         self._row_log: mmap.mmap | None = None
         self.row_writer: RowWriter | None = None
-        """For rows that no kernel runs, while rows are logged."""
+        """Logs the rows that no kernel runs, while rows are logged."""
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
         self._scratch = np.zeros(ROOM + 8 * self.size + 320, np.uint8)
         self._addresses = np.zeros(8 * self.size + 16, np.int64)
@@ -114,7 +115,7 @@ class Host:
         processors = len(os.sched_getaffinity(0))
         self.processors_to_spare = arena.neighbours < processors
         self.processors_for_carriers = 2 * arena.neighbours <= processors
-        """Has each rank of this machine one of its own, and one for the thread that moves its messages?"""
+        """Has each rank of this machine a processor of its own, and one for the thread that moves its messages?"""
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
         state[StateWord.RANKS], state[StateWord.ME] = self.size, rank
@@ -145,8 +146,8 @@ class Host:
     def crosses_memory(self) -> bool:
         """Do system calls reach the private tensors of all ranks, as far as is known by now?
 
-        Each rank tries it once, when all have joined, on a word of each peer. Who fails tells the others. It waits a
-        little for those who join just now: else the ranks would be of two minds, and find that out at the gate.
+        Each rank tries this once, when all have joined, on a word of each peer. A rank that fails tells the others. It
+        waits a little for ranks that join just now: else the ranks would differ, and find that out at the gate.
         """
         until = time.monotonic() + _JOIN_S
         while self._crosses is None and not all(line[LineWord.PID] for line in self._lines):
@@ -162,7 +163,7 @@ class Host:
         return bool(self._crosses) and not any(line[LineWord.STAGES] for line in self._lines)
 
     def _reaches(self, rank: int) -> bool:
-        """May this process read the memory of a peer? Where the peer has died, the call finds that out."""
+        """May this process read the memory of a peer? True also if the peer has died: the call finds that out."""
         line = self._lines[rank]
         pid = int(line[LineWord.PID])
         try:
@@ -210,7 +211,7 @@ class Host:
         return replace(plan, note=note)
 
     def note_plan(self, plan: CallPlan) -> int:
-        """Write down what calls by a plan are, for those who read the log; the number of the note."""
+        """Write a note on a plan, for readers of the log; return its number."""
         where = caller()
         if where.startswith(threading.__file__):  # planned on a thread of this package
             where = ""
@@ -218,14 +219,14 @@ class Host:
         return self.plan_registry.add_plan(PlanNote(plan.record._replace(where=where), plan.nbytes, rows))
 
     def note_group(self, name: str, gid: int = 0) -> None:
-        """Write down that this rank is in this group, for those who look for its log. gid: of one on several hosts."""
+        """Write a note on this rank's group, for readers of its log. gid: the number of a group on several hosts."""
         self._note = GroupNote(name, self.arena.start, self.rank, self.size, "", *Clock.now())
         self._noted = self.plan_registry.add_group(self._note)
         if self.plan_registry.recorder is not None:
             self.plan_registry.recorder.follow(self, name, gid)
 
     def log_to(self, file: str = "", memory: mmap.mmap | None = None) -> None:
-        """Log calls in this file from now on, which is mapped here; without one, in shared memory. Not in a call."""
+        """Log calls in this mapped file from now on; without one, in shared memory. Do not call this in a call."""
         self._log_file = memory  # keeps the address valid
         if memory is None:
             self.log, address = self.arena.log(self.rank), self.arena.log_address(self.rank)
@@ -238,8 +239,8 @@ class Host:
             self.plan_registry.set_group(self._noted, self._note._replace(file=file))
 
     def log_rows_to(self, memory: mmap.mmap | None = None) -> None:
-        """Log in this mapped file from now on when rows begin and end, or no more. `run` is another one then. Not in a
-        call.
+        """Log in this mapped file when rows begin and end; None: log them no more. This changes `run`. Do not call this
+        in a call.
         """
         self.run = interpreter(logs_rows=memory is not None)
         self._row_log = memory  # keeps the address valid
@@ -258,7 +259,7 @@ class Host:
             self.plan_registry.remove_group(self._noted)
             self._noted = None
 
-    # For the slow paths; the words are those of `LineWord` and `TagWord`.
+    # For the slow paths. For the words see `LineWord` and `TagWord`.
     @property
     def call_number(self) -> int:
         """The number of this rank's current call, or of its next call between calls."""
@@ -307,12 +308,12 @@ class Host:
         return [(int(number), int(signature)) for number, signature in seen]
 
     def enter_call(self, plan: CallPlan) -> int:
-        """Enter the next call; its number. For calls over several hosts, which the kernel makes in part only."""
+        """Enter the next call; return its number. For calls over several hosts, made by the kernel only in part."""
         number = self.words[_CALL]
         self.log.enter(number, plan.note, self._cycles())
         line, odd = self._lines[self.rank], number & 1
         line[_SIGNATURE + odd] = plan.signature
-        line[_NUMBER + odd] = number  # last: who sees the number sees the signature
+        line[_NUMBER + odd] = number  # last: a peer that sees the number sees the signature
         self._wake(self._asleep)
         return number
 
@@ -332,7 +333,9 @@ class Host:
     def wait_for(self, rank: int, word: int, waited_s: float, most_s: float) -> bool:
         """Wait until this word of a rank's line is at least the number of the current call; False after `most_s`.
 
-        waited_s: how long the caller has waited before. True does not mean that nothing else is missing.
+        True does not mean that nothing else is missing.
+
+        waited_s: how long the caller has waited before.
         """
         address, learned = self.arena.control(rank) + 8 * word, self.state + 8 * StateWord.LEARNED
         spinning = self.most_spins, slow_yield_cycles(), learned
@@ -341,7 +344,7 @@ class Host:
         return bool(self._wait(address, self.call_number, 0, 0, *spinning, *times, asleep))
 
     def begin_again(self) -> None:
-        """Go back to the beginning of a call whose gate this rank has not entered."""
+        """Go back to the beginning of the call. This rank has not entered the gate yet."""
         self._state[StateWord.PC] = -1
 
     def skip_call(self) -> None:
@@ -364,14 +367,14 @@ class Host:
     def sign_off(self, *, tag: bool) -> None:
         """Withdraw the signature of the current call, so that ranks that come later do not go on with this one.
 
-        Nor shall they access the memory of this process by its number: another process may have it by then.
+        They shall not access the memory of this process by its number either: another process may have the number then.
         """
         self._lines[self.rank][LineWord.PID] = 0
         self.log.leave(self.call_number, read_cycles())
         self._sign_off(tag=tag, line=not tag)
 
     def _sign_off(self, *, tag: bool, line: bool) -> None:
-        """Enter the current call with signature 0, which no call has."""
+        """Enter the current call with signature 0. No call has this signature."""
         number = self.call_number
         if tag:
             words = self._tags[self.rank][int(self._state[StateWord.SEGMENT]) & 1]

@@ -1,4 +1,4 @@
-"""What a group whose ranks are on several hosts has besides shared memory: a carrier, and news of the other hosts."""
+"""What a group over several hosts has besides shared memory: a carrier, and news of the other hosts."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class _Steps(Protocol):
 class SpanningCall(Protocol):
     """A call that has begun; see `calls.dispatch.over_hosts.hosts_run`.
 
-    compares: are ranks of other hosts compared with this one? details: what a WaitTimeout tells of it. failure: what
-    has ended it, if anything has.
+    compares: are ranks of other hosts compared with this one?
+    details: what a WaitTimeout says about the call.
+    failure: what has ended the call, or None.
     """
 
     compares: bool
@@ -40,18 +41,21 @@ class SpanningCall(Protocol):
     failure: BaseException | None
 
     def go_on(self) -> int:
-        """Make it as far as it goes without a long wait: an outcome, see `engine.compile.program`."""
+        """Make the call as far as it goes without a long wait; return an outcome, see `engine.compile.program`."""
 
     def drop(self, *, refused: bool) -> None:
-        """Leave it as it is, for good. refused: the group goes on. Raises OutOfMemory where it cannot."""
+        """Leave the call as it is, for good. refused: the group goes on. Raises OutOfMemory if it cannot."""
 
 
 class Span:
     """One group over several hosts, as one of its ranks sees it.
 
-    hosts: of the group's ranks. gid: the group's number, the same on all of them. carrier: takes messages to ranks of
-    the world. name: of this host. local: the group of the ranks on this host, once a call has needed it. call: that is
-    made now.
+    hosts: the hosts of the group's ranks.
+    gid: the group's number, the same on all ranks.
+    carrier: takes messages to ranks of the world.
+    name: the name of this host.
+    local: the group of the ranks on this host, once a call has needed it.
+    call: the call that is made now.
     """
 
     def __init__(self, hosts: Hosts, rank: int, gid: int, carrier: Carrier, far: Far, name: str = "") -> None:
@@ -63,31 +67,31 @@ class Span:
         self.local: Any = None
         self.call: SpanningCall | None = None
         self.keeps_refused: Callable[[Iterable[object]], object] | None = None
-        """Keeps what may still be sent of a call that a mismatch has just refused; None: of this one nothing."""
+        """Keeps the tensors that a carrier may still send after a mismatch has refused a call; None: there are none."""
         self.resources: dict[Any, Any] = {}
-        """What calls keep from one to the next, by who keeps it."""
+        """Owner -> what it keeps from one call to the next."""
         self.kept: dict[Any, _Steps] = {}
         """The steps of calls that may be made again."""
         self._bad_news = 0
 
     @property
     def recorded_at(self) -> RecordedAt:
-        """Where what this rank of the world keeps of its calls belongs."""
+        """The place of this rank's records of its calls."""
         from ..observe.traces.recording import RecordedAt
 
         return RecordedAt(self.gid, self.hosts.host_of(self.rank), self.name)
 
     def register(self, start: int, members: Sequence[int]) -> None:
-        """Let the sentinel bring what the members on other hosts write. start: of the group's region in the arena."""
+        """Let the sentinel bring the boards of members on other hosts. start: of the group's region in the arena."""
         self.far.register(self.gid, start, members)
 
     def ask(self) -> int:
-        """Ask for what the members on other hosts have written by now; does not wait. See `Far.ask`."""
+        """Ask for fresh copies of boards on other hosts; does not wait. See `Far.ask`."""
         return self.far.ask(self.gid)
 
     def refresh(self, deadline: float, enough: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for what the members on other hosts have written by now, or until what is here is enough. False if it
-        has not come by the deadline.
+        """Wait for fresh copies of boards on other hosts, or until the present ones are enough. False if they have not
+        come by the deadline.
         """
         ticket = self.ask()
         while not (self.far.answered(ticket) or enough()):
@@ -98,12 +102,12 @@ class Span:
         return True
 
     def has_bad_news(self) -> bool:
-        """Has a rank of the world, perhaps of this group, gone since the last time this was asked?"""
+        """Has a rank of the world, perhaps of this group, gone since the last call of this method?"""
         before, self._bad_news = self._bad_news, self.far.bad_news
         return self._bad_news > before
 
     def explain(self, how: Departure) -> Departure:
-        """How a rank of another host has gone; if it is this host that is cut off, that too."""
+        """How a rank of another host has gone, with a note if this host is cut off."""
         cut = self.far.cut_off
         return how if not cut or cut in how.words else how._replace(words=f"{how}, and {cut},")
 
@@ -112,16 +116,18 @@ class Span:
         self.far.wake(self.gid)
 
     def forget(self) -> None:
-        """Have no more news brought. Takes no lock."""
+        """Get no more news. Takes no lock."""
         self.far.forget(self.gid)
 
     def is_free(self) -> bool:
-        """Has everybody on this host forgotten the group, so that its memory can be used for something else?"""
+        """Have all ranks on this host forgotten the group, so that its memory can be used for something else?"""
         return self.far.is_free(self.gid)
 
     def close(self, *, whole: bool, failed: bool) -> None:
-        """The group is used no more on this rank. whole: neither is any other of this world. failed: a call has failed,
-        so peers may never take what has been sent.
+        """The group is used no more on this rank.
+
+        whole: no other group of this world is used any more either.
+        failed: a call has failed, so peers may never take the sent messages.
         """
         if self.local is not None:
             self.local.close()

@@ -4,9 +4,9 @@ To change threads and back costs as much as ten small calls. So while the worker
 short limit on each of its waits. If it comes back unfinished, the worker goes on where it stands: the group's lock,
 which is held while a call runs, passes to the worker with the call.
 
-The limit is what passing on costs, so at worst a call costs twice as much as with the better of both. Where no
-processor is to spare, the worker takes that of the caller, and both drive each other's data out of its caches: then
-passing on costs about as much as the call itself.
+The limit equals the cost of passing on, so at worst a call costs twice as much as with the better of both. Without a
+spare processor, the worker takes the caller's, and both drive each other's data out of its caches: then passing on
+costs about as much as the call itself.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ else:  # a call that is not held up does not need it
     attend = LateModule("...ranks.failures.attend", __package__)
 
 _BRIEF_NS = 30_000
-"""About what a change of threads and back costs."""
+"""About the cost of a change of threads and back."""
 _BYTES_PER_NS = 4
-"""About what a call moves."""
+"""About the bytes that a call moves per nanosecond."""
 _INLINE_BYTES = 1 << 20
-"""Where ranks have processors to spare, longer calls run on the worker while the caller computes."""
+"""If ranks have spare processors, longer calls run on the worker while the caller computes."""
 
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
 
@@ -61,10 +61,10 @@ def begin(
     timeout_s: float | None,
     marked: Sequence[torch.Tensor] = (),
 ) -> Work[Any]:
-    """Start a call whose plan is known, and return its work.
+    """Start a call with a known plan, and return its work.
 
-    places: input and output for the kernel, and what holds the tables they may point to. marked: those written whose
-    old values autograd may need.
+    places: input and output for the kernel, and the owner of the tables that they may point to.
+    marked: the written tensors of which autograd may need the old values.
     """
     if group.worker is None:
         group.worker = Worker(group)
@@ -130,7 +130,7 @@ def _pass_on(
 def _finish(
     group: Group, plan: CallPlan, inp: int, out: int, status: int | None, timeout_s: float | None, where: str
 ) -> bool:
-    """Run a call to its end. status: with which it has come back on the caller's thread; None: it has not begun.
+    """Run a call to its end. status: the kernel's status on the caller's thread; None: it has not begun.
 
     False: see `attend`.
     """

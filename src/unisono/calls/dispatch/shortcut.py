@@ -23,7 +23,7 @@ else:  # a call that is not held up does not need it
     attend = LateModule("...ranks.failures.attend", __package__)
 
 _OWN_BLOCK = "all_gather", "reduce_scatter"
-"""The collectives whose smaller tensor may be this rank's block of the larger one."""
+"""The collectives in which the smaller tensor may be this rank's block of the larger one."""
 
 
 @holds("group")
@@ -32,8 +32,8 @@ def shortcut(
 ) -> Any:
     """Make the call, if one like it has been planned before, or return UNKNOWN: it must be checked and planned.
 
-    inp, out: tensors, or None for a barrier. Returns None, or with async_op a Work; UNKNOWN also if the call has to be
-    made in another way (see `learn`).
+    inp, out: tensors, or None for a barrier. Returns None, or with async_op a Work. Returns UNKNOWN also if the call
+    has to be made in another way (see `learn`).
     """
     if group is None:
         group = current.default

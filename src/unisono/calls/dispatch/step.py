@@ -26,10 +26,12 @@ Action = Callable[[str | None], Any]
 
 
 class CallOptions(NamedTuple):
-    """How to run a call. algorithm: None, a name or a function. timeout_s: None for the group's.
+    """How to run a call.
 
-    group_ref: weak, as a group keeps planned calls: by a cycle it would outlive its last user. Who makes a call holds
-    the group.
+    algorithm: None, a name or a function.
+    timeout_s: None for the group's.
+    group_ref: weak, because a group keeps planned calls: by a cycle it would outlive its last user. Code that makes a
+    call holds the group.
     """
 
     group_ref: weakref.ref[Group]
@@ -42,7 +44,7 @@ class CallOptions(NamedTuple):
         """The group that makes the call."""
         group = self.group_ref()
         if group is None:
-            raise InternalError("a call is made for a group that nobody holds")
+            raise InternalError("a call is made for a group that the program has dropped")
         return group
 
 
@@ -64,7 +66,7 @@ def plan_inside(how: CallOptions, request: Request, known_as: CallKey | None = N
 
 
 def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
-    """The same on tensors that are plain, and that may be written at once."""
+    """The same on plain tensors that may be written at once."""
     inp, out = request.inp, request.out
     plan = make_plan(how.group, request, inp, out, how.algorithm)
     if known_as is not None and not waits_its_turn(how.group, plan):
@@ -100,7 +102,7 @@ def _same(tensors: Tensors, given: Tensors) -> bool:
 
 
 def kernel_address(tensors: Tensors) -> tuple[Any, ...]:
-    """The address for the kernel, and what keeps its memory alive, even if the tensors get other storage."""
+    """The address for the kernel, and the owner of its memory, even if the tensors get other storage."""
     if tensors is None:
         return (0,)
     if is_one(tensors):

@@ -1,9 +1,8 @@
-"""Where short messages arrive, call after call: their receives are posted before anybody needs them.
+"""Where short messages arrive, call after call: their receives are posted before a rank needs them.
 
-A carrier moves a message once its receive has been posted, and the sender has heard of that. So a receive that calls
-use again and again is posted as soon as its message has been used, for the next call of its kind, whenever that is
-made. Its tag is the same in all of these; the word behind its bytes says of which call they are. What a failed call has
-left there is dropped.
+A carrier moves a message once its receive has been posted, and the sender has heard of this. So a receive that calls
+use again and again is posted as soon as its message has been used, for the next call of its kind. Its tag is the same
+in all these calls; the word behind its bytes is the number of the call. A message of a failed call is dropped.
 """
 
 from __future__ import annotations
@@ -20,21 +19,27 @@ import torch
 from ...engine.carrier import Carrier, Handle, Lost
 
 _STANDING_BYTES, _RECEIVE_BYTES = 16 << 20, 4096
-"""How much memory may have receives that nobody may ever need, as their groups may be closed; and what a receive takes
-besides its data. Others are posted by the call that needs them."""
+"""The most memory of standing receives, because their groups may be closed and not need them; and the memory of a
+receive besides its data. All other receives are posted by the call that needs them.
+"""
 
 _OFTEN = 3
-"""A receive stands after so many calls."""
+"""The number of calls after which a receive stands."""
 
 _LINE, _WORD = 64, 8
 
 
 class ReceiveBuffer:
-    """The memory of one message of each call of a kind. handle: its receive, if posted. whole: begins with the message,
-    and ends with a cache line. users: how many exchanges have it. uses: how many calls have used it. stands: its
-    receive is posted ahead. used: it waits to be posted again.
+    """The memory of one message of each call of a kind.
 
-    Any thread may post it, all else is for the one that makes the call.
+    Any thread may post it; all other methods are for the thread that makes the call.
+
+    handle: its receive, if posted.
+    whole: begins with the message, and ends with a cache line.
+    users: the number of exchanges that have it.
+    uses: the number of calls that have used it.
+    stands: its receive is posted ahead.
+    used: it waits to be posted again.
     """
 
     __slots__ = ("_data", "_lock", "_word", "handle", "key", "stands", "used", "users", "uses", "whole")
@@ -56,7 +61,7 @@ class ReceiveBuffer:
                 self.handle = carrier.irecv(*self.key[:2], self._data)
 
     def take(self, number: int) -> bool:
-        """Have the message, whose word is there; False if it is not of the call of this number. Raises Lost.
+        """Take the message; its word is there. False if it is not of the call of this number. Raises Lost.
 
         The lock keeps other threads from posting it for the next call, which clears the word, before the word is read.
         """
@@ -69,8 +74,8 @@ class ReceiveBuffer:
 
 
 class ReceiveBuffers:
-    """All receive buffers of a rank that a carrier brings messages to. They outlive the calls and groups that they are
-    for: a receive cannot be taken back.
+    """All receive buffers of a rank for a carrier. They outlive their calls and groups, because a receive cannot be
+    taken back.
     """
 
     def __init__(self) -> None:
@@ -80,24 +85,24 @@ class ReceiveBuffers:
 
     @classmethod
     def of(cls, carrier: Carrier) -> ReceiveBuffers:
-        """Those of a carrier."""
+        """The buffers of a carrier."""
         return _OF.setdefault(carrier, cls())
 
     def at(self, peer: int, tag: int, nbytes: int) -> ReceiveBuffer:
-        """The buffer for messages from this rank of the world that have this tag and size, until it is given back."""
+        """The buffer for messages with this tag and size from this rank of the world, until it is given back."""
         key = peer, tag, nbytes
         landing = self._all.get(key) or self._all.setdefault(key, ReceiveBuffer(*key))
         landing.users += 1
         return landing
 
     def give_back(self, landing: ReceiveBuffer) -> None:
-        """One exchange less uses it. To be called where calls of its kind are made."""
+        """One exchange less uses it. Call this on the thread that makes calls of its kind."""
         landing.users -= 1
         if not (landing.users or landing.stands or landing.handle):
             del self._all[landing.key]
 
     def has_used(self, landing: ReceiveBuffer) -> None:
-        """What has arrived there is needed no more."""
+        """The message there is needed no more."""
         landing.uses += 1
         nbytes = landing.whole.nbytes + _RECEIVE_BYTES
         if not landing.stands and landing.uses >= _OFTEN and nbytes <= self._room:
@@ -108,16 +113,16 @@ class ReceiveBuffers:
             self._used.append(landing)
 
     def post_used(self, carrier: Carrier) -> None:
-        """Post the receives of those that have been used; to be called while one waits, perhaps in another group.
+        """Post the receives of used buffers. A rank calls this while it waits, perhaps in another group.
 
-        Of ranks that cannot be reached any more, the next call for them says so.
+        If a rank cannot be reached any more, the next call that needs it says so.
         """
         while self._used:
             try:
                 landing = self._used.popleft()
             except IndexError:  # another thread has posted the last one
                 return
-            landing.used = False  # before it is posted: the next call may have used it by then
+            landing.used = False  # before the post: the next call may use it right after
             with suppress(Lost):
                 landing.post(carrier)
 
@@ -126,8 +131,10 @@ _OF: WeakKeyDictionary[Any, ReceiveBuffers] = WeakKeyDictionary()
 
 
 class PersistentReceive(NamedTuple):
-    """How short messages arrive in receives that may stand. tag: of that from one rank to another in a round; the same
-    in all calls of a kind, of which only one is made at a time.
+    """How short messages arrive in receives that may stand.
+
+    tag: round -> the tag of the message from one rank to another. It is the same in all calls of a kind; only one such
+    call is made at a time.
     """
 
     landings: ReceiveBuffers

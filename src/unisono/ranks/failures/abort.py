@@ -1,4 +1,4 @@
-"""What ends a wait from outside: a rank has aborted the group, or shrinks a group of which this one was made; or an
+"""What ends a wait from outside: a rank has aborted the group, or shrinks a group that this one was made of; or an
 exception such as Ctrl-C ends this rank's own part.
 """
 
@@ -13,11 +13,11 @@ from ...engine.memory.board import Topic
 from ..group.group import Group
 
 _OWN_S = 0.5
-"""How long a rank may take to hear in another thread, in the group that others shrink, why they do so."""
+"""How long another thread of this rank, in the group that others shrink, may take to hear why they do so."""
 
 
 def aborted(group: Group) -> tuple[Group, int, str] | None:
-    """Who has aborted a group, or one that it was made of: that group, a rank of it, its words; None: nobody."""
+    """The abort of a group, or of one that it was made of: the aborted group, the rank, its words; None: none."""
     at: Group | None = group
     while at is not None:
         if not at.closed:
@@ -32,9 +32,9 @@ def aborted(group: Group) -> tuple[Group, int, str] | None:
 def check_abort(group: Group, call: Callable[[], str]) -> None:
     """Raise PeerFailed if the group has been aborted, by this rank or another one, and refuse all further calls.
 
-    Also if a peer shrinks a group of which this one was made.
+    Also if a peer shrinks a group that this one was made of. The ranks in the error are ranks of the aborted group.
 
-    call: makes the text of the call that waits. The ranks in the error are those of the group that was aborted.
+    call: makes the text of the call that waits.
     """
     found = aborted(group)
     if found is not None:
@@ -47,7 +47,7 @@ def check_abort(group: Group, call: Callable[[], str]) -> None:
 
 
 def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
-    """Raise PeerFailed if a peer shrinks a group of which this one was made: it waits there for this rank, not here."""
+    """Raise PeerFailed if a peer shrinks a group that this one was made of: it waits there for this rank, not here."""
     found: tuple[int, Group] | None = None
     above = group.made_of
     while above is not None and found is None:
@@ -68,9 +68,10 @@ def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
 
 
 def give_up(group: Group, words: str, call: str) -> None:
-    """Break the group off where an exception has ended this rank's part in it, and tell the peers.
+    """Break the group off after an exception has ended this rank's part in it, and tell the peers.
 
-    words: what has happened. call: the call that it has ended.
+    words: what has happened.
+    call: the call that the exception has ended.
     """
     if group.broken is None and not group.closed:
         world_ranks = group.world_ranks if group.parent else ()

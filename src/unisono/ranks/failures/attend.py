@@ -1,7 +1,7 @@
 """Handle a kernel or relay that returns unfinished: look at all peers, then run it again or raise.
 
-It returns after `look_up_s` seconds of waiting at most (20 ms by default). Python then handles signals such as Ctrl-C,
-looks at every peer, and `judge` decides. Ranks of other hosts are judged by fresh words only.
+It returns after at most `look_up_s` seconds of waiting (20 ms by default). Python then handles signals such as Ctrl-C,
+looks at every peer, and `judge` decides. Ranks of other hosts are judged only by fresh copies of their boards.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 
 _LOOKS = 20
-"""A rank that has not looked for so many times `look_up_s` was stopped itself, and that time does not count."""
+"""A rank that has not looked for _LOOKS times `look_up_s` was stopped itself, and this time does not count."""
 _ENDING_S = 10.0
 """How long a process that is ending may take to return its memory, before it counts as gone."""
 _PAUSE_S = 0.002
 _COLLECT_S = 1.0
 """How long a rank waits for the other ranks' calls before it raises a MismatchError without them.
 
-Where the calls that are known could be made again in another way, it waits for all others, until its time is up.
+If the known calls could be made again in another way, it waits for all other ranks, until its time is up.
 """
 
 _SEE_S = 0.5
-"""How long a rank waits to see for itself what a peer gave up for. From another host news takes some milliseconds."""
+"""How long a rank waits to see for itself why a peer gave up. News from another host takes some milliseconds."""
 _STALE_S = 2.0
-"""Where a host does not answer for so long, a rank looks all the same: its own time may be up."""
+"""If a host does not answer for so long, a rank looks without the answer: its own time may be up."""
 _ARRIVES_S = 10.0
-"""How long messages of a rank that has left after this call may take."""
+"""How long messages may take, from a rank that has left after this call."""
 _CAUSE_S = 2.5
-"""How long a rank whose part has failed looks for the cause, beyond the time for which hosts may be silent: the cause
-may be on another host, and that a host is lost is told some time after its messages have ended.
+"""How long a rank looks for the cause after its part has failed, beyond the time for which hosts may be silent: the
+cause may be on another host, and the loss of a host is told some time after its messages have ended.
 """
 
 
 def attend(group: Group, plan: CallPlan, inp: int, out: int, status: int, timeout_s: float | None, where: str) -> bool:
     """Finish a run of a plan on these addresses that stopped with this status.
 
-    False: it has not begun, because system calls do not reach these tensors. Stage them: then it is another plan.
+    False: it has not begun, because system calls do not reach these tensors. Make another plan, which stages them.
 
     Raises MismatchError, PeerGone, PeerFailed, PeerUnreachable or WaitTimeout. All but MismatchError break the group,
     because the ranks may be at different points of the call.
@@ -111,7 +111,7 @@ def interrupted(group: Group, plan: CallPlan, error: BaseException, where: str) 
 
 
 class Watch:
-    """One rank, watching its peers during one call."""
+    """One rank that watches its peers during one call."""
 
     def __init__(self, group: Group, plan: CallPlan, where: str) -> None:
         self.group, self.host, self.plan, self.span = group, group.host, plan, group.span
@@ -130,8 +130,8 @@ class Watch:
         self.left_at: dict[int, float] = {}
 
     def is_time(self, waiting_for: int) -> bool:
-        """Is it time to look? Over hosts, once fresh words are there, or at once if a call names this rank: a peer has
-        gone.
+        """Is it time to look? Over hosts, once fresh copies are there; at once if a call names this rank, because a
+        peer has gone.
         """
         self.is_fresh = False
         if self.span is None or waiting_for == self.group.rank:
@@ -153,7 +153,7 @@ class Watch:
             self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan.gate_row), waited_s > allowed_s
         )
         peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
-        check_abort(self.group, lambda: self.call)  # after the views: who hears of it earlier gives up, too
+        check_abort(self.group, lambda: self.call)  # after the views: a peer that hears of it earlier gives up, too
         self.group.check_usable()  # another thread of this rank may have given up
         verdict = judge(me, peers)
         if not isinstance(verdict, Disagree):
@@ -161,7 +161,7 @@ class Watch:
         if isinstance(verdict, Gone):
             if not verdict.sure and verdict.rank not in self.seen_gone:
                 self.seen_gone.add(verdict.rank)
-                return  # it may have finished its part before it went: let the kernel look once more
+                return  # the peer may have finished its part before it went: let the kernel look once more
             raise self.gone(verdict, allowed_s)
         if isinstance(verdict, Failed):
             if verdict.unseen and not me.overdue and self.may_see_why():
@@ -171,7 +171,7 @@ class Watch:
         before, self.disagreed = self.disagreed, isinstance(verdict, Disagree)
         if isinstance(verdict, Disagree):
             if self.span is not None and not before:
-                return  # the words of a rank on another host may come one by one: let the relay look once more
+                return  # words of a rank on another host may come one by one: let the relay look once more
             if error := self.never_to_be_cured(peers, allowed_s):
                 raise error
             silent = self.may_tell_more(peers)
@@ -191,7 +191,7 @@ class Watch:
         """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
         until = time.monotonic() + (_ENDING_S if number == errno.ESRCH else 0.0)
         while True:
-            for _ in range(2):  # who has gone is seen twice
+            for _ in range(2):  # a rank that has gone is seen twice
                 self.look(rank, 0.0, math.inf)
             if time.monotonic() > until:
                 pid = self.host.arena.board(rank).pid
@@ -199,8 +199,10 @@ class Watch:
             time.sleep(0.002)
 
     def lost(self, suspect: int, allowed_s: float) -> NoReturn:
-        """Raise why a call over hosts has failed. suspect: the rank to which the connection is lost, which often
-        follows from what happened elsewhere; this one: it has failed of itself.
+        """Raise why a call over hosts has failed.
+
+        suspect: the rank of the lost connection, often lost because of another failure; or this rank, if its own part
+        has failed.
         """
         if self.span is None or self.under_way is None or self.under_way.failure is None:
             raise InternalError("a call over hosts has failed, and no such call has been made")
@@ -218,7 +220,7 @@ class Watch:
         raise PeerFailed(suspect, reason, self.group.rank, self.call, self.world_ranks) from error
 
     def gone(self, verdict: Gone, allowed_s: float) -> PeerGone:
-        """The error that all survivors raise, once they agree on who has failed."""
+        """The error that all survivors raise, once they agree on the failed ranks."""
         failed = agree_on_failed(self.group, allowed_s) or {verdict.rank}
         rank = min(failed)
         pid, how = self.host.arena.board(rank).pid, self.group.liveness.gone(rank) or verdict.how
@@ -228,7 +230,7 @@ class Watch:
 
     def view(self, rank: int) -> PeerView:
         """A peer as seen now."""
-        # In this order, so that a peer that enters the call in between does not seem to have entered another one.
+        # In this order: else a peer that enters the call in between would seem to have entered another one.
         entered = self.host.entered(rank)
         signature, gave_up = self.host.signature(rank, self.number), self.host.arena.board(rank).gave_up
         gone, spans = self.group.liveness.gone(rank), self.group.span is not None
@@ -239,36 +241,36 @@ class Watch:
     def from_afar(self, seen: PeerView) -> PeerView:
         """A peer on another host.
 
-        Until this host's ranks have done what they do first among themselves, it is not compared with them: a rank that
-        raised a MismatchError because of another host would not take part in that.
+        It is not compared with this host's ranks until these have made their first parts among themselves: a rank that
+        raised a MismatchError because of another host would be missing there.
         """
         rank, gone = seen.rank, seen.gone
         if gone is not None and gone.in_order and not self.is_fresh:
-            # It has made its calls before it left: that it has left the world may be known here, and its calls not yet.
+            # It made its calls before it left. This host may know that it has left the world, and not yet its calls.
             gone = None
         if seen.number >= self.number and gone is not None and gone.in_order and self.host.has_ended(rank):
             left_at = self.left_at.setdefault(rank, time.monotonic())
             if time.monotonic() < left_at + _ARRIVES_S:
-                gone = None  # what it has sent in this call is on its way
+                gone = None  # its messages of this call are under way
         if seen.number < self.number or self.under_way is None or self.under_way.compares:
             return replace(seen, gone=gone)
         return replace(seen, gone=gone, signature=self.plan.signature, owes=False)
 
     def may_see_why(self) -> bool:
-        """May it be seen yet that a rank has gone, because of which a peer gave up? The peer saw it after this rank."""
+        """A peer gave up because a rank has gone. May this rank see that soon? The peer looked later than this rank."""
         if self.unseen_since is None:
             self.unseen_since = time.monotonic()
         return time.monotonic() - self.unseen_since < _SEE_S
 
     def known_calls(self) -> dict[int, CallRecord]:
-        """The ranks' calls of this number, as far as they have written them."""
+        """Rank -> its call of this number, if it has written it."""
         told = {rank: self.host.arena.board(rank).call(self.number) for rank in range(self.group.size)}
         return {rank: call for rank, call in told.items() if call}
 
     def may_tell_more(self, peers: Sequence[PeerView]) -> tuple[int, ...]:
-        """The ranks that this rank waits for before it tells a disagreement.
+        """The ranks that this rank waits for before it reports a disagreement.
 
-        A rank tells its call when it first runs Python in it. Another thread may keep it from that for long.
+        A rank writes its call when it first runs Python in it. Another thread may delay it for long.
         """
         calls = self.known_calls()
         silent = tuple(peer.rank for peer in peers if peer.rank not in calls and not peer.gone)
@@ -280,7 +282,7 @@ class Watch:
         return silent if time.monotonic() - self.silent_since < _COLLECT_S else ()
 
     def never_to_be_cured(self, peers: Sequence[PeerView], allowed_s: float) -> PeerGone | None:
-        """The error where the others would make the call in another way, but for one that has gone before it told."""
+        """The error if all would make the call in another way, except one that has gone before it wrote its call."""
         calls = self.known_calls()
         lost = next((peer for peer in peers if peer.gone and peer.rank not in calls), None)
         if lost is None or lost.gone is None or not _can_be_cured(calls):
@@ -299,7 +301,7 @@ class Watch:
         return MismatchError(self.number, calls, odd_ones(calls), self.world_ranks)
 
     def leave(self) -> None:
-        """Leave a call that ranks have refused. Raises OutOfMemory where what it leaves behind takes too much."""
+        """Leave a call that ranks have refused. Raises OutOfMemory if the memory that stays in use is too much."""
         try:
             if self.under_way is not None:
                 self.under_way.drop(refused=True)
@@ -318,7 +320,7 @@ class Watch:
         blames = error.missing if isinstance(error, WaitTimeout) else ()
         if isinstance(error, PeerGone) or (isinstance(error, PeerFailed) and not error.whole):
             blames = (error.rank,) if error.rank != self.group.rank else ()
-        said = str(error).partition("\n")[0] if late else str(error)  # who was late needs no stack of its own
+        said = str(error).partition("\n")[0] if late else str(error)  # a late rank needs no stack of its own
         reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
         if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was abandoned from outside
             reason = error.reason
@@ -332,7 +334,7 @@ class Watch:
             self.span.tell()
 
     def add_last_calls(self, error: UnisonoError) -> None:
-        """Note in the error what all ranks have called last; it is printed below the message."""
+        """Note in the error the last calls of all ranks; they are printed below the message."""
         arena = self.group.world.host.arena
         if isinstance(arena, Arena) and arena.map is not None:
             error.add_note(last_calls(arena, self.group.host.arena.start))
@@ -345,7 +347,7 @@ def _can_be_cured(calls: Mapping[int, CallRecord]) -> bool:
 
 
 def odd_ones(calls: Mapping[int, CallRecord]) -> list[int]:
-    """The ranks whose call is not the most common one. Of equally common calls, that of the lowest rank counts."""
+    """The ranks with another call than the most common one. Of equally common calls, the lowest rank's counts."""
     said = {rank: calls[rank]._replace(where="") for rank in sorted(calls)}
     common = Counter(said.values())
     usual = max(common, key=lambda call: common[call])

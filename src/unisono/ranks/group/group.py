@@ -36,20 +36,23 @@ _CALL_ENDS_S = 10.0
 
 
 class SupportsClose(Protocol):
-    """What a group closes when it is closed."""
+    """An object that a group closes when it is closed."""
 
     def close(self) -> None:
         """End it. The group is closed already."""
 
 
 class Group:
-    """The ranks of a job (the world), or some of them (a sub-group; see `groups`). Those of one host share an arena.
+    """The ranks of a job (the world), or some of them (a sub-group; see `groups`). Ranks of one host share an arena.
+    Attributes that are not listed here serve the calls.
 
-    rank, size: this process's rank, and the number of ranks. timeout_s: how long a call waits unless it says otherwise.
-    broken: the exception that ended the group's use, or None. span: if the ranks are on several hosts, what connects
-    them; otherwise None. parent: the group that a sub-group was made of; None for the world. world_ranks: the members,
-    in order, as ranks of the world. newcomers: the members, as ranks of this group, that were let in when `grow` made
-    it: what the others know is new to them. The other attributes serve the calls.
+    rank, size: this process's rank, and the number of ranks.
+    timeout_s: how long a call waits unless it says otherwise.
+    broken: the exception that ended the group's use, or None.
+    span: connects the ranks if they are on several hosts; otherwise None.
+    parent: the group that a sub-group was made of; None for the world.
+    world_ranks: the members, in order, as ranks of the world.
+    newcomers: the members, as ranks of this group, that `grow` let in when it made the group. They lack its state.
     """
 
     _in_place = False
@@ -83,31 +86,30 @@ class Group:
         self.lock = threading.Lock()
         """Held while a call runs: a group runs one call at a time."""
         self.plans: dict[Any, CallPlan] = {}
-        """By `calls.dispatch.planning.PlanKey`; empty once the group is broken or closed."""
+        """`calls.dispatch.planning.PlanKey` -> plan; empty once the group is broken or closed."""
         self.shortcuts: dict[Any, Any] = {}
         """The same plans by `ShortcutKey` or `ListKey` of `calls.dispatch.plan_cache`, for the fast paths."""
         self.kept: dict[Any, Any] = {}
-        """What else calls keep from one to the next, by the class that keeps it; empty as `plans` is."""
+        """Class -> what it keeps from one call to the next; empty when `plans` is."""
         self.worker: Any = None
-        """The thread that runs asynchronous calls, after the first of them; see `work`."""
+        """The thread that runs asynchronous calls, once there was one; see `work`."""
         self.uneven: dict[tuple[str, int], int] = {}
-        """Collectives (with their roots) whose blocks have differed in size: how often they may be alike before the
-        sizes are asked for no more; see `calls.dispatch.blocks`."""
+        """(collective, root) with blocks of several sizes -> how many more calls exchange sizes; see `blocks`."""
         self.mixed: dict[CallRecord, tuple[int, int]] = {}
-        """Calls with tensors in shared memory on some ranks only: how many more of them run staged, and how many after
-        the next disagreement; see `calls.dispatch.lowering_mismatch`."""
+        """Call with tensors in shared memory on some ranks only -> how many more such calls run staged, and how many
+        after the next disagreement; see `calls.dispatch.lowering_mismatch`."""
         self.forsaken_since: float | None = None
-        """Since when a rank that waits here has seen a peer shrink a group of which this one was made."""
+        """Since when a rank that waits here has seen a peer shrink a group that this one was made of."""
         self.heard_of: dict[int, int] = {}
-        """Of peers, the exceptions that ended their `shrink()`, as far as told here; see `Board.interrupted`."""
+        """Peer -> the number of its last exception that was raised here; see `Board.interrupted`."""
         self.smaller: dict[frozenset[int], SubArena] = {}
-        """Until it is decided how the group shrinks: memory of smaller groups, by whom they are without."""
+        """Until it is decided how the group shrinks: the ranks left out -> the memory of the smaller group."""
         self._shrunk: Group | None = None
         self._forsaken: UnisonoError | None = None
         self.door: SupportsClose | None = None
-        """Where processes knock that want to join the world, as long as this rank looks after it; see `grow`."""
+        """The door for processes that want to join the world, as long as this rank looks after it; see `grow`."""
         self.progress_engine: SupportsClose | None = None
-        """The `ProgressEngine` of point-to-point calls, once there are any; see `p2p`."""
+        """The `ProgressEngine` of point-to-point calls, once there was one; see `p2p`."""
         self.span = span
         above = parent.world.liveness if parent else None
         far = () if span is None else (span.here, span.far.left)
@@ -129,12 +131,12 @@ class Group:
 
     @property
     def made_of(self) -> Group | None:
-        """The group whose abort ends this one; None for the world, and for a group of survivors, which stands alone."""
+        """The group that ends this one by its abort; None for the world, and for a group of survivors."""
         return None if self._made_of is None else self._made_of()
 
     @made_of.setter
     def made_of(self, group: Group | None) -> None:
-        # Weak: a group over several hosts holds that of its ranks on one host, which is made of it.
+        # Weak: a group over several hosts holds the group of its ranks on one host, which is made of it.
         self._made_of = None if group is None else weakref.ref(group)
 
     @property
@@ -164,7 +166,7 @@ class Group:
             )
 
     def break_off(self, error: UnisonoError) -> None:
-        """Refuse all further calls with this error: ranks may be at different points of a call. The first stays."""
+        """Refuse all further calls with the first such error: ranks may be at different points of a call."""
         if self.broken is None:
             self.broken = error
         self._stop()
@@ -185,8 +187,8 @@ class Group:
         """End every wait in this group, and in the groups that were made of it, on all their ranks. Idempotent.
 
         Calls that wait, and all later ones, raise PeerFailed, which names this rank and the reason: here at once, on
-        the other ranks within a tenth of a second of waiting. May be called from any thread, also while another one is
-        in a call, and from a signal handler. Tensors of calls that it has ended may have been written in part.
+        the other ranks within a tenth of a second of waiting. May be called from any thread, also while another thread
+        is in a call, and from a signal handler. Tensors of the ended calls may have been written in part.
         """
         if self.closed:
             return
@@ -196,7 +198,7 @@ class Group:
         self.break_off_all(error)
 
     def break_off_all(self, error: UnisonoError) -> None:
-        """Refuse all further calls of this group, and of those that were made of it, with this error."""
+        """Refuse all further calls of this group, and of groups that were made of it, with this error."""
         for group in self.world.all_of_it:
             above: Group | None = group
             while above is not None and above is not self:
@@ -206,21 +208,21 @@ class Group:
 
     @hints_timeout_s
     def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
-        """A group of those who are left, after ranks of this one have failed. All of them make this call.
+        """A group of the survivors, after ranks of this group have failed. All survivors make this call.
 
-        They agree on who has failed, rank 0 or not, and more may do so meanwhile; no store and no launcher takes part.
-        The new group has the others in their order, and is the default group if this one was. This group, broken or
-        not, is used no more on these ranks; sub-groups without a failed rank go on, others can be shrunk as well.
+        They agree on the failed ranks; rank 0 may be one, and more may fail meanwhile. No store and no launcher takes
+        part. The new group has the survivors in their order, and is the default group if this one was. This group,
+        broken or not, is used no more on these ranks. Sub-groups without a failed rank go on; others can be shrunk.
 
-        without: ranks to leave out though they are there, such as the `missing` of a WaitTimeout; one rank's wish
-        counts for all, unless others have gone on with them just now. timeout_s: how long to wait for the survivors;
-        None: as long as calls of this group.
+        without: ranks to leave out though they are there, such as the `missing` of a WaitTimeout. One rank's wish
+        counts for all, unless others have gone on with these ranks just now.
+        timeout_s: how long to wait for the survivors; None: as long as calls of this group.
 
         A rank that has aborted the group counts as a survivor as long as it is there.
 
-        Raises WaitTimeout, naming who is there but does not shrink the group, and PeerFailed at once where an exception
-        such as Ctrl-C has ended this call on a peer; it may then be made again, also by that peer. Raises LeftOut on a
-        rank that the others have left out; ArgumentError for ranks that there are not; OutOfMemory.
+        Raises WaitTimeout, which names the ranks that are there but do not shrink the group. Raises PeerFailed at once
+        if an exception such as Ctrl-C has ended this call on a peer; all ranks may then make it again, also the peer.
+        Raises LeftOut on a rank that the others left out; ArgumentError for ranks that do not exist; OutOfMemory.
         """
         if self._forsaken is not None:
             raise self._forsaken.again()
@@ -231,9 +233,9 @@ class Group:
         return self._shrunk
 
     def forsake(self, places: Set[int]) -> None:
-        """Leave all groups in which processes that have ended had these ranks of the world: others may take them.
+        """Leave all groups in which ended processes had these ranks of the world: new processes may take the ranks.
 
-        From then on this process touches no memory that they had lent. Raises WaitTimeout where a thread is in a call.
+        Then this process touches no memory that the ended ones had lent. Raises WaitTimeout if a thread is in a call.
         """
         world = self.world
         for group in world.all_of_it:
@@ -247,7 +249,7 @@ class Group:
                 group.lock.release()
                 if group is not world:
                     group.close()
-                    group._leave()  # noqa: SLF001  if another thread has looked at the lock just now
+                    group._leave()  # noqa: SLF001  needed if another thread has looked at the lock just now
                 elif group.progress_engine is not None:
                     group.progress_engine.close()
                     group.progress_engine = None
@@ -268,7 +270,7 @@ class Group:
         self.run = partial(Group._refuse, weakref.proxy(self))
 
     def _refuse(self, *_: int) -> int:
-        """Runs instead of the kernel in calls that have passed check_usable before the group broke or was closed."""
+        """Runs instead of the kernel in calls that passed check_usable before the group broke or was closed."""
         self.check_usable()
         raise InternalError(f"group {self.name!r} is neither broken nor closed, and yet refuses a call")
 
@@ -287,8 +289,8 @@ class Group:
         return torch.empty(count, dtype=dtype, device="cpu")
 
     def hold(self, plan: CallPlan, *tensors: object) -> None:
-        """Keep the memory of tensors after a call that has failed, if others access them in it: who is late may still
-        do so. For good if the group broke; else what a carrier may send from, until that ends.
+        """Keep the memory of tensors after a failed call, if other ranks access them: a late rank may still do so. If
+        the group broke, keep it for good. Otherwise keep what a carrier may send from, until the carrier ends.
         """
         keep = keep_for_good if self.broken is not None else None if self.span is None else self.span.keeps_refused
         if keep is not None and plan.shared:
@@ -320,8 +322,7 @@ class Group:
 
     def close(self) -> None:
         """Close the group on this rank, and with the world its sub-groups: finish asynchronous calls, then release
-        descriptors and memory. Waits for no other rank; those that wait for this one learn that it has left.
-        Idempotent.
+        descriptors and memory. Idempotent. Waits for no other rank; ranks that wait for this one learn that it left.
         """
         if self.closed:
             return
@@ -341,7 +342,7 @@ class Group:
         if isinstance(self.host.arena, Arena):
             self.host.forget_group()
             self.host.arena.close()
-        elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when nobody holds the group
+        elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when the group is dropped
             self._leave()
             self.host.lender.collect()
             self.lock.release()
@@ -354,10 +355,10 @@ class Group:
             self.host.arena.leave(self.progress_engine)
             self.progress_engine = None
             if self.span is not None:
-                self.span.forget()  # what has been written is told before
+                self.span.forget()  # the sentinel sends this rank's last board before
 
     def __del__(self) -> None:
-        if self._in_place:  # nobody holds this sub-group any more
+        if self._in_place:  # the program has dropped this sub-group
             if self.worker is not None:
                 self.worker.close(wait=False)
             self._leave()
@@ -372,17 +373,17 @@ _shrinks: list[_Shrink] = []
 
 
 def shrinks(shrink: _Shrink) -> _Shrink:
-    """Decorator: what `Group.shrink` does. It makes groups, so its file imports this one."""
+    """Decorator: this function does the work of `Group.shrink`. It makes groups, so its file imports this one."""
     _shrinks.append(shrink)
     return shrink
 
 
 _held: dict[int, object] = {}
-"""Memory of calls in which groups have broken, by address: tensors with which a call is made again are held once."""
+"""Address -> memory of calls in which groups have broken. Tensors of a repeated call are held once."""
 
 
 def keep_for_good(memory: Iterable[object]) -> None:
-    """Keep this memory until the process ends: tensors, storages, or what is below them."""
+    """Keep this memory until the process ends: tensors, storages, or their owners."""
     _held.update((one.data_ptr() if isinstance(one, torch.UntypedStorage) else id(one), one) for one in memory)
 
 

@@ -1,4 +1,4 @@
-"""Make a sub-group in the memory of the world. Its members take part, nobody else, and no store: it may have gone."""
+"""Make a sub-group in the memory of the world. Only its members take part, and no store, which may have gone."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
 
 
 def make_sub_group(parent: Group, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:
-    """The group of these ranks of the world, of which this is number `rank`; all of them call this, and nobody else.
+    """The group of these ranks of the world, of which this is number `rank`. Exactly these ranks call this.
 
-    parent: the group of which it is made, and whose abort ends it.
+    On each host, the first member lends the memory, and says where in its region table, which only ranks of the world
+    can write. Raises OutOfMemory on all members of a host, PeerGone if its first member has gone, WaitTimeout.
 
-    On each host the first member lends the memory, and says where in its region table, which only ranks of the world
-    can write. Raises OutOfMemory on all members of a host, PeerGone if its first one has gone, WaitTimeout.
+    parent: the group that it is made of. Its abort ends the new group, too.
     """
     making = Making(parent, rank, world_ranks, name)
     began, pause_s, world = time.monotonic(), _ASK_S, parent.world
@@ -57,7 +57,7 @@ class Making:
         self._arena: SubArena | None = None
 
     def missing(self) -> int | None:
-        """The rank of the group on which it waits now; None: none, so that the group can be had."""
+        """The rank of the group that this rank waits for now; None: no rank, so the group is ready."""
         if self._arena is None:
             try:
                 return next(self._steps)
@@ -98,7 +98,7 @@ class Making:
             yield self._rank
 
     def _borrow(self) -> Generator[int, None, SubArena]:
-        """Everybody else's part."""
+        """The part of all other members."""
         number = self._here[0]
         first = self._members[number]
         table = self._lender.arena.region_table(first)

@@ -1,4 +1,4 @@
-"""Who a rank is: which process, on which host, and what it must have in common with the others."""
+"""The identity of a rank: its process, its host, and the settings that it must have in common with the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...base.release import __version__
 from ...engine.process.alive import start_ticks
 
 HOST_ID = "UNISONO_HOST_ID"
-"""The environment variable that tells hosts apart that look alike, or makes several of one."""
+"""The environment variable that tells apart hosts that look alike, or makes several hosts of one."""
 
 
 MOST_NAME = 32
@@ -21,7 +21,7 @@ MOST_NAME = 32
 
 
 class Identity(NamedTuple):
-    """What decides whether two processes can share memory, and whether they can be ranks of one group at all."""
+    """Decides whether two processes can share memory, and whether they can be ranks of one group at all."""
 
     host: str
     """Its name, for messages."""
@@ -38,11 +38,11 @@ class Identity(NamedTuple):
     common: str = ""
     """The settings that ranks must have in common."""
     address: str = ""
-    """Where other hosts reach it."""
+    """The address where other hosts reach it."""
 
     @classmethod
     def mine(cls) -> Identity:
-        """This process's identity, but for its settings and address."""
+        """This process's identity, without settings and address."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
         process = os.getuid(), os.getpid(), start_ticks(os.getpid())
@@ -50,7 +50,7 @@ class Identity(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, int, str]:
-        """Equal for processes that may share memory; whether they do, they find out by doing it."""
+        """Equal for processes that may share memory. Only a try shows whether they can."""
         return self.boot, self.namespaces, self.user, self.host_id
 
     @property
@@ -69,5 +69,5 @@ class Identity(NamedTuple):
         return f"host {self.host}" + (f", {HOST_ID}={self.host_id}" if self.host_id else "")
 
     def is_at(self, channel: Channel) -> bool:
-        """Is this process, and no later one of the same number, at the other end? Only within one container."""
+        """Is this process at the other end, and not a later one of the same number? Only within one container."""
         return channel.peer == (self.pid, self.user) and start_ticks(self.pid) == self.ticks

@@ -1,4 +1,4 @@
-"""One rank in a meeting: it says who it is, tells and hears, sees that others have died, and how the meeting ends."""
+"""One rank in a meeting: it writes its identity, reads the others' words, and sees deaths and the meeting's end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 _LATE_S = 3.0
-"""How much later ranks may come than the end of the meeting."""
+"""How long after the end of the meeting ranks may still come."""
 _LOOK_LATE_S = 0.005
 
 
 def stay_for(store: TorchStore, ranks: Sequence[int]) -> None:
-    """Keep this process for a moment, until these ranks, too, have heard at the store how a meeting has ended.
+    """Keep this process for a moment, until these ranks, too, have read at the store how a meeting has ended.
 
-    Rank 0's process may run the store. Late ranks would look for one that is not there until their time is up.
+    Rank 0's process may run the store. Without it, late ranks would look for the store until their time is up.
     """
     if ranks:
         # No daemon: a process ends after its threads.
@@ -60,22 +60,26 @@ _TO_DO = {
     "proven": "to say which ranks have the memory of their host",
     END: "to say how the meeting has ended",
 }
-"""What the rank has to do that is waited for, by the first word of the key."""
+"""First word of a key -> what the missing rank has to do."""
 _REASON_S = 1.0
-"""How much longer to wait for the reason why there is no group: rank 0's time may be up a little later. And how long
-rank 0, whose process may run the store, waits until those that have come have heard the reason.
+"""How much longer to wait for the reason why there is no group: rank 0's time may be up a little later. Rank 0 waits as
+long until the ranks that have come have read the reason, because its process may run the store.
 """
 
 
 class MeetingMember:
-    """What every rank does in a meeting, whatever its part. What is at the store: `rank 3`, who each rank is;
-    `verdict`, by rank 0, which ranks may share a host; `host 4`, by the first rank of a host, where it hands out its
-    memory; `apart 5`, by a rank that did not get it; `proven 4`, by the first rank of a host, who did; `end`, by rank
-    0, how it has turned out, or, by the first rank that gives up, why there is no group; `told 5`, by a rank that has
-    heard that.
+    """The part that all ranks have in a meeting. The keys at the store:
 
-    A rank tells why it gives up before its process ends, and a rank that sees another's end looks first what has been
-    told: so all name the rank that has failed first.
+        rank 3      each rank: its identity
+        verdict     rank 0: which ranks may share a host
+        host 4      the first rank of a host: where it hands out its memory
+        apart 5     a rank that did not get the memory
+        proven 4    the first rank of a host: which ranks got the memory
+        end         rank 0: how the meeting has ended; or the first rank that gives up: why there is no group
+        told 5      a rank that has read the end
+
+    A rank tells why it gives up before its process ends. A rank that sees another's end first looks for such a word. So
+    all name the rank that has failed first.
     """
 
     def __init__(
@@ -100,7 +104,7 @@ class MeetingMember:
             self._store.close()
 
     def _come(self) -> None:
-        """Say who this rank is. Raises ArgumentError if another process has come as this rank."""
+        """Write this rank's identity. Raises ArgumentError if another process has come as this rank."""
         own = self._identities[self._rank]
         with self._at_store():
             said = self._store.set_first(f"rank {self._rank}", write_identity(own))
@@ -119,23 +123,23 @@ class MeetingMember:
         return self._heed(MeetingVerdict.read(said, self._size))
 
     def _give_up(self, error: BaseException) -> None:
-        """Tell the others why there is no group, and, where this rank's process may run the store, wait until they have
-        heard it.
+        """Tell the others why there is no group. If this rank's process may run the store, wait until they have read
+        the reason.
         """
         self._tell_why(error)
         if isinstance(self._met_at, SocketStore):
-            return  # what has been told arrives, also when the store has gone
+            return  # the word arrives, also when the store has gone
         with suppress(UnisonoError, RuntimeError, TimeoutError):
             if self._rank and self._store.check([END]):
                 self._store.set(f"told {self._rank}", "")
             elif not self._rank:
                 self._until_told()
-                if not isinstance(error, WaitTimeout):  # ranks that come later would fail likewise
+                if not isinstance(error, WaitTimeout):  # later ranks would fail in the same way
                     stay_for(self._met_at, [rank for rank in self._absent() if not self._why_absent(rank)])
 
     def _tell_why(self, error: BaseException) -> None:
-        """Tell the others why there is no group, if that is not known. A rank that waits for its first rank no longer
-        just leaves: it may come again, as long as the meeting has not ended. On which others count calls `_leave`.
+        """Tell the others why there is no group, if they do not know. A rank that no longer waits for its first rank
+        just leaves: it may come again, until the meeting has ended. A rank that others count on calls `_leave`.
         """
         if not isinstance(error, WaitTimeout) or self._leads:
             with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
@@ -156,7 +160,7 @@ class MeetingMember:
         return there.place != self._home.place or start_ticks(there.pid) == there.ticks
 
     def _hear(self, key: str, teller: int = 0) -> MeetingVerdict:
-        """What a rank has told. Raises if that is why there is no group."""
+        """A rank's word. Raises if the word is why there is no group."""
         return self._heed(MeetingVerdict.read(self._get(key, teller), self._size, teller))
 
     def _heed(self, verdict: MeetingVerdict) -> MeetingVerdict:
@@ -166,7 +170,7 @@ class MeetingMember:
         return verdict
 
     def _heed_the_end(self) -> bool:
-        """Is there a group? Raises what a rank has told everybody, if that is why there is none."""
+        """Is there a group? Raises the error of a rank's word, if the word is why there is none."""
         if self._store.check([END]):
             self._heed(MeetingVerdict.read(self._store.get(END), self._size))
             return True
@@ -180,8 +184,8 @@ class MeetingMember:
                 time.sleep(_ASK_S)
 
     def _leave(self, error: WaitTimeout) -> bytes:
-        """How the meeting has ended, where this rank's time is up, and the others count on this rank. Ends it, and
-        raises the error, if it has not ended: else the others could form a group without this rank.
+        """This rank's time is up, and others count on it: return how the meeting has ended. If it has not, end it and
+        raise the error: else the others could form a group without this rank.
         """
         own = MeetingVerdict(missing=(self._rank,)).text().encode()
         with self._at_store():
@@ -195,7 +199,7 @@ class MeetingMember:
         return self._identities.get(rank) or read_identity(rank, self._get(f"rank {rank}", rank))
 
     def _get(self, key: str, teller: int) -> bytes:
-        """What the store has under a key, once it is there. Polls: the `wait` of torch's stores ignores Ctrl-C."""
+        """The value of a key, once the store has it. Polls: the `wait` of torch's stores ignores Ctrl-C."""
         began = time.monotonic()
         say_at = began + _SAY_S
         waits([teller], _TO_DO[key.partition(" ")[0]], self._where)
@@ -207,7 +211,7 @@ class MeetingMember:
                     if not absent and self._rank:
                         self._await_reason()
                     error = self._timeout(absent or [teller])
-                    if key == END:  # who waits for it has said all that the others need of it
+                    if key == END:  # a rank that waits for it has written all that the others need
                         return self._leave(error)
                     raise error
                 if now >= self._check_at:
@@ -225,8 +229,8 @@ class MeetingMember:
             return self._store.get(key)
 
     def _find_next(self) -> None:
-        """Learn who the next rank is that has come on this host, to see its death: whatever a rank waits for, another
-        one looks after it.
+        """Find the next rank that has come on this host, to see its death. So each rank has another one that watches
+        it, whatever it waits for.
         """
         for after in range(1, self._size):
             rank = (self._rank + after) % self._size
@@ -236,13 +240,13 @@ class MeetingMember:
                 return
 
     def _at_store(self) -> AbstractContextManager[None]:
-        """Where the store has gone, say which rank has died, or that no rank waits for it any longer."""
+        """If the store has gone, raise which rank has died, or that no rank waits at the store any longer."""
         return at_store(self._where, self._rank, self._start, self._look_why)
 
     def _look_why(self) -> None:
-        """Raise why the store has gone, if that is known: what has been told last arrives at sockets, or a death."""
+        """Raise why the store has gone, if it is known: by a last word, which still arrives at sockets, or a death."""
         if isinstance(self._store, SocketStore):
-            with suppress(RuntimeError):  # it has told nothing
+            with suppress(RuntimeError):  # there is no last word
                 self._heed_the_end()
         self._look_at_peers()
 
@@ -261,11 +265,11 @@ class MeetingMember:
                 except (RuntimeError, TimeoutError) as error:
                     if isinstance(error, WaitTimeout):
                         raise
-                    # else the store has gone with it
+                    # else the store has gone with the process
                 raise died(rank, self._identities[rank].pid, self._rank)
 
     def _has_died(self, rank: int) -> bool:
-        """Has the process of another rank ended, as far as it has come, and can be seen from here?"""
+        """Has the process of another rank ended? Only if it has come, and can be seen from here."""
         there = self._identities.get(rank)
         if rank == self._rank or there is None or there.place != self._home.place:
             return False
@@ -276,7 +280,7 @@ class MeetingMember:
         return self._identities[self._rank]
 
     def _absent(self) -> list[int]:
-        """Who has not come yet."""
+        """The ranks that have not come yet."""
         return [rank for rank in range(self._size) if not self._store.check([f"rank {rank}"])]
 
     def _timeout(self, ranks: Sequence[int]) -> WaitTimeout:

@@ -1,7 +1,7 @@
-"""What ranks write at the store where they meet: who they are, rank 0's verdict, and where sentinels are.
+"""What ranks write at the store where they meet: identities, rank 0's verdict, and the places of sentinels.
 
-Whoever reaches the store can write there. So each word is checked, and nothing but names comes from it: the memory of a
-group is handed over by the kernel, between processes that it knows.
+Any process that reaches the store can write there. So each word is checked, and only names come from it: the kernel
+hands the memory of a group over, between processes that it knows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...schedule import Hosts
 from .identity import MOST_NAME, Identity
 
 _MOST_BYTES = 60 << 10
-"""Of a verdict: less than a `PlainChannel` takes in."""
+"""The most bytes of a verdict: less than a `PlainChannel` takes in."""
 _MOST_TEXT, _MOST_NUMBER, _PORTS = 500, 1 << 63, 1 << 16
 _NAME = re.compile(r"unisono-[0-9a-f]{32}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
@@ -35,12 +35,21 @@ _brief.maxstring = _brief.maxother = 80
 
 
 class MeetingVerdict(NamedTuple):
-    """What a rank tells others. One of: hosts, who shares a host; name, of the socket where the first rank of a host
-    hands out the memory; proven, the ranks that have got it; reason, why there is no group; full, the same for want of
-    memory; missing, the ranks that have not come; dead, those that have died.
+    """What a rank tells others. One of:
 
-    With hosts, as they are in the end: their names; neighbours, how many ranks are on the machine of each; secret, what
-    only the ranks know; toward, an address on the way to the other hosts.
+    hosts: which ranks share a host.
+    name: the socket where the first rank of a host hands out the memory.
+    proven: the ranks that have got the memory.
+    reason: why there is no group.
+    full: there is no group for want of memory.
+    missing: the ranks that have not come.
+    dead: the ranks that have died.
+
+    At the end of the meeting, also with hosts:
+    names: the names of the hosts.
+    neighbours: how many ranks are on each host's machine.
+    secret: only the ranks know it.
+    toward: an address on the way to the other hosts.
     """
 
     hosts: tuple[tuple[int, ...], ...] = ()
@@ -89,10 +98,12 @@ class MeetingVerdict(NamedTuple):
 
 
 class MeetingNotice(NamedTuple):
-    """What rank 0 tells of the meeting that it holds now.
+    """What rank 0 tells about the meeting that it holds now.
 
-    name: no other meeting has it. size: how many ranks it waits for. job: the name of the job, or "". host, pid,
-    program: of rank 0, for messages.
+    name: no other meeting has it.
+    size: how many ranks rank 0 waits for.
+    job: the name of the job, or "".
+    host, pid, program: of rank 0, for messages.
     """
 
     name: str
@@ -127,7 +138,7 @@ class MeetingNotice(NamedTuple):
 
 
 class SentinelNotice(NamedTuple):
-    """Where the sentinel of a host is. name: of the socket for its ranks. address, port: for other sentinels."""
+    """Where the sentinel of a host is. name: its socket for ranks. address, port: for other sentinels."""
 
     name: str
     address: str
@@ -154,12 +165,12 @@ class SentinelNotice(NamedTuple):
 
 
 def write_identity(identity: Identity) -> str:
-    """An identity as it stands at the store."""
+    """An identity as text for the store."""
     return json.dumps(identity._asdict())
 
 
 def read_identity(rank: int, said: bytes) -> Identity:
-    """Who a rank says it is. Raises ArgumentError if these bytes are no identity."""
+    """The identity that a rank has written. Raises ArgumentError if these bytes are no identity."""
     told = _fields(said)
     if _has_kinds(Identity, told) and _is_address(told["address"]) and _COMMON.fullmatch(told["common"]):
         return Identity(**told)
@@ -179,7 +190,7 @@ def _fields(said: bytes) -> dict[str, Any]:
 
 
 def _json(said: bytes) -> Any:
-    """What these bytes mean; None where they mean nothing, or too much."""
+    """The value of these bytes; None if they have none, or are too many."""
     try:
         return json.loads(said) if len(said) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
@@ -191,7 +202,7 @@ def _are_ranks(said: list[Any], size: int) -> bool:
 
 
 def _is_map(said: object, size: int) -> bool:
-    """Does this say of each rank, or of none, who is on its host?"""
+    """Does this list the ranks of each host, with each rank once? Or is it empty?"""
     if type(said) is not list or not all(type(host) is list and _are_ranks(host, size) for host in said):
         return False
     try:

@@ -6,22 +6,22 @@ and `Group.run` runs it on addresses. Here `Group.run` is the `run` of a `Relay`
 A call runs the parts of a `HierarchicalTable`: the kernel runs parts inside a host, which are programs of the group of
 its ranks (`inside_a_host`), and an `Exchange` runs parts between hosts. `hosts_plan` follows each chunk from the user's
 input through scratch memory to the output, `hosts_steps` finds these places in memory, and `hosts_run` makes the call.
-Where a wait takes long, of the kernel too, it returns an outcome, as a kernel does, and `ranks.failures.attend` looks
-at the ranks of all hosts. `refused_calls` has the memory of calls that did not match.
+If a wait takes long, also of the kernel, it returns an outcome, as a kernel does, and `ranks.failures.attend` looks at
+the ranks of all hosts. `refused_calls` has the memory of calls that did not match.
 
-The gate across hosts is made of what the call does anyway. A rank enters the call on its own control line, and waits
-for the ranks of its host. The parts inside the host, into scratch memory, and the messages follow. The tables between
-hosts are such that the last message tells a rank that every host has entered the call; where the data alone does not
-tell that, a barrier of words runs beside it. Only then is the user's output written. A rank is compared with ranks of
-other hosts once it has made the parts before the messages: a rank that raised before would be missing in them.
+The gate across hosts needs no messages of its own. A rank enters the call on its own control line, and waits for the
+ranks of its host. The parts inside the host, into scratch memory, and the messages follow. The last message of each
+table tells a rank that every host has entered the call; if the data alone does not tell this, a barrier of words runs
+beside it. Only then is the user's output written. A rank is compared with ranks of other hosts once it has made the
+parts before the messages: a rank that raised before would be missing in them.
 
 Messages of different calls never meet. The tags of long messages are made of the number and the signature of the call.
-Short messages of one plan have the same tags again and again, and end with a word that says the number of the call. A
-mismatch leaves messages that no rank takes. Their memory is kept until the carrier ends, and the group goes on; where
-too little memory is left, the mismatch ends the group.
+Short messages of one plan have the same tags again and again, and end with the number of the call. A mismatch leaves
+messages that no rank takes. Their memory is kept until the carrier ends, and the group goes on; if too little memory is
+left, the mismatch ends the group.
 
-Messages may still travel to and from a host that is lost, so that no wait is long enough for a look. Therefore each
-call also asks whether a rank has gone (`Span.has_bad_news`). If so, its outcome names this very rank.
+Messages may still travel to and from a lost host, so that no wait is long enough for a look. Therefore each call also
+asks whether a rank has gone (`Span.has_bad_news`). If so, its outcome names this rank itself.
 """
 
 from __future__ import annotations

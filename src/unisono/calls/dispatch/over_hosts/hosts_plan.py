@@ -1,6 +1,6 @@
-"""The plan of a call over several hosts: which parts this rank takes, and where each finds and leaves its chunks.
+"""The plan of a call over several hosts: the parts of this rank, and where each finds and leaves its chunks.
 
-A long vector goes in pieces, as waves: while the messages of one are under way, ranks of a host combine the next one.
+A long vector goes in pieces, the waves: while the messages of one are under way, ranks of a host combine the next one.
 
 A chunk is in the user's input (GIVEN) until a part of the call has written it: to scratch memory (MADE), or, once all
 hosts are known to make this call, to the user's output (RESULT). All this is known before any call is made.
@@ -51,7 +51,7 @@ from ..request import Request
 from .chunks import Cut, Scratch, Side
 
 _COPIED_BYTES = 1 << 20
-"""Shorter tensors are copied, to memory which calls of one plan use in turn; see `hosts_steps`."""
+"""Shorter tensors are copied, to memory that calls of one plan use in turn; see `hosts_steps`."""
 
 
 class Home(Enum):
@@ -64,7 +64,7 @@ class Home(Enum):
 
 
 class At(NamedTuple):
-    """Chunks first .. last, which lie side by side in this place."""
+    """Chunks first .. last, side by side in this place."""
 
     first: int
     last: int
@@ -75,8 +75,8 @@ class At(NamedTuple):
 class Inside:
     """A collective among the ranks of this host. root: the seat of its root.
 
-    sizes: the elements of each block, for all_to_all of each pair. reads, writes: what this rank reads and writes; by
-    seat, where it has a block for each; None: an empty block.
+    sizes: the elements of each block; for all_to_all, of each pair.
+    reads, writes: the places that this rank reads and writes; by seat, if it has a block for each. None: empty block.
     """
 
     collective: str
@@ -91,11 +91,14 @@ class Inside:
 class Leg:
     """Messages of this rank to ranks of other hosts, and theirs to it.
 
-    number: differs among the legs of a call. peers: the ranks that take part, of the group. kept: where the chunks of
-    the program's buffers X and Y are, in scratch memory. brings: what has to be copied there before, from the user's
-    input. temporary: the elements of each chunk of buffer T, if the program has that. given, final: other places of the
-    input and of the results, if this leg reads the user's input and writes the user's output itself. results: where the
-    sums of all ranks are in the end.
+    number: differs among the legs of a call.
+    peers: the ranks of the group that take part.
+    kept: where the chunks of the program's buffers X and Y are, in scratch memory.
+    brings: the chunks of the user's input to copy there before.
+    temporary: the elements of each chunk of buffer T, if the program has one.
+    given, final: other places of the input and of the results, if this leg itself reads the user's input and writes the
+    user's output.
+    results: where the sums of all ranks are in the end.
     """
 
     number: int
@@ -113,8 +116,9 @@ class Leg:
 class Wave:
     """A piece of the vector on its way.
 
-    given, result: how the pieces of input and output are cut. made, fetched: where its chunks are in scratch memory.
-    copies: parts of the result that are elsewhere when all parts have been made.
+    given, result: how the pieces of input and output are cut.
+    made, fetched: where its chunks are in scratch memory.
+    copies: parts of the result that are still elsewhere when all parts have been made.
     """
 
     given: Cut
@@ -128,7 +132,7 @@ class Wave:
 
 
 PLANS: WeakValueDictionary[int, SpanPlan] = WeakValueDictionary()
-"""By `address`."""
+"""`address` -> plan."""
 _numbers = count(1)
 
 
@@ -136,9 +140,11 @@ _numbers = count(1)
 class SpanPlan(CallPlan):
     """A call over several hosts, as one rank makes it: `Relay` finds it by its address, which is only a number.
 
-    request: the call, on no tensors. inp, out: the form of these; if the plan is not `shared`, the call works on copies
-    of them. has_insides: are there parts inside this host? beside: the other ranks of this host. waits_for: those with
-    legs, whose messages tell that every host has entered the call.
+    request: the call, without tensors.
+    inp, out: the form of the tensors; if the plan is not `shared`, the call works on copies of them.
+    has_insides: are there parts inside this host?
+    beside: the other ranks of this host.
+    waits_for: the ranks beside this one that have legs: their messages tell that every host has entered the call.
     """
 
     request: Request
@@ -150,12 +156,12 @@ class SpanPlan(CallPlan):
     waits_for: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Let it be found."""
+        """Register the plan in `PLANS`."""
         PLANS[self.address] = self
 
     @property
     def rows(self) -> tuple[ProgramRow, ...]:
-        """What this rank does between hosts, for traces: of each leg of each wave, one after the other."""
+        """This rank's steps between hosts, for traces: the legs of each wave, one after the other."""
         return tuple(row for wave in self.waves for leg in wave.legs for row in journal_rows(leg.program, leg.peers))
 
 
@@ -361,12 +367,12 @@ class _Maker:
         return True
 
     def scratch(self, buffer: int) -> list[list[int]]:
-        """The chunks of a buffer in scratch memory: those of each leg side by side, then what stays on this host."""
+        """The chunks of a buffer in scratch memory: each leg's side by side, then chunks that stay on this host."""
         runs = self._runs_made[buffer]
         return [*runs, sorted(self._kept[buffer].difference(*runs))]
 
     def copies(self) -> Iterator[At]:
-        """What is left to be copied to the user's output."""
+        """The chunks that remain to be copied to the user's output."""
         if not self._request.written_on(self._me):
             return
         for buffer, chunk in sorted(self._final):

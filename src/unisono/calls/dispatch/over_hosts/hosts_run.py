@@ -1,4 +1,4 @@
-"""Run plans over several hosts: enter the call, go through its parts, and come back where a wait takes long."""
+"""Run plans over several hosts: enter the call, go through its parts, and come back when a wait takes long."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _NUMBER, _ACROSS = int(LineWord.NUMBER), int(LineWord.ACROSS)
 
 
 class Relay:
-    """Stands where a group on one host has the kernel: `run` is called in the same way, and runs plans over hosts."""
+    """Takes the kernel's place in a group over hosts: `run` is called in the same way, and runs plans over hosts."""
 
     def __init__(self, group: Group, span: Span) -> None:
         self._group, self._span = weakref.ref(group), span
 
     @classmethod
     def serve(cls, group: Group, span: Span) -> None:
-        """Let this group over hosts have one."""
+        """Give this group over hosts a relay."""
         if cls not in group.kept:
             group.kept[cls] = relay = cls(group, span)
             group.run = relay.run
 
     def run(self, address: int, inp: int, out: int, _: int) -> int:
-        """Begin a call by the plan that has this address, or go on with the one that has begun: an outcome, see
+        """Begin a call by the plan at this address, or go on with the call that has begun; return an outcome, see
         `engine.compile.program`.
         """
         group, span = self._group(), self._span
         if group is None:
-            raise InternalError("a call is made for a group that nobody holds")
+            raise InternalError("a call is made for a group that the program has dropped")
         group.check_usable()
         call = span.call
         if call is None:
@@ -76,8 +76,8 @@ class _SpanCall:
         return status
 
     def drop(self, *, refused: bool) -> None:
-        """See `SpanningCall`. Peers may still write the messages and all memory of the call, and read them: that all
-        have ended the call before this one is not known now.
+        """See `SpanningCall`. Peers may still read and write the messages and all memory of the call: this rank does
+        not know whether all have ended the call before this one.
         """
         self._stops.close()
         self.failure = None
@@ -88,9 +88,9 @@ class _SpanCall:
         scratch, arena, local = forget_all(self._span), self._group.world.host.arena, self._span.local
         if local is not None and local.host.unfinished:
             local.host.sign_off(tag=False)
-            keep_for_good(scratch)  # in a part of the call ranks of this host read it, and may be late
+            keep_for_good(scratch)  # ranks of this host read it in a part of the call, and may be late
         self._span.keeps_refused = None
-        if refused and begun and isinstance(arena, Arena):  # that of the world always is
+        if refused and begun and isinstance(arena, Arena):  # the world's always is
             calls = RefusedCalls.of(self._span.carrier)
             self._span.keeps_refused = calls.keep
             calls.add(sum(memory.nbytes for memory in scratch) + sum(exchange.nbytes for exchange in begun))
@@ -100,7 +100,7 @@ class _SpanCall:
         self._span.call = None
 
     def _make(self, inp: int, out: int) -> Generator[int, None, None]:
-        """Make the call; yields an outcome where it has to stop. inp, out: addresses, as for the kernel."""
+        """Make the call; yields an outcome when it has to stop. inp, out: addresses, as for the kernel."""
         plan, span = self._plan, self._span
         self._number = number = self._host.enter_call(plan)
         if self._missing_here() is not None:
@@ -113,8 +113,8 @@ class _SpanCall:
         for wave in steps.waves:
             yield from self._begin(wave)
         self.compares = True
-        if span.has_bad_news():  # in a call that is made in no time, no rank waits, and none would look
-            for _ in range(2):  # who has gone is seen twice
+        if span.has_bad_news():  # in a very short call, no rank waits, and none would look
+            for _ in range(2):  # a rank that has gone is seen twice
                 yield WAITING | self._group.rank << 8
         for wave in steps.waves:
             yield from self._finish(wave)
@@ -128,7 +128,7 @@ class _SpanCall:
         self._host.skip_call()
 
     def _make_local(self) -> Iterator[int]:
-        """Make the group of the ranks of this host, all of which have entered this call."""
+        """Make the group of the ranks of this host. All of them have entered this call."""
         group, here = self._group, self._span.here
         members = [group.world_ranks[rank] for rank in here]
         making = Making(group, here.index(group.rank), members, f"{group.name} on one host")
@@ -152,8 +152,8 @@ class _SpanCall:
         return until(missing, partial(self._message_wait.pause, exchanges), self._host.words)
 
     def _until_here(self, missing: Callable[[], int | None], word: int) -> Iterator[int]:
-        """Wait for ranks of this host. word: of the control line of a rank, which is at least the number of this call
-        when the rank is not missing.
+        """Wait for ranks of this host. word: a word of a rank's control line: once it is at least the number of this
+        call, the rank is not missing.
         """
 
         def pause(rank: int, waited_s: float, most_s: float) -> bool:
@@ -167,13 +167,13 @@ class _SpanCall:
         return next((rank for rank in self._plan.beside if host.signature(rank, number) != signature), None)
 
     def _across_done(self) -> int | None:
-        """A rank of this host whose messages are not done."""
+        """A rank of this host with messages that are not done."""
         return next((rank for rank in self._plan.waits_for if self._host.across(rank) < self._number), None)
 
-    # What is moved
+    # The steps of the call
 
     def _begin(self, wave: WaveSteps) -> Iterator[int]:
-        """Make the parts before the messages, and send the first of these; earlier waves go on, too."""
+        """Make the parts before the messages, and send the first messages; earlier waves go on, too."""
         for part in wave.before:
             yield from part.run(self._span.local, self._span.here)
         for copy in wave.brings:
@@ -182,14 +182,14 @@ class _SpanCall:
         self._advance()
 
     def _advance(self) -> bool:
-        """Let messages go on; True when all that have begun are done."""
+        """Let messages go on; True when all begun exchanges are done."""
         done = True
         for exchange in self._begun:
             done = (exchange.done or exchange.advance()) and done
         return done
 
     def _finish(self, wave: WaveSteps) -> Iterator[int]:
-        """Take what comes from other hosts, and make the parts after it. The first wave tells that all have entered."""
+        """Take messages of other hosts, and make the parts after them. The first wave tells that all have entered."""
 
         def missing() -> int | None:
             if self._advance():
@@ -221,7 +221,7 @@ class _SpanCall:
         combiner(dtype, "avg", self._group.size, last=True)(total, [total])
 
     def _until_sent(self, exchange: Exchange) -> Iterator[int]:
-        """Until what is sent from places, which nobody may write before, has been taken."""
+        """Wait until the messages that leave straight from places have been taken: only then may a rank write there."""
         if not exchange.finish_sends():
             ranks = self._group.world_ranks
             missing = lambda: None if exchange.finish_sends() else ranks.index(exchange.waiting_for)  # noqa: E731

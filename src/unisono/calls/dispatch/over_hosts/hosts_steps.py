@@ -1,8 +1,8 @@
-"""The steps of a call over several hosts: what is copied, called and sent, in memory, ready to be made.
+"""The steps of a call over several hosts: its copies, programs and messages, in memory, ready to be made.
 
-To find them out takes longer than to make them for a short call. So they are kept for calls of the same plan on tensors
-at the same addresses. Short tensors are copied, and always are at the same ones; the steps of long ones know addresses
-only, and keep nobody's memory alive.
+For a short call, finding the steps takes longer than making them. So they are kept for calls of the same plan on
+tensors at the same addresses. Short tensors are copied: the copies are always at the same addresses. The steps of long
+tensors only know addresses, and keep no memory of the user alive.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
 _SCRATCH = "made", "fetched", "given", "result"
 
 _KEPT, _KEPT_BYTES = 1024, 64 << 20
-"""How many calls' steps a group keeps, and how much memory for messages these may have."""
+"""The most calls with steps that a group keeps, and the most memory of their messages."""
 
 
 def _copy(to: torch.Tensor, source: torch.Tensor) -> Deed:
-    """What makes a copy of as many bytes. The call has the memory."""
+    """A function that copies all bytes of `source`. The call owns the memory."""
     return partial(ctypes.memmove, to.data_ptr(), source.data_ptr(), to.nbytes)
 
 
 class WaveSteps(NamedTuple):
-    """The steps of a wave. exchanges: for each leg. sums: the results of each leg, which an average divides."""
+    """The steps of a wave. exchanges: one for each leg. sums: the results of each leg, which an average divides."""
 
     before: list[InsideProgram]
     brings: list[Deed]
@@ -54,9 +54,9 @@ class WaveSteps(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """Scratch memory, as tensors of the call's dtype. given, result: the copies of the user's tensors, if it has any.
+    """Scratch memory, as tensors of the call's dtype. given, result: the copies of the user's tensors, if any.
 
-    With a call in place they are one.
+    In a call in place, the two are one.
     """
 
     made: torch.Tensor
@@ -66,16 +66,16 @@ class _Memory(NamedTuple):
 
 
 def steps_of(group: Group, span: Span, plan: SpanPlan, number: int, inp: int, out: int) -> Steps:
-    """The steps of this rank's current call, all of whose neighbours have entered it. inp, out: as for the kernel.
+    """The steps of this rank's current call; all its neighbours have entered it. inp, out: as for the kernel.
 
-    Calls with even and with odd numbers take turns: messages of the last call may still leave while this one begins;
-    those of the last but one have arrived, because every rank has entered the last one.
+    Calls with even and with odd numbers take turns: messages of the last call may still leave while this one begins.
+    Messages of the last call but one have arrived, because every rank has entered the last one.
     """
     sides = (plan.inp.addresses(inp), plan.out.addresses(out)) if plan.shared else None
     key = plan.address, number & 1, sides
     steps = span.kept.pop(key, None)
     if isinstance(steps, Steps):
-        span.kept[key] = steps  # the last used are the last in it
+        span.kept[key] = steps  # in order of their last use
         steps.again(number)
         return steps
     steps = _new_steps(group, span, plan, number, sides)
@@ -108,14 +108,14 @@ def _make_room(span: Span) -> None:
 
 
 def forget_all(span: Span) -> list[torch.Tensor]:
-    """A call has failed: later ones use none of the memory of this one. Returns what was its scratch memory."""
+    """A call has failed: later calls do not use its memory. Returns its scratch memory."""
     span.kept.clear()
     memory = [span.resources.pop(("scratch", name, turn), None) for name, turn in product(_SCRATCH, (0, 1))]
     return [tensor for tensor in memory if tensor is not None]
 
 
 def _scratch(span: Span, items: Iterable[int], dtype: torch.dtype, turn: int) -> Iterator[torch.Tensor]:
-    """Memory of so many elements each. Where there has to be more, steps that are in the old one are not kept."""
+    """Memory of these numbers of elements. If it needs more memory, steps in the old memory are not kept."""
     for name, count in zip(_SCRATCH, items, strict=True):
         key, nbytes = ("scratch", name, turn), count * max(1, dtype.itemsize)
         memory: Any = span.resources.get(key)
@@ -127,8 +127,11 @@ def _scratch(span: Span, items: Iterable[int], dtype: torch.dtype, turn: int) ->
 
 
 class Steps:
-    """The steps of one call. given, result: the address of its copies of the user's tensors. exchanges: those of all
-    waves. kept: will they be used again?
+    """The steps of one call.
+
+    given, result: the addresses of its copies of the user's tensors.
+    exchanges: the exchanges of all waves.
+    kept: will the steps be used again?
     """
 
     def __init__(self, memory: _Memory, waves: list[WaveSteps]) -> None:
@@ -139,7 +142,7 @@ class Steps:
 
     @property
     def nbytes(self) -> int:
-        """The memory that they have for messages by now: their second call takes more, for what it sends."""
+        """The memory of their messages by now: their second call takes more, for messages that it sends."""
         return sum(exchange.nbytes for exchange in self.exchanges)
 
     def again(self, number: int) -> None:
@@ -154,17 +157,17 @@ class Steps:
 
 
 class Tags(NamedTuple):
-    """The tags of a plan's messages. gid: of the group."""
+    """The tags of a plan's messages. gid: the number of the group."""
 
     gid: int
     signature: int
 
     def of(self, leg: Leg, number: int, round_: int, index: int) -> int:
-        """In the call of this number only."""
+        """The tag of a message in the call of this number only."""
         return _tag(digest(self.gid, number, self.signature, leg.number), round_, index)
 
     def standing(self, leg: Leg, turn: int, round_: int) -> int:
-        """In all calls with even numbers, or in all with odd ones."""
+        """The tag of a message in all calls with even numbers, or in all calls with odd numbers."""
         return _tag(digest(self.gid, "turn", turn, self.signature, leg.number), round_, 0)
 
 
@@ -180,7 +183,7 @@ class _Maker:
         self._plan, self._request, self._tags = plan, plan.request, Tags(span.gid, plan.signature)
         self._empty = memory.made[:0]
         self._rows = 0
-        """Of the exchanges that have been made."""
+        """The number of rows of the exchanges that have been made."""
 
     def make(self, inp: Vector, out: Vector) -> Steps:
         """The steps on these vectors."""

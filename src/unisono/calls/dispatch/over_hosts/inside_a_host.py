@@ -1,8 +1,8 @@
-"""The parts of a call over several hosts that are inside one: programs that the kernel runs in the group of its ranks.
+"""The parts of a call over several hosts that are inside one host: programs of the kernel in the group of its ranks.
 
-The relay runs them (`InsideProgram.run`), and hands on that the kernel waits: the ranks look at each other in the call
-as a whole. The ranks of a host have entered the same call by then. So their programs differ only where memory of some
-ranks is out of reach for the others, and then they all run the staged one.
+The relay runs them (`InsideProgram.run`), and reports when the kernel waits: the ranks look at each other in the call
+as a whole. The ranks of a host have entered the same call by then. So their programs differ only if some ranks cannot
+reach the memory of others; then they all run the staged program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ View = Callable[[At], torch.Tensor]
 
 
 def inside_request(part: Inside, whole: Request, seat: int, view: View, empty: torch.Tensor) -> Request:
-    """The request for a part of the call `whole`. seat: of this rank. view: finds chunks. empty: of no elements."""
+    """The request for a part of the call `whole`. seat: this rank's. view: finds chunks. empty: an empty tensor."""
     op = ("sum" if whole.op == "avg" else whole.op) if part.collective in REDUCING else None
     if part.collective not in BLOCKED:
         return _on_vectors(part, view)._replace(op=op, says=whole.record)
@@ -71,7 +71,7 @@ class InsideProgram:
         self._usual = self._plan(local)
 
     def run(self, local: Group, here: Sequence[int]) -> Iterator[int]:
-        """Run it; yields outcomes, see `engine.compile.program`, with the ranks of the call, which are `here`."""
+        """Run it; yields outcomes, see `engine.compile.program`. here: the ranks of this host in the call."""
         differed = False
         with local.lock:
             plan = self._in_turn(local) if local.mixed else self._usual
@@ -101,7 +101,7 @@ class InsideProgram:
 
 
 def _differs(local: Group, plan: CallPlan) -> bool:
-    """Has a rank entered this part with another program, which this rank has entered, too?"""
+    """Has a rank entered this part, which this rank has entered, with another program?"""
     host, number = local.host, local.host.call_number
     if not host.at_gate(plan.gate_row) or host.signature(local.rank, number) != plan.signature:
         return False
