@@ -53,23 +53,30 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long what is not drawn of tests that are marked as sampled, and run the quick tests first."""
     cases: dict[str, list[pytest.Function]] = {}
-    most: dict[str, int | None] = {}
+    options: dict[str, dict[str, int]] = {}
     for item in items:
         if mark := item.get_closest_marker("sampled"):
             assert isinstance(item, pytest.Function)
             name = item.nodeid.partition("[")[0]
             cases.setdefault(name, []).append(item)
-            most[name] = mark.kwargs.get("most")
+            options[name] = mark.kwargs
     for name, all_cases in cases.items():
-        drawn = sample(all_cases, f"{commit()} {name}")[: most[name]]
+        drawn = sample(all_cases, f"{commit()} {name}", **options[name])
         for case in all_cases:
             if case not in drawn:
                 case.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.get_closest_marker("quick") is None)
 
 
-def sample(cases: Sequence[pytest.Function], seed: str) -> list[pytest.Function]:
-    """Draw cases of a test, so that each value of each parameter is in one of them. The same seed draws the same."""
+def sample(
+    cases: Sequence[pytest.Function], seed: str, most: int | None = None, one_in: int | None = None
+) -> list[pytest.Function]:
+    """Draw cases of a test, so that each value of each parameter is in one of them, or `most` of these.
+
+    The same seed draws the same. With `one_in`, each case is drawn by itself: by one of so many seeds, on average.
+    """
+    if one_in:
+        return [case for case in cases if random.Random(f"{seed} {case.nodeid}").randrange(one_in) == 0]
     values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
     missing = set[tuple[str, int]]().union(*values.values())
     left, drawn = [*cases], list[pytest.Function]()
@@ -79,7 +86,7 @@ def sample(cases: Sequence[pytest.Function], seed: str) -> list[pytest.Function]
         left.remove(best)
         drawn.append(best)
         missing -= values[best]
-    return drawn
+    return drawn[:most]
 
 
 @cache
