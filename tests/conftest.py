@@ -39,8 +39,11 @@ MOST_RERUNS = 3
 
 first_failures: dict[str, str] = {}
 
-if not NIGHTLY:
-    warm_python.install()
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the warm process, where tests run: not in the process that only hands them out."""
+    if not NIGHTLY and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
+        warm_python.install()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

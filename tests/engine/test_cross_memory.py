@@ -71,6 +71,7 @@ def reduced(dtype: torch.dtype, op: str) -> None:
     assert lowerings() == {"cross memory, in place"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", ["sum", "max"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.int64], ids=str)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -98,6 +99,7 @@ def moved() -> None:
     assert lowerings() == {"cross memory"}
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_blocks_arrive(crossing: Callable[[int], unisono.World], ranks: int) -> None:
     crossing(ranks).run(moved)

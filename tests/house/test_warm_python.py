@@ -52,6 +52,13 @@ def test_a_process_is_in_its_own_group_when_its_pid_is_known() -> None:
             assert os.getpgid(process.pid) == process.pid
 
 
+def test_a_process_has_as_many_threads_as_its_environment_says() -> None:
+    program = "import sys; early = 'torch' in sys.modules; import torch; print(early, torch.get_num_threads())"
+    environ = {**os.environ, "OMP_NUM_THREADS": "3"}
+    said = subprocess.check_output([sys.executable, "-c", program], env=environ, text=True, timeout=60)
+    assert said == f"{WARM} 3\n"
+
+
 @pytest.mark.cold
 def test_of_a_test_that_is_marked_it_is_started_anew(tmp_path: Path) -> None:
     assert not has_torch(tmp_path)

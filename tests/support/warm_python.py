@@ -1,11 +1,11 @@
 """Python processes that start with torch loaded: they are forked from one that has imported it, the warm process.
 
-To import torch takes 1.6 s of a processor, and tests start hundreds of processes. `install` replaces `subprocess.Popen`
-in this process, and so in those that it starts, which each leave behind a process to start theirs from. A command that
-is not this Python, or asks for what the warm process cannot give (options of the interpreter, another PYTHONPATH,
-another user), is started as always. The process is a child of this one, with its own pid,
-environment, folder and files, and ends as Python ends; only its command line in /proc, and the first frames of its
-stacks, are those of the warm process.
+To import torch takes 1.6 s of a processor, its compiler, which optimizers import, 1.2 s more, and tests start hundreds
+of processes. `install` replaces `subprocess.Popen` in this process, and so in those that it starts, which each leave
+behind a process to start theirs from. A command that is not this Python, or asks for what the warm process cannot give
+(options of the interpreter, another PYTHONPATH, another user), is started as always. The process is a child of this
+one, with its own pid, environment, folder and files, and ends as Python ends; only its command line in /proc, and the
+first frames of its stacks, are those of the warm process.
 
 A request is a message of JSON with the descriptors -> the pid. The new process is forked twice, while this one takes in
 orphans: so this one becomes its parent.
@@ -13,6 +13,7 @@ orphans: so this one becomes its parent.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import gc
@@ -28,19 +29,26 @@ import sys
 import threading
 import time
 import types
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-_SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
+_SET_PDEATHSIG, _SET_SUBREAPER, _COLLAPSE = 1, 36, 25
 _LIBC = ctypes.CDLL(None)
 _FIRST = 1000
 """Where descriptors wait until those of the warm process are closed."""
 _LOADED = ("LD_", "MALLOC_", "NUMBA_", "OMP_", "PYTHON")
 """How names of variables begin that are read when a process starts."""
-_OVER_HOSTS = "calls.dispatch.over_hosts.hosts_run", "hosts.carriers.ucx", "hosts.far", "hosts.sentinel.start"
-"""What ranks over several hosts import when they need it."""
+_THREADS = "OMP_NUM_THREADS"
+"""This one can be obeyed later."""
+_NEEDED = (
+    *("torch._dynamo", "torch._functorch.aot_autograd", "torch.distributed.checkpoint"),  # DDP and optimizers, too
+    *("unisono.calls.dispatch.over_hosts.hosts_run", "unisono.hosts.carriers.ucx"),
+    *("unisono.hosts.far", "unisono.hosts.sentinel.start"),
+)
+"""What ranks import when they need it."""
 _Popen = subprocess.Popen
 _lock = threading.Lock()
 _link: socket.socket
@@ -93,7 +101,7 @@ def _known(words: list[str]) -> bool:
 
 def _counts(environ: dict[str, str]) -> dict[str, str]:
     """What Python and the libraries it loads read of an environment when they start."""
-    return {name: value for name, value in environ.items() if name.startswith(_LOADED)}
+    return {name: value for name, value in environ.items() if name.startswith(_LOADED) and name != _THREADS}
 
 
 def _ask(request: dict[str, Any], fds: list[int]) -> int:
@@ -136,20 +144,38 @@ def _use(link: socket.socket) -> None:
 def main(fd: int, parent: int) -> list[str]:
     """Be the warm process. Returns in each new one, with its words."""
     _LIBC.prctl(_SET_PDEATHSIG, signal.SIGKILL)
-    import torch  # noqa: F401
-
     import unisono
     from unisono.engine.host import interpreter, warm_up
 
     for name in unisono.__all__:
         getattr(unisono, name)
-    for name in _OVER_HOSTS:
-        importlib.import_module(f"unisono.{name}")
+    for name in _NEEDED:
+        importlib.import_module(name)
     interpreter()
     warm_up()
+    _end_soon()
     gc.collect()
     gc.freeze()
+    _take_huge_pages()
     return _serve(socket.socket(fileno=fd), parent)
+
+
+def _end_soon() -> None:
+    """Leave out what torch does at the end of a process, for 60 ms: unregister operators, and print no times."""
+    for one in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        one.atexit = False
+    atexit.unregister(sys.modules["torch._dynamo.utils"].dump_compile_times)
+
+
+def _take_huge_pages() -> None:
+    """Move what this process has into pages of 2 MiB, which makes a fork cost a third. Older kernels refuse it."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, rights, _, _, inode, *_ = line.split()
+        if inode == "0" and "w" in rights:
+            first, end = (int(address, 16) for address in addresses.split("-"))
+            first, end = -(-first >> 21) << 21, end >> 21 << 21
+            if first < end:
+                _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _COLLAPSE)
 
 
 def _serve(link: socket.socket, parent: int) -> list[str]:
@@ -215,6 +241,8 @@ def _become(file: int, *fds: int) -> list[str]:
     os.environ.clear()
     os.environ.update(request["environ"])
     os.chdir(request["folder"])
+    if threads := os.environ.get(_THREADS):
+        sys.modules["torch"].set_num_threads(int(threads))
     random.seed()
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
@@ -247,6 +275,13 @@ if __name__ == "__main__":
         run(new)
     except SystemExit as ended:
         code = ended.code or 0
+    except KeyboardInterrupt:  # Python forgets its way to end then where torch's compiler is loaded
+        sys.excepthook(*sys.exc_info())
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     if not isinstance(code, int):
         sys.exit(code)  # Python prints it
     end_process(code & 0xFF)

@@ -54,6 +54,7 @@ def in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return total + 1, most, gathered * 2, part - 1, exchanged
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("function", [functional, in_place], ids=["functional", "in place"])
 def test_calls(ranks: TorchRanks, function: Function, backend: str) -> None:

@@ -34,12 +34,16 @@ ALONE = """
 import sys
 import torch
 import torch.distributed as dist
-dist.init_process_group(sys.argv[1], store=dist.HashStore(), rank=0, world_size=1)
-tensor = torch.ones(3)
-dist.all_reduce(tensor)
-print(tensor.tolist(), "unisono" in repr(dist.group.WORLD))
+for backend in sys.argv[1:]:
+    try:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        print(tensor.tolist(), "unisono" in repr(dist.group.WORLD))
+        dist.destroy_process_group()
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
 """
-
 
 PROGRAM = """
 import multiprocessing, os, sys
@@ -93,20 +97,20 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def run(installed: Path, *words: object, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words, as where this project is installed."""
+    paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
+    environment = {**os.environ, "PYTHONPATH": paths, **settings}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, env=environment)
+
+
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize(
     ("backend", "environment"), [('"unisono"', {}), ('"UNISONO"', {}), ("None", {"UNISONO_DEFAULT": "1"})]
 )
 def test_no_import_is_needed(installed: Path, backend: str, environment: dict[str, str]) -> None:
-    paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.replace("BACKEND", backend)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "PYTHONPATH": paths, **environment},
-    )
+    done = run(installed, "-c", SCRIPT.replace("BACKEND", backend), **environment)
     assert done.stdout == "unisono [1.0, 1.0, 1.0]\n", done.stderr
 
 
@@ -129,22 +133,14 @@ print(tensor.tolist())
 """
 
 
-def under_the_name(installed: Path, program: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
-    environment = {**os.environ, "PYTHONPATH": paths, "UNISONO_AS": "gloo", **settings}
-    return subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=100, env=environment
-    )
-
-
 def test_the_call_and_the_variable_in_one_program(installed: Path) -> None:
-    done = under_the_name(installed, BOTH)
+    done = run(installed, "-c", BOTH, UNISONO_AS="gloo")
     assert "of unisono (UNISONO_AS=gloo)" in done.stdout, done.stderr
     assert done.stderr == ""
 
 
 def test_without_memory_for_any_group_all_are_gloo_s(installed: Path) -> None:
-    done = under_the_name(installed, PART, UNISONO_SEGMENT_BYTES=str(40 << 40))
+    done = run(installed, "-c", PART, UNISONO_AS="gloo", UNISONO_SEGMENT_BYTES=str(40 << 40))
     assert done.stdout == "[1.0, 1.0, 1.0]\n", done.stderr
     assert done.stderr.count("is Gloo's on all ranks: ") == 2
 
@@ -157,50 +153,32 @@ TORCHCOMMS = {
 """What torch takes from this project, which no package index has for this machine."""
 
 
-@pytest.mark.parametrize(("backend", "name"), [("unisono", ""), ("gloo", "gloo")])
-def test_beside_torchcomms(installed: Path, backend: str, name: str) -> None:
+def test_beside_torchcomms(installed: Path) -> None:
     """Where it is not installed, its variable changes nothing. Where it is, a sentence says that no group is ours."""
-    paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
-    environment = {"PYTHONPATH": paths, "TORCH_DISTRIBUTED_USE_TORCHCOMMS": "1", "UNISONO_AS": name}
 
-    def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", ALONE, backend],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            env={**os.environ, **environment},
-        )
+    def both() -> subprocess.CompletedProcess[str]:
+        return run(installed, "-c", ALONE, "gloo", "unisono", TORCH_DISTRIBUTED_USE_TORCHCOMMS="1", UNISONO_AS="gloo")
 
-    done = run()
-    assert done.stdout == "[1.0, 1.0, 1.0] True\n", done.stderr
+    done = both()
+    assert done.stdout == "[1.0, 1.0, 1.0] True\n" * 2, done.stderr
     (installed / "torchcomms").mkdir()
     for file, text in TORCHCOMMS.items():
         (installed / "torchcomms" / file).write_text(text)
-    done = run()
-    assert "with TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 torch makes its groups by torchcomms" in done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    if name:
-        assert "Gloo stays Gloo, although UNISONO_AS=gloo: " in done.stderr
-        assert last == "ModuleNotFoundError: torchcomms has no gloo"
-    else:
-        assert last.startswith("unisono.ArgumentError: "), last
+    done = both()
+    why = "with TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 torch makes its groups by torchcomms"
+    assert f"Gloo stays Gloo, although UNISONO_AS=gloo: {why}" in done.stderr
+    gloo, ours = done.stdout.splitlines()
+    assert gloo == "ModuleNotFoundError: torchcomms has no gloo"
+    assert ours.startswith(f"ArgumentError: {why}"), ours
 
 
+@pytest.mark.sampled(one_in=3)
 def test_programs_that_say_gloo(installed: Path, tmp_path: Path) -> None:
     """UNISONO_AS=gloo reaches what torchrun starts, and what these processes fork and spawn."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    paths = os.pathsep.join([str(installed), str(Path(unisono.__file__).parent.parent)])
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program, tmp_path],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "PYTHONPATH": paths, "UNISONO_AS": "gloo"},
-    )
+    torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+    done = run(installed, *torchrun, program, tmp_path, UNISONO_AS="gloo")
     expected = ["fork gloo 3 True", "spawn gloo 1 True", "torchrun undefined 3 True"]
     assert sorted(done.stdout.splitlines()) == expected, done.stderr
 

@@ -168,6 +168,7 @@ def outlive(victim, end):
     return group.rank, caught.value.rank, caught.value.how.words, tensor[0].item()
 
 
+@pytest.mark.sampled(most=6)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_others_name_who_has_ended_and_how(way):
     end, words = WAYS[way]

@@ -144,9 +144,17 @@ def place(request: pytest.FixtureRequest, port: int) -> Places:
 def test_after_a_time_out_of_some_a_late_rank_meets_them(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: dict[int, str] = {}
     monkeypatch.setattr(meetings, "_heard", heard)
-    for error in together([place(0), place(1)], 1.5):
-        assert isinstance(error, WaitTimeout)
-        assert error.missing == (2,)
+    come, came = rendezvous._Meeting._come, list[Any]()
+    monkeypatch.setattr(rendezvous._Meeting, "_come", lambda self: (come(self), came.append(self)))
+    with ThreadPoolExecutor(2) as pool:
+        early = [pool.submit(attend, place(rank), 60.0) for rank in (0, 1)]
+        until(lambda: len(came) == 2)
+        for meeting in came:
+            meeting._deadline = 0.0
+        for one in early:
+            error = one.result()
+            assert isinstance(error, WaitTimeout)
+            assert error.missing == (2,)
     with ThreadPoolExecutor(1) as pool:  # it comes for the first time, and before the others come again
         late = pool.submit(attend, place(2), 60.0)
         until(lambda: bool(place(2).job or 2 in heard))  # at an address, it hears of the meeting that has ended

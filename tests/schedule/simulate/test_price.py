@@ -137,7 +137,7 @@ def test_the_exact_simulator_s_own_sums() -> None:
         play_exactly(linear, network("flat", Hosts.parse("65x1")), 8)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("shape", ["4x2", "3x3"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_prices_agree_with_the_exact_simulator(name: str, shape: str) -> None:

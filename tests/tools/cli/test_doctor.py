@@ -25,7 +25,7 @@ TOPICS = {
 
 
 def test_it_measures_and_says_all_as_json() -> None:
-    done = CliRunner().invoke(app, ["doctor", "--ranks", "3", "--seconds", "0.2", "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["doctor", "--ranks", "3", "--seconds", "0.01", "--json"], catch_exceptions=False)
     found = json.loads(done.stdout)
     levels = {one["topic"]: one["level"] for one in found["findings"]}
     assert set(levels) == TOPICS

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -177,18 +175,3 @@ def test_no_line_is_wider_than_the_page(columns: int | None, monkeypatch: pytest
         monkeypatch.setenv("COLUMNS", str(columns))
     lines = say("explain", "all_reduce", "--hosts", "4+2+3", "--bytes", "1GB").splitlines()
     assert max(map(len, lines)) <= (columns or 80)
-
-
-@pytest.mark.cold
-def test_it_needs_neither_torch_nor_numba() -> None:
-    code = (
-        "import sys\n"
-        "from unisono.tools.cli import main\n"
-        "try: main()\n"
-        "except SystemExit as end: assert not end.code, end.code\n"
-        "heavy = {'torch', 'numba'} & sys.modules.keys()\n"
-        "assert not heavy, heavy\n"
-    )
-    words = ["explain", "all_reduce", "--hosts", "2x2"]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr

@@ -43,19 +43,26 @@ def test_ranks_are_chosen_by_arrow_keys() -> None:
     assert pressed(20, "1\x1b[B0") == [1, 2, 0]
 
 
+PROGRAM = """
+import fcntl, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that it hears of another size
+from unisono.tools.cli import app
+app()
+"""
+
+
 class Screen:
     """A terminal in which `unisono top` runs."""
 
     def __init__(self, pid: int) -> None:
         self.master, slave = pty.openpty()
         self.resize(40, 120, slave)
-        words = [sys.executable, "-m", "unisono", "top", str(pid), "--every", "0.2"]
+        words = [sys.executable, "-c", PROGRAM, "top", str(pid), "--every", "0.2"]
         environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
         environ = {name: value for name, value in environ.items() if value or name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            words, stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  it asks for no lock
-        )  # fmt: skip
+            words, stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True
+        )
         os.close(slave)
         os.set_blocking(self.master, False)
         self.seen = ""
