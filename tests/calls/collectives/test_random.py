@@ -74,8 +74,8 @@ def test_calls_that_come_back_and_go_on_all_the_time(ranks: int) -> None:
     """A kernel that looks up every microsecond stops and resumes at every row where it can."""
     config = Config(look_up_s=1e-6, spins=0, segment_bytes=32 << 10)
     with unisono.World(ranks, timeout_s=60, config=config) as world:
-        world.run(sequence, 300 + ranks, examples(300))
-        world.run(sequence, 400 + ranks, examples(100), background=True)
+        world.run(sequence, 300 + ranks, examples(600 // ranks))
+        world.run(sequence, 400 + ranks, examples(200 // ranks), background=True)
 
 
 def test_no_call_is_taken_for_another_while_peers_come_late() -> None:
