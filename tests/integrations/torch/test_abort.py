@@ -17,7 +17,7 @@ import unisono
 from tests.support.faults import DEADLINE_S
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import WAITS, once_waiting, until
-from unisono.ranks.group.sub_groups import _Making
+from unisono.ranks.group.sub_groups import make_sub_group
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "all_reduce": lambda group: dist.all_reduce(torch.ones(3), group=group),
@@ -84,7 +84,7 @@ def test_a_group_that_is_being_made(ranks: TorchRanks, tmp_path: Path) -> None:
     def work() -> None:
         world: Any = dist.group.WORLD
         if dist.get_rank() == 1:
-            once_waiting(waits.touch, WAITS | {_Making._until.__code__})
+            once_waiting(waits.touch, WAITS | {make_sub_group.__code__})
             with pytest.raises(unisono.PeerFailed, match=r"making the process group .* rank 0 aborted group"):
                 dist.new_group(timeout=timedelta(seconds=DEADLINE_S))
         else:
