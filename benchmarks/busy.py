@@ -22,8 +22,7 @@ import typer
 from unisono.base.units import format_bytes, parse_bytes
 
 from .reports import Output, describe, hand_in, head, ours_beside_gloo
-from .torch_backend.calls import Groups, make_call, two_backends
-from .torch_backend.steps import LARGE, make_trainer
+from .torch_backend.ranks import LARGE, Groups, make_call, make_trainer, two_backends
 from .turns import Times, slowest_rank, take_turns
 
 STEPS = (LARGE, "fully_shard")

@@ -25,7 +25,7 @@ from unisono.tools.testing.chaos import FAULTS
 
 from .busy import hogs
 from .meeting import Meeting
-from .reports import Output, describe, hand_in, head, p99, table
+from .reports import Output, describe, grouped, hand_in, head, p99, table
 
 CALLS: dict[str, tuple[str, Callable[[int], Any]]] = {
     "all_reduce, 8 B": ("all_reduce", lambda _: unisono.all_reduce(torch.ones(2))),
@@ -151,8 +151,7 @@ def chaos_markdown(
     ends = sum((ends for _, _, ends in rehearsed), Counter[str]())
     tried = sum(count for _, count, _ in rehearsed)
     rows = []
-    for fault in dict.fromkeys(one.fault for one in trials):
-        mine = [one for one in trials if one.fault == fault]
+    for (fault,), mine in grouped(trials, "fault").items():
         said = [(one.at, seen) for one in mine for seen in one.seen.values() if "heard" in seen]
         heard = [seen["heard"] - at for at, seen in said]
         times = heard, *([seen[what] for _, seen in said] for what in ("shrunk", "worked"))

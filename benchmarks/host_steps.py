@@ -25,8 +25,7 @@ import unisono
 from unisono.schedule import Hosts
 
 from .reports import GLOO, OURS, Output, describe, hand_in, head, in_ms, table
-from .torch_backend.calls import Groups
-from .torch_backend.steps import ALONE, KINDS, make_trainer, train_in_turns
+from .torch_backend.ranks import ALONE, KINDS, Groups, make_trainer, train_in_turns
 from .turns import Times, slowest_rank
 
 _WIRES = ("bf16", "int8")

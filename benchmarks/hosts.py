@@ -10,9 +10,10 @@ the processors do.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -27,14 +28,40 @@ import unisono
 from unisono.base.units import format_bytes, format_seconds, parse_bytes
 from unisono.schedule import Hosts, host_bounds
 from unisono.tools.cli.bench import calls_on
-from unisono.tools.cli.shared.timed_calls import ENGINES, slowest
+from unisono.tools.cli.shared.timed_calls import ENGINES, Compared, Maker, Trial, compare, slowest
 
-from .hosts_under_mpi import compare_beside_mpi, compare_calls
-from .mpi import MpiJob
+from .mpi import MpiJob, make_call
 from .reports import OPEN_MPI, Output, describe, hand_in, head, table
+
+_TURNS, _SECONDS = 5, 3.0
+"""For each call and size."""
 
 _SENT = 8
 """The column of /proc/net/dev."""
+
+
+def _compare(
+    calls: Sequence[tuple[str, int]], folder: str, more: Mapping[str, Maker] | None = None
+) -> list[list[Compared]]:
+    """Calls, of so many bytes, each by all engines. more: see `compare`."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    engines = (*ENGINES, *(more or {}))
+    return [
+        compare([Trial(call, nbytes, engine=engine) for engine in engines], _TURNS, _SECONDS, folder, more)
+        for call, nbytes in calls
+    ]
+
+
+def _compare_beside_mpi(calls: Sequence[tuple[str, int]], folder: str) -> list[list[Compared]]:
+    unisono.init(timeout_s=100)
+    return _compare(calls, folder, {OPEN_MPI: _by_mpi})
+
+
+def _by_mpi(trial: Trial, inp: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
+    sent, got = inp.numpy(), out.numpy()
+    block = len(sent) // unisono.get_world_size()
+    part = {"all_gather": (sent[:block], got), "reduce_scatter": (sent, got[:block])}
+    return make_call(trial.collective, *part.get(trial.collective, (sent, got)))
 
 
 def _leaves(nbytes: int) -> float:
@@ -61,9 +88,9 @@ def _section(spaces: Namespaces, rate: str, sizes: Sequence[int], mpi: Any) -> l
         if mpi:
             launch = over_hosts("openmpi", mpi, spaces, Path(folder))
             with closing(MpiJob(launch, spaces.hosts.ranks, patience_s=900.0)) as job:
-                ranks = job.run(compare_beside_mpi, calls, folder)
+                ranks = job.run(_compare_beside_mpi, calls, folder)
         else:
-            ranks = spaces.run(compare_calls, calls, folder, timeout_s=600.0)
+            ranks = spaces.run(_compare, calls, folder, timeout_s=600.0)
     ours, *others = engines = [*ENGINES, *[OPEN_MPI] * bool(mpi)]
     title = f"## {spaces.hosts.text}, {'no limit' if rate == 'none' else rate} on each link"
     heads = [f"{what} {other}" for other in others for what in ("times as fast as", "by least times")]

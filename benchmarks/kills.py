@@ -123,13 +123,12 @@ class _Killer(threading.Thread):
         self.kills: list[float] = []
 
     def run(self) -> None:
+        left: dict[int, int] = {}
         while len(self.kills) < RANKS - 1 and not self._over.wait(self._rng.uniform(*self._seconds)):
             with self._lock:  # so that the world has these processes still
                 if len(pids := self._world.pids) == RANKS and not self._over.is_set():
-                    if not self.kills:
-                        self._left = dict(enumerate(pids))
-                    victim = self._rng.choice(sorted(self._left))
-                    os.kill(self._left.pop(victim), signal.SIGKILL)
+                    left = left or dict(enumerate(pids))
+                    os.kill(left.pop(self._rng.choice(sorted(left))), signal.SIGKILL)
                     self.kills.append(time.monotonic())
 
     def stop(self) -> None:
@@ -163,8 +162,7 @@ def train_with_kills(minutes: float, seconds: tuple[float, float], seed: int = 0
 def _read(log: Path) -> list[Step]:
     """The steps in a file; the last one is missing where its line has not been written to the end."""
     lines = log.read_text().split("\n")[:-1] if log.exists() else []
-    found = [Step(*json.loads(line)) for line in lines]
-    return [step._replace(members=tuple(step.members)) for step in found]
+    return [Step(number, tuple(members), *rest) for number, members, *rest in map(json.loads, lines)]
 
 
 def _again(state: torch.Tensor | None, steps: Sequence[Step]) -> tuple[torch.Tensor, list[str]] | None:

@@ -12,6 +12,7 @@ import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -46,6 +47,7 @@ def repeat(round_of: Callable[[], Any], pids: Callable[[], list[int]], rounds: i
 
 
 def one_world() -> list[int]:
+    """Make a world with a run. Returns the fork server's process."""
     with unisono.world(2) as world:
         return world.run(os.getppid)[:1]
 
@@ -93,10 +95,8 @@ def ten_calls(ever_new: bool, numbers: Iterator[int]) -> None:
     unisono.barrier()
 
 
-def calls(ever_new: bool) -> None:
-    numbers = itertools.count()
-    pids = [] if unisono.get_rank() else [os.getpid()]
-    repeat(lambda: ten_calls(ever_new, numbers), lambda: pids, CALLS // 10)
+def rank_0() -> list[int]:
+    return [] if unisono.get_rank() else [os.getpid()]
 
 
 def main() -> None:
@@ -105,12 +105,12 @@ def main() -> None:
     print("runs in which a rank dies: the parent and the fork server")
     repeat(one_death, lambda: [os.getpid(), *one_world()], ROUNDS // 3)
     print("sub-groups: rank 0")
-    unisono.run(lambda: repeat(one_group, lambda: [] if unisono.get_rank() else [os.getpid()], ROUNDS), 2)
-    for hosts in (None, "2x1"):
-        for ever_new in (False, True):
-            sizes = "sizes that change" if ever_new else "a few sizes"
-            print(f"{CALLS} calls on tensors of {sizes}, {'over two hosts' if hosts else 'on one host'}, tens: rank 0")
-            unisono.run(calls, 2, (ever_new,), hosts=hosts)
+    unisono.run(lambda: repeat(one_group, rank_0, ROUNDS), 2)
+    for hosts, where in ((None, "on one host"), ("2x1", "over two hosts")):
+        for ever_new, sizes in ((False, "a few sizes"), (True, "sizes that change")):
+            print(f"{CALLS} calls on tensors of {sizes}, {where}, tens: rank 0")
+            call = partial(ten_calls, ever_new, itertools.count())
+            unisono.run(repeat, 2, (call, rank_0, CALLS // 10), hosts=hosts)
     print("default groups")
     repeat(one_default_group, lambda: [os.getpid()], ROUNDS)
 

@@ -33,6 +33,6 @@ class Meeting:
 def until(condition: Callable[[], bool], most_s: float = 60.0) -> bool:
     """Wait until this is true, or for so long. Returns whether it is."""
     end = time.monotonic() + most_s
-    while not condition() and time.monotonic() < end:
+    while not (done := condition()) and time.monotonic() < end:
         time.sleep(0.002)
-    return condition()
+    return done

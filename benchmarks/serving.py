@@ -23,7 +23,7 @@ from unisono.schedule import Hosts
 
 from .busy import hogs
 from .reports import GLOO, OURS, Output, describe, hand_in, head, p99, table
-from .torch_backend.calls import Groups, two_backends
+from .torch_backend.ranks import Groups, two_backends
 from .turns import Times, slowest_rank, take_turns
 
 NO_CALL = "no call"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
@@ -25,8 +26,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    times.sort()
-    return times[CALLS // 2] * 1e6, times[0] * 1e6
+    return median(times) * 1e6, min(times) * 1e6
 
 
 def work() -> dict[str, tuple[float, float]]:
@@ -54,5 +54,5 @@ def work() -> dict[str, tuple[float, float]]:
 if __name__ == "__main__":
     for ranks in (2, 4):
         print(f"{ranks} ranks{'':34}median   least")
-        for name, (median, least) in unisono.run(work, ranks=ranks)[0].items():
-            print(f"  {name:38}{median:8.2f}{least:8.2f}")
+        for name, (usual, least) in unisono.run(work, ranks=ranks)[0].items():
+            print(f"  {name:38}{usual:8.2f}{least:8.2f}")

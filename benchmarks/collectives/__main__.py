@@ -12,9 +12,8 @@ from unisono.base.units import format_seconds, parse_bytes
 
 from ..reports import Output, describe, report_path
 from .extras import EXTRAS, measure_extras
-from .figures import figures
 from .goals import table
-from .report import json_lines, markdown
+from .report import figures, json_lines, markdown
 from .report import plot as draw
 from .session import OPS, Plan, Session
 

@@ -10,7 +10,7 @@ from unisono.base.units import format_bytes, format_seconds
 
 from ..reports import GLOO, MPICH, OPEN_MPI, OURS, SHARED
 from .extras import Extras
-from .figures import Figure, Key, ratio
+from .report import Key, Known, ratio
 
 KI, MI = 1 << 10, 1 << 20
 
@@ -58,50 +58,40 @@ class _Point(NamedTuple):
         return min(self.least, self.p50) / self.needed
 
 
-def table(known: Mapping[Key, Figure], extras: Extras) -> list[Row]:
+def table(known: Known, extras: Extras) -> list[Row]:
+    """The most important goal first."""
     sizes = sorted({key.nbytes for key in known})
-    small, large = [size for size in sizes if size <= 64 * KI], [size for size in sizes if size >= MI]
-    mpi_sizes, factors = [size for size in sizes if 64 * KI <= size <= 64 * MI], GOAL_SIZES.values()
 
-    def points(needed: Mapping[int, float], theirs: str, op: str = "all_reduce") -> Iterator[_Point]:
-        return _points(known, needed, OURS, theirs, op)
+    def points(least: int, most: float, factor: float, theirs: str) -> Iterator[_Point]:
+        needed = {size: factor for size in sizes if least <= size <= most}
+        return _points(known, needed, OURS, theirs)
 
-    mpi = [*points(dict.fromkeys(mpi_sizes, 1.5), OPEN_MPI), *points(dict.fromkeys(mpi_sizes, 1.5), MPICH)]
-    better = {point.key: point for point in sorted(mpi, key=lambda point: -point.margin) if point.key.ranks == 2}
+    rows = [
+        _row("all_reduce against Gloo, up to 64 KiB", ">= 30x", points(0, 64 * KI, 30.0, GLOO)),
+        _row("all_reduce against Gloo, from 1 MiB", ">= 6x", points(MI, inf, 6.0, GLOO)),
+    ]
+    at, target = (
+        " / ".join(each) for each in (map(format_bytes, GOAL_SIZES), (f"{x:.0f}x" for x in GOAL_SIZES.values()))
+    )
+    rows += [
+        _row(f"{op} against Gloo at {at}", f">= {target}", _points(known, GOAL_SIZES, OURS, GLOO, op))
+        for op in ("all_gather", "reduce_scatter", "broadcast", "all_to_all")
+    ]
+    rows += _least_call(known)
+    mpi = [point for who in (OPEN_MPI, MPICH) for point in points(64 * KI, 64 * MI, 1.5, who) if point.key.ranks == 2]
+    better = {point.key: point for point in sorted(mpi, key=lambda point: -point.margin)}
+    both = "the better of Open MPI and MPICH, 2 ranks, 64 KiB ... 64 MiB"
+    rows.append(_row(f"all_reduce against {both}", ">= 1.5x", better.values()))
+    yardsticks = ("floor", 0.8, "one read-modify-write pass"), ("memcpy", 1.0, "a memcpy of the tensor")
+    for yardstick, factor, words in yardsticks:
+        needed = {size: factor for size in sizes if MI <= size <= 64 * MI}
+        goal = f"zero copy all_reduce, 2 ranks, 1 MiB ... 64 MiB, against {words}"
+        rows.append(_row(goal, f">= {factor:g}x", _points(known, needed, SHARED, yardstick, ranks=2)))
     half = [key for key in known if key[:2] == ("all_reduce", "bfloat16") and key.contender == OURS]
     halves = [(key, ratio(known, key, key._replace(dtype="float32"))) for key in half]
-    both = "the better of Open MPI and MPICH"
-    zero_copy = "zero copy all_reduce, 2 ranks, 1 MiB ... 64 MiB, against"
-    return [
-        _row("all_reduce against Gloo, up to 64 KiB", ">= 30x", points(dict.fromkeys(small, 30.0), GLOO)),
-        _row("all_reduce against Gloo, from 1 MiB", ">= 6x", points(dict.fromkeys(large, 6.0), GLOO)),
-        *(
-            _row(
-                f"{op} against Gloo at {' / '.join(map(format_bytes, GOAL_SIZES))}",
-                f">= {' / '.join(f'{factor:.0f}x' for factor in factors)}",
-                points(GOAL_SIZES, GLOO, op),
-            )
-            for op in ("all_gather", "reduce_scatter", "broadcast", "all_to_all")
-        ),
-        *_least_call(known),
-        _row(f"all_reduce against {both}, 2 ranks, 64 KiB ... 64 MiB", ">= 1.5x", better.values()),
-        *(
-            _row(
-                f"{zero_copy} {words}",
-                f">= {needed:g}x",
-                _points(known, {size: needed for size in large if size <= 64 * MI}, SHARED, yardstick, ranks=2),
-            )
-            for yardstick, needed, words in (
-                ("floor", 0.8, "one read-modify-write pass"), ("memcpy", 1.0, "a memcpy of the tensor"),
-            )
-        ),
-        _row(
-            "bfloat16 all_reduce against float32 of as many bytes",
-            ">= 0.77x (at most 1.3x its time)",
-            [_Point(key, 1 / 1.3, *found) for key, found in halves if found],
-        ),
-        *_others(extras),
-    ]  # fmt: skip
+    goal = "bfloat16 all_reduce against float32 of as many bytes"
+    slow = [_Point(key, 1 / 1.3, *found) for key, found in halves if found]
+    return [*rows, _row(goal, ">= 0.77x (at most 1.3x its time)", slow), *_others(extras)]
 
 
 def _row(goal: str, target: str, points: Iterable[_Point]) -> Row:
@@ -122,12 +112,7 @@ def _row(goal: str, target: str, points: Iterable[_Point]) -> Row:
 
 
 def _points(
-    known: Mapping[Key, Figure],
-    needed: Mapping[int, float],
-    ours: str,
-    theirs: str,
-    op: str = "all_reduce",
-    ranks: int = 0,
+    known: Known, needed: Mapping[int, float], ours: str, theirs: str, op: str = "all_reduce", ranks: int = 0
 ) -> Iterator[_Point]:
     """A point for each size, of those in `needed`, at which both were measured. theirs: a contender or a yardstick."""
     for key in known:
@@ -137,7 +122,7 @@ def _points(
                 yield _Point(key, needed[key.nbytes], *found, _bound(known, key, peer))
 
 
-def _bound(known: Mapping[Key, Figure], key: Key, peer: Key) -> float:
+def _bound(known: Known, key: Key, peer: Key) -> float:
     """The peer's least time over that of the yardstick; infinite if there is none, or it was not measured."""
     if key.op not in _YARDSTICKS or key.contender == SHARED:
         return inf
@@ -150,7 +135,7 @@ def _reached(goal: str, target: str, measured: str, reached: bool) -> Row:
     return Row(goal, target, measured, "pass" if reached else "short")
 
 
-def _least_call(known: Mapping[Key, Figure]) -> Iterator[Row]:
+def _least_call(known: Known) -> Iterator[Row]:
     key = Key("all_reduce", "float32", 2, 8, OURS)
     goal, target, ours, theirs = "all_reduce of 8 bytes, 2 ranks", "median <= 1.5", known.get(key), None
     row = Row(goal, f"{target} µs")

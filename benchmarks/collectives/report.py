@@ -1,18 +1,20 @@
-"""The results as Markdown, as JSON lines, and as a plot of time against size."""
+"""Figures, computed from measured times; and they as Markdown, as JSON lines, and as a plot of time against size."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from unisono.base.errors import ArgumentError
 from unisono.base.units import format_bytes
 
-from ..reports import head, table
+from ..reports import grouped, head, table
 from .extras import Extras
-from .figures import Figure, Key, Record, algbw, busbw, by_contender, percentile
-from .goals import Row
+from .protocol import Cell, Sample
 
 _HOW = """\
 Every rank rewrites its whole input (and output) before each timed call; all ranks meet in a barrier; each times one
@@ -29,9 +31,93 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def markdown(machine: Mapping[str, str], notes: Iterable[str], rows: Sequence[Row], known: Mapping[Key, Figure]) -> str:
+class Key(NamedTuple):
+    """What was measured: the figures of two keys that differ in the contender alone may be compared."""
+
+    op: str
+    dtype: str
+    ranks: int
+    nbytes: int
+    contender: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement in one round: seconds of each iteration, the slowest rank's."""
+
+    key: Key
+    turn: int
+    times: list[float]
+    wrong: int
+    barrier_s: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """All rounds of one key together; times in seconds."""
+
+    least: float
+    p50: float
+    p99: float
+    iterations: int
+    wrong: int
+    barrier_s: float
+
+
+Known = Mapping[Key, Figure]
+
+
+def by_contender(name: str) -> tuple[bool, bool, str]:
+    """A sort key: ours first, the yardsticks last."""
+    return name in ("memcpy", "floor"), not name.startswith("unisono"), name
+
+
+def slowest(cell: Cell, turn: int, samples: Sequence[Sample]) -> Record:
+    """What the ranks saw of one cell, as one record: an iteration takes as long as its slowest rank."""
+    key = Key(cell.op, cell.dtype, len(samples), cell.nbytes, cell.contender)
+    times = [max(iteration) for iteration in zip(*(sample.times for sample in samples), strict=True)]
+    return Record(key, turn, times, sum(sample.wrong for sample in samples), max(s.barrier_s for s in samples))
+
+
+def percentile(times: Sequence[float], percent: float) -> float:
+    """The smallest of `times` that at least `percent` of them do not exceed."""
+    ordered = sorted(times)
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
+
+
+def figures(records: Iterable[Record]) -> dict[Key, Figure]:
+    """One figure per key, over the iterations of all its rounds. The barrier is the median of the rounds."""
+    found = {}
+    for (key,), same in grouped(records, "key").items():
+        times = [seconds for record in same for seconds in record.times]
+        wrong, barrier_s = sum(record.wrong for record in same), percentile([record.barrier_s for record in same], 50)
+        found[key] = Figure(min(times), percentile(times, 50), percentile(times, 99), len(times), wrong, barrier_s)
+    return found
+
+
+def algbw(nbytes: int, seconds: float) -> float:
+    """Bytes over time, in GB/s (GB = 1e9)."""
+    return nbytes / seconds / 1e9
+
+
+def busbw(op: str, nbytes: int, ranks: int, seconds: float) -> float:
+    """What the link of a rank carries, in GB/s, as nccl-tests counts it: comparable across numbers of ranks."""
+    share = (ranks - 1) / ranks
+    factor = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share}
+    return algbw(nbytes, seconds) * factor.get(op, 1)
+
+
+def ratio(known: Known, ours: Key, theirs: Key) -> tuple[float, float] | None:
+    """How many times as long they take, by least times and by medians; None where one is not measured."""
+    if ours not in known or theirs not in known:
+        return None
+    return known[theirs].least / known[ours].least, known[theirs].p50 / known[ours].p50
+
+
+def markdown(machine: Mapping[str, str], notes: Iterable[str], rows: Iterable[Sequence[str]], known: Known) -> str:
     parts = [*head("Benchmark", machine), *(f"- note: {note}" for note in notes)]
-    parts += ["", "## Goals", *table(("goal", "target", "measured", ""), map(_goal, rows))]
+    goals = ([*cells, f"**{verdict}**" if verdict == "short" else verdict] for *cells, verdict in rows)
+    parts += ["", "## Goals", *table(("goal", "target", "measured", ""), goals)]
     parts += ["", "## Figures", "", _HOW]
     for op, dtype, ranks in dict.fromkeys(key[:3] for key in known):
         same = [key for key in known if key[:3] == (op, dtype, ranks)]
@@ -41,11 +127,7 @@ def markdown(machine: Mapping[str, str], notes: Iterable[str], rows: Sequence[Ro
     return "\n".join(parts) + "\n"
 
 
-def _goal(row: Row) -> Sequence[str]:
-    return row.goal, row.target, row.measured, f"**{row.verdict}**" if row.verdict == "short" else row.verdict
-
-
-def _figure(key: Key, known: Mapping[Key, Figure]) -> Sequence[str]:
+def _figure(key: Key, known: Known) -> Sequence[str]:
     figure = known[key]
     size = {"float32": 4, "bfloat16": 2}[key.dtype]
     return (
@@ -64,7 +146,7 @@ def _figure(key: Key, known: Mapping[Key, Figure]) -> Sequence[str]:
     )
 
 
-def _share(known: Mapping[Key, Figure], key: Key, yardstick: str) -> str:
+def _share(known: Known, key: Key, yardstick: str) -> str:
     """The yardstick's median as a percentage of this one's."""
     other = known.get(Key(yardstick, "float32", key.ranks, key.nbytes, yardstick))
     return f"{100 * other.p50 / known[key].p50:.0f}" if other else ""
@@ -74,20 +156,12 @@ def json_lines(machine: Mapping[str, str], extras: Extras, records: Iterable[Rec
     """The machine and the extras on the first line, then one measurement of one round per line; times in seconds."""
     yield json.dumps({**machine, **extras})
     for record in records:
-        yield json.dumps(
-            {
-                **record.key._asdict(),
-                "round": record.turn,
-                "iterations": len(record.times),
-                "min_s": min(record.times),
-                **{f"p{percent}_s": percentile(record.times, percent) for percent in (50, 99)},
-                "wrong": record.wrong,
-                "barrier_s": record.barrier_s,
-            }
-        )
+        seconds = {"min_s": min(record.times), **{f"p{of}_s": percentile(record.times, of) for of in (50, 99)}}
+        others = {"iterations": len(record.times), "wrong": record.wrong, "barrier_s": record.barrier_s}
+        yield json.dumps({**record.key._asdict(), "round": record.turn, **seconds, **others})
 
 
-def plot(known: Mapping[Key, Figure], machine: Mapping[str, str], path: Path) -> None:
+def plot(known: Known, machine: Mapping[str, str], path: Path) -> None:
     """Write an SVG: medians of float32 all_reduce over the smallest number of ranks measured, beside a memcpy."""
     try:
         import matplotlib as mpl

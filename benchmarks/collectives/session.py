@@ -28,9 +28,9 @@ from unisono.tools.cli.shared.timed_calls import start_gloo
 from ..mpi import WHEELS, MpiJob, find, make_call
 from ..reports import GLOO, MPICH, OURS, SHARED
 from ..turns import Rendezvous
-from .figures import Record, slowest
 from .goals import GOAL_SIZES
 from .protocol import Cell, Sample, measure, shapes
+from .report import Record, slowest
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
@@ -151,7 +151,7 @@ def _measure_mpi(cell: Cell) -> Sample:
     n_in, n_out = shapes(cell.op, cell.count, ranks)
     source = np.zeros(n_in, np.float32)
     target = np.zeros(n_out, np.float32) if n_out else source
-    meet = _meet(sys.argv[1], MPI.COMM_WORLD.Get_rank(), ranks)
+    meet = _meet(sys.argv[1], MPI.COMM_WORLD.Get_rank(), ranks)  # in the folder of the job
     return measure(meet, cell, source, target, make_call(cell.op, source, target))
 
 

@@ -13,7 +13,7 @@ import typer
 
 from unisono.base.units import format_seconds
 
-from ..reports import Output, counted, describe, hand_in, head, table
+from ..reports import Output, counted, describe, grouped, hand_in, head, table
 from .trial import CALLS, CONTENDERS, DEADLY, DETAIL, FAULTS, LIMIT_S, RANKS, TORCHFT, Trial, possible, trial
 
 _HOW = f"""\
@@ -61,8 +61,9 @@ def _others(trials: Sequence[Trial]) -> list[tuple[Trial, int, dict[str, Any] | 
     return [(one, rank, _first(one, rank)) for one in trials for rank in range(RANKS) if rank != one.victim]
 
 
-def _errors(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    return [first for _, _, first in _others(trials) if first and first["data"] == "error"]
+def _saw(trials: Sequence[Trial], data: str = "error") -> list[dict[str, Any]]:
+    """The rounds of others that ended in this way."""
+    return [first for _, _, first in _others(trials) if first and first["data"] == data]
 
 
 def _ended(one: Trial, rank: int) -> str:
@@ -87,16 +88,16 @@ def _summary(trials: Sequence[Trial], names: Sequence[str]) -> Iterator[list[str
     dead, alive = ["exit", "SIGKILL"], [fault for fault in faulty if fault not in DEADLY]
 
     def told(of: Sequence[Trial]) -> str:
-        return f"{len(_errors(of))} of {len(_others(of))}"
+        return f"{len(_saw(of))} of {len(_others(of))}"
 
     rows: dict[str, tuple[Sequence[str], Callable[[Sequence[Trial]], str]]] = {
         "other ranks that got an error": (faulty, told),
         "errors that name the victim": (
-            faulty, lambda of: f"{sum(error['names'] for error in _errors(of))} of {len(_errors(of))}"
+            faulty, lambda of: f"{sum(error['names'] for error in _saw(of))} of {len(_saw(of))}"
         ),
-        "other ranks whose call returned with wrong data": (faulty, lambda of: str(_wrong(of))),
+        "other ranks whose call returned with wrong data": (faulty, lambda of: str(len(_saw(of, "wrong")))),
         "processes that ended by SIGABRT or the like": (faulty, lambda of: str(_aborted(of))),
-        "a dead rank is told after, median": (dead, lambda of: _time(error["seconds"] for error in _errors(of))),
+        "a dead rank is told after, median": (dead, lambda of: _time(error["seconds"] for error in _saw(of))),
         "... and a smaller group works after, median": (dead, lambda of: _time(_new(of))),
         "nobody has died, and the group goes on as it is": (alive, lambda of: f"{sum(map(_same, of))} of {len(of)}"),
         "late, and an error all the same": (late, told),
@@ -104,10 +105,6 @@ def _summary(trials: Sequence[Trial], names: Sequence[str]) -> Iterator[list[str
     for title, (faults, figure) in rows.items():
         mine = [[one for one in trials if one.contender == name and one.fault in faults] for name in names]
         yield [title, *map(figure, mine)]
-
-
-def _wrong(trials: Sequence[Trial]) -> int:
-    return sum(first is not None and first["data"] == "wrong" for _, _, first in _others(trials))
 
 
 def _same(one: Trial) -> bool:
@@ -124,13 +121,9 @@ def _time(of: Any) -> str:
 
 
 def _rows(trials: Sequence[Trial], names: Sequence[str]) -> Iterator[list[str]]:
-    for fault in FAULTS:
-        for call in CALLS:
-            cells = [
-                [one for one in trials if (one.contender, one.fault, one.call) == (name, fault, call)] for name in names
-            ]
-            if any(cells):
-                yield [fault, call, *map(_cell, cells)]
+    for (fault, call), of_call in grouped(trials, "fault", "call").items():
+        of = grouped(of_call, "contender")
+        yield [fault, call, *(_cell(of.get((name,), [])) for name in names)]
 
 
 def _cell(trials: Sequence[Trial]) -> str:
@@ -139,7 +132,7 @@ def _cell(trials: Sequence[Trial]) -> str:
         _ended(one, rank) if first is None else wrong.get(first["data"], first.get("error", ""))
         for one, rank, first in _others(trials)
     )
-    if errors := _errors(trials):
+    if errors := _saw(trials):
         names = sum(error["names"] for error in errors)
         named = {0: "no name", len(errors): "named"}.get(names, f"named in {names} of {len(errors)}")
         seen += f", {named}, {_time(error['seconds'] for error in errors)}"
@@ -157,14 +150,13 @@ def _way(one: Trial) -> str:
 
 
 def _quotes(trials: Sequence[Trial], names: Sequence[str]) -> Iterator[list[str]]:
-    for fault in FAULTS:
+    for (fault,), of_fault in grouped((one for one in trials if one.call == "all_reduce"), "fault").items():
         cells = []
         for name in names:
-            mine = [one for one in trials if (one.contender, one.fault, one.call) == (name, fault, "all_reduce")]
-            said = [f"{error['error']}: {error['text']}" for error in _errors(mine)]
-            said += [
-                one.printed[rank] for one in mine for rank in one.ended if _aborted([one]) and rank not in one.seen
-            ]
+            mine = [one for one in of_fault if one.contender == name]
+            said = [f"{error['error']}: {error['text']}" for error in _saw(mine)]
+            aborted = [one for one in mine if _aborted([one])]
+            said += [one.printed[rank] for one in aborted for rank in one.ended if rank not in one.seen]
             cells.append(_short(said[0]) if said else "")
         if any(cells):
             yield [fault, *cells]

@@ -211,8 +211,10 @@ class _Player:
             dist.broadcast(tensor, group=group, group_src=victim)
         elif self._call == "barrier":
             dist.barrier(group)
+        elif self._me != victim and group:
+            group.recv([tensor], victim, 0).wait()  # dist.recv would look for the victim's rank in the world
         elif self._me != victim:
-            dist.recv(tensor, group=group, group_src=victim)
+            dist.recv(tensor, victim)
         else:
             for rank in range(RANKS):
                 if rank != victim:

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from tests.support.cluster import Cluster, why_not
 
 from unisono.schedule import Hosts
 
-from ..reports import GLOO, OURS, Output, counted, describe, hand_in, head, median_and_most, table
+from ..reports import GLOO, OURS, Output, counted, describe, grouped, hand_in, head, median_and_most, table
 from .rank import LATE_PLACES, PLACES
 from .trial import FAULTS, Ended, Trial, trial
 
@@ -52,13 +52,6 @@ def host_faults_markdown(machine: Mapping[str, str], shape: str, trials: Sequenc
     return lines
 
 
-def _cells(trials: Sequence[Trial]) -> Iterator[tuple[str, str, list[Trial]]]:
-    for fault in FAULTS:
-        for place in PLACES:
-            if found := [one for one in trials if (one.fault, one.place) == (fault, place)]:
-                yield fault, place, found
-
-
 def _survivors(one: Trial) -> dict[int, Ended]:
     """The ranks that the fault has not ended, or stopped, and so must say something."""
     ended = {"kill", "kill rank 0", "kill host", "stop", "stop host", "Ctrl-C"}
@@ -75,14 +68,16 @@ def _right(one: Trial, rank: int, end: Ended, hosts: Hosts) -> bool:
 
 
 def _rows(trials: Sequence[Trial], hosts: Hosts) -> Iterator[list[str]]:
-    for fault, place, found in _cells(trials):
+    for (fault, place), found in grouped(trials, "fault", "place").items():
         ends = [(one, rank, end) for one in found for rank, end in _survivors(one).items()]
         errors = [(one, rank, end) for one, rank, end in ends if end.error]
         kinds = counted(end.error or ("nothing" if end.after_s is None else "none") for _, _, end in ends)
         right = sum(_right(one, rank, end, hosts) for one, rank, end in errors)
         goes = [end for _, _, end in ends if end.after == "right"]
         times = f"{len(goes)} of {len(ends)}" + (f", {median_and_most([end.seconds for end in goes])}" if goes else "")
-        same = sum(len({end.left for end in _survivors(one).values() if end.after == "right"}) <= 1 for one in found)
+        same = sum(
+            len({tuple(end.left) for end in _survivors(one).values() if end.after == "right"}) <= 1 for one in found
+        )
         left = sum(bool(one.left_behind) for one in found)
         yield [
             fault, place, str(len(found)), kinds if errors else "no error",
@@ -94,7 +89,7 @@ def _rows(trials: Sequence[Trial], hosts: Hosts) -> Iterator[list[str]]:
 
 
 def _gloo(trials: Sequence[Trial]) -> Iterator[list[str]]:
-    for fault, place, found in _cells(trials):
+    for (fault, place), found in grouped(trials, "fault", "place").items():
         ends = [end for one in found for end in _survivors(one).values()]
         told = [end for end in ends if end.after_s is not None]
         said = Counter(end.text.partition("] ")[2].partition(". This")[0].partition(" [")[0][:60] for end in told)
@@ -139,19 +134,8 @@ def bench_host_faults(
 def _recorded(record: Path | None) -> list[Trial]:
     """The trials of earlier runs."""
     lines = record.read_text().splitlines() if record is not None and record.exists() else []
-    return [_trial(json.loads(line)) for line in lines]
-
-
-def _trial(told: list[Any]) -> Trial:
-    engine, fault, place, victims, absent, said, left = map(_tuples, told)
-    return Trial(engine, fault, place, victims, absent, {int(rank): Ended(*end) for rank, end in said.items()}, left)
-
-
-def _tuples(value: Any) -> Any:
-    """JSON has no tuples."""
-    if isinstance(value, dict):
-        return {name: _tuples(each) for name, each in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    found = [Trial(*json.loads(line)) for line in lines]
+    return [one._replace(said={int(rank): Ended(*end) for rank, end in one.said.items()}) for one in found]
 
 
 if __name__ == "__main__":

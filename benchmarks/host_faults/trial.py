@@ -7,9 +7,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.support.cluster import Cluster
 
@@ -46,9 +46,9 @@ class Ended(NamedTuple):
     after_s: float | None
     error: str = ""
     text: str = ""
-    named: tuple[int, ...] = ()
+    named: Sequence[int] = ()
     after: str = ""
-    left: tuple[int, ...] = ()
+    left: Sequence[int] = ()
     seconds: float = 0.0
 
 
@@ -60,10 +60,10 @@ class Trial(NamedTuple):
     engine: str
     fault: str
     place: str
-    victims: tuple[int, ...]
-    absent: tuple[int, ...]
+    victims: Sequence[int]
+    absent: Sequence[int]
     said: dict[int, Ended]
-    left_behind: tuple[str, ...]
+    left_behind: Sequence[str]
 
 
 def trial(cluster: Cluster, engine: str, fault: str, place: str, number: int, limit_s: float | None = None) -> Trial:
@@ -131,7 +131,7 @@ class _Running:
             self._mend()
             self._meeting.tell("over")
             told = self._meeting.told("told", ranks)
-            self.said |= {rank: _ended(end, began) for rank, end in told.items()}
+            self.said |= {rank: Ended(end.pop("at") - began, **end) for rank, end in told.items()}
             self._signal(self._pids.keys() - told.keys(), signal.SIGKILL)  # so that the trial ends
 
     def _happen(self) -> tuple[set[int], set[int]]:
@@ -190,11 +190,6 @@ class _Running:
 
     def _until_told(self, ranks: set[int]) -> None:
         until(lambda: self._meeting.told("told", ranks).keys() == ranks, _MOST_S)
-
-
-def _ended(said: dict[str, Any], began: float) -> Ended:
-    told: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
-    return Ended(told.pop("at") - began, **told)
 
 
 def _kill(pids: Iterable[int], number: int) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from unisono.base.errors import PeerError, RankFailed, WaitTimeout
 from unisono.engine.reducers import DTYPES
 
 RANKS = 3
@@ -55,6 +57,10 @@ class Try:
 
 LOST = ("aborts", "hangs")
 """Outcomes after which the ranks cannot be used any more."""
+
+
+Attempt = Callable[[Try], list[str]]
+"""Makes a try on all ranks, and returns what each has seen."""
 
 
 class NoResult(Exception):
@@ -140,11 +146,16 @@ def _uneven(library: Library, known: bool) -> bool:
     return [block.tolist() for block in got] == [[0.0], [10.0, 11.0], [20.0, 21.0, 22.0]]
 
 
-def _disagree(call: Callable[[Library, bool], None]) -> Callable[[Library], bool]:
-    """A call that rank 0 makes otherwise than the rest. It has no right result: all ranks should raise."""
+def _disagree(
+    call: tuple[str, str] = ("all_reduce", "all_reduce"), op: tuple[str, str] = ("sum", "sum"),
+    root: tuple[int, int] = (0, 0), count: tuple[int, int] = (6, 6), dtype: tuple[str, str] = ("float32", "float32"),
+) -> Callable[[Library], bool]:  # fmt: skip
+    """Rank 0 makes a call with the first of each two, the rest with the second. None is right: all should raise."""
 
     def attempt(library: Library) -> bool:
-        call(library, library.rank == 0)
+        at = int(library.rank > 0)
+        x = _filled(library, count[at]).to(getattr(torch, dtype[at]))
+        library.perform(call[at], x, op=op[at], root=root[at])
         return False
 
     return attempt
@@ -163,17 +174,11 @@ SITUATIONS: dict[str, Callable[[Library], bool]] = {
     "all_reduce, shapes differ, counts do not": lambda lib: _all_reduce(lib, torch.zeros((6,) if lib.rank else (2, 3))),
     "all_gather of 1, 2 and 3 elements": lambda lib: _uneven(lib, known=True),
     "all_gather, sizes not known": lambda lib: _uneven(lib, known=False),
-    "all_reduce, counts differ": _disagree(lambda lib, odd: lib.perform("all_reduce", _filled(lib, 1000 + odd))),
-    "all_reduce, dtypes differ": _disagree(
-        lambda lib, odd: lib.perform("all_reduce", _filled(lib).to(torch.int32 if odd else torch.float32))
-    ),
-    "all_reduce, ops differ": _disagree(
-        lambda lib, odd: lib.perform("all_reduce", _filled(lib), op="max" if odd else "sum")
-    ),
-    "broadcast, roots differ": _disagree(lambda lib, odd: lib.perform("broadcast", _filled(lib), root=0 if odd else 1)),
-    "all_reduce here, broadcast there": _disagree(
-        lambda lib, odd: lib.perform("all_reduce" if odd else "broadcast", _filled(lib))
-    ),
+    "all_reduce, counts differ": _disagree(count=(1001, 1000)),
+    "all_reduce, dtypes differ": _disagree(dtype=("int32", "float32")),
+    "all_reduce, ops differ": _disagree(op=("max", "sum")),
+    "broadcast, roots differ": _disagree(call=("broadcast", "broadcast"), root=(0, 1)),
+    "all_reduce here, broadcast there": _disagree(call=("all_reduce", "broadcast")),
 }
 """What is tried -> whether it is right."""
 
@@ -195,6 +200,36 @@ def outcome(one: Try, library: Library) -> str:
 def worst(outcomes: Sequence[str]) -> str:
     """One word for what several ranks have seen."""
     return next((word for word in (*LOST, "wrong", "raises") if word in outcomes), outcomes[0])
+
+
+def outcomes(
+    tries: Sequence[Try], new_ranks: Callable[[], AbstractContextManager[Attempt]], *, wrong_spoils: bool = True
+) -> list[str]:
+    """The outcome of each try.
+
+    Ranks are spoilt by LOST, by one of SITUATIONS and, unless told otherwise, by a wrong result or where they see
+    different things. Then the next try has new ranks; and the same one is made again on new ones, unless it was their
+    first: it may have suffered from another.
+    """
+    found: list[str] = []
+    while (first := len(found)) < len(tries):
+        with new_ranks() as attempt:
+            for one in tries[first:]:
+                try:
+                    seen = attempt(one)
+                except WaitTimeout:
+                    seen = ["hangs"]
+                except PeerError as error:
+                    if isinstance(error, RankFailed) and "was killed by signal" not in str(error):
+                        raise  # a fault of what is tried here, not of the library
+                    seen = ["aborts"]
+                apart = wrong_spoils and (len(set(seen)) > 1 or seen[0] == "wrong")
+                spoilt = apart or seen[0] in LOST or one.call in SITUATIONS
+                if not spoilt or len(found) == first:
+                    found.append(worst(seen))
+                if spoilt:
+                    break
+    return found
 
 
 def _combines(one: Try, library: Library) -> bool | None:

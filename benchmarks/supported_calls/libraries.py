@@ -5,45 +5,29 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed
 
 import unisono
-from unisono.base.errors import PeerError, RankFailed, WaitTimeout
+from unisono.base.errors import WaitTimeout
 from unisono.tools.cli.shared.timed_calls import start_gloo
 
 from ..mpi import Launch, MpiJob, make_call
 from ..reports import GLOO
-from .attempts import (
-    COMBINING,
-    FACTORS,
-    LOST,
-    OPS,
-    RANKS,
-    SITUATIONS,
-    Library,
-    NoResult,
-    Try,
-    is_number,
-    outcome,
-    worst,
-)
+from .attempts import COMBINING, FACTORS, OPS, RANKS, Attempt, Library, NoResult, Try, is_number, outcome, outcomes
 
 _DIST: Any = torch.distributed
 
 _GLOO_S, _MPI_S = 2.0, 5.0
 """A call that takes longer hangs: Gloo would wait for 30 minutes, an MPI for ever."""
 
-Attempt = Callable[[Try], list[str]]
-"""Makes a try on all ranks, and returns what each has seen."""
-
 
 def try_torch_like(name: str, tries: Sequence[Try]) -> list[str]:
     """The outcome of each try with unisono or Gloo."""
-    return _outcomes(tries, functools.partial(_torch_like, name))
+    return outcomes(tries, functools.partial(_torch_like, name))
 
 
 def try_mpi(launch: Launch, tries: Sequence[Try]) -> list[str]:
@@ -52,53 +36,15 @@ def try_mpi(launch: Launch, tries: Sequence[Try]) -> list[str]:
     @contextlib.contextmanager
     def job() -> Iterator[Attempt]:
         with contextlib.closing(MpiJob(launch, RANKS, _MPI_S)) as ranks:
-            yield functools.partial(ranks.run, _attempt_mpi)
+            yield lambda one: ranks.run(lambda: outcome(one, _Mpi()))
 
-    return _outcomes(tries, job, lambda seen: seen[0] in LOST)
-
-
-def _outcomes(
-    tries: Sequence[Try],
-    new_ranks: Callable[[], contextlib.AbstractContextManager[Attempt]],
-    spoilt: Callable[[list[str]], bool] = lambda seen: len(set(seen)) > 1 or seen[0] in ("wrong", *LOST),
-) -> list[str]:
-    """The outcome of each try.
-
-    After one of SITUATIONS, and what is `spoilt`, the next try has new ranks; and the same one is made again on new
-    ones, unless it was their first: it may have suffered from another.
-    """
-    outcomes: list[str] = []
-    while (first := len(outcomes)) < len(tries):
-        with new_ranks() as attempt:
-            for one in tries[first:]:
-                try:
-                    seen = attempt(one)
-                except WaitTimeout:
-                    seen = ["hangs"]
-                except PeerError as error:
-                    if isinstance(error, RankFailed) and "was killed by signal" not in str(error):
-                        raise  # a fault of what is tried here, not of the library
-                    seen = ["aborts"]
-                sound = one.call not in SITUATIONS and not spoilt(seen)
-                if sound or len(outcomes) == first:
-                    outcomes.append(worst(seen))
-                if not sound:
-                    break
-    return outcomes
+    return outcomes(tries, job, wrong_spoils=False)
 
 
 @contextlib.contextmanager
 def _torch_like(name: str) -> Iterator[Attempt]:
     with tempfile.TemporaryDirectory() as folder, unisono.World(RANKS, timeout_s=30) as world:
-        yield lambda one: world.run(_attempt, one, name, folder)
-
-
-def _attempt(one: Try, name: str, folder: str) -> str:
-    return outcome(one, _TorchLike(name, folder))
-
-
-def _attempt_mpi(one: Try) -> str:
-    return outcome(one, _Mpi())
+        yield lambda one: world.run(lambda: outcome(one, _TorchLike(name, folder)))
 
 
 class _TorchLike(Library):

@@ -12,8 +12,7 @@ from unisono.base.units import format_bytes, format_seconds, parse_bytes
 
 from ..reports import GLOO, OURS, Output, describe, hand_in, head, in_ms, ours_beside_gloo, table
 from ..turns import Times, slowest_rank
-from .calls import CALLS, measure_barrier, measure_calls, two_backends
-from .steps import ALONE, KINDS, measure_steps
+from .ranks import ALONE, CALLS, KINDS, measure_calls, measure_steps, two_backends
 
 _HOW = """\
 Two processes on one host, float32. A time is that of one call out of a batch, back to back, of the slower rank; a size
@@ -23,6 +22,10 @@ Every result is compared with Gloo's, bit by bit. Ratios above 1 say how many ti
 _STEPS = """\
 A small transformer; then 16 linear layers of 512 in buckets of 4 MiB, for which "without communication" is
 DistributedDataParallel with a hook that does nothing."""
+
+
+Calls = Mapping[tuple[str, int], Times]
+"""By name and bytes."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,9 @@ class Trained:
 
 
 def torch_markdown(
-    machine: Mapping[str, str],
-    sizes: Sequence[int],
-    calls: Mapping[tuple[str, int], Times],
-    same: Sequence[bool],
-    steps: Sequence[Trained],
+    machine: Mapping[str, str], sizes: Sequence[int], calls: Calls, same: Sequence[bool], steps: Sequence[Trained]
 ) -> list[str]:
-    """The report. calls: by name and bytes. same: of each that was measured, have both written the same bits?"""
+    """The report. same: of each call that was measured, have both written the same bits?"""
     lines = head("torch.distributed: our backend beside Gloo", machine, _HOW)
     rows = {f"`{name}`": [calls.get((name, nbytes)) for nbytes in sizes] for name, _ in calls}
     lines += ours_beside_gloo(["call", *map(format_bytes, sizes)], rows)
@@ -69,7 +68,7 @@ def bench_torch(
     counts, machine = list(map(parse_bytes, sizes.split(","))), describe()
     calls, same, training = dict[tuple[str, int], Times](), list[bool](), list[Trained]()
     with two_backends(2) as run:
-        machine["mode"] = f"a barrier takes {format_seconds(max(run(measure_barrier)))}"
+        machine["mode"] = f"a barrier takes {format_seconds(max(run(lambda groups: groups.meet.latency_s())))}"
         for name in CALLS:
             for nbytes in counts if name != "barrier" else counts[:1]:
                 seen = run(measure_calls, name, nbytes, turns)

@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-import typer
 from benchmarks.busy import STEPS, bench_busy, busy_markdown, hogs
 from benchmarks.reports import GLOO, OURS
-from typer.testing import CliRunner
 
 
 def children() -> list[str]:
@@ -36,10 +34,7 @@ def test_a_table_of_medians_and_one_of_least_times() -> None:
 
 @pytest.mark.long
 def test_a_run(tmp_path: Path) -> None:
-    output, app = tmp_path / "BUSY.md", typer.Typer()
-    app.command()(bench_busy)
-    arguments = ["--neighbours", "1", "--sizes", "64", "--turns", "1", "--output", str(output)]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
+    output = tmp_path / "BUSY.md"
+    bench_busy(neighbours="1", sizes="64", turns=1, output=output)
     rows = [line.split(" | ")[0] for line in output.read_text().splitlines() if line.startswith("| ")]
     assert rows == 2 * ["| ", "| ---", "| `all_reduce`, 64 B", *(f"| {step}" for step in STEPS)]

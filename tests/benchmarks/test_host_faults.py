@@ -37,4 +37,4 @@ def test_a_trial(fault: str) -> None:
             assert end.after_s is None
         else:
             assert end.after == "right", end
-            assert end.left == ((1, 2) if fault == "kill rank 0" else (0, 1, 2))
+            assert end.left == ([1, 2] if fault == "kill rank 0" else [0, 1, 2])

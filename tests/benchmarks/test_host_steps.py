@@ -6,7 +6,7 @@ import pytest
 from benchmarks import host_steps
 from benchmarks.host_steps import HostSteps, host_steps_markdown, losses_agree
 from benchmarks.reports import GLOO, OURS
-from benchmarks.torch_backend.steps import ALONE, LARGE
+from benchmarks.torch_backend.ranks import ALONE, LARGE
 
 BF16, INT8 = f"{OURS} bf16", f"{OURS} int8"
 

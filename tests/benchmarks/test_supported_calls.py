@@ -8,20 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.reports import OURS
+from benchmarks.supported_calls import attempts
 from benchmarks.supported_calls.__main__ import dtype_table, markdown
-from benchmarks.supported_calls.attempts import (
-    ALL_DTYPES,
-    COMBINING,
-    MOVING,
-    OPS,
-    SITUATIONS,
-    TRIES,
-    Library,
-    NoResult,
-    Try,
-    outcome,
-    worst,
-)
+from benchmarks.supported_calls.attempts import ALL_DTYPES, COMBINING, MOVING, OPS, SITUATIONS, TRIES, Try
 from benchmarks.supported_calls.libraries import try_torch_like
 
 import unisono
@@ -89,7 +78,7 @@ def test_a_few_tries_of_ours() -> None:
     assert found == {one: "raises" if one in raising else "right" for one in tries}
 
 
-class Fake(Library):
+class Fake(attempts.Library):
     """One that does with its tensors what it is told to, and knows no other rank."""
 
     rank = 0
@@ -118,20 +107,20 @@ def test_a_library_that_does_nothing_is_found_out(dtype: str) -> None:
     if dtype not in ("complex32", "float8_e8m0fnu", "float4_e2m1fn_x2", "int4"):
         wrong += [Try(call, dtype, "sum") for call in ("all_reduce", "reduce", "reduce_scatter")]
     for one in wrong:
-        assert outcome(one, Fake(nothing)) == "wrong", one
+        assert attempts.outcome(one, Fake(nothing)) == "wrong", one
 
 
 def test_only_errors_of_the_library_are_held_against_it() -> None:
     one = Try("all_reduce", "float32", "sum")
-    assert outcome(one, Fake(fail(RuntimeError("no such dtype")))) == "raises"
-    assert outcome(one, Fake(fail(NoResult("no op")))) == "no op"
-    assert outcome(Try("all_reduce", "float32", "band"), Fake(nothing)) == "undefined"
+    assert attempts.outcome(one, Fake(fail(RuntimeError("no such dtype")))) == "raises"
+    assert attempts.outcome(one, Fake(fail(attempts.NoResult("no op")))) == "no op"
+    assert attempts.outcome(Try("all_reduce", "float32", "band"), Fake(nothing)) == "undefined"
     with pytest.raises(AttributeError):  # a dtype that torch does not have is a mistake of whoever tries it
-        outcome(Try("all_reduce", "float31", "sum"), Fake(nothing))
+        attempts.outcome(Try("all_reduce", "float31", "sum"), Fake(nothing))
 
 
 def test_one_word_for_several_ranks() -> None:
-    assert worst(["right", "right"]) == "right"
-    assert worst(["right", "raises", "wrong"]) == "wrong"
-    assert worst(["wrong", "hangs", "aborts"]) == "aborts"
-    assert worst(["no op", "no op"]) == "no op"
+    assert attempts.worst(["right", "right"]) == "right"
+    assert attempts.worst(["right", "raises", "wrong"]) == "wrong"
+    assert attempts.worst(["wrong", "hangs", "aborts"]) == "aborts"
+    assert attempts.worst(["no op", "no op"]) == "no op"

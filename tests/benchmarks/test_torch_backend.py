@@ -9,8 +9,7 @@ import typer
 from benchmarks.reports import GLOO, OURS
 from benchmarks.torch_backend import __main__ as command
 from benchmarks.torch_backend.__main__ import Trained, torch_markdown
-from benchmarks.torch_backend.calls import CALLS
-from benchmarks.torch_backend.steps import ALONE, KINDS
+from benchmarks.torch_backend.ranks import ALONE, CALLS, KINDS
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
