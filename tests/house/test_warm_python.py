@@ -59,6 +59,12 @@ def test_a_process_has_as_many_threads_as_its_environment_says() -> None:
     assert said == f"{WARM} 3\n"
 
 
+def test_with_a_variable_that_is_read_when_torch_is_imported_it_is_started_anew() -> None:
+    environ = {**os.environ, "UNISONO_AS": "gloo"}
+    program = "import sys; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], env=environ, text=True, timeout=60) == "False\n"
+
+
 @pytest.mark.cold
 def test_of_a_test_that_is_marked_it_is_started_anew(tmp_path: Path) -> None:
     assert not has_torch(tmp_path)

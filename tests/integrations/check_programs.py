@@ -25,7 +25,7 @@ GROUPS = {"unisono": {"UnisonoProcessGroup"}, "named": {"NamedGloo"}, "gloo": {"
 """How each program is run -> the classes that its group may have. named: it says gloo, with UNISONO_AS=gloo."""
 LIMIT_S, END_S = 200, 40
 
-pytestmark = pytest.mark.timeout(3 * (LIMIT_S + END_S) + 20)
+pytestmark = [pytest.mark.timeout(3 * (LIMIT_S + END_S) + 20), pytest.mark.cold]
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'unisono[integrations]'"),
     pytest.mark.timeout(LIMIT_S + 20),
     pytest.mark.long,
+    pytest.mark.cold,
 ]
 
 
