@@ -31,7 +31,7 @@ _LOOK_LATE_S = 0.005
 
 
 def stay_for(store: TorchStore, ranks: Sequence[int]) -> None:
-    """Keep this process for a moment, until these ranks, too, have read at the store how a meeting has ended.
+    """Keep this process for a moment, until these ranks, too, know why there is no group.
 
     Rank 0's process may run the store. Without it, late ranks would look for the store until their time is up.
     """
@@ -76,7 +76,7 @@ class MeetingMember:
         apart 5     a rank that did not get the memory
         proven 4    the first rank of a host: which ranks got the memory
         end         rank 0: how the meeting has ended; or the first rank that gives up: why there is no group
-        told 5      a rank that has read the end
+        told 5      a rank that knows why there is no group: it asks the store no more
 
     A rank tells why it gives up before its process ends. A rank that sees another's end first looks for such a word. So
     all name the rank that has failed first.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from ..elastic import survivors  # noqa: F401  it tells groups how they shrink
 from ..group.group import Group
 from .asked_store import AskedStore, at_store
 from .connecting import connect
+from .meeting_member import stay_for
 from .meeting_result import MeetingResult
 from .rendezvous_messages import SentinelNotice
 from .unmet import died, missing
@@ -47,30 +48,41 @@ def world_group(
     if met.store is None:
         raise InternalError("ranks of several hosts have met without a store")
     deadline = time.monotonic() + (config.timeout_s if timeout_s is None else timeout_s)
-    far = _Joining(met, rank, met.store, config.host_silence_s, deadline).far()
+    far: Far | None = None
+    carrier: Carrier | None = None
     try:
+        far = _Joining(met, rank, met.store, config.host_silence_s, deadline).far()
         if config.carrier == "mpi":
             carrier = _mpi(met, rank)
         else:
             carrier = _connected(met, rank, met.store, far, deadline, ucx=config.carrier == "ucx")
-    except BaseException as error:
-        if not isinstance(error, PeerGone):  # else the other ranks hear of the gone rank, too
-            said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
-            met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
-        far.close()
-        raise
-    if not config.link.known:
-        from .measured_link import agreed_link
+        if not config.link.known:
+            from .measured_link import agreed_link
 
-        try:
             config = replace(config, link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
-        except BaseException:
+    except BaseException as error:
+        if carrier is not None:
             carrier.abort()
+        if far is not None:
+            if not isinstance(error, PeerGone):  # else the other ranks hear of the gone rank, too
+                said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
+                met.arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
             far.close()
-            raise
+        _leave_store(met.store, rank, met.hosts.ranks, error)
+        raise
     here = met.names[met.hosts.host_of(rank)] if met.names else ""
     span = Span(met.hosts, rank, digest("world", met.secret), carrier, far, here)
     return Group(met.arena, rank, name=name, config=config, span=span)
+
+
+def _leave_store(store: Store, rank: int, size: int, error: BaseException) -> None:
+    """This rank asks the store no more. Rank 0's process, which may run the store, stays until all others say so."""
+    if rank == 0:
+        gone = error.failed if isinstance(error, PeerGone) else ()
+        stay_for(store, [peer for peer in range(1, size) if peer not in gone])
+        return
+    with suppress(RuntimeError, TimeoutError), closing(AskedStore(store, time.monotonic())) as asked:
+        asked.set(f"told {rank}", "")
 
 
 def _connected(met: MeetingResult, rank: int, store: Store, far: Far, deadline: float, *, ucx: bool) -> Carrier:
