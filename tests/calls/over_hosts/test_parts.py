@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,7 +14,7 @@ import torch
 import unisono
 from tests.support.waiting import until
 from unisono.base.config import Config
-from unisono.hosts.span import Span
+from unisono.ranks.failures import attend
 
 COUNT = 1 << 18
 STAGED_IN_ONE = {"cross_memory_bytes": 0, "tag_bytes": 1 << 22, "segment_bytes": 1 << 23}
@@ -41,31 +44,34 @@ def test_tensors_in_shared_memory_on_one_rank_of_a_host(settings: dict[str, int]
     assert all(differed for _, differed in found[:3]), "they have differed, and gone on"
 
 
-def test_a_rank_raises_once_its_neighbours_need_it_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 hears of somebody who has gone, so it looks at once, when it can see that the other host makes another
-    call; rank 1 comes to their part of the call later.
-    """
+def test_a_rank_raises_once_its_neighbours_need_it_no_more() -> None:
+    """Ranks 0 and 1 are in their part of a call when the other host makes another one. Rank 1 is held up there."""
 
     def work() -> tuple[str, float]:
         group = unisono.init()
         me, span = group.rank, group.span
-        assert span is not None
         unisono.all_reduce(torch.ones(3))
+        assert span is not None
+        assert span.local is not None
+        local, pid = span.local.host, group.host.arena.board(1).pid
+        number = local.call_number
 
-        def news(_: Span) -> bool:
-            number = group.host.call_number
-            until(lambda: span.refresh(math.inf) and all(group.host.entered(rank) >= number for rank in (2, 3)))
-            return True
+        def hold_up() -> None:
+            until(lambda: local.entered(1) >= number)
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.7)
+            os.kill(pid, signal.SIGCONT)
 
-        with monkeypatch.context() as patch:
+        with ThreadPoolExecutor(1) as pool:
             if me == 0:
-                patch.setattr(Span, "has_bad_news", news)
+                pool.submit(hold_up)
+            attend._COLLECT_S = 0.1  # rank 1 does not tell its call
             with pytest.raises(unisono.MismatchError) as raised:
-                unisono.all_reduce(torch.ones(3 if me < 2 else 5))
+                unisono.all_reduce(torch.ones(1 << 23 if me < 2 else 5))
         tensor = torch.full((3,), 10.0**me)
         unisono.all_reduce(tensor)
         return str(raised.value), tensor[1].item()
 
     found = unisono.run(work, 4, hosts="2x2", timeout_s=30)
     assert [total for _, total in found] == [1111.0] * 4
-    assert all("float32[3]" in said and "float32[5]" in said for said, _ in found)
+    assert all("float32[8388608]" in said and "float32[5]" in said for said, _ in found)
