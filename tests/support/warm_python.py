@@ -47,6 +47,7 @@ _NEEDED = (
     *("torch._dynamo", "torch._functorch.aot_autograd", "torch.distributed.checkpoint"),  # DDP and optimizers, too
     *("unisono.calls.dispatch.over_hosts.hosts_run", "unisono.hosts.carriers.ucx"),
     *("unisono.hosts.far", "unisono.hosts.sentinel.start"),
+    "pytest",  # 150 ms of each rank that runs a function of a test
 )
 """What ranks import when they need it."""
 _Popen = subprocess.Popen
