@@ -33,7 +33,7 @@ def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def test_every_call() -> None:
     for form, dtype in product(FORMS, ("float32", "int64", "bfloat16")):
         for op, n in product(("sum", "max") if form in REDUCING else ("-",), (1, 7, MANY)):
-            for root in range(unisono.get_world_size() if form in ROOTED and n < MANY else 1):
+            for root in range(unisono.get_world_size() if form in ROOTED and n == 7 else 1):
                 check(Case(form, dtype, op, n, root=root, seed=root, exact=True))
 
 
