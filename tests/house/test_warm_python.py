@@ -59,6 +59,12 @@ def test_a_process_has_as_many_threads_as_its_environment_says() -> None:
     assert said == f"{WARM} 3\n"
 
 
+def test_a_process_writes_at_once_if_it_is_told_so() -> None:
+    program = "import os, sys; sys.stdout.write(str('torch' in sys.modules)); os._exit(0)"
+    for options, said in (["-u"], f"{WARM}"), ([], ""):
+        assert subprocess.check_output([sys.executable, *options, "-c", program], text=True, timeout=60) == said
+
+
 def test_with_a_variable_that_is_read_when_torch_is_imported_it_is_started_anew() -> None:
     environ = {**os.environ, "UNISONO_AS": "gloo"}
     program = "import sys; print('torch' in sys.modules)"

@@ -18,6 +18,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import random
@@ -46,7 +47,8 @@ _THREADS = "OMP_NUM_THREADS"
 _NEEDED = (
     *("torch._dynamo", "torch._functorch.aot_autograd", "torch.distributed.checkpoint"),  # DDP and optimizers, too
     *("unisono.calls.dispatch.over_hosts.hosts_run", "unisono.hosts.carriers.ucx"),
-    *("unisono.hosts.far", "unisono.hosts.sentinel.start"),
+    *("unisono.hosts.far", "unisono.hosts.sentinel.start", "unisono.engine.reducers.custom_kernels"),
+    "pytest",  # 150 ms of each rank that runs a function of a test
 )
 """What ranks import when they need it."""
 _Popen = subprocess.Popen
@@ -95,7 +97,8 @@ class Popen(_Popen):  # type: ignore[type-arg]
 
 
 def _known(words: list[str]) -> bool:
-    """Are these a program with -c or -m, or a file? The warm process knows no other words."""
+    """Are these a program with -c or -m, or a file, behind -u or not? The warm process knows no other words."""
+    words = words[words[:1] == ["-u"] :]  # of torchrun's workers
     return bool(words) and (words[0] in ("-c", "-m") or not words[0].startswith("-"))
 
 
@@ -144,6 +147,7 @@ def _use(link: socket.socket) -> None:
 def main(fd: int, parent: int) -> list[str]:
     """Be the warm process. Returns in each new one, with its words."""
     _LIBC.prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    subprocess.Popen = Popen  # type: ignore[misc]  # before torchrun's modules take it by its name
     import unisono
     from unisono.engine.host import interpreter, warm_up
 
@@ -153,6 +157,8 @@ def main(fd: int, parent: int) -> list[str]:
         importlib.import_module(name)
     interpreter()
     warm_up()
+    numba = importlib.import_module("numba")
+    numba.njit(lambda x: x).compile((numba.float32,))  # loads, for 0.5 s, what ops of functions are compiled with
     _end_soon()
     gc.collect()
     gc.freeze()
@@ -244,10 +250,13 @@ def _become(file: int, *fds: int) -> list[str]:
     if threads := os.environ.get(_THREADS):
         sys.modules["torch"].set_num_threads(int(threads))
     random.seed()
+    words: list[str] = request["words"]
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    if words[0] == "-u":
+        del words[0]
+        sys.stdout = io.TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
-    words: list[str] = request["words"]
     return words
 
 

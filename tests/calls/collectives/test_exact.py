@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -32,7 +33,7 @@ def usual(form: str, n: int, **more: Any) -> Case:
     return Case(form, "float32", ops(form, "float32")[0], n, exact=True, **more)
 
 
-@pytest.mark.sampled(most=7)
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("form", FORMS)
 @on_ranks(*SIZES)
 def test_every_algorithm_and_form(form: str) -> None:
@@ -44,7 +45,7 @@ def test_every_algorithm_and_form(form: str) -> None:
     assert calls >= 8
 
 
-@pytest.mark.sampled(most=4)
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("form", WHOLE)
 @on_ranks(2, 3, 5)
 def test_every_algorithm_on_large_tensors(form: str, ranks: int) -> None:
@@ -53,18 +54,24 @@ def test_every_algorithm_on_large_tensors(form: str, ranks: int) -> None:
     forget()
 
 
-def test_every_algorithm_in_many_small_segments() -> None:
-    def segmented() -> None:
-        for form in WHOLE:
-            for name in [None, *algorithms(form)]:
-                for n, seed in ((30_011, 1), (9_001, 2), (30_011, 3)):
-                    check(usual(form, n, root=1, seed=seed), name)
-
+@pytest.fixture(scope="module")
+def short_segments() -> Iterator[unisono.World]:
     with unisono.World(3, timeout_s=60, config=Config(segment_bytes=16 << 10)) as world:
-        world.run(segmented)
+        yield world
 
 
 @pytest.mark.sampled(most=4)
+@pytest.mark.parametrize("form", WHOLE)
+def test_every_algorithm_in_many_small_segments(short_segments: unisono.World, form: str) -> None:
+    def segmented() -> None:
+        for name in [None, *algorithms(form)]:
+            for n, seed in ((30_011, 1), (9_001, 2), (30_011, 3)):
+                check(usual(form, n, root=1, seed=seed), name)
+
+    short_segments.run(segmented)
+
+
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("form", WHOLE)
 @on_ranks(2)
 def test_several_mebibytes(form: str) -> None:
@@ -74,7 +81,7 @@ def test_several_mebibytes(form: str) -> None:
     forget()
 
 
-@pytest.mark.sampled(most=3)
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("form", REDUCING)
 @on_ranks(*SIZES)
 def test_every_dtype_and_op(form: str, ranks: int) -> None:
@@ -83,6 +90,7 @@ def test_every_dtype_and_op(form: str, ranks: int) -> None:
             check(Case(form, dtype, op, n, root=ranks - 1, shared=shared, seed=n % 5))
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("op", ["avg", "product", "min", "max"])
 @on_ranks(4)
 def test_every_op_with_every_algorithm(op: str) -> None:
@@ -95,9 +103,11 @@ def test_every_op_with_every_algorithm(op: str) -> None:
 @pytest.mark.sampled(most=1)
 @on_ranks(2, 3)
 def test_data_of_any_dtype_can_be_moved() -> None:
+    kinds = ((1, False), (1000, True)), ((7, True), (1000, False))
     for form in FORMS.keys() - {*REDUCING}:
-        for dtype, (n, shared) in product((*DTYPES, *MOVED), ((1, False), (7, True), (1000, False), (1000, True))):
-            check(Case(form, dtype, "-", n, root=1, shared=shared))
+        for k, dtype in enumerate((*DTYPES, *MOVED)):
+            for n, shared in kinds[k % 2]:
+                check(Case(form, dtype, "-", n, root=1, shared=shared))
 
 
 @pytest.mark.sampled(most=1)

@@ -85,19 +85,16 @@ def test_ranks_may_know_different_things() -> None:
         assert torch.equal(whole, torch.cat([block(q, turn, 4) for q in range(p)]))
 
 
-def test_whole_tensors_on_one_rank_and_lists_on_another(worlds: Worlds) -> None:
-    def work() -> None:
-        me, p = unisono.get_rank(), unisono.get_world_size()
-        mine, whole = block(me, 0, 3), torch.zeros(p, 3)
-        made = unisono.all_gather(None, mine) if me == 0 else unisono.all_gather_single(whole, mine)
-        got = torch.stack(made) if me == 0 else whole
-        assert torch.equal(got, torch.stack([block(q, 0, 3) for q in range(p)]))
-        strided = torch.zeros(p, 6)[:, ::2]
-        made = unisono.all_gather(None, mine) if me == 0 else unisono.all_gather_single(strided, mine)
-        assert me == 0 or torch.equal(strided, got)
-
-    for ranks in (2, 3):
-        worlds(ranks).run(work)
+@on_ranks(2, 3)
+def test_whole_tensors_on_one_rank_and_lists_on_another() -> None:
+    me, p = unisono.get_rank(), unisono.get_world_size()
+    mine, whole = block(me, 0, 3), torch.zeros(p, 3)
+    made = unisono.all_gather(None, mine) if me == 0 else unisono.all_gather_single(whole, mine)
+    got = torch.stack(made) if me == 0 else whole
+    assert torch.equal(got, torch.stack([block(q, 0, 3) for q in range(p)]))
+    strided = torch.zeros(p, 6)[:, ::2]
+    made = unisono.all_gather(None, mine) if me == 0 else unisono.all_gather_single(strided, mine)
+    assert me == 0 or torch.equal(strided, got)
 
 
 @on_ranks(2)
@@ -107,16 +104,14 @@ def test_split_sizes_that_do_not_add_up_are_refused() -> None:
         unisono.all_to_all_single(torch.zeros(p + 1, 2), torch.zeros(p, 2), [1] * p, [1] * p)
 
 
-def test_shapes_and_dtypes_come_with_tensors_of_unknown_size(worlds: Worlds) -> None:
-    def work() -> list[Any]:
-        me, p = unisono.get_rank(), unisono.get_world_size()
-        gathered = unisono.all_gather(None, torch.full((me + 1, 2), me, dtype=torch.int16))
-        parts = [torch.ones(q, 1, dtype=torch.bfloat16) for q in range(p)] if me == 1 else None
-        part = unisono.scatter(None, parts, 1)
-        return [[list(t.shape) for t in gathered], str(gathered[0].dtype), list(part.shape), str(part.dtype)]
-
-    for rank, said in enumerate(worlds(3).run(work)):
-        assert said == [[[1, 2], [2, 2], [3, 2]], "torch.int16", [rank, 1], "torch.bfloat16"]
+@on_ranks(3)
+def test_shapes_and_dtypes_come_with_tensors_of_unknown_size() -> None:
+    me, p = unisono.get_rank(), unisono.get_world_size()
+    gathered = unisono.all_gather(None, torch.full((me + 1, 2), me, dtype=torch.int16))
+    parts = [torch.ones(q, 1, dtype=torch.bfloat16) for q in range(p)] if me == 1 else None
+    part = unisono.scatter(None, parts, 1)
+    assert [list(tensor.shape) for tensor in gathered] == [[1, 2], [2, 2], [3, 2]]
+    assert (list(part.shape), part.dtype, gathered[0].dtype) == ([me, 1], torch.bfloat16, torch.int16)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

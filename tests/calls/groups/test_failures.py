@@ -193,32 +193,29 @@ def test_a_late_rank_breaks_its_group_only(worlds: Worlds) -> None:
     assert said_1.startswith("rank 1 (world rank 2) gave up all_reduce(float32[4], sum) #1 of group 'pair'")
 
 
-def test_a_rank_that_leaves_right_after_a_call_has_done_its_part(worlds: Worlds) -> None:
+@on_ranks(2)
+def test_a_rank_that_leaves_right_after_a_call_has_done_its_part() -> None:
     """Rank 1 makes its call and leaves just while rank 0, which has waited for it, looks whether it is still there."""
+    group = new_group()
+    tensor, peer, gone = torch.full((4,), float(group.rank + 1)), group.host.arena.board(1), group.liveness.gone
 
-    def leave_at_once() -> float:
-        group = new_group()
-        tensor, peer, gone = torch.full((4,), float(group.rank + 1)), group.host.arena.board(1), group.liveness.gone
+    def look(rank: int) -> Departure | None:
+        until(lambda: bool(peer.gone))
+        return gone(rank)
 
-        def look(rank: int) -> Departure | None:
-            until(lambda: bool(peer.gone))
-            return gone(rank)
-
-        if group.rank == 1:
-            until(lambda: group.host.arena.board(0).call(1) is not None)  # it has begun to look
+    if group.rank == 1:
+        until(lambda: group.host.arena.board(0).call(1) is not None)  # it has begun to look
+        unisono.all_reduce(tensor, group=group)
+        destroy_group(group)
+    else:
+        group.liveness.gone = look
+        try:
             unisono.all_reduce(tensor, group=group)
-            destroy_group(group)
-        else:
-            group.liveness.gone = look
-            try:
-                unisono.all_reduce(tensor, group=group)
-            finally:
-                group.liveness.gone = gone
-            with pytest.raises(PeerGone, match=r"rank 1 \(world rank 1, pid \d+\) left the group"):
-                unisono.all_reduce(tensor, group=group)
-        return tensor[0].item()
-
-    assert worlds(2).run(leave_at_once) == [3.0, 3.0]
+        finally:
+            group.liveness.gone = gone
+        with pytest.raises(PeerGone, match=r"rank 1 \(world rank 1, pid \d+\) left the group"):
+            unisono.all_reduce(tensor, group=group)
+    assert tensor[0].item() == 3.0
 
 
 @on_ranks(2)

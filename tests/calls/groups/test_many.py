@@ -79,7 +79,8 @@ def test_two_hundred_at_once() -> None:
     assert memory() - before < 200 * 4096
 
 
-@pytest.mark.parametrize("way", ["closed", "dropped", pytest.param("in a cycle", marks=pytest.mark.long)])
+@pytest.mark.sampled(most=1)
+@pytest.mark.parametrize("way", ["closed", "dropped", "in a cycle"])
 def test_hundreds_one_after_the_other(worlds: Worlds, way: str) -> None:
     def loop(count: int) -> None:
         for k in range(count):

@@ -33,7 +33,7 @@ def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def test_every_call() -> None:
     for form, dtype in product(FORMS, ("float32", "int64", "bfloat16")):
         for op, n in product(("sum", "max") if form in REDUCING else ("-",), (1, 7, MANY)):
-            for root in range(unisono.get_world_size() if form in ROOTED and n < MANY else 1):
+            for root in range(unisono.get_world_size() if form in ROOTED and n == 7 else 1):
                 check(Case(form, dtype, op, n, root=root, seed=root, exact=True))
 
 
@@ -127,24 +127,21 @@ def test_groups_of_the_same_ranks_begin_on_each_rank_in_an_order_of_its_own() ->
     assert [tensor[7].item() for tensor in tensors] == [1111.0 * (k + 1) for k in range(16)]
 
 
-def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing(on_hosts: OnHosts) -> None:
-    def work() -> list[str]:
-        me, said = unisono.get_rank(), []
-        tensor = torch.full((4 + (me == 3),), float(me))
-        for _ in range(3):
-            with pytest.raises(unisono.MismatchError) as raised:
-                unisono.all_reduce(tensor)
-            said.append(str(raised.value))
-            assert set(tensor.tolist()) == {float(me)}
-            with pytest.raises((unisono.MismatchError, unisono.DTypeError)):
-                unisono.all_reduce(tensor if me else "no tensor")
-            total = torch.ones(3)
-            unisono.all_reduce(total)
-            assert total.tolist() == [4.0] * 3
-        return said
-
-    for said in on_hosts("2x2").run(work):
-        assert all("rank 3" in words and "float32[5]" in words and "float32[4]" in words for words in said)
+@on_ranks("2x2")
+def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing() -> None:
+    me, said = unisono.get_rank(), []
+    tensor = torch.full((4 + (me == 3),), float(me))
+    for _ in range(3):
+        with pytest.raises(unisono.MismatchError) as raised:
+            unisono.all_reduce(tensor)
+        said.append(str(raised.value))
+        assert set(tensor.tolist()) == {float(me)}
+        with pytest.raises((unisono.MismatchError, unisono.DTypeError)):
+            unisono.all_reduce(tensor if me else "no tensor")
+        total = torch.ones(3)
+        unisono.all_reduce(total)
+        assert total.tolist() == [4.0] * 3
+    assert all("rank 3" in words and "float32[5]" in words and "float32[4]" in words for words in said)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors, and of half complex ones

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
@@ -235,39 +236,34 @@ def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts
     assert "for rank 3" in said
 
 
-def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(
-    on_hosts: OnHosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@on_ranks("2x1")
+def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host is told at once that it has left, and what it sent before may take longer."""
+    group, looks, advance, look_as_always = unisono.new_group(), 0, Exchange.advance, Watch.look
 
-    def work() -> float:
-        group, looks, advance, look_as_always = unisono.new_group(), 0, Exchange.advance, Watch.look
+    def look(watch: Watch, *given: Any) -> None:
+        nonlocal looks
+        looks += group.liveness.gone(1) is not None
+        look_as_always(watch, *given)
 
-        def look(watch: Watch, *given: Any) -> None:
-            nonlocal looks
-            looks += group.liveness.gone(1) is not None
-            look_as_always(watch, *given)
+    def late(exchange: Exchange) -> bool:
+        if advance(exchange) and looks <= 4:
+            exchange.done, exchange.waiting_for = False, 1
+        return exchange.done
 
-        def late(exchange: Exchange) -> bool:
-            if advance(exchange) and looks <= 4:
-                exchange.done, exchange.waiting_for = False, 1
-            return exchange.done
-
-        tensor = torch.full((10,), 10.0**group.rank)
-        if group.rank == 0:
-            with monkeypatch.context() as patch:
-                patch.setattr(Watch, "look", look)
-                patch.setattr(Exchange, "advance", late)
-                patch.setattr(Exchange, "wake", lambda *_: False)
-                patch.setattr(Exchange, "watched", None)
-                unisono.all_reduce(tensor, group=group)
-        else:
+    tensor = torch.full((10,), 10.0**group.rank)
+    if group.rank == 0:
+        with monkeypatch.context() as patch:
+            patch.setattr(Watch, "look", look)
+            patch.setattr(Exchange, "advance", late)
+            patch.setattr(Exchange, "wake", lambda *_: False)
+            patch.setattr(Exchange, "watched", None)
             unisono.all_reduce(tensor, group=group)
-            group.close()
-        unisono.barrier()
-        return tensor[3].item()
-
-    assert on_hosts("2x1").run(work) == [11.0, 11.0]
+    else:
+        unisono.all_reduce(tensor, group=group)
+        group.close()
+    unisono.barrier()
+    assert tensor[3].item() == 11.0
 
 
 def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(

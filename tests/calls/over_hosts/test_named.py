@@ -10,7 +10,8 @@ import torch
 import unisono
 from tests.support.matrix import Case, ops
 from tests.support.matrix_driver import check
-from tests.support.worlds import OnHosts, Worlds
+from tests.support.on_ranks import on_ranks
+from tests.support.worlds import OnHosts
 from unisono.base.errors import AlgorithmError, ArgumentError, MismatchError
 from unisono.schedule import Rows, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
@@ -23,8 +24,9 @@ def numbers(rank: int, count: int, place: int = 0) -> torch.Tensor:
     return ((torch.arange(count) * 7 + 3 * rank + 5 * place) % 11 - 5).float()
 
 
-def _all_of_them() -> dict[str, str]:
-    """Make a call by each algorithm. Returns what was refused, and why."""
+@pytest.mark.sampled(most=1)
+@on_ranks("2x2", "3+1")
+def test_blocks_of_several_sizes_go_by_every_algorithm_or_are_refused() -> None:
     size, refused = unisono.get_world_size(), {}
     for some in CATALOGUE.values():
         if some.collective not in UNEVEN or not some.allows(size):
@@ -34,15 +36,8 @@ def _all_of_them() -> dict[str, str]:
             check(Case(some.collective, "float32", op, 9, blocks="uneven", root=1, seed=1, exact=True), name)
         except (AlgorithmError, ArgumentError) as error:
             refused[name] = str(error)
-    return refused
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("shape", ["2x2", "3+1"])
-def test_blocks_of_several_sizes_go_by_every_algorithm_or_are_refused(on_hosts: OnHosts, shape: str) -> None:
-    for refused in on_hosts(shape).run(_all_of_them):
-        assert refused.keys() == {"all_to_all.bruck", "all_to_all.hierarchical"}
-        assert "moves blocks to places of others" in refused["all_to_all.bruck"]
+    assert refused.keys() == {"all_to_all.bruck", "all_to_all.hierarchical"}
+    assert "moves blocks to places of others" in refused["all_to_all.bruck"]
 
 
 def test_a_name_means_one_table_short_or_full(on_hosts: OnHosts) -> None:
@@ -75,25 +70,23 @@ def _by_the_neighbour(r: Rows, p: int) -> Iterator[Transfer]:
         yield send(r, (r + step) % p, (r + step) % p, to=r, dbuf=Y)
 
 
-def test_a_table_that_cannot_take_blocks_of_several_sizes_is_not_dropped(on_hosts: OnHosts) -> None:
-    def work() -> str:
-        me = unisono.get_rank()
+@on_ranks("2x2")
+def test_a_table_that_cannot_take_blocks_of_several_sizes_is_not_dropped() -> None:
+    me = unisono.get_rank()
 
-        def exchange(pairs: Callable[[int, int], int]) -> None:
-            taken = [torch.empty(pairs(rank, me)) for rank in range(4)]
-            given = [numbers(me, pairs(me, rank), rank) for rank in range(4)]
-            unisono.all_to_all(taken, given, algorithm=_by_the_neighbour)
-            assert all(torch.equal(block, numbers(rank, pairs(rank, me), me)) for rank, block in enumerate(taken))
+    def exchange(pairs: Callable[[int, int], int]) -> None:
+        taken = [torch.empty(pairs(rank, me)) for rank in range(4)]
+        given = [numbers(me, pairs(me, rank), rank) for rank in range(4)]
+        unisono.all_to_all(taken, given, algorithm=_by_the_neighbour)
+        assert all(torch.equal(block, numbers(rank, pairs(rank, me), me)) for rank, block in enumerate(taken))
 
-        exchange(lambda _a, _b: 5)
-        with pytest.raises(AlgorithmError) as caught:
-            exchange(lambda a, b: 2 * a + b)
-        exchange(lambda _a, _b: 6)
-        return str(caught.value)
-
-    for said in on_hosts("2x2").run(work):
-        assert "all_to_all._by_the_neighbour moves blocks to places of others" in said
-        assert "leave algorithm= out" in said
+    exchange(lambda _a, _b: 5)
+    with pytest.raises(AlgorithmError) as caught:
+        exchange(lambda a, b: 2 * a + b)
+    exchange(lambda _a, _b: 6)
+    said = str(caught.value)
+    assert "all_to_all._by_the_neighbour moves blocks to places of others" in said
+    assert "leave algorithm= out" in said
 
 
 @algorithm("broadcast", chunks=2)
@@ -107,10 +100,7 @@ def _by_another_chunk(r: Rows, p: int, root: int) -> Iterator[Transfer]:
         yield send(root, (root + rank) % p, 0, n=2)
 
 
-def test_a_table_that_changes_the_places_of_chunks_is_refused_as_on_one_host(on_hosts: OnHosts, worlds: Worlds) -> None:
-    def work() -> None:
-        with pytest.raises(AlgorithmError, match=r"chunk 0 goes to 1|moves chunks to places of others"):
-            unisono.broadcast(torch.zeros(7), 0, algorithm=_by_another_chunk)
-
-    worlds(4).run(work)
-    on_hosts("2x2").run(work)
+@on_ranks(4, "2x2")
+def test_a_table_that_changes_the_places_of_chunks_is_refused_as_on_one_host() -> None:
+    with pytest.raises(AlgorithmError, match=r"chunk 0 goes to 1|moves chunks to places of others"):
+        unisono.broadcast(torch.zeros(7), 0, algorithm=_by_another_chunk)

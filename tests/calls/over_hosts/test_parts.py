@@ -21,6 +21,7 @@ STAGED_IN_ONE = {"cross_memory_bytes": 0, "tag_bytes": 1 << 22, "segment_bytes":
 """Private vectors of COUNT elements are staged, their signatures beside them; those in shared memory are elsewhere."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("odd", [0, 1])
 @pytest.mark.parametrize("settings", [{}, STAGED_IN_ONE], ids=["usual", "staged in one"])
 def test_tensors_in_shared_memory_on_one_rank_of_a_host(settings: dict[str, int], odd: int) -> None:

@@ -25,27 +25,24 @@ from unisono import WaitTimeout, p2p
 from unisono.base.config import Config
 
 
-def test_objects_go_round_beside_tensors_with_the_same_tags(worlds: Worlds) -> None:
-    def work() -> None:
-        me, p = unisono.get_rank(), unisono.get_world_size()
-        to, by = (me + 1) % p, (me - 1) % p
-        mine = [{"rank": me, "weights": torch.full((300_000,), float(me))}, (1, "two", None)]
-        unisono.send_object_list(mine, to, tag=4)
-        unisono.send(torch.tensor([me]), to, tag=4)
-        unisono.send_object_list(["other tag", me], to)
-        got: list[Any] = [None, None]
-        assert unisono.recv_object_list(got, by) == by
-        assert got == ["other tag", by]
-        tensor = torch.zeros(1, dtype=torch.int64)
-        assert unisono.recv(tensor, by, tag=4) == by
-        assert tensor.item() == by
-        assert unisono.recv_object_list(got, tag=4) == by
-        assert got[0]["rank"] == by
-        assert torch.equal(got[0]["weights"], torch.full((300_000,), float(by)))
-        assert got[1] == (1, "two", None)
-
-    for ranks in (1, 3):
-        worlds(ranks).run(work)
+@on_ranks(1, 3)
+def test_objects_go_round_beside_tensors_with_the_same_tags() -> None:
+    me, p = unisono.get_rank(), unisono.get_world_size()
+    to, by = (me + 1) % p, (me - 1) % p
+    mine = [{"rank": me, "weights": torch.full((300_000,), float(me))}, (1, "two", None)]
+    unisono.send_object_list(mine, to, tag=4)
+    unisono.send(torch.tensor([me]), to, tag=4)
+    unisono.send_object_list(["other tag", me], to)
+    got: list[Any] = [None, None]
+    assert unisono.recv_object_list(got, by) == by
+    assert got == ["other tag", by]
+    tensor = torch.zeros(1, dtype=torch.int64)
+    assert unisono.recv(tensor, by, tag=4) == by
+    assert tensor.item() == by
+    assert unisono.recv_object_list(got, tag=4) == by
+    assert got[0]["rank"] == by
+    assert torch.equal(got[0]["weights"], torch.full((300_000,), float(by)))
+    assert got[1] == (1, "two", None)
 
 
 @on_ranks(2)
@@ -155,17 +152,16 @@ def test_a_wait_for_oneself_is_told(new_world: NewWorld) -> None:
         world.run(alone)
 
 
-def test_a_wait_for_oneself_tells_what_was_sent_with_other_tags(worlds: Worlds) -> None:
-    def alone() -> str:
-        me = unisono.get_rank()
-        p2p.isend(values(3, me), me, tag=31).wait()
-        with pytest.raises(WaitTimeout) as caught:
-            p2p.recv(None, me, tag=32, timeout_s=0.0)
-        p2p.recv(None, me, tag=31)
-        return str(caught.value)
-
-    for rank, said in enumerate(worlds(2).run(alone)):
-        assert f"{ALONE} Rank {rank} has sent tag 31." in said
+@on_ranks(2)
+def test_a_wait_for_oneself_tells_what_was_sent_with_other_tags() -> None:
+    me = unisono.get_rank()
+    p2p.isend(values(3, me), me, tag=31).wait()
+    with pytest.raises(WaitTimeout) as caught:
+        p2p.recv(None, me, tag=32, timeout_s=0.0)
+    p2p.recv(None, me, tag=31)
+    rank = unisono.get_rank()
+    said = str(caught.value)
+    assert f"{ALONE} Rank {rank} has sent tag 31." in said
 
 
 def test_another_thread_ends_a_wait_for_oneself(new_world: NewWorld) -> None:

@@ -16,6 +16,7 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S
+from tests.support.on_ranks import on_ranks
 from tests.support.waiting import once, until
 from unisono import PeerFailed, p2p
 from unisono.calls.work import _Latch
@@ -245,16 +246,14 @@ def test_tensors_of_a_call_that_fails_again_and_again_are_held_once() -> None:
         assert later == [first] * 2
 
 
-def test_a_closed_group_has_nothing_to_abort(worlds: Callable[[int], unisono.World]) -> None:
-    def work() -> None:
-        group = unisono.new_group()
-        assert isinstance(group, unisono.Group)
-        group.close()
-        group.abort()
-        assert group.broken is None
-        unisono.barrier()
-
-    worlds(2).run(work)
+@on_ranks(2)
+def test_a_closed_group_has_nothing_to_abort() -> None:
+    group = unisono.new_group()
+    assert isinstance(group, unisono.Group)
+    group.close()
+    group.abort()
+    assert group.broken is None
+    unisono.barrier()
 
 
 def test_a_mismatch_that_waits_for_a_late_rank_ends_too(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
@@ -137,13 +138,11 @@ def test_calls_in_another_order(worlds: Worlds, ranks: int) -> None:
     assert all("all_reduce" in said and "broadcast" in said for said in results[0])
 
 
-def test_three_ways_to_differ(worlds: Worlds) -> None:
-    def each_its_own() -> tuple[int, ...]:
-        with pytest.raises(MismatchError) as caught:
-            unisono.all_reduce(tensor(), ["sum", "max", "min", "max"][unisono.init().rank])
-        return caught.value.odd
-
-    assert worlds(4).run(each_its_own) == [(0, 2)] * 4
+@on_ranks(4)
+def test_three_ways_to_differ() -> None:
+    with pytest.raises(MismatchError) as caught:
+        unisono.all_reduce(tensor(), ["sum", "max", "min", "max"][unisono.init().rank])
+    assert caught.value.odd == (0, 2)
 
 
 def test_a_rank_that_comes_late_still_hears_of_it(worlds: Worlds) -> None:
@@ -182,27 +181,23 @@ def test_a_rank_that_comes_when_the_others_have_gone_on(worlds: Worlds, count: i
     assert results[2][0] == (1,)
 
 
-def test_what_follows_in_the_background_goes_on(worlds: Worlds) -> None:
-    def queued() -> list[str]:
-        rank = unisono.init().rank
-        tensors = [tensor() for _ in range(4)]
-        works = [
-            unisono.all_reduce(t, "max" if rank == k == 1 else "sum", async_op=True) for k, t in enumerate(tensors)
-        ]
-        ends = []
-        for work in works:
-            assert work is not None
-            try:
-                ends.append(str(work.wait()))
-            except MismatchError as error:
-                assert work.exception() is error  # noqa: PT017  a call that ends well is as good
-                assert not work.is_success()
-                ends.append("mismatch")
-        assert torch.equal(tensors[1], tensor())
-        assert not torch.equal(tensors[2], tensor())
-        return ends
-
-    assert worlds(2).run(queued) == [["True", "mismatch", "True", "True"]] * 2
+@on_ranks(2)
+def test_what_follows_in_the_background_goes_on() -> None:
+    rank = unisono.init().rank
+    tensors = [tensor() for _ in range(4)]
+    works = [unisono.all_reduce(t, "max" if rank == k == 1 else "sum", async_op=True) for k, t in enumerate(tensors)]
+    ends = []
+    for work in works:
+        assert work is not None
+        try:
+            ends.append(str(work.wait()))
+        except MismatchError as error:
+            assert work.exception() is error  # noqa: PT017  a call that ends well is as good
+            assert not work.is_success()
+            ends.append("mismatch")
+    assert torch.equal(tensors[1], tensor())
+    assert not torch.equal(tensors[2], tensor())
+    assert ends == ["True", "mismatch", "True", "True"]
 
 
 def test_knobs_that_change_programs_are_part_of_the_agreement() -> None:
@@ -220,18 +215,15 @@ def test_knobs_that_change_programs_are_part_of_the_agreement() -> None:
         assert world.run(different) == ["(1,)"] * 3
 
 
-def test_sizes_whose_short_checksums_are_equal_are_told_apart(worlds: Worlds) -> None:
+@on_ranks(2)
+def test_sizes_whose_short_checksums_are_equal_are_told_apart() -> None:
     """With these numbers of elements the calls' words have the same CRC-32 in its lower 31 bits."""
-
-    def differ() -> tuple[int, ...]:
-        mine = tensor(46266 if unisono.get_rank() else 102490)
-        before = mine.clone()
-        with pytest.raises(MismatchError) as caught:
-            unisono.all_reduce(mine)
-        assert torch.equal(mine, before)
-        return caught.value.odd
-
-    assert worlds(2).run(differ) == [(1,)] * 2
+    mine = tensor(46266 if unisono.get_rank() else 102490)
+    before = mine.clone()
+    with pytest.raises(MismatchError) as caught:
+        unisono.all_reduce(mine)
+    assert torch.equal(mine, before)
+    assert caught.value.odd == (1,)
 
 
 @pytest.mark.parametrize("count", [3, COUNT])

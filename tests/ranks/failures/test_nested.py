@@ -16,8 +16,8 @@ import torch
 import unisono
 from tests.support.each import each
 from tests.support.faults import DEADLINE_S
+from tests.support.on_ranks import on_ranks
 from tests.support.waiting import once_waiting, until
-from tests.support.worlds import Worlds
 from unisono import NestedCall, p2p
 from unisono.calls.dispatch import checking
 from unisono.calls.p2p.progress_engine import progress_engine
@@ -88,124 +88,107 @@ def line(function: Any) -> str:
 
 @each("inner", CALLS)
 @pytest.mark.parametrize("outer", [name for name in CALLS if name != "a new work"])
-def test_a_collective_within_a_collective(worlds: Worlds, outer: str, inner: str) -> None:
+@on_ranks(1)
+def test_a_collective_within_a_collective(outer: str, inner: str) -> None:
     """Where the outer call holds the group, which it does on this thread."""
-
-    def work() -> None:
-        for _ in range(2):  # then some are known to the fast paths
-            CALLS[outer]()
-        with within(unisono.init(), "run", CALLS[inner]) as raised:
-            CALLS[outer]()
-        assert isinstance(raised[0], NestedCall)
-        assert (raised[0].inner, raised[0].outer) == (line(CALLS[inner]), line(CALLS[outer]))
-        assert "Group('world', rank 0 of 1)" in str(raised[0])
-        CALLS[inner]()
-
-    worlds(1).run(work)
+    for _ in range(2):  # then some are known to the fast paths
+        CALLS[outer]()
+    with within(unisono.init(), "run", CALLS[inner]) as raised:
+        CALLS[outer]()
+    assert isinstance(raised[0], NestedCall)
+    assert (raised[0].inner, raised[0].outer) == (line(CALLS[inner]), line(CALLS[outer]))
+    assert "Group('world', rank 0 of 1)" in str(raised[0])
+    CALLS[inner]()
 
 
 @pytest.mark.parametrize("how", ["a signal", "garbage"])
-def test_garbage_interrupts_like_a_signal(worlds: Worlds, how: str) -> None:
-    def work() -> None:
-        with within(unisono.init(), "run", CALLS["all_reduce"], how) as raised:
-            CALLS["all_reduce"]()
+@on_ranks(1)
+def test_garbage_interrupts_like_a_signal(how: str) -> None:
+    with within(unisono.init(), "run", CALLS["all_reduce"], how) as raised:
+        CALLS["all_reduce"]()
+    assert isinstance(raised[0], NestedCall)
+    assert isinstance(raised[0], RuntimeError)
+
+
+@on_ranks(1)
+def test_on_the_thread_of_asynchronous_calls() -> None:
+    tensor = torch.ones(9)
+    with within(unisono.init(), "run", CALLS["all_reduce"], "garbage") as raised:
+        unisono.all_reduce(tensor, async_op=True).wait()  # type: ignore[union-attr]
+    assert isinstance(raised[0], NestedCall)
+
+
+@on_ranks(2)
+def test_within_a_refusal() -> None:
+    group = unisono.init()
+    if group.rank == 0:
+        module: Any = sys.modules[checking.__module__]
+        with within(module, "_all_have_followed", CALLS["all_reduce"]) as raised, pytest.raises(ValueError):
+            unisono.all_reduce(torch.ones(4), "no such op")
         assert isinstance(raised[0], NestedCall)
-        assert isinstance(raised[0], RuntimeError)
-
-    worlds(1).run(work)
-
-
-def test_on_the_thread_of_asynchronous_calls(worlds: Worlds) -> None:
-    def work() -> None:
-        tensor = torch.ones(9)
-        with within(unisono.init(), "run", CALLS["all_reduce"], "garbage") as raised:
-            unisono.all_reduce(tensor, async_op=True).wait()  # type: ignore[union-attr]
-        assert isinstance(raised[0], NestedCall)
-
-    worlds(1).run(work)
+    else:
+        with pytest.raises(unisono.MismatchError):
+            unisono.all_reduce(torch.ones(4))
+    unisono.barrier()
 
 
-def test_within_a_refusal(worlds: Worlds) -> None:
-    def work() -> None:
-        group = unisono.init()
-        if group.rank == 0:
-            module: Any = sys.modules[checking.__module__]
-            with within(module, "_all_have_followed", CALLS["all_reduce"]) as raised, pytest.raises(ValueError):
-                unisono.all_reduce(torch.ones(4), "no such op")
-            assert isinstance(raised[0], NestedCall)
-        else:
-            with pytest.raises(unisono.MismatchError):
-                unisono.all_reduce(torch.ones(4))
-        unisono.barrier()
-
-    worlds(2).run(work)
-
-
-def test_an_asynchronous_call_is_made_afterwards(worlds: Worlds) -> None:
-    def work() -> None:
-        first, second, works = torch.full((4,), 2.0), torch.full((4,), 3.0), []
-        group = unisono.init()
+@on_ranks(1)
+def test_an_asynchronous_call_is_made_afterwards() -> None:
+    first, second, works = torch.full((4,), 2.0), torch.full((4,), 3.0), []
+    group = unisono.init()
+    unisono.all_reduce(first)
+    number = group.host.call_number
+    with within(group, "run", lambda: works.append(unisono.all_reduce(second, async_op=True))) as raised:
         unisono.all_reduce(first)
-        number = group.host.call_number
-        with within(group, "run", lambda: works.append(unisono.all_reduce(second, async_op=True))) as raised:
-            unisono.all_reduce(first)
-        assert raised == [None]
-        works[0].wait()
-        assert group.host.call_number == number + 2
-
-    worlds(1).run(work)
+    assert raised == [None]
+    works[0].wait()
+    assert group.host.call_number == number + 2
 
 
-def test_calls_of_another_group_and_messages_work(worlds: Worlds) -> None:
-    def work() -> None:
-        other = unisono.new_group()
+@on_ranks(1)
+def test_calls_of_another_group_and_messages_work() -> None:
+    other = unisono.new_group()
+    unisono.all_reduce(torch.ones(4), group=other)
+
+    def inner() -> None:
         unisono.all_reduce(torch.ones(4), group=other)
+        p2p.send(torch.ones(3), 0)
+        assert p2p.recv(None, 0).tolist() == [1.0] * 3
 
-        def inner() -> None:
-            unisono.all_reduce(torch.ones(4), group=other)
-            p2p.send(torch.ones(3), 0)
-            assert p2p.recv(None, 0).tolist() == [1.0] * 3
-
-        with within(unisono.init(), "run", inner) as raised:
-            CALLS["all_reduce"]()
-        assert raised == [None]
-
-    worlds(1).run(work)
+    with within(unisono.init(), "run", inner) as raised:
+        CALLS["all_reduce"]()
+    assert raised == [None]
 
 
-def test_a_message_within_a_step_of_messages(worlds: Worlds) -> None:
-    def work() -> None:
-        group = unisono.init()
-        inner: list[Call] = [
-            lambda: p2p.send(torch.ones(3), 0),
-            lambda: p2p.irecv(None, 0),
-            lambda: p2p.recv_object_list([None], 0),
-        ]
-        for call in inner:
-            mailbox = progress_engine(group)._mailbox
-            with within(mailbox, "submit", call) as raised:
-                p2p.send(torch.full((2,), 5.0), 0, tag=3)
-            assert isinstance(raised[0], NestedCall)
-            assert raised[0].inner == line(call)
-            assert "the messages of Group('world'" in str(raised[0])
-            assert p2p.recv(None, 0, tag=3).tolist() == [5.0, 5.0]
-        with within(progress_engine(group)._mailbox, "submit", CALLS["all_reduce"]) as raised:
-            p2p.send(torch.ones(1), 0)
-        assert raised == [None]
-        p2p.recv(None, 0)
-
-    worlds(1).run(work)
-
-
-def test_an_allocation_within_an_allocation(worlds: Worlds) -> None:
-    def work() -> None:
-        with within(unisono.init().host.arena, "reserve_heap", lambda: unisono.empty(1 << 20)) as raised:
-            unisono.empty(1 << 20).fill_(1.0)
+@on_ranks(1)
+def test_a_message_within_a_step_of_messages() -> None:
+    group = unisono.init()
+    inner: list[Call] = [
+        lambda: p2p.send(torch.ones(3), 0),
+        lambda: p2p.irecv(None, 0),
+        lambda: p2p.recv_object_list([None], 0),
+    ]
+    for call in inner:
+        mailbox = progress_engine(group)._mailbox
+        with within(mailbox, "submit", call) as raised:
+            p2p.send(torch.full((2,), 5.0), 0, tag=3)
         assert isinstance(raised[0], NestedCall)
-        assert "the heap of rank 0" in str(raised[0])
-        unisono.empty(1 << 20)
+        assert raised[0].inner == line(call)
+        assert "the messages of Group('world'" in str(raised[0])
+        assert p2p.recv(None, 0, tag=3).tolist() == [5.0, 5.0]
+    with within(progress_engine(group)._mailbox, "submit", CALLS["all_reduce"]) as raised:
+        p2p.send(torch.ones(1), 0)
+    assert raised == [None]
+    p2p.recv(None, 0)
 
-    worlds(1).run(work)
+
+@on_ranks(1)
+def test_an_allocation_within_an_allocation() -> None:
+    with within(unisono.init().host.arena, "reserve_heap", lambda: unisono.empty(1 << 20)) as raised:
+        unisono.empty(1 << 20).fill_(1.0)
+    assert isinstance(raised[0], NestedCall)
+    assert "the heap of rank 0" in str(raised[0])
+    unisono.empty(1 << 20)
 
 
 @pytest.mark.parametrize("outer", ["all_reduce", "in the background", "recv"])
@@ -278,30 +261,27 @@ def test_an_error_that_a_handler_lets_pass_ends_the_group(tmp_path: Path) -> Non
     assert other.startswith("NestedCall: ")
 
 
-def test_a_timer_that_makes_calls_all_the_time(worlds: Worlds) -> None:
+@on_ranks(1)
+def test_a_timer_that_makes_calls_all_the_time() -> None:
     """Wherever the signal comes, the handler's call is made or raises."""
+    counts = {"made": 0, "nested": 0}
 
-    def work() -> None:
-        counts = {"made": 0, "nested": 0}
-
-        def handler(*_: object) -> None:
-            try:
-                unisono.all_reduce(torch.ones(4))
-                p2p.sendrecv(torch.ones(2), 0, torch.ones(2), 0, tag=1)
-                counts["made"] += 1
-            except NestedCall:
-                counts["nested"] += 1
-
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    def handler(*_: object) -> None:
         try:
-            until_s = time.monotonic() + DEADLINE_S
-            while min(counts.values()) < 3 and time.monotonic() < until_s:
-                unisono.all_reduce(torch.ones(4))
-                unisono.all_reduce(torch.ones(4), async_op=True).wait()  # type: ignore[union-attr]
-                p2p.sendrecv(torch.ones(2), 0, torch.ones(2), 0, tag=2)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        assert min(counts.values()) >= 3
+            unisono.all_reduce(torch.ones(4))
+            p2p.sendrecv(torch.ones(2), 0, torch.ones(2), 0, tag=1)
+            counts["made"] += 1
+        except NestedCall:
+            counts["nested"] += 1
 
-    worlds(1).run(work)
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        until_s = time.monotonic() + DEADLINE_S
+        while min(counts.values()) < 3 and time.monotonic() < until_s:
+            unisono.all_reduce(torch.ones(4))
+            unisono.all_reduce(torch.ones(4), async_op=True).wait()  # type: ignore[union-attr]
+            p2p.sendrecv(torch.ones(2), 0, torch.ones(2), 0, tag=2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert min(counts.values()) >= 3

@@ -157,7 +157,7 @@ def test_the_start_does_not_count(monkeypatch):
 def test_a_rank_that_does_not_start_is_named_and_the_others_are_not(monkeypatch):
     with world(2, timeout_s=100) as w:
         w.run(int, SlowToLoad(__file__, 1))  # so that both have imported this file
-        monkeypatch.setattr(processes, "START_S", 3.0)
+        monkeypatch.setattr(processes, "START_S", 1.0)
         with pytest.raises(WaitTimeout, match=r"the start of run\(int\) took longer than") as caught:
             w.run(int, SlowToLoad("/nowhere", 1))
     assert caught.value.missing == (1,)
@@ -185,7 +185,7 @@ def fail_on_rank_0():
 
 def test_a_slow_start_leaves_the_whole_time_to_the_function(tmp_path):
     done = tmp_path / "done"
-    timer = threading.Timer(1.0, done.touch)
+    timer = threading.Timer(0.3, done.touch)
     timer.start()
     with world(2, timeout_s=60) as w:
         assert w.run(int, SlowToLoad(str(done), 1)) == [7, 7]

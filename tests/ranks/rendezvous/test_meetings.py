@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore
 
+from tests.ranks.rendezvous.conftest import Came
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
 from unisono.base.fd_channel import PlainChannel
@@ -25,7 +26,6 @@ from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.handover import Handover
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
-from unisono.ranks.rendezvous.rendezvous_messages import MeetingNotice
 from unisono.ranks.rendezvous.stores import MeetingPlace
 from unisono.ranks.rendezvous.which_rank import Launch
 
@@ -102,31 +102,14 @@ def test_a_rank_of_another_job_is_told_and_the_job_goes_on(port: int) -> None:
         expect_one_arena([attend(launch(port, 1, 2, "job a"), 60.0), first.result()])
 
 
-def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(port: int) -> None:
+def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(port: int, came: Came) -> None:
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.submit(attend, launch(port, 0, 3), 60.0), pool.submit(attend, launch(port, 1, 3), 60.0)
-        with closing(_asked(port)) as store:
-            until(lambda: store.has("rank 1"))
+        until(lambda: bool(came.of(1)))
         error = attend(launch(port, 1, 3), 60.0)
         assert isinstance(error, ArgumentError)
         assert "another process has come as rank 1 already" in str(error)
         expect_one_arena([attend(launch(port, 2, 3), 60.0), first.result(), second.result()])
-
-
-class _asked:  # noqa: N801  a function to its users
-    """What stands in the meeting that is held at a port."""
-
-    def __init__(self, port: int) -> None:
-        self._store = TCPStore("127.0.0.1", port, 1, is_master=False, wait_for_workers=False)
-
-    def has(self, key: str) -> bool:
-        if not self._store.check(["unisono/meeting"]):
-            return False
-        name = MeetingNotice.read(self._store.get("unisono/meeting")).name
-        return bool(self._store.check([f"unisono/{name}/{key}"]))
-
-    def close(self) -> None:
-        del self._store
 
 
 Places = Callable[[int], Launch]
@@ -161,27 +144,25 @@ def test_after_a_time_out_of_some_a_late_rank_meets_them(place: Places, monkeypa
         expect_one_arena([*together([place(1), place(0)]), late.result()])
 
 
-def test_a_rank_whose_time_was_up_comes_again_into_the_same_meeting(place: Places) -> None:
+def test_a_rank_whose_time_was_up_comes_again_into_the_same_meeting(place: Places, came: Came) -> None:
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as impatient:
-        first = pool.submit(attend, place(0), 60.0)
-        error = impatient.submit(attend, place(1), 1.0).result()
-        assert isinstance(error, WaitTimeout)
+        first, early = pool.submit(attend, place(0), 60.0), impatient.submit(attend, place(1), 60.0)
+        came.time_is_up(1)
+        assert isinstance(early.result(), WaitTimeout)
         assert not first.done()
         again = impatient.submit(attend, place(1), 60.0)  # of the same process
         expect_one_arena([attend(place(2), 60.0), again.result(), first.result()])
 
 
-def test_a_second_call_is_not_ended_by_the_time_out_of_a_first(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_call_is_not_ended_by_the_time_out_of_a_first(place: Places, came: Came) -> None:
     """Rank 1 comes again into the meeting of rank 0's first call, whose time is then up. Rank 2 comes late."""
-    come, came = rendezvous._Meeting._come, list[Any]()
-    monkeypatch.setattr(rendezvous._Meeting, "_come", lambda self: (come(self), came.append(self)))
     with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one:
-        first = zero.submit(attend, place(0), 60.0)
-        assert isinstance(one.submit(attend, place(1), 1.0).result(), WaitTimeout)
-        calls = len(of_rank(1, came)) + 1
+        first, early = zero.submit(attend, place(0), 60.0), one.submit(attend, place(1), 60.0)
+        came.time_is_up(1)
+        assert isinstance(early.result(), WaitTimeout)
         again = one.submit(attend, place(1), 60.0)
-        until(lambda: len(of_rank(1, came)) == calls and bool(of_rank(0, came)))
-        of_rank(0, came)[0]._deadline = 0.0
+        until(lambda: len(came.of(1)) == 2)
+        came.time_is_up(0)
         error = first.result()
         assert isinstance(error, WaitTimeout)
         assert 2 in error.missing
@@ -190,11 +171,9 @@ def test_a_second_call_is_not_ended_by_the_time_out_of_a_first(place: Places, mo
 
 
 def test_a_meeting_whose_end_was_not_told_is_over_when_rank_0_begins_the_next(
-    port: int, monkeypatch: pytest.MonkeyPatch
+    port: int, came: Came, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store does not answer rank 0 in time, which would say that its time is up. Rank 1 waits in that meeting."""
-    come, came = rendezvous._Meeting._come, list[Any]()
-    monkeypatch.setattr(rendezvous._Meeting, "_come", lambda self: (come(self), came.append(self)))
     set_first, silent = AskedStore.set_first, list[str]()
 
     def unheard(store: AskedStore, key: str, value: str) -> bytes:
@@ -206,9 +185,9 @@ def test_a_meeting_whose_end_was_not_told_is_over_when_rank_0_begins_the_next(
     with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one:
         first = zero.submit(attend, launch(port, 0, 3), 60.0)
         waits = one.submit(attend, launch(port, 1, 3), 60.0)
-        until(lambda: bool(of_rank(0, came) and of_rank(1, came)))
+        until(lambda: bool(came.of(0) and came.of(1)))
         monkeypatch.setattr(AskedStore, "set_first", unheard)
-        of_rank(0, came)[0]._deadline = 0.0
+        came.time_is_up(0)
         assert isinstance(first.result(), WaitTimeout)
         assert silent
         again = zero.submit(attend, launch(port, 0, 3), 60.0)
@@ -219,7 +198,9 @@ def test_a_meeting_whose_end_was_not_told_is_over_when_rank_0_begins_the_next(
         expect_one_arena([attend(launch(port, 2, 3), 60.0), last.result(), again.result()])
 
 
-def test_a_meeting_whose_beginning_is_heard_late_is_not_held(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_meeting_whose_beginning_is_heard_late_is_not_held(
+    port: int, came: Came, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store answers rank 0's first call only when it has heard of the second."""
     late: list[Callable[[], object]] = []
     ask = AskedStore._ask
@@ -232,15 +213,11 @@ def test_a_meeting_whose_beginning_is_heard_late_is_not_held(port: int, monkeypa
 
     monkeypatch.setattr(AskedStore, "_ask", slowly)
     assert isinstance(attend(launch(port, 0, 2), 60.0), WaitTimeout)
-    with ThreadPoolExecutor(1) as zero, closing(_asked(port)) as store:
+    with ThreadPoolExecutor(1) as zero:
         again = zero.submit(attend, launch(port, 0, 2), 60.0)
-        until(lambda: store.has("rank 0"))
+        until(lambda: bool(came.of(0)))
         late[0]()
         expect_one_arena([attend(launch(port, 1, 2), SOON_S), again.result()])
-
-
-def of_rank(rank: int, meetings: Sequence[Any]) -> list[Any]:
-    return [meeting for meeting in meetings if meeting._rank == rank]
 
 
 @pytest.mark.long

@@ -180,8 +180,11 @@ def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
         assert error.rank == 3
 
 
-def test_who_does_not_come_on_another_host_is_named(rank):
-    for error in together(rank, "011", lambda number: "absent" if number == 1 else None, timeout_s=3.0):
+def test_who_does_not_come_on_another_host_is_named(rank, came):
+    with ThreadPoolExecutor(1) as pool:
+        outcomes = pool.submit(together, rank, "011", lambda number: "absent" if number == 1 else None)
+        came.time_is_up(0, 2)
+    for error in outcomes.result():
         assert error == "absent" or (isinstance(error, WaitTimeout) and error.missing == (1,))
 
 

@@ -51,7 +51,7 @@ def test_a_host_without_a_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_program_that_is_no_store_is_told_in_time() -> None:
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as other:
-        error = attend(launch(other.getsockname()[1], 1, 2), 1.5)
+        error = attend(launch(other.getsockname()[1], 1, 2), 0.3)
     assert isinstance(error, WaitTimeout)
     assert "does not answer as rank 0's store: is it another program's?" in str(error)
     assert time.monotonic() - began < SOON_S

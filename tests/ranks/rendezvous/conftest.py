@@ -1,0 +1,32 @@
+"""`came`: the time of ranks is up when a test says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.waiting import until
+from unisono.ranks.rendezvous import meeting_member
+from unisono.ranks.rendezvous.rendezvous import _Meeting
+
+
+class Came(list[_Meeting]):
+    """The ranks' parts in meetings, as soon as others can see that they have come."""
+
+    def of(self, rank: int) -> list[_Meeting]:
+        """The parts of one rank."""
+        return [meeting for meeting in self if meeting._rank == rank]
+
+    def time_is_up(self, *ranks: int) -> None:
+        """Let the time of the last part of each of these ranks be up, as soon as all have come."""
+        until(lambda: all(self.of(rank) for rank in ranks))
+        for rank in ranks:
+            self.of(rank)[-1]._deadline = 0.0
+
+
+@pytest.fixture
+def came(monkeypatch: pytest.MonkeyPatch) -> Came:
+    """Who has come, from now on. Rank 0 waits no second for ranks that leave without reading why."""
+    monkeypatch.setattr(meeting_member, "_REASON_S", 0.1)
+    come, came = _Meeting._come, Came()
+    monkeypatch.setattr(_Meeting, "_come", lambda self: (come(self), came.append(self)))
+    return came
