@@ -45,6 +45,14 @@ def test_a_process_has_torch_loaded(tmp_path: Path) -> None:
     assert has_torch(tmp_path) == WARM
 
 
+@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--standalone"]], ids=str)
+def test_torchrun_and_its_ranks_have_torch_loaded_and_hold_nothing_back(launcher: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nprint(sys.argv[1:], 'torch' in sys.modules)\nos._exit(0)\n")
+    command = [sys.executable, *(launcher or ["-u"]), script, "a"]
+    assert subprocess.check_output(command, text=True, timeout=60) == f"['a'] {WARM}\n"
+
+
 def test_a_process_is_in_its_own_group_when_its_pid_is_known() -> None:
     """Who ends a group asks for it with this pid, and would else end its own."""
     for _ in range(5):

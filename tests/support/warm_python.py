@@ -18,6 +18,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import random
@@ -67,6 +68,8 @@ class Popen(_Popen):  # type: ignore[type-arg]
         _, *owner, new_session = rest[13:19]  # what follows, from Python 3.11 on, is the process group
         environ = dict(os.environ if env is None else env)
         words = [] if isinstance(args, str | bytes | os.PathLike) else [os.fspath(word) for word in args]
+        unbuffered = words[1:2] == ["-u"]  # how torchrun starts its ranks
+        words[1:2] = [] if unbuffered else words[1:2]
         can = (
             (executable, preexec_fn, shell, close_fds) == (None, None, False, True)
             and (owner, rest[19:]) in (([None, None, None, -1], ()), ([None, None, None, -1], (-1,)))
@@ -84,6 +87,7 @@ class Popen(_Popen):  # type: ignore[type-arg]
             "environ": environ,
             "folder": os.path.abspath(cwd or "."),
             "keep": list(pass_fds),
+            "unbuffered": unbuffered,
             "processors": list(os.sched_getaffinity(0)),
             **group,
         }
@@ -144,9 +148,12 @@ def _use(link: socket.socket) -> None:
 def main(fd: int, parent: int) -> list[str]:
     """Be the warm process. Returns in each new one, with its words."""
     _LIBC.prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
     import unisono
     from unisono.engine.host import interpreter, warm_up
 
+    subprocess_handler.Popen = Popen  # torchrun starts its ranks by this name
     for name in unisono.__all__:
         getattr(unisono, name)
     for name in _NEEDED:
@@ -245,6 +252,8 @@ def _become(file: int, *fds: int) -> list[str]:
         sys.modules["torch"].set_num_threads(int(threads))
     random.seed()
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    if request["unbuffered"]:
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     words: list[str] = request["words"]
