@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from unisono.base.records import CallRecord, DepartureKind, GivenUp, Proposal, Wait
 from unisono.engine.compile.program import LineWord
 from unisono.engine.memory.board import BOARD_BYTES, FRESH_NS, Board, Topic
@@ -48,6 +49,7 @@ def said(of: Board, numbers: set[int]) -> list[object]:
     return [of.pid, of.ticks, of.let_go, of.gone, *calls, *told]
 
 
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), WRITES), max_size=20))
 def test_a_copy_says_the_same(steps: list[tuple[bool, tuple[object, ...]]]) -> None:
     original, copy = board(), board()

@@ -38,7 +38,7 @@ def gcd(x: Any, y: Any) -> Any:
     return abs(x)
 
 
-@pytest.mark.sampled(most=6)
+@pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_sum_of_ones_own_is_the_sum(dtype: str) -> None:
     """Every dtype, from memory to a function and back, with the bits of the kernel that is built in."""
@@ -61,6 +61,7 @@ def check(op: CustomOp, of_torch: Callable[[torch.Tensor, torch.Tensor], torch.T
         torch.testing.assert_close(result(op, True, inputs), reduce(of_torch, inputs), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "int32"])
 def test_the_largest_magnitude(dtype: str) -> None:
     check(MAX_ABS, lambda x, y: torch.maximum(x.abs(), y.abs()), dtype)
@@ -76,6 +77,7 @@ def test_logarithms_of_sums() -> None:
     check(make_op(lambda x, y: np.logaddexp(x, y), name="logaddexp"), torch.logaddexp, "float64")
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("dtype", ["int64", "uint8"])
 def test_greatest_common_divisors(dtype: str) -> None:
     factors = [torch.arange(300).remainder(7) * k for k in (6, 10, 4)]

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import unisono
+from tests.conftest import examples
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono.engine.compile.program import LEARNED_WORDS, StateWord
@@ -104,6 +105,7 @@ def wait_for_the_last(seconds: float) -> tuple[float, float]:
     return time.thread_time() - cpu, time.perf_counter() - begin
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_that_waits_long_leaves_the_processor_to_others(worlds: Worlds, ranks: int) -> None:
     for cpu, wall in worlds(ranks).run(wait_for_the_last, 0.8):
@@ -132,7 +134,7 @@ def hurried(seed: int, calls: int, spins: int) -> list[float]:
 @pytest.mark.parametrize("spins", [0, 1, 2000])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
-    calls = 1000
+    calls = examples(2000)
     expected = [v for n in range(calls) for v in (ranks, ranks * n, ranks * n + sum(range(ranks)))]
     seen = unisono.run(hurried, ranks, (7, calls, spins), timeout_s=60)
     assert all(each == expected for each in seen)

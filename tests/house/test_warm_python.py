@@ -45,6 +45,14 @@ def test_a_process_has_torch_loaded(tmp_path: Path) -> None:
     assert has_torch(tmp_path) == WARM
 
 
+@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--standalone"]], ids=str)
+def test_torchrun_and_its_ranks_have_torch_loaded_and_hold_nothing_back(launcher: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nprint(sys.argv[1:], 'torch' in sys.modules)\nos._exit(0)\n")
+    command = [sys.executable, *(launcher or ["-u"]), script, "a"]
+    assert subprocess.check_output(command, text=True, timeout=60) == f"['a'] {WARM}\n"
+
+
 def test_a_process_is_in_its_own_group_when_its_pid_is_known() -> None:
     """Who ends a group asks for it with this pid, and would else end its own."""
     for _ in range(5):
@@ -57,12 +65,6 @@ def test_a_process_has_as_many_threads_as_its_environment_says() -> None:
     environ = {**os.environ, "OMP_NUM_THREADS": "3"}
     said = subprocess.check_output([sys.executable, "-c", program], env=environ, text=True, timeout=60)
     assert said == f"{WARM} 3\n"
-
-
-def test_a_process_writes_at_once_if_it_is_told_so() -> None:
-    program = "import os, sys; sys.stdout.write(str('torch' in sys.modules)); os._exit(0)"
-    for options, said in (["-u"], f"{WARM}"), ([], ""):
-        assert subprocess.check_output([sys.executable, *options, "-c", program], text=True, timeout=60) == said
 
 
 def test_with_a_variable_that_is_read_when_torch_is_imported_it_is_started_anew() -> None:

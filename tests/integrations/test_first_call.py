@@ -51,6 +51,7 @@ unisono.all_reduce(t)
 }
 
 
+@pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("way", CALLS)
 def test_a_first_call_imports_only_what_it_needs(way: str) -> None:
     warm_up()  # from then on, machine code is on disk

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import unisono
 from unisono.base.records import CallRecord
@@ -24,6 +25,7 @@ from unisono.observe.traces.recorded import Recorded, jobs_in, recorded
 from unisono.observe.traces.recording import export
 from unisono.observe.traces.trace_report import report
 from unisono.observe.traces.tracks import RankCall, Track
+from unisono.tools.cli import app
 
 NEEDED = {
     "M": {"name": str, "pid": int, "tid": int, "args": dict},
@@ -164,9 +166,7 @@ def test_the_command_runs_a_job_and_reports(tmp_path: Path) -> None:
     assert "where time goes" in done.stdout
     assert "one_shot" in done.stdout
     assert len(read(tmp_path / "out")[1]) == 80
-    command = [*run, "trace", str(tmp_path / "out")]
-    again = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert "where time goes" in again.stdout, again.stderr
+    assert "where time goes" in CliRunner().invoke(app, ["trace", str(tmp_path / "out")]).output
 
 
 # The report, of calls made up here

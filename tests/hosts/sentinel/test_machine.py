@@ -7,25 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tests.support.fake_network import START, WORLD, FakeNetwork
+from tests.support.fake_network import BAD_NETWORKS, KILLED, START, WORLD, FakeNetwork, pairs
 from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Asked, Closed, Ended, Forgot, Registered, Woke
 from unisono.hosts.sentinel.wire import Ack, Datagram, Fact, FactKind, Heartbeat, MemberPage, News, Pages, Query
 
 pytestmark = pytest.mark.quick
-
-BAD_NETWORKS = {
-    "seed": st.integers(0, 1 << 30),
-    "loss": st.sampled_from([0.0, 0.1, 0.25]),
-    "twice": st.sampled_from([0.0, 0.3]),
-    "slow_s": st.sampled_from([0.0, 0.01, 0.1]),
-}
-KILLED = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
-
-
-def pairs(n: int) -> list[tuple[int, int]]:
-    """Hosts of two ranks each, whose numbers are dealt out in turn."""
-    return [(k, k + n) for k in range(n)]
 
 
 @settings(max_examples=40, deadline=None)

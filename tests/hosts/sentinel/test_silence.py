@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import strategies as st
 
-from tests.support.fake_network import WORLD, FakeNetwork
-from unisono.base.records import Departure, DepartureKind
+from tests.support.fake_network import WORLD, FakeNetwork, pairs
+from unisono.base.records import DepartureKind
 from unisono.hosts.sentinel.state_machine import Asked, SentinelState, Tick
 from unisono.hosts.sentinel.wire import Datagram, Heartbeat, Query
 
 pytestmark = pytest.mark.quick
-
-BAD_NETWORKS = {
-    "seed": st.integers(0, 1 << 30),
-    "loss": st.sampled_from([0.0, 0.1, 0.25]),
-    "twice": st.sampled_from([0.0, 0.3]),
-    "slow_s": st.sampled_from([0.0, 0.01, 0.1]),
-}
-KILLED = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
-
-
-def pairs(n: int) -> list[tuple[int, int]]:
-    """Hosts of two ranks each, whose numbers are dealt out in turn."""
-    return [(k, k + n) for k in range(n)]
 
 
 @pytest.mark.parametrize(

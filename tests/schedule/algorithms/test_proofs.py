@@ -15,7 +15,7 @@ from unisono.schedule.algorithms import CATALOGUE, Algorithm, hierarchical
 pytestmark = pytest.mark.quick
 
 ALL = each("algorithm", CATALOGUE.values())
-SIZES = (0, 1, 5, 37, 101)
+SIZES = (0, 1, 5, 37)
 
 
 def tables(algorithm: Algorithm, sizes: range):

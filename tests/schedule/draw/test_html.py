@@ -160,8 +160,8 @@ def test_a_large_table_says_what_is_left_out() -> None:
     )
     assert long["partial"]
     assert len(long["rounds"]) == 35
-    with pytest.raises(ArgumentError, match="2000 chunks each are too many for a page: draw fewer ranks or chunks"):
-        html(CATALOGUE["all_gather.ring"].schedule(2000))
+    with pytest.raises(ArgumentError, match="600 chunks each are too many for a page: draw fewer ranks or chunks"):
+        html(CATALOGUE["all_gather.ring"].schedule(600))
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="JavaScript is checked with node, which is not here")

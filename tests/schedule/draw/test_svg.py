@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -27,6 +28,7 @@ NAMES = {COPY: "copy", ADD: "add", JOIN: "join"}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@lru_cache(1)
 def parse(picture: str) -> ElementTree.Element:
     return ElementTree.fromstring(picture)  # noqa: S314  our own picture
 
@@ -38,9 +40,7 @@ def groups(picture: str, kind: str) -> list[ElementTree.Element]:
 
 @each("algorithm", CATALOGUE.values())
 def test_every_row_of_the_table_is_in_the_picture(algorithm: Algorithm) -> None:
-    for p in (1, 2, 3, 5, 8):
-        if not algorithm.allows(p):
-            continue
+    for p in filter(algorithm.allows, (1, 2, 3, 4, 5)):
         schedule = algorithm.schedule(p, p // 2)
         picture = svg(schedule)
         shown = groups(picture, "transfer")

@@ -232,6 +232,7 @@ def test_sizes_are_shown_as_they_were_given() -> None:
     assert "iB" not in printed
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -97,6 +97,7 @@ def test_the_link_is_a_setting_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "over 1 Gbit/s, 1 ms (as set)" in " ".join(say("explain", "all_reduce", "--hosts", "2x1").split())
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize(
     ("collective", "words"),
     [

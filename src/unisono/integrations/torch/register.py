@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from .name import NAME
@@ -65,9 +65,15 @@ def _without_ours(new_comm: Any) -> Any:
 
 def _create(options: Any, pg_options: Any) -> Any:
     """Make a process group. torch calls this on every member of a new group."""
+    return _imported()(options, pg_options)
+
+
+@cache
+def _imported() -> Any:
+    """What makes process groups: imported once, because `no_collections` counts all that a rank has frozen."""
     from ...base.python import no_collections
 
     with no_collections():
         from .create import create
 
-    return create(options, pg_options)
+    return create
