@@ -148,7 +148,7 @@ def test_after_a_time_out_of_some_a_late_rank_meets_them(place: Places, monkeypa
     monkeypatch.setattr(rendezvous._Meeting, "_come", lambda self: (come(self), came.append(self)))
     with ThreadPoolExecutor(2) as pool:
         early = [pool.submit(attend, place(rank), 60.0) for rank in (0, 1)]
-        until(lambda: len(came) == 2)
+        until(lambda: len(came) == 2 and all(len(meeting._identities) == 2 for meeting in came))  # and know each other
         for meeting in came:
             meeting._deadline = 0.0
         for one in early:
