@@ -25,8 +25,8 @@ class Came(list[_Meeting]):
 
 @pytest.fixture
 def came(monkeypatch: pytest.MonkeyPatch) -> Came:
-    """Who has come, from now on. Rank 0 waits no second for ranks that leave without reading why."""
-    monkeypatch.setattr(meeting_member, "_REASON_S", 0.1)
+    """Who has come, from now on. Rank 0 waits for less than a second for ranks that leave without reading why."""
+    monkeypatch.setattr(meeting_member, "_REASON_S", 0.3)
     come, came = _Meeting._come, Came()
     monkeypatch.setattr(_Meeting, "_come", lambda self: (come(self), came.append(self)))
     return came
