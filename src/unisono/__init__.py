@@ -61,7 +61,7 @@ _NAMES = {
     "ranks.group.current": ["is_initialized"],
     "ranks.group.group": ["Group"],
     "ranks.group.initialize": ["get_rank", "get_world_size", "init", "shutdown"],
-    "ranks.group.non_member": ["NonMember"],
+    "ranks.group.sub_groups": ["NonMember"],
     "ranks.group.shared_tensors": ["empty", "share_"],
     "ranks.launch": ["World", "run", "world"],
     "calls.tracing": ["tracing"],

@@ -49,8 +49,8 @@ from .ranks.elastic.join_request import join
 from .ranks.group.current import is_initialized
 from .ranks.group.group import Group
 from .ranks.group.initialize import get_rank, get_world_size, init, shutdown
-from .ranks.group.non_member import NonMember
 from .ranks.group.shared_tensors import empty, share_
+from .ranks.group.sub_groups import NonMember
 from .ranks.launch import World, world
 from .schedule import Hosts, Schedule, algorithms, draw, prove, simulate, trace
 from .schedule.algorithms import CATALOGUE, Algorithm, algorithm

@@ -220,14 +220,14 @@ MUTANTS = [
     ),
     Mutant(
         "a nested tensor in a list ends the process",
-        "calls/coalesced/list_layout.py",
+        "calls/coalesced/make_coalesced.py",
         "if layouts is None or not have_strides(tensors):",
         "if layouts is None:",
         ("calls/coalesced/test_errors.py",),
     ),
     Mutant(
         "what a rank keeps of its own output is lost where outputs are copied",
-        "calls/dispatch/plain_tensors.py",
+        "calls/dispatch/step.py",
         "return cls(inp, out, copied, results",
         "return cls(inp, out, copied if request.in_place else copied[len(results) :], results",
         ("quick/test_calls.py",),

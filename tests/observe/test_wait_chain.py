@@ -16,7 +16,7 @@ from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import Board
 from unisono.engine.process.stacks import Answer
 from unisono.observe.live.rank_stacks import shown
-from unisono.observe.live.wait_chain import wait_chain
+from unisono.observe.live.snapshot import wait_chain
 
 PACKAGE, TORCH = (os.path.dirname(module.__file__ or "") for module in (unisono, torch))
 STDLIB = os.path.dirname(os.__file__)

@@ -1,9 +1,12 @@
-"""This package: its version, which its build reads here, too, and where it runs."""
+"""This package: its name, its version, which its build reads here, too, and where it runs."""
 
 from __future__ import annotations
 
 import os
 import sys
+
+NAME = "unisono"
+"""The name for `init_process_group`, and the prefix of profiler events."""
 
 __version__ = "0.1.0"
 

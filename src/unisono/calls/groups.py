@@ -28,8 +28,7 @@ from ..ranks.failures.attend import odd_ones
 from ..ranks.group.current import get_default
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default, shutdown
-from ..ranks.group.non_member import NonMember
-from ..ranks.group.sub_groups import make_sub_group
+from ..ranks.group.sub_groups import NonMember, make_sub_group
 from .collectives import all_gather_single
 
 _RECORD_BYTES, _MOST_WORDS, _MOST_PATH = 1008, 560, 240

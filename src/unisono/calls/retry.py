@@ -10,7 +10,7 @@ import torch
 
 from ..base.errors import DTypeError, LeftOut, PeerError, PeerFailed, PeerGone
 from ..engine.tensors import as_bits, copy_of
-from ..ranks.elastic.shrink_agreement import SHRINK
+from ..ranks.elastic.survivors import SHRINK
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
 from .collectives import barrier

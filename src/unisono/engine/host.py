@@ -29,9 +29,8 @@ from .logs.call_log import CALLS, CallLog
 from .logs.clock import Clock, read_cycles, slow_yield_cycles
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.row_log import RowWriter, row_log_bytes
-from .memory.arena import Arena
+from .memory.arena import LINE, Arena
 from .memory.heap import Heap
-from .memory.layout import LINE
 from .memory.sub_arena import Lender, SubArena
 from .process.alive import read_word, start_ticks
 from .process.nested import caller

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..base.errors import ArgumentError
 from ..base.fd_channel import remaining
 from ..base.records import Departure, DepartureKind
-from ..engine.memory.layout import PAGE
+from ..engine.memory.arena import PAGE
 from .sentinel.host_liveness import BEAT_S
 from .sentinel.local_ranks import CREDENTIALS, MOST_BYTES_LOCAL
 

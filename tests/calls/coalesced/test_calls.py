@@ -248,9 +248,9 @@ def test_a_tensor_that_changes_its_looks_is_seen() -> None:
 
 @on_ranks(2)
 def test_without_the_guards_of_torch() -> None:
-    from unisono.calls.coalesced import list_layout
+    from unisono.calls.coalesced import make_coalesced
 
-    guards, list_layout.guards = list_layout.guards, None
+    guards, make_coalesced.guards = make_coalesced.guards, None
     try:
         for shape in ((5, 11), (11, 5)):
             for _ in range(2):
@@ -261,7 +261,7 @@ def test_without_the_guards_of_torch() -> None:
                     unisono.all_reduce(tensor)
                 same(tensors, expected)
     finally:
-        list_layout.guards = guards
+        make_coalesced.guards = guards
 
 
 @on_ranks(2)

@@ -10,7 +10,7 @@ import torch
 import unisono
 from tests.support.on_ranks import on_ranks
 from tests.support.worlds import OnHosts
-from unisono.calls.compression.rounding import BLOCK, ROUNDINGS
+from unisono.calls.compression.division import BLOCK, ROUNDINGS
 
 SHAPES = ("2x2", "3+1", "2x2:round_robin", "2x1", "4x1")
 

@@ -22,7 +22,7 @@ import unisono
 from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
-from unisono.calls.coalesced.list_layout import _Memory
+from unisono.calls.coalesced.make_coalesced import _Memory
 from unisono.calls.groups import (
     destroy_group,
     get_global_rank,
@@ -32,7 +32,7 @@ from unisono.calls.groups import (
     split,
 )
 from unisono.hosts.sentinel import board_replicas
-from unisono.ranks.group.non_member import NonMember
+from unisono.ranks.group.sub_groups import NonMember
 from unisono.schedule.algorithms import all_gather
 
 
@@ -211,7 +211,7 @@ def test_steps_of_lists_with_ever_new_timeouts() -> None:
 @on_ranks(2)
 def test_calls_with_tensors_in_shared_memory_on_some_ranks_only() -> None:
     group = unisono.new_group()
-    with limit("unisono.calls.dispatch.lowering_mismatch", "_MOST_KINDS", 3):
+    with limit("unisono.calls.dispatch.retry_rules", "_MOST_KINDS", 3):
         for k in range(30):
             count = 50_000 + k % 10
             tensor = unisono.empty(count) if group.rank else torch.empty(count)

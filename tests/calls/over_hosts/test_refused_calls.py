@@ -12,7 +12,7 @@ import torch
 
 import unisono
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from unisono.calls.dispatch.over_hosts.refused_calls import RefusedCalls
+from unisono.calls.dispatch.over_hosts.hosts_run import RefusedCalls
 from unisono.engine.memory import arena
 
 LONG = 300_000

@@ -31,13 +31,11 @@ FILES = {
     "hosts/span.py",
     "ranks/group/group.py",
 }
-INSIDE = {"calls/dispatch/over_hosts/inside_a_host.py"}
-"""Those of the parts inside a host."""
 WAITING = {
     "base/units.py",
     "engine/logs/clock.py",
     "engine/mailbox/poller.py",
-    "engine/memory/layout.py",
+    "engine/memory/arena.py",
     "hosts/carriers/waiter.py",
     "hosts/messages/wait.py",
 }
@@ -83,9 +81,8 @@ def walk() -> tuple[list[str], list[int]]:
 def test_a_warm_call_passes_these_files(shape: str, most: int) -> None:
     patient = Config(look_up_s=60.0)  # on a busy machine any rank may wait for long, and would look at the others
     hosts = unisono.schedule.Hosts.parse(shape)
-    files = FILES | INSIDE if hosts.ranks > 2 else FILES
     with unisono.world(hosts.ranks, hosts=shape, config=patient) as world:
         found = world.run(walk)
     passed = set().union(*(paths for paths, _ in found))  # some ranks of a host may have no messages
-    assert files <= passed <= files | WAITING | NEWS
+    assert FILES <= passed <= FILES | WAITING | NEWS
     assert max(max(counts) for _, counts in found) <= most

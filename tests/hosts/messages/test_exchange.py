@@ -19,7 +19,7 @@ from unisono.engine.carrier import Handle, Lost
 from unisono.hosts.carriers import waiter
 from unisono.hosts.carriers.waiter import settle_apart
 from unisono.hosts.messages import Exchange, lower, message_memory, nap, persistent_receives
-from unisono.hosts.messages.buffers import Buffers
+from unisono.hosts.messages.message_memory import Buffers
 from unisono.hosts.messages.message_program import FINAL
 from unisono.schedule.algorithms import CATALOGUE
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from unisono.base.records import DepartureKind
+from unisono.engine.memory.arena import LINE
 from unisono.engine.memory.board import BOARD_BYTES, Board
-from unisono.engine.memory.layout import LINE
 from unisono.hosts.sentinel.regions import _Pages
 
 

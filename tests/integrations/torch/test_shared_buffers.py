@@ -239,7 +239,7 @@ def test_sharded_models_use_shared_memory(ranks: TorchRanks) -> None:
 
 
 def test_a_module_is_changed_once_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unisono.integrations.torch.after_import import after_import
+    from unisono.integrations.torch.patch import after_import
 
     (tmp_path / "imported_late.py").write_text("value = 1")
     monkeypatch.syspath_prepend(str(tmp_path))

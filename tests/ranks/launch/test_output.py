@@ -28,8 +28,8 @@ import unisono
 from unisono import init, run, world
 from unisono.base.errors import MismatchError, RankFailed
 from unisono.base.records import CallRecord
+from unisono.ranks.launch.launch_messages import pack, unpack
 from unisono.ranks.launch.outcome import rank_failed
-from unisono.ranks.launch.pickling import pack, unpack
 
 
 def speak():

@@ -28,8 +28,7 @@ from unisono.engine.memory.arena import Arena
 from unisono.ranks.rendezvous.handover import Handover, fetch
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.local_sockets import listen
-from unisono.ranks.rendezvous.meeting_result import MeetingResult
-from unisono.ranks.rendezvous.rendezvous import meet
+from unisono.ranks.rendezvous.rendezvous import MeetingResult, meet
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingVerdict, SentinelNotice, read_identity, write_identity
 from unisono.ranks.rendezvous.socket_store import SocketStore
 from unisono.ranks.rendezvous.world_group import world_group

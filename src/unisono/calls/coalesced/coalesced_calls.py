@@ -21,8 +21,7 @@ from ..arguments import check_tensor
 from ..dispatch import checking, refuse
 from ..ops import OpLike, ReduceOp, resolve
 from ..work import Work
-from .list_layout import PART, WHOLE
-from .make_coalesced import ListCall, make
+from .make_coalesced import PART, WHOLE, ListCall, make
 
 
 @hints_timeout_s

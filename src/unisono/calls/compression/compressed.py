@@ -14,8 +14,7 @@ from ...ranks.group.initialize import group_or_default
 from ..arguments import check_tensor
 from ..collectives import all_gather, all_gather_single, all_reduce, all_to_all_single, reduce_scatter
 from ..dispatch import Call
-from .division import Cells, Division, Kept
-from .rounding import ROUNDINGS
+from .division import ROUNDINGS, Cells, Division, Kept
 
 _OPS = ("sum", "avg")
 

@@ -11,12 +11,11 @@ that differ at the gate only in sizes of blocks, or in lowerings, are made again
 
 from .call import Call
 from .checking import checking, refuse
-from .lists import list_shortcut
 from .plan_cache import UNKNOWN, CallKey
 from .rank_order import plan_step
 from .request import Request
 from .retry_rules import makes_again
-from .shortcut import run_plan, shortcut
+from .shortcut import list_shortcut, run_plan, shortcut
 from .step import Action, CallOptions
 
 __all__ = [

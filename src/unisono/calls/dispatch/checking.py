@@ -11,7 +11,7 @@ from ...engine.process.nested import caller, check_nested, holds
 from ...ranks.failures.abort import aborted
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
-from ...ranks.group.non_member import NonMember
+from ...ranks.group.sub_groups import NonMember
 
 _PATIENCE_S = 1.0
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)

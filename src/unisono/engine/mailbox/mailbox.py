@@ -11,8 +11,8 @@ import torch
 
 from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
 from ..logs.message_log import MESSAGE_LOG_BYTES, MessageLog
+from ..memory.arena import Layout
 from ..memory.heap import Heap
-from ..memory.layout import Layout
 from ..tensors import copy_of, dtype_name
 from .channel import ReceiveChannel, SendChannel
 from .far_channel import FarFrame

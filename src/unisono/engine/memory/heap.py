@@ -24,8 +24,7 @@ import torch
 from ...base.errors import ArgumentError, DTypeError, OutOfMemory
 from ...base.units import format_bytes
 from ..process.nested import check_nested, holds
-from .arena import Arena
-from .layout import PAGE
+from .arena import PAGE, Arena
 
 _ALIGN = 128
 _KEPT_FROM, _MOST_KEPT = 16 << 10, 256

@@ -20,10 +20,9 @@ from hashlib import blake2b
 from ...base.errors import InternalError
 from ...base.records import DepartureKind
 from ..compile.program import LineWord
-from .arena import ENTRIES, KEY_BYTES, NO_ROOM, Arena
+from .arena import ENTRIES, KEY_BYTES, NO_ROOM, PAGE, Arena, Layout
 from .board import Board
 from .heap import Heap
-from .layout import PAGE, Layout
 
 
 class SubArena(Layout):

@@ -1,9 +1,9 @@
-"""Run a rank's program of messages over a carrier."""
+"""Run a rank's program of messages over a carrier, and log its steps for traces."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -12,14 +12,45 @@ import torch
 
 from ...base.errors import InternalError
 from ...engine.carrier import Carrier, Handle
+from ...engine.compile.program import Op
 from ...engine.logs.clock import read_cycles
-from ...engine.logs.row_log import LoggedRow
+from ...engine.logs.plan_registry import ProgramRow
+from ...engine.logs.row_log import LoggedRow, RowWriter
 from ..carriers.waiter import CarrierWaiter, Settling, settle_apart
-from .buffers import Buffers
-from .journal import Journal
-from .message_memory import NO_WIRE, Action, Memory, Wire
-from .message_program import MOVE, POST, SEND, TAKE, MessageProgram
+from .message_memory import NO_WIRE, Action, Buffers, Memory, Wire
+from .message_program import MOVE, POST, SEND, TAKE, MessageProgram, Piece
 from .persistent_receives import PersistentReceive, ReceiveBuffer
+
+
+class Journal(NamedTuple):
+    """Where an exchange logs its steps.
+
+    writer: returns the log, or None. Each run asks it anew.
+    segment: the piece of the vector.
+    first: the number of the first step in the call.
+    """
+
+    writer: Callable[[], RowWriter | None]
+    segment: int
+    first: int
+
+
+def journal_rows(program: MessageProgram, members: Sequence[int]) -> Iterator[ProgramRow]:
+    """The steps of a program in the form of a note. members: of the table, as ranks of the group."""
+    me = members[program.rank]
+    for kind, round_, numbers in program.steps():
+        if kind == MOVE:
+            read = {source for number in numbers for source in program.writings[number].sources}
+            ranks = {members[program.parcels[s.parcel].peer] if isinstance(s, Piece) else me for s in read}
+            yield ProgramRow(round_, Op.MOVE, tuple(sorted(ranks)), (me,))
+            continue
+        peer = members[program.parcels[numbers[0]].peer]
+        yield {
+            POST: ProgramRow(round_, Op.MOVE),
+            SEND: ProgramRow(round_, Op.MOVE, (me,), (peer,)),
+            TAKE: ProgramRow(round_, Op.WAIT, (peer,)),
+        }[kind]
+
 
 Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 """combine(out, a, b): out = a op b, where out may be a or b, and a is from lower ranks than b."""

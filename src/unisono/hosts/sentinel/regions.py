@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...base.records import Departure, DepartureKind
-from ...engine.memory.arena import Arena
+from ...engine.memory.arena import LINE, PAGE, Arena, Layout
 from ...engine.memory.board import Board
-from ...engine.memory.layout import LINE, PAGE, Layout
 
 _NUMBERS = slice(1, 3)
 """The words of a control line with the numbers of calls. The other words belong to these calls."""

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from ...engine.memory.arena import LINE
 from ...engine.memory.board import BOARD_BYTES
-from ...engine.memory.layout import LINE
 
 _VERSION = 3
 _TAG = 16

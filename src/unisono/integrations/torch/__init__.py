@@ -3,14 +3,13 @@
 No import is needed: once the package is installed, `import torch` calls `register` through an entry point. The other
 modules are loaded when the first process group is made.
 
-`create` makes a group, `join_group` joins and leaves it. `process_group` has the classes that torch sees, and
-`group_methods` their methods. `entry` decorates each method: with the forms of torch's calls (`call_forms`), events for
-profilers, torch's classes and phrases of errors (`torch_errors`), and tensors of other devices (`other_devices`).
-`works` are what asynchronous calls return. `patch` changes torch itself; `shared_buffers` is one reason for it.
+`create` makes a group, and backends for other devices beside it; `join_group` joins and leaves it. `process_group` has
+the classes that torch sees, and `group_methods` their methods. `entry` decorates each method: with the forms of torch's
+calls, events for profilers, and torch's classes and phrases of errors (`torch_errors`). `works` are what asynchronous
+calls return. `patch` changes torch itself; `shared_buffers` is one reason for it.
 
 `answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
-that they put together (`hand_made`). `private_names` lists the names of torch that this library needs; torch may move
-these names.
+that they put together. `private_names` lists the names of torch that this library needs; torch may move these names.
 """
 
 from .register import register

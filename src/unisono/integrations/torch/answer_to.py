@@ -15,7 +15,7 @@ from typing import Any
 from torch import distributed
 
 from ...base.errors import ArgumentError
-from .name import NAME
+from ...base.release import NAME
 from .private_names import moved
 
 _LOG = logging.getLogger(NAME)

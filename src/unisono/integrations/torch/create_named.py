@@ -15,14 +15,13 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from ...base.errors import ArgumentError, OutOfMemory
+from ...base.release import NAME
 from ...ranks.group.group import Group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.meetings import may_come
 from .create import create
-from .hand_made import registering_ours
 from .join_group import leave, whole_world
-from .name import NAME
-from .named_gloo import NamedGloo
+from .named_gloo import NamedGloo, registering_ours
 from .patch import change
 from .private_names import GLOO_KEY
 

@@ -1,20 +1,117 @@
-"""`entry`: the decorator of every method that torch calls."""
+"""`entry`: the decorator of every method that torch calls.
+
+It brings the call to one form (`CallForms`), tells a profiler (`recorder`), and translates errors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property, wraps
+from inspect import Parameter, Signature
 from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
 import torch._C._distributed_c10d as c10d
+from torch._C._profiler import _RecordFunctionFast
 
 from ...base.errors import ArgumentError, WaitTimeout
-from .call_forms import CallForms
-from .other_ways import MESSAGES, other_way
-from .profiled import recorder
+from .other_ways import MESSAGES, other_way, tensors_in
 from .torch_errors import for_torch, late_phrase, waiting_phrase
+
+_FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
+
+
+class CallForms:
+    """Bring a call of a method from either of torch's forms, long or short, to the long one.
+
+    The long form passes lists of tensors and an options object; the short form passes single tensors, or the fields of
+    the options.
+    method: its parameters are self, then tensors or lists, then opts.
+    options: the class of opts.
+    short: the fields that may stand in place of opts, in order.
+    """
+
+    def __init__(self, method: Callable[..., Any], options: type, short: Sequence[str]) -> None:
+        self._name, self._method, self._options, self._short = method.__name__, method, options, short
+
+    @cached_property
+    def _items(self) -> tuple[str, ...]:
+        return tuple(inspect.signature(self._method).parameters)[1:-1]
+
+    @cached_property
+    def _long(self) -> Signature:
+        return _signature(self._items, ["opts"])
+
+    @cached_property
+    def _brief(self) -> Signature:
+        return _signature(self._items, self._short)
+
+    def complete(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments of the long form: lists in place of single tensors, and options at the end.
+
+        Raises TypeError for arguments that the method does not take.
+        """
+        items = self._items
+        if len(args) == len(items) and len(keywords) == 1 and "opts" in keywords:  # as torch itself calls barrier
+            return *args, keywords["opts"]
+        named = {self._own(name): value for name, value in keywords.items()}
+        long = "opts" in named or any(isinstance(arg, self._options) for arg in args[len(items) :])
+        try:
+            given = (self._long if long else self._brief).bind(*args, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"{self._name}{self._brief} or {self._name}{self._long}: {error}") from None
+        options = given.pop("opts", None) or self._options()
+        values = [given.pop(item) for item in items]
+        for name, value in given.items():
+            if value is not None:
+                setattr(options, _FIELDS[name], value)
+        lists = [value for item, value in zip(items, values, strict=True) if item.endswith("s")]
+        if any(isinstance(value, torch.Tensor) for value in lists):
+            values = [[] if isinstance(value, list) and not value else [value] for value in values]
+        return *values, options
+
+    def _own(self, name: str) -> str:
+        """Our name of a parameter. Versions of torch call the same one output_tensors, outputTensor or outputs."""
+        near = [item for item in self._items if name == item or name.startswith(item.removesuffix("s"))]
+        return max(near, key=len, default=name)
+
+
+def _signature(items: Sequence[str], optional: Sequence[str]) -> Signature:
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [Parameter(item, kind) for item in items]
+    return Signature(parameters + [Parameter(name, kind, default=None) for name in optional])
+
+
+_GIVEN = "tensors", "inputs", "input"
+_WORDS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "recv_anysource": "recvAnySource",
+}
+
+
+def recorder(method: Callable[..., Any]) -> Callable[[str, tuple[Any, ...]], AbstractContextManager[Any]]:
+    """For a method of a group, a function that makes a call's event from the group's name and the call's arguments.
+
+    Events have names as in torch's own backends: "gloo:all_reduce", for all forms of all_reduce.
+    """
+    word = method.__name__.strip("_").removesuffix("_coalesced").removesuffix("_single")
+    title = _WORDS.get(word, word)
+    parameters = [*inspect.signature(method).parameters][1:]
+    at = next((at for at, name in enumerate(parameters) if name in _GIVEN), len(parameters))
+
+    def record(group_name: str, args: tuple[Any, ...]) -> AbstractContextManager[Any]:
+        made: AbstractContextManager[Any] = _RecordFunctionFast(
+            f"{group_name}:{title}", tensors_in(args[at : at + 1], [])
+        )
+        return made
+
+    return record
+
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

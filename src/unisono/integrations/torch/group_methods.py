@@ -15,6 +15,7 @@ import torch._C._distributed_c10d as c10d
 
 from ...base.errors import ArgumentError
 from ...base.python import LateModule
+from ...base.release import NAME
 from ...calls.arguments import check_tensor, check_whole
 from ...calls.collectives import (
     all_gather,
@@ -35,7 +36,6 @@ from ...calls.work import FinishedWork, Work
 from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
 from .entry import detail, entry
-from .name import NAME
 from .other_ways import tensors_in
 from .own_memory import one, real, reals
 from .works import DONE, Finished, Together, TorchWork

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from ...base.release import NAME
 from ...calls.dispatch import Call
 from ...calls.work import FinishedWork
 from ...engine.tensors import mark_written, needed_by_autograd, share_memory
-from .name import NAME
 from .works import Finished
 
 Method = Callable[..., Any]

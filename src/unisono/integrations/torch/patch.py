@@ -2,15 +2,20 @@
 
 `patch_torch`: `monitored_barrier` takes Gloo's groups only, by name; DDP drops the Python half of a work object; the
 buffers of DDP and fully_shard should lie in shared memory.
+`after_import`: a module of torch that takes long to import is changed when a program imports it.
 `hide_from_dynamo`: torch.compile must not trace our methods, which C++ code calls while it traces.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -18,7 +23,6 @@ from torch import distributed
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
-from .after_import import after_import
 from .group_methods import Calls
 from .shared_buffers import process_group_of, share_buckets, share_rebuilt, share_sharded
 
@@ -138,3 +142,34 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _codes(constant)
+
+
+def after_import(name: str, then: Callable[[ModuleType], None]) -> None:
+    """Call `then` with a module: now if it is loaded, otherwise as soon as it is."""
+    if (module := sys.modules.get(name)) is not None:
+        then(module)
+    elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(name, then))
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module with the other finders, and calls `then` when it has been loaded."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self.name, self._then = name, then
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            @wraps(load)
+            def load_and_tell(module: ModuleType) -> None:
+                load(module)
+                self._then(module)
+
+            spec.loader.exec_module = load_and_tell  # type: ignore[method-assign]
+        return spec

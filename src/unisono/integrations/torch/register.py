@@ -7,7 +7,7 @@ import os
 from functools import cache, wraps
 from typing import Any
 
-from .name import NAME
+from ...base.release import NAME
 
 
 def register() -> None:

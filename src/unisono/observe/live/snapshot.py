@@ -1,16 +1,57 @@
-"""What all ranks of a job do now: which compute, which wait in a call and for which ranks, and which are culprits."""
+"""What all ranks of a job do now: which compute, which wait in a call and for which ranks, and which are culprits.
+
+A wait chain goes from a rank that waits to the rank that the others wait for in the end. Two snapshots, a moment apart,
+show why a job does not go on, and what can be done (`diagnose`).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from ...base.records import Wait
+from ...base.units import format_seconds, plural, ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import ProcessStatus, process_status, start_ticks
 from ..traces.tracks import Track, tracks
-from .wait_chain import wait_chain
+
+
+class WaitChain(tuple[int, ...]):
+    """Ranks of the world, each of which waits for the next.
+
+    The last rank does not wait, or waits for any of several ranks. If it is in the chain twice, no rank can go on.
+    """
+
+    __slots__ = ()
+
+    @property
+    def is_circle(self) -> bool:
+        """Do ranks of the chain wait for each other?"""
+        return self[-1] in self[:-1]
+
+    @property
+    def end(self) -> frozenset[int]:
+        """The ranks that the others wait for in the end: the last one, or the ranks of the circle."""
+        return frozenset(self[self.index(self[-1]) :])
+
+    def text(self, waits: Mapping[int, Wait]) -> str:
+        """In words, such as `rank 0 waits in group 'a' for rank 1, which waits in group 'b' for rank 0`."""
+        links = [f"waits in group {waits[one].group!r} for rank {other}" for one, other in pairwise(self)]
+        stuck = ": none of them can go on" if self.is_circle else ""
+        return f"rank {self[0]} {', which '.join(links)}{stuck}"
+
+
+def wait_chain(waits: Mapping[int, Wait], rank: int) -> WaitChain:
+    """The chain from this rank to the rank that it waits for, and so on."""
+    ranks = [rank]
+    while ranks[-1] in waits and ranks[-1] not in ranks[:-1]:
+        needs = waits[ranks[-1]].needs
+        if needs is None:
+            break
+        ranks.append(needs)
+    return WaitChain(ranks)
 
 
 class InCall(NamedTuple):
@@ -209,3 +250,93 @@ def time_inside_ns(some: Sequence[Track], since_ns: int, until_ns: int) -> int:
         inside += max(0, last - max(first, end))
         end = max(end, last)
     return inside
+
+
+_MOST = 8
+
+
+class Diagnosis(NamedTuple):
+    """Why a job does not go on.
+
+    lines: the text for the user.
+    ranks: the ranks whose stacks to show, the culprits first.
+    stuck: the groups in which ranks were in one call at both looks, by where their memory begins.
+    after: the later look.
+    """
+
+    lines: Sequence[str]
+    ranks: Sequence[int]
+    stuck: Sequence[int]
+    after: Snapshot
+
+
+def diagnose(before: Snapshot, after: Snapshot, line_of: Callable[[int], str] = lambda _rank: "") -> Diagnosis:
+    """Compare two looks at a job, a moment apart. line_of: gives the line of the user's code at which a rank is."""
+    same = [rank for rank in after.waits if _at(before.ranks[rank]) == _at(after.ranks[rank]) is not None]
+    culprits = [one for one in after.culprits if set(one.waiting) & set(same)]
+    if not culprits:
+        busy = sum(one.calls - two.calls for one, two in zip(after.ranks, before.ranks, strict=True))
+        lines = [f"no rank is stuck: the ranks have made {plural(busy, 'call')} between two looks"]
+        return Diagnosis(lines, (), (), after)
+    lines, ranks = [], []
+    for culprit in culprits:
+        lines += _about(culprit, after, line_of)
+        ranks += [*culprit.ranks, *(rank for rank in culprit.waiting if rank not in culprit.ranks)]
+    groups = {after.ranks[rank].inside.group for rank in same if after.ranks[rank].inside}  # type: ignore[union-attr]
+    stuck = dict.fromkeys(
+        track.start for track in after.tracks if track.rank in same and track.group in groups and track.reached[1]
+    )
+    return Diagnosis(lines, list(dict.fromkeys(ranks)), list(stuck), after)
+
+
+def _at(seen: RankSnapshot) -> tuple[str, int] | None:
+    """The call in which a rank is."""
+    return None if seen.inside is None else (seen.inside.group, seen.inside.number)
+
+
+def headlines(culprit: Culprit, after: Snapshot, line_of: Callable[[int], str] = lambda _rank: "") -> list[str]:
+    """A line for each rank of a culprit: what it does, and which ranks have waited for it. A circle is one line."""
+    since = format_seconds((after.at_ns - culprit.since_ns) / 1e9)
+    if culprit.is_circle:
+        return [f"deadlock for {since}: {culprit.text}"]
+    have = "has" if len(culprit.waiting) == 1 else "have"
+    waiting = f"{ranks_text(culprit.waiting, _MOST)} {have} waited {since} for it"
+    lines = []
+    for rank in culprit.ranks:
+        line = line_of(rank)
+        lines.append(f"{_name(after.ranks[rank])} {after.ranks[rank].does}{line and f', at {line}'}: {waiting}")
+    return lines
+
+
+def _about(culprit: Culprit, after: Snapshot, line_of: Callable[[int], str]) -> list[str]:
+    heads = headlines(culprit, after, line_of)
+    if culprit.is_circle:
+        made = [f"  {_wait(after, rank)}" for rank in culprit.ranks]
+        return [*heads, *made, "  Let all ranks make these calls in one order."]
+    direct = [rank for rank in culprit.waiting if set(after.waits[rank].missing) & set(culprit.ranks)]
+    chain = [culprit.text] if len(direct) < len(culprit.waiting) else []
+    advice = dict.fromkeys(_advice(after.ranks[rank]) for rank in culprit.ranks)
+    return [*heads, *(f"  {line}" for line in [*advice, *(_wait(after, rank) for rank in direct[:1]), *chain])]
+
+
+def _name(seen: RankSnapshot) -> str:
+    return f"rank {seen.rank} (pid {seen.pid})" if seen.pid else f"rank {seen.rank}"
+
+
+def _wait(after: Snapshot, rank: int) -> str:
+    wait = after.waits[rank]
+    return f"rank {rank} is in {wait.call} and waits for {ranks_text(wait.missing, _MOST)}"
+
+
+def _advice(seen: RankSnapshot) -> str:
+    if seen.gone:
+        return "It will not come: the others learn that within a second, unless they are stopped themselves."
+    if not seen.pid:
+        return "Its process has not called unisono.init(): see what it does instead, and whether it runs at all."
+    if seen.far:
+        return f"Ask on its host: unisono doctor {seen.pid}"
+    if seen.status.state == "T":
+        return f"Let it go on with `kill -CONT {seen.pid}`."
+    if seen.status.state == "t":
+        return f"Process {seen.status.tracer} debugs it: let it go on there."
+    return "Its stack, below, shows what it does instead."

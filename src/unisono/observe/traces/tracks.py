@@ -16,8 +16,7 @@ from ...engine.logs.clock import Clock
 from ...engine.logs.message_log import LoggedMessage
 from ...engine.logs.plan_registry import GroupNote, PlanNote, ProgramRow
 from ...engine.logs.row_log import RowLog
-from ...engine.memory.arena import Arena
-from ...engine.memory.layout import PAGE, Layout
+from ...engine.memory.arena import PAGE, Arena, Layout
 from ...schedule import BLOCKED
 
 

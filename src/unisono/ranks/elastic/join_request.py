@@ -22,7 +22,7 @@ from ..group.group import Group
 from ..rendezvous.local_sockets import connect
 from ..rendezvous.which_rank import integer
 from .join_listener import ANY, job_name, socket_name
-from .shrink_agreement import MOST_NAMED
+from .survivors import MOST_NAMED
 
 _RETRY_S = 0.02
 """How often to look for a door. `join_admission` waits a little longer when it has just opened one."""

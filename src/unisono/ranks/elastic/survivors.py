@@ -3,27 +3,239 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
-from ...base.errors import ArgumentError, OutOfMemory, PeerError, PeerFailed, WaitTimeout
-from ...base.records import GivenUp, digest
+from ...base.errors import ArgumentError, LeftOut, OutOfMemory, PeerError, PeerFailed, WaitTimeout
+from ...base.records import GivenUp, Proposal, digest
 from ...base.units import ranks_text, seconds
 from ...engine.memory.board import Topic
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
 from ..group.current import get_default, set_default
 from ..group.group import Group, shrinks
-from .agreement import next_proposal
-from .shrink_agreement import (
-    MOST_NAMED,
-    agree_to_shrink,
-    check_cut_off,
-    in_words,
-    named,
-    nap,
-    tell_interrupted,
-    withdraw,
-)
+from .agreement import agree, next_proposal, next_to_shrink
+
+SHRINK = "shrink()"
+"""The name of the call in errors."""
+
+
+def named(group: Group) -> tuple[int, ...]:
+    """The members as ranks of the world, for messages of a sub-group; empty for the world."""
+    return group.world_ranks if group.parent else ()
+
+
+def in_words(error: BaseException) -> str:
+    """The exception as text for other ranks."""
+    kind, said = type(error).__name__, str(error)
+    return f"{kind}: {said}" if said else kind
+
+
+def tell_interrupted(group: Group, error: BaseException) -> None:
+    """Tell the ranks that wait for this rank in `shrink()` which exception has ended its call."""
+    board = group.host.arena.board(group.rank)
+    if not board.interrupted[1]:
+        board.set_interrupted(in_words(error))
+    if group.span is not None:
+        group.span.tell()
+
+
+def check_interrupted(group: Group, ranks: Iterable[int]) -> None:
+    """Raise PeerFailed, once for each exception, if one has ended the `shrink()` of one of these ranks."""
+    for rank in ranks:
+        number, words = group.host.arena.board(rank).interrupted
+        if words and group.heard_of.get(rank) != number:
+            group.heard_of[rank] = number
+            move = "call shrink() again: it waits until that rank does so, too, or has ended"
+            raise PeerFailed(rank, f"{words}; {move}", group.rank, SHRINK, named(group))
+
+
+def of_interrupted(group: Group, ranks: Iterable[int]) -> str:
+    """For a message: the exceptions that have ended the `shrink()` of these ranks."""
+    said = {rank: group.host.arena.board(rank).interrupted[1] for rank in ranks}
+    return "".join(
+        f" In rank {rank}, {words} has ended it: let that rank call it again, or end it."
+        for rank, words in said.items()
+        if words
+    )
+
+
+MOST_NAMED = 6
+"""How many members the name of such a group lists."""
+_NONE = 0
+"""In place of a region's start: this rank cannot lend memory."""
+
+
+def find_memory(group: Group, failed: frozenset[int]) -> bool:
+    """Find the memory of the group without the failed ranks, or lend it. False: its lender has not lent it yet.
+
+    All members have proposed the same set `failed`, so a lender knows one set of this size. Raises OutOfMemory if no
+    member on this host can lend memory.
+    """
+    members = [rank for rank in range(group.size) if rank not in failed]
+    lender, start = _find(group, failed, group.rank)
+    while lender == group.rank and start is None:
+        _lend(group, failed, members)
+        lender, start = _find(group, failed, group.rank)
+    if lender is None:
+        full = ranks_text(_members_beside(group, failed, group.rank), MOST_NAMED)
+        move = "or these ranks failed in shrink(): start the job again"
+        raise OutOfMemory(f"the shared memory of {full} has no room for a group, {move}")
+    if start is not None and failed not in group.smaller:
+        mine, of = members.index(group.rank), members.index(lender)
+        world_ranks, here = [group.world_ranks[rank] for rank in members], group.hosts.restrict(members).beside(mine)
+        group.smaller[failed] = group.host.lender.borrow(start, world_ranks, mine, of, here)
+    return start is not None
+
+
+def late_lender(group: Group, failed: frozenset[int], rank: int) -> int | None:
+    """The lender that this member waits for, for memory of the group without the failed ranks; None: no rank."""
+    lender, start = _find(group, failed, rank)
+    return lender if start is None else None
+
+
+def _members_beside(group: Group, failed: frozenset[int], rank: int) -> list[int]:
+    return [there for there in group.hosts.beside(rank) if there not in failed]
+
+
+def _find(group: Group, failed: frozenset[int], rank: int) -> tuple[int | None, int | None]:
+    """The lender on the host of this member, and where the memory begins, if it is lent. Lender None: no rank can."""
+    for there in _members_beside(group, failed, rank):
+        start = group.host.arena.board(there).region(len(failed))
+        if start != _NONE:
+            return there, start
+    return None, None
+
+
+def _lend(group: Group, failed: frozenset[int], members: list[int]) -> None:
+    """Lend memory, or tell the other ranks that this rank cannot. They also hear of exceptions here."""
+    board, lender, mine = group.host.arena.board(group.rank), group.host.lender, members.index(group.rank)
+    try:
+        here = group.hosts.restrict(members).beside(mine)
+        memory = group.smaller[failed] = lender.lend([group.world_ranks[rank] for rank in members], mine, here)
+        board.set_region(len(failed), memory.start)
+    except BaseException as error:
+        if not isinstance(error, OutOfMemory):
+            tell_interrupted(group, error)  # before the others pass this rank over
+        if board.region(len(failed)) is None:
+            if failed in group.smaller:
+                lender.take_back(group.smaller.pop(failed))
+            board.set_region(len(failed), _NONE)
+        if not isinstance(error, OutOfMemory):
+            raise
+
+
+def free_others(group: Group, decided: frozenset[int]) -> None:
+    """Free memory that this rank has lent for other groups than the one without the `decided` ranks."""
+    for failed, memory in list(group.smaller.items()):
+        if failed != decided:
+            del group.smaller[failed]
+            if memory.owner == group.world_ranks[group.rank]:
+                group.host.lender.take_back(memory)
+
+
+_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.005
+_PATIENCE_S = 0.02
+"""How long a rank lets other ranks decide, at least; twice as long after each ballot of its own."""
+_ANSWER_S = 0.5
+"""How long the others have to answer a late proposal, when the time of its rank is nearly up."""
+
+
+def nap(since: float) -> None:
+    """Sleep for a twentieth of the wait so far: short waits end fast, and long waits use little processor time."""
+    time.sleep(min(max((time.monotonic() - since) / 20, _SHORTEST_NAP_S), _LONGEST_NAP_S))
+
+
+def check_left_out(group: Group) -> None:
+    """Raise LeftOut if the others have decided to go on without this rank."""
+    for decision in _told(group).values():
+        if decision is not None and decision.decided and group.rank in decision.failed:
+            raise LeftOut(group.rank, sorted(decision.failed), group.name, named(group))
+
+
+def check_cut_off(group: Group) -> None:
+    """Raise LeftOut if this host is cut off: others may go on, and there must not be two such groups."""
+    if group.span is not None and (why := group.span.far.cut_off):
+        reason = f"{why}; ranks on other hosts may have gone on, or not"
+        raise LeftOut(group.rank, group.span.here, group.name, named(group), reason)
+
+
+def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubArena:
+    """The memory of the smaller group. All ranks that return have the same group.
+
+    Raises PeerFailed if an exception has ended the call on a rank that this one waits for. Raises WaitTimeout, LeftOut
+    and OutOfMemory.
+    """
+    board, me = group.host.arena.board(group.rank), group.rank
+    began = changed_at = time.monotonic()
+    mine, may_begin_at, ballots = board.proposal(Topic.SHRINK), began, 0
+    waits_for, why = list[int](), " Other hosts have not answered."
+    while mine is None or not mine.decided:
+        deadline = max(began + timeout_s, changed_at + min(timeout_s, _ANSWER_S))
+        # Other ranks' proposals count if they are read after this rank's own has arrived.
+        if group.span is None or mine is None or group.span.refresh(deadline):
+            gone = {rank for rank in range(group.size) if rank != me and group.liveness.left(rank)}
+            others = _told(group)  # after `gone`: proposals of ranks that have gone stay
+            check_cut_off(group)  # it counts all others as gone
+            has_memory = mine is not None and _have_agreed(me, mine, others) and find_memory(group, mine.failed)
+            may_begin = time.monotonic() >= may_begin_at
+            following = next_to_shrink(me, mine, others, gone | without, has_memory=has_memory, may_begin=may_begin)
+            if following != mine:
+                board.set_proposal(Topic.SHRINK, following)
+                changed_at = time.monotonic()
+                is_first = me == min(set(range(group.size)) - following.failed, default=me)
+                if mine is not None and following.ballot != mine.ballot:
+                    ballots += 1
+                patience_s = 0.0 if is_first and not ballots else _PATIENCE_S * 2**ballots * (1 + me / group.size)
+                mine, may_begin_at = following, changed_at + patience_s
+                if group.span is not None:
+                    group.span.tell()
+                continue
+            waits_for, why = _missing(group, mine, others)
+            check_interrupted(group, waits_for)
+        if time.monotonic() > deadline:
+            details = why + of_interrupted(group, waits_for)
+            raise WaitTimeout(SHRINK, time.monotonic() - began, waits_for, me, details, named(group))
+        nap(changed_at)
+    free_others(group, mine.failed)
+    if me in mine.failed:
+        nobody = "" if len(mine.failed) < group.size else "all ranks have gone, or are left out by another one"
+        raise LeftOut(me, sorted(mine.failed), group.name, named(group), nobody)
+    return group.smaller[mine.failed]
+
+
+def withdraw(group: Group) -> None:
+    """An exception ends this rank's `shrink()`: let the others wait for the rank, unless they have decided already."""
+    board = group.host.arena.board(group.rank)
+    mine = board.proposal(Topic.SHRINK)
+    if mine is not None and mine.ready:
+        board.set_proposal(Topic.SHRINK, mine._replace(ready=False))
+
+
+def _told(group: Group) -> dict[int, Proposal | None]:
+    """The proposals of the other ranks."""
+    peers = [rank for rank in range(group.size) if rank != group.rank]
+    return {rank: group.host.arena.board(rank).proposal(Topic.SHRINK) for rank in peers}
+
+
+def _have_agreed(me: int, mine: Proposal, others: Mapping[int, Proposal | None]) -> bool:
+    return me not in mine.failed and agree(mine, [others[rank] for rank in others if rank not in mine.failed])
+
+
+def _missing(group: Group, mine: Proposal, others: Mapping[int, Proposal | None]) -> tuple[list[int], str]:
+    """The ranks that this rank waits for, and a sentence about them."""
+    members = {rank: one for rank, one in others.items() if rank not in mine.failed}
+    if group.rank in mine.failed:
+        return list(members), " They have left this rank out, and have not gone on yet."
+    if late := [rank for rank, one in members.items() if one is None or one.failed != mine.failed]:
+        return late, ""
+    unready = [rank for rank, one in {**members, group.rank: mine}.items() if one is None or not one.ready]
+    lenders = {rank: late_lender(group, mine.failed, rank) for rank in unready}
+    late = sorted({rank if (lender := lenders[rank]) is None else lender for rank in unready} - {group.rank})
+    if not late:
+        return [], " All have agreed: call it again."
+    its, it = (" It is", "it") if len(late) == 1 else (" They are", "them")
+    task = "lend the memory" if set(late) <= set(lenders.values()) else "use the memory, as all have agreed"
+    return late, f"{its} to {task}: let {it} go on, end {it}, or leave {it} out: shrink(without={late})."
 
 
 def agree_on_failed(group: Group, timeout_s: float) -> frozenset[int]:

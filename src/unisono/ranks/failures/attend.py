@@ -34,8 +34,7 @@ from ...engine.compile.program import DONE, FAILED, LOST
 from ...engine.memory.arena import Arena
 from ...observe.traces.last_calls import last_calls
 from ...schedule import BLOCKED
-from ..elastic.shrink_agreement import check_left_out
-from ..elastic.survivors import agree_on_failed
+from ..elastic.survivors import agree_on_failed, check_left_out
 from ..group.group import Group
 from .abort import check_abort
 from .stall import Stall

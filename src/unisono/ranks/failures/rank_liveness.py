@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 
 from ...base.records import Departure, DepartureKind
+from ...engine.memory.arena import Layout
 from ...engine.memory.board import Board
-from ...engine.memory.layout import Layout
 from ...engine.process.alive import ending_in_words, exit_status, has_ended, watch_process
 
 _WORDS_S = 0.1

@@ -22,7 +22,7 @@ from ...engine.memory.arena import Arena
 from ...engine.process.alive import process_status, start_ticks
 from ...engine.process.stacks import Answer, ask_for_stacks
 from ...observe.live.rank_stacks import shown
-from ...observe.live.wait_chain import WaitChain, wait_chain
+from ...observe.live.snapshot import WaitChain, wait_chain
 from ..group.group import Group
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ class Group:
         """(collective, root) with blocks of several sizes -> how many more calls exchange sizes; see `blocks`."""
         self.mixed: dict[CallRecord, tuple[int, int]] = {}
         """Call with tensors in shared memory on some ranks only -> how many more such calls run staged, and how many
-        after the next disagreement; see `calls.dispatch.lowering_mismatch`."""
+        after the next disagreement; see `calls.dispatch.retry_rules`."""
         self.forsaken_since: float | None = None
         """Since when a rank that waits here has seen a peer shrink a group that this one was made of."""
         self.heard_of: dict[int, int] = {}

@@ -15,14 +15,13 @@ from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
 from ...hosts.carriers.waiter import end_threads
 from ...schedule import Hosts
-from ..rendezvous.meeting_result import MeetingResult
-from ..rendezvous.rendezvous import meet_in_rounds
+from ..rendezvous.rendezvous import MeetingResult, meet_in_rounds
 from ..rendezvous.stores import MeetingPlace
 from ..rendezvous.which_rank import detect
 from ..rendezvous.world_group import world_group
 from .current import get_default, is_rank_of_run, set_default
 from .group import Group
-from .non_member import NonMember
+from .sub_groups import NonMember
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from ...base.errors import ArgumentError, PeerGone, RankFailed, UnisonoError, WaitTimeout
 from ...base.units import ranks_text
-from .launch_messages import Report
-from .pickling import unpack
+from .launch_messages import Report, unpack
 
 Reports = Mapping[int, tuple[Report, bytes]]
 

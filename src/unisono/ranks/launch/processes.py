@@ -23,8 +23,7 @@ from ...engine.memory.arena import Arena
 from ...engine.process.stacks import Answer, ask_for_stacks
 from .fork_client import open_world
 from .launch_messages import RankSetup, Report, SeveralHosts, Task
-from .output import RankOutput
-from .report_collector import Collector, Substitutes
+from .report_collector import Collector, RankOutput, Substitutes
 
 if TYPE_CHECKING:
     from ...schedule import Hosts

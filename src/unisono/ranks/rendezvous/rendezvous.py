@@ -14,27 +14,70 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page, waits
+from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address
 from ...schedule import Hosts
 from .handover import Handover, fetch
+from .identity import Identity
 from .local_sockets import listen
 from .meeting_member import MeetingMember
-from .meeting_result import MeetingResult
 from .meetings import END, may_come
 from .rendezvous_messages import MeetingVerdict
 from .socket_store import SocketStore
 from .stores import MeetingPlace, Store
 from .topology import host_names, place, remark, way_between, why_refused
 from .which_rank import Launch
+
+if TYPE_CHECKING:
+    from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
+
+_LOOPBACK = "127.0.0.1"
+
+
+class MeetingResult(NamedTuple):
+    """The memory of a rank's host, and on several hosts what it takes to speak to the others.
+
+    On one host, only arena and hosts are set.
+
+    hosts: which ranks share memory.
+    store: where all ranks can leave words for each other.
+    identities: on the first rank of this host, of all its ranks; on other ranks at least their own.
+    names: the names of the hosts.
+    address: where other hosts reach this process.
+    secret: only the ranks know it.
+    """
+
+    arena: Arena
+    hosts: Hosts
+    store: TorchStore | None = None
+    identities: Mapping[int, Identity] | None = None
+    names: tuple[str, ...] = ()
+    address: str = ""
+    secret: bytes = b""
+
+
+def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes, pids: Sequence[int]) -> MeetingResult:
+    """The result for a rank of a local world: its parent has told it all this, and hosts are parts of one machine.
+
+    path: a file that becomes the store.
+    pids: the pids of all ranks.
+    """
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+    own = Identity.mine()
+    identities = {peer: own._replace(pid=pids[peer], ticks=start_ticks(pids[peer])) for peer in hosts.beside(rank)}
+    names = tuple(f"{own.host}/{number}" for number in range(len(hosts.members)))
+    return MeetingResult(arena, hosts, FileStore(path), identities, names, _LOOPBACK, secret)
 
 
 def meet(

@@ -13,10 +13,9 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ...base.errors import ArgumentError
-from ...observe.live.diagnosis import Diagnosis, diagnose
 from ...observe.live.jobs import attached, meeting_ranks, the_job
 from ...observe.live.rank_stacks import Stack, stack_of
-from ...observe.live.snapshot import snapshot
+from ...observe.live.snapshot import Diagnosis, diagnose, snapshot
 from ...observe.traces.last_calls import last_calls_text
 from .shared.printing import console
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ...base.errors import ArgumentError
-from ...ranks.launch.script import run_script
+from ...ranks.launch.worlds import run_script
 from .shared.progress_bar import compile_first
 
 _RANKS = ("-n", "--ranks")

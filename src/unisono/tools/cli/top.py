@@ -24,10 +24,9 @@ from ...base.errors import ArgumentError
 from ...base.units import format_bytes, format_seconds, ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import parent
-from ...observe.live.diagnosis import headlines
 from ...observe.live.jobs import attached, find_jobs, the_job
 from ...observe.live.rank_stacks import stack_of
-from ...observe.live.snapshot import Culprit, Snapshot, rates, snapshot
+from ...observe.live.snapshot import Culprit, Snapshot, headlines, rates, snapshot
 from .shared.printing import console, plain_table
 
 _UP, _DOWN, _ENTER = "up", "down", "enter"

@@ -4,10 +4,10 @@ A call takes the road of a call on one host: `make_plan` keeps a `SpanPlan` in `
 and `Group.run` runs it on addresses. Here `Group.run` is the `run` of a `Relay`, and no kernel.
 
 A call runs the parts of a `HierarchicalTable`: the kernel runs parts inside a host, which are programs of the group of
-its ranks (`inside_a_host`), and an `Exchange` runs parts between hosts. `hosts_plan` follows each chunk from the user's
+its ranks (`InsideProgram`), and an `Exchange` runs parts between hosts. `hosts_plan` follows each chunk from the user's
 input through scratch memory to the output, `hosts_steps` finds these places in memory, and `hosts_run` makes the call.
 If a wait takes long, also of the kernel, it returns an outcome, as a kernel does, and `ranks.failures.attend` looks at
-the ranks of all hosts. `refused_calls` has the memory of calls that did not match.
+the ranks of all hosts. `RefusedCalls` has the memory of calls that did not match.
 
 The gate across hosts needs no messages of its own. A rank enters the call on its own control line, and waits for the
 ranks of its host. The parts inside the host, into scratch memory, and the messages follow. The last message of each

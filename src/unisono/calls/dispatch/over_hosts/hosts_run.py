@@ -1,15 +1,22 @@
-"""Run plans over several hosts: enter the call, go through its parts, and come back when a wait takes long."""
+"""Run plans over several hosts: enter the call, go through its parts, and come back when a wait takes long.
+
+After a mismatch a carrier may still move messages of the refused call. So the memory of these messages is not free
+(`RefusedCalls`).
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
-from ....base.errors import InternalError
-from ....engine.carrier import Lost
+from ....base.errors import InternalError, OutOfMemory
+from ....base.units import format_bytes
+from ....engine.carrier import Carrier, Lost
 from ....engine.compile.program import DONE, LOST, WAITING, LineWord
 from ....engine.memory.arena import Arena
 from ....engine.reducers import combiner
@@ -20,7 +27,48 @@ from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
 from .hosts_plan import PLANS, SpanPlan
 from .hosts_steps import WaveSteps, forget_all, steps_of
-from .refused_calls import RefusedCalls
+
+
+class RefusedCalls:
+    """All refused calls of a carrier. The carrier keeps the memory of their messages. This keeps the user's tensors
+    that it sends from. All this memory is free when the carrier is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._calls = self._nbytes = 0
+
+    @classmethod
+    def of(cls, carrier: Carrier) -> RefusedCalls:
+        """The refused calls of a carrier."""
+        return _OF.setdefault(carrier, cls())
+
+    def add(self, nbytes: int) -> None:
+        """Count one more refused call. nbytes: the memory of its messages."""
+        self._calls += 1
+        self._nbytes += nbytes
+
+    def keep(self, memory: Iterable[object]) -> None:
+        """Keep the storages of the last call's tensors. memory: has them, perhaps among other objects."""
+        for storage in memory:
+            if isinstance(storage, torch.UntypedStorage) and storage.data_ptr() not in self._storages:
+                self._storages[storage.data_ptr()] = storage
+                self._nbytes += storage.nbytes()
+
+    def check(self, arena: Arena, ranks: int) -> None:
+        """Raise OutOfMemory if refused calls take more memory than the host has left, if each rank has as many."""
+        try:
+            arena.check_free(self._nbytes * ranks)
+        except OutOfMemory as error:
+            raise OutOfMemory(
+                f"{self._calls} calls over hosts that ended with a MismatchError hold {format_bytes(self._nbytes)} on "
+                f"this rank until the world is closed, and {format_bytes(arena.free_bytes)} are free on this host. Let "
+                "all ranks make the same calls: see the MismatchError that this program catches."
+            ) from error
+
+
+_OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
+
 
 _NUMBER, _ACROSS = int(LineWord.NUMBER), int(LineWord.ACROSS)
 
