@@ -29,7 +29,7 @@ WAITS = frozenset(place.__code__ for place in _PLACES)
 """Where a thread is while it waits in a call."""
 
 
-def until(condition: Callable[[], bool], most_s: float = 20.0) -> None:
+def until(condition: Callable[[], bool], most_s: float = 60.0) -> None:
     """Wait for something that will happen, if the test does not fail."""
     end = time.monotonic() + most_s
     while not condition():
