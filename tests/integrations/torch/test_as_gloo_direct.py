@@ -67,7 +67,7 @@ def usual(group: Any) -> dict[str, Any]:
     found["many"] = values([group.allreduce(tensor) for tensor in mine])
     found["coalesced"] = values([group.allreduce_coalesced(2 * [torch.tensor([step + rank])]) for step in range(5)])
     sparse = [torch.sparse_coo_tensor([[rank, 0]], [1.0, 2.0], (size + at,)).coalesce() for at in (1, 1)]
-    found["sparse"] = values([group.allreduce([sparse[0]]), group.allreduce([part.clone() for part in sparse])])
+    found["sparse"] = values([group.allreduce([sparse[0].clone()]), group.allreduce([part.clone() for part in sparse])])
     rows, places = [torch.tensor([10 * rank + at]) for at in range(size)], [torch.zeros(1).long() for _ in range(size)]
     found["scatter"] = values(
         [
