@@ -12,7 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 help:
 	@echo "make demo    four processes train a small model, our all_reduce beside Gloo's"
 	@echo "make quick   proofs, decisions, and the most common calls: a minute on 2 processors"
-	@echo "make test    all tests but the long ones, the quick ones first: some fifteen minutes on 2 processors"
+	@echo "make test    all tests but the long ones, the quick ones first: some ten minutes on 2 processors"
 	@echo "make nightly all tests, then mutants, matrix, chaos, fuzz, fuzz-faults and leaks: some hours"
 	@echo "make mutants make mended mistakes again, and see which ring of tests finds each"
 	@echo "make docs    the documentation, in docs/_build/html; warnings are errors"
@@ -66,7 +66,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --instafail --numprocesses $(JOBS) --dist loadfile
 
 test: $(VENV)/ready
-	@echo "All tests but the long ones: some fifteen minutes on 2 processors. Failures are shown as they happen."
+	@echo "All tests but the long ones: some ten minutes on 2 processors. Failures are shown as they happen."
 	$(PYTEST) --reruns 1 --durations=60 -m "not long"
 
 quick: $(VENV)/ready
