@@ -163,6 +163,7 @@ def test_a_call_that_an_error_ends_shows_where_the_rank_was(tmp_path: Path, monk
 
 
 @pytest.mark.long
+@pytest.mark.cold
 def test_the_command_asks_for_rounds(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
