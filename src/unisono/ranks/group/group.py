@@ -106,8 +106,8 @@ class Group:
         """Until it is decided how the group shrinks: the ranks left out -> the memory of the smaller group."""
         self._shrunk: Group | None = None
         self._forsaken: UnisonoError | None = None
-        self.door: SupportsClose | None = None
-        """The door for processes that want to join the world, as long as this rank looks after it; see `grow`."""
+        self.join_listener: SupportsClose | None = None
+        """Listens for processes that want to join the world, if this rank is the one that does so; see `grow`."""
         self.progress_engine: SupportsClose | None = None
         """The `ProgressEngine` of point-to-point calls, once there was one; see `p2p`."""
         self.span = span
@@ -259,8 +259,8 @@ class Group:
     def leave_to_parent(self) -> None:
         """In a forked child of this rank: close the group here without touching the parent's memory."""
         self.closed, self._in_place, self.worker = True, False, None
-        if self.door is not None:
-            self.door.close()
+        if self.join_listener is not None:
+            self.join_listener.close()
         self._stop()
         self.lock = threading.Lock()
 
@@ -331,8 +331,8 @@ class Group:
         if self.worker is not None:
             self.worker.close()
         self.liveness.close()
-        if self.door is not None:
-            self.door.close()
+        if self.join_listener is not None:
+            self.join_listener.close()
         self.closed = True
         self._stop()
         if self.progress_engine is not None:

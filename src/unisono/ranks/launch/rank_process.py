@@ -111,14 +111,14 @@ class _Rank:
         """The group of all ranks. A process that replaces a dead one waits until the other ranks let it in."""
         setup = self._setup
         if self._group is None and setup.joins:
-            group = enter(setup.door, setup.rank, math.inf, setup.config or Config.from_env())
+            group = enter(setup.job, setup.rank, math.inf, setup.config or Config.from_env())
             self._arena.board(setup.rank).set_herald()  # as on the board of the first process
             self._group = group.world
-            join_run(group, setup.door)
+            join_run(group, setup.job)
         else:
             if self._group is None:
                 self._group = world_group(self._meet(), setup.rank, config=setup.config)
-            join_run(self._group, setup.door)
+            join_run(self._group, setup.job)
         return self._group
 
     def _meet(self) -> MeetingResult:
