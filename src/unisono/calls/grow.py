@@ -80,7 +80,7 @@ def grow(
 def _make(group: Group, admission: JoinAdmission | None, decision: Decision) -> SubArena | None:
     """The memory of the larger group; None: no process has been let in."""
     try:
-        group.forsake(frozenset(decision.places))
+        group.give_up_places(frozenset(decision.places))
     except BaseException as error:
         if admission is not None:
             admission.give_up(decision)
@@ -132,7 +132,7 @@ def _outcome(group: Group, decision: Decision) -> int | None:
         if time.monotonic() - began > group.timeout_s:
             named = group.world_ranks if group.parent else ()
             error = WaitTimeout("grow()", time.monotonic() - began, (0,), group.rank, "", named)
-            group.break_off(error)
+            group.give_up(error)
             raise error
         time.sleep(_ASK_S)
     return start

@@ -194,7 +194,7 @@ def test_another_member_dies_meanwhile(tmp_path: Path) -> None:
             comes(tmp_path, "first")
             comes(tmp_path, "second")
         if group.rank == 1:
-            unisono.Group.forsake = die
+            unisono.Group.give_up_places = die
         with pytest.raises(unisono.PeerGone) as caught:
             unisono.grow(size=4)
         assert caught.value.failed == (1,)

@@ -62,7 +62,7 @@ _SPREAD = 0x9E3779B1
 
 
 class _Row(NamedTuple):
-    """A deed with its memory.
+    """A row of a program with its memory.
 
     actions: its copies and combinations.
     tags: the tags of the message, if they are the same in all calls.

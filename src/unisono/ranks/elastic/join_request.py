@@ -175,7 +175,7 @@ def _take_place(arena: Arena, offer: Offer, config: Config) -> Group:
     try:
         arena.take_place(offer.rank)
         world = Group(arena, offer.rank, config=config)
-        world.break_off(PeerFailed(offer.rank, f"has come later, into group {name!r}", offer.rank, "", whole=True))
+        world.give_up(PeerFailed(offer.rank, f"has come later, into group {name!r}", offer.rank, "", whole=True))
         memory = world.host.lender.borrow(offer.start, offer.members, mine, of)
         group = Group(memory, mine, name=name, config=world.host.config, parent=world)
         group.timeout_s, group.made_of = offer.timeout_s, None

@@ -54,7 +54,7 @@ class RankProcesses:
         by_rank = {rank: arena for host in members for arena in [self._make_arena(size, config)] for rank in host}
         self._arenas = [by_rank[rank] for rank in range(size)]
         for rank, arena in enumerate(self._arenas):
-            arena.board(rank).set_herald()  # `Collector` keeps the promise
+            arena.board(rank).set_parent_tells_end()  # `Collector` keeps the promise
         self.pids: list[int] = []
         self._size, self._idle = size, set(range(size))
         """The idle ranks: each leaves when the parent tells it to."""

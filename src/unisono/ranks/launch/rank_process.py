@@ -103,7 +103,7 @@ class _Rank:
 
     def _say_gone(self, how: DepartureKind, words: str) -> None:
         if self._group is not None and not self._group.closed:
-            self._group.say_gone(how, words)
+            self._group.tell_departure(how, words)
         else:  # the function has closed the group, or the group could not be made
             self._arena.board(self._setup.rank).set_gone(how, words)
 
@@ -112,7 +112,7 @@ class _Rank:
         setup = self._setup
         if self._group is None and setup.joins:
             group = enter(setup.job, setup.rank, math.inf, setup.config or Config.from_env())
-            self._arena.board(setup.rank).set_herald()  # as on the board of the first process
+            self._arena.board(setup.rank).set_parent_tells_end()  # as on the board of the first process
             self._group = group.world
             join_run(group, setup.job)
         else:

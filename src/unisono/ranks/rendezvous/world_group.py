@@ -214,7 +214,7 @@ def connect(make: Callable[[], Carrier], far: Far, met: MeetingResult, rank: int
             _check_peers(far, met, rank)
             time.sleep(_LOOK_S)
     except BaseException:
-        attempt.abandon()
+        attempt.give_up()
         raise
     if attempt.made is not None:
         return attempt.made
@@ -244,7 +244,7 @@ class _Attempt:
     """A carrier that a thread makes. over: the thread has ended. made, error: its result or exception."""
 
     def __init__(self, make: Callable[[], Carrier]) -> None:
-        self._make, self.over, self._lock, self._abandoned = make, threading.Event(), threading.Lock(), False
+        self._make, self.over, self._lock, self._given_up = make, threading.Event(), threading.Lock(), False
         self.made: Carrier | None = None
         self.error: BaseException = InternalError("a connection to other hosts has neither been made nor failed")
         threading.Thread(target=self._run, name="unisono connects to other hosts", daemon=True).start()
@@ -253,7 +253,7 @@ class _Attempt:
         try:
             made = self._make()
             with self._lock:
-                if self._abandoned:
+                if self._given_up:
                     made.abort()
                 else:
                     self.made = made
@@ -261,9 +261,9 @@ class _Attempt:
             self.error = error
         self.over.set()
 
-    def abandon(self) -> None:
+    def give_up(self) -> None:
         """No thread waits for the carrier any more: close it once it is made."""
         with self._lock:
-            self._abandoned = True
+            self._given_up = True
             if self.made is not None:
                 self.made.abort()
