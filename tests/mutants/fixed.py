@@ -199,7 +199,7 @@ MUTANTS = [
     ),
     Mutant(
         "ranks of one host meet though they look up at other paces",
-        "ranks/rendezvous/topology.py",
+        "ranks/rendezvous/identity.py",
         '_ON_ONE_HOST = ("look_up_s",)',
         "_ON_ONE_HOST = ()",
         ("ranks/rendezvous/test_several_hosts.py",),

@@ -28,14 +28,13 @@ from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address
 from ...schedule import Hosts
 from .handover import Handover, fetch
-from .identity import Identity
+from .identity import Identity, host_names, place, remark, way_between, why_refused
 from .local_sockets import listen
 from .meeting_member import MeetingMember
 from .meetings import END, may_come
 from .rendezvous_messages import MeetingVerdict
 from .socket_store import SocketStore
 from .stores import MeetingPlace, Store
-from .topology import host_names, place, remark, way_between, why_refused
 from .which_rank import Launch
 
 if TYPE_CHECKING:

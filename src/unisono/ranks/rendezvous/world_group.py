@@ -28,8 +28,7 @@ from ..group.group import Group
 from .asked_store import AskedStore, at_store
 from .meeting_member import stay_for
 from .rendezvous import MeetingResult
-from .rendezvous_messages import SentinelNotice
-from .unmet import died, missing
+from .rendezvous_messages import SentinelNotice, died, missing
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
