@@ -22,6 +22,11 @@ _FIRST_TURNS, _MOST_TURNS = 16, 1024
 _MOST_KINDS = 1024
 """The most kinds of calls that a group runs staged."""
 
+Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
+"""Makes a call: group, call, input, output, seconds."""
+
+_again: list[Again] = []
+
 
 def stage_for_a_while(group: Group, plan: CallPlan) -> None:
     """Run the next calls like this one staged. All ranks decide this after the same call."""
@@ -53,12 +58,6 @@ def takes_turn(group: Group, plan: CallPlan) -> bool:
 def _like(plan: CallPlan) -> CallRecord:
     """The call without its lowering."""
     return plan.record._replace(lowering="")
-
-
-Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
-"""Makes a call: group, call, input, output, seconds."""
-
-_again: list[Again] = []
 
 
 def can_make_again(group: Group, plan: CallPlan, what: CallKey, error: MismatchError) -> bool:

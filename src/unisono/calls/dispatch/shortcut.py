@@ -34,6 +34,8 @@ else:  # a call that is not held up does not need it
 _OWN_BLOCK = "all_gather", "reduce_scatter"
 """The collectives in which the smaller tensor may be this rank's block of the larger one."""
 
+_data_ptr = torch.Tensor.data_ptr
+
 
 @holds("group")
 def shortcut(
@@ -125,9 +127,6 @@ def run_plan(
     if group.host.config.debug:
         _debug_line(group, plan.record, plan.nbytes, plan.why, began)
     return True
-
-
-_data_ptr = torch.Tensor.data_ptr
 
 
 def list_shortcut(

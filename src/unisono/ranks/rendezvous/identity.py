@@ -28,6 +28,16 @@ HOST_ID = "UNISONO_HOST_ID"
 MOST_NAME = 32
 """Characters of a host's short name: a thousand of them go into one message."""
 
+_COMMON = ("look_up_s", "link", "carrier", "host_silence_s")
+"""The settings that all ranks of several hosts must have in common. Each host has its own settings for calls inside it:
+machines differ in their best settings.
+"""
+_ON_ONE_HOST = ("look_up_s",)
+"""The settings that all ranks must have in common, also if they are all on one host."""
+
+_MOST_ADDRESS = len("255.255.255.255")
+"""Characters of an address in a host's name. Longer ones do not appear in messages."""
+
 
 class Identity(NamedTuple):
     """Decides whether two processes can share memory, and whether they can be ranks of one group at all."""
@@ -80,17 +90,6 @@ class Identity(NamedTuple):
     def is_at(self, channel: Channel) -> bool:
         """Is this process at the other end, and not a later one of the same number? Only within one container."""
         return channel.peer == (self.pid, self.user) and start_ticks(self.pid) == self.ticks
-
-
-_COMMON = ("look_up_s", "link", "carrier", "host_silence_s")
-"""The settings that all ranks of several hosts must have in common. Each host has its own settings for calls inside it:
-machines differ in their best settings.
-"""
-_ON_ONE_HOST = ("look_up_s",)
-"""The settings that all ranks must have in common, also if they are all on one host."""
-
-_MOST_ADDRESS = len("255.255.255.255")
-"""Characters of an address in a host's name. Longer ones do not appear in messages."""
 
 
 def place(identities: Mapping[int, Identity], apart: Collection[int] = ()) -> Hosts:

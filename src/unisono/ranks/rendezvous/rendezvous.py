@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 
+_RETRY_S = 0.005
+
+_timed_out: set[Launch] = set()
+"""The launches with a time-out in this process's last call."""
+
 
 class MeetingResult(NamedTuple):
     """The memory of a rank's host, and on several hosts what it takes to speak to the others.
@@ -260,12 +265,6 @@ class _Meeting(MeetingMember):
         toward, reason = way_between(self._identities)
         self._refuse(reason)
         return toward
-
-
-_RETRY_S = 0.005
-
-_timed_out: set[Launch] = set()
-"""The launches with a time-out in this process's last call."""
 
 
 def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> MeetingResult:

@@ -36,6 +36,9 @@ _COMMON = re.compile(r"([-+.e\d]{1,24} [-+.:e\d]{1,60} [a-z]{1,20} [-+.e\d]{1,24
 _brief = Repr()
 _brief.maxstring = _brief.maxother = 80
 
+_MOST_WORDS = 4_000
+_MOVE = "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, and MASTER_PORT, for every process"
+
 
 class MeetingVerdict(NamedTuple):
     """What a rank tells others. One of:
@@ -226,10 +229,6 @@ def _refusal(rank: int, said: bytes, what: str) -> ArgumentError:
         "another program, or another version of unisono, writes to this store. Use an address and a port of this job's "
         "own (MASTER_ADDR, MASTER_PORT), which others cannot reach"
     )
-
-
-_MOST_WORDS = 4_000
-_MOVE = "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, and MASTER_PORT, for every process"
 
 
 def verdict_of(error: BaseException, rank: int) -> MeetingVerdict:

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 
 _ASK_S = 0.002
 
+_LOOK_S = 0.02
+_CAUSE_S = 1.0
+"""How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need
+this long at most.
+"""
+
 
 def world_group(
     met: MeetingResult, rank: int, *, name: str = "world", config: Config | None = None, timeout_s: float | None = None
@@ -189,13 +195,6 @@ class _Joining:
         there = (self._met.identities or {}).get(first)
         if there is not None and start_ticks(there.pid) != there.ticks:
             raise died(first, there.pid, self._rank)
-
-
-_LOOK_S = 0.02
-_CAUSE_S = 1.0
-"""How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need
-this long at most.
-"""
 
 
 def connect(make: Callable[[], Carrier], far: Far, met: MeetingResult, rank: int, deadline: float) -> Carrier:

@@ -44,6 +44,15 @@ if TYPE_CHECKING:
 View = Callable[[At], torch.Tensor]
 """Finds chunks in memory."""
 
+Copy = Callable[[], object]
+"""Copies the bytes of some chunks."""
+
+_TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
+_SCRATCH = "made", "fetched", "given", "result"
+
+_KEPT, _KEPT_BYTES = 1024, 64 << 20
+"""The most calls with steps that a group keeps, and the most memory of their messages."""
+
 
 def inside_request(part: Inside, whole: Request, seat: int, view: View, empty: torch.Tensor) -> Request:
     """The request for a part of the call `whole`. seat: this rank's. view: finds chunks. empty: an empty tensor."""
@@ -124,16 +133,6 @@ def _differs(local: Group, plan: CallPlan) -> bool:
         return False
     theirs = [host.signature(rank, number) for rank in range(local.size) if host.entered(rank) >= number]
     return any(signature not in (0, plan.signature) for signature in theirs)  # 0: it has given the call up
-
-
-Copy = Callable[[], object]
-"""Copies the bytes of some chunks."""
-
-_TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
-_SCRATCH = "made", "fetched", "given", "result"
-
-_KEPT, _KEPT_BYTES = 1024, 64 << 20
-"""The most calls with steps that a group keeps, and the most memory of their messages."""
 
 
 def _copy(to: torch.Tensor, source: torch.Tensor) -> Copy:
