@@ -57,27 +57,27 @@ class MpiJob:
         self._folder = tempfile.TemporaryDirectory()
         folder, (words, environment) = Path(self._folder.name), launch
         self._log = folder / "log"
-        with socket.socket(socket.AF_UNIX) as door, self._log.open("wb") as log:
-            door.bind(str(folder / "socket"))
-            door.listen(ranks)
-            door.settimeout(0.2)
+        with socket.socket(socket.AF_UNIX) as listener, self._log.open("wb") as log:
+            listener.bind(str(folder / "socket"))
+            listener.listen(ranks)
+            listener.settimeout(0.2)
             self._process = subprocess.Popen(
                 [*words, "-m", "benchmarks.mpi", folder], cwd=_REPOSITORY, env=environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
             try:
-                self._accept(door, ranks)
+                self._accept(listener, ranks)
             except BaseException:
                 self.close()
                 raise
 
-    def _accept(self, door: socket.socket, ranks: int) -> None:
+    def _accept(self, listener: socket.socket, ranks: int) -> None:
         deadline = time.monotonic() + _START_S
         while len(self._lines) < ranks:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise self._failed("it did not start")
             with contextlib.suppress(TimeoutError):
-                line = Connection(door.accept()[0].detach())
+                line = Connection(listener.accept()[0].detach())
                 self._lines[line.recv()] = line
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:

@@ -26,7 +26,7 @@ WRITES = st.one_of(
     st.tuples(st.just("set_gone"), st.sampled_from(DepartureKind), st.text(max_size=2000)),
     st.tuples(st.just("begin_run"), st.integers(0, 3)),
     st.tuples(st.just("set_let_go")),
-    st.tuples(st.just("set_herald")),
+    st.tuples(st.just("set_parent_tells_end")),
     st.tuples(st.just("set_call"), st.integers(1, 1 << 63), st.builds(CallRecord, st.text(max_size=1500))),
     st.tuples(st.just("set_gave_up"), st.builds(GivenUp, st.integers(1, 99), st.booleans(), RANKS, st.text())),
     st.tuples(st.just("set_proposal"), st.sampled_from(Topic), PROPOSALS),
@@ -62,7 +62,7 @@ def test_a_copy_says_the_same(steps: list[tuple[bool, tuple[object, ...]]]) -> N
         if copies:
             copy.copy(original.image())
             assert said(copy, numbers) == said(original, numbers)
-            assert not copy.has_herald
+            assert not copy.parent_tells_end
 
 
 def test_what_is_known_of_a_dead_rank_stays() -> None:

@@ -166,7 +166,7 @@ MUTANTS = [
         "ranks/failures/attend.py",
         "if not silent or _can_be_cured(calls):",
         "if not silent:",
-        ("calls/collectives/test_mixed.py",),
+        ("calls/collectives/test_lowering_mismatch.py",),
     ),
     Mutant(
         "a call of which one rank has died ends before the others have told",
@@ -199,7 +199,7 @@ MUTANTS = [
     ),
     Mutant(
         "ranks of one host meet though they look up at other paces",
-        "ranks/rendezvous/topology.py",
+        "ranks/rendezvous/identity.py",
         '_ON_ONE_HOST = ("look_up_s",)',
         "_ON_ONE_HOST = ()",
         ("ranks/rendezvous/test_several_hosts.py",),

@@ -116,7 +116,7 @@ class DepartureKind(IntEnum):
     RAISED = 3  # an exception ended its function or its program
     ENDED = 4  # its program ended
     DIED = 5  # its process has gone
-    ABANDONED = 6  # it has aborted the group
+    ABORTED = 6  # it has aborted the group
 
 
 class Departure(NamedTuple):

@@ -5,7 +5,7 @@
         group = larger
         ...  # send the state to group.newcomers
 
-A member's part is here. `ranks.elastic.join_admission` is the part of the first rank, which is at the door, and
+A member's part is here. `ranks.elastic.join_admission` is the part of the first rank, which has the join listener, and
 `ranks.elastic.join_request` the part of a process that joins.
 """
 
@@ -38,7 +38,7 @@ def grow(
     """A larger group, with the new processes that have called `unisono.join`, or this group if there are none.
 
     All ranks of the group make this call, and all get the same answer. The newcomers take the places of ranks that have
-    ended, with their numbers in the world. The first rank of the group opens the door for them; it stays open between
+    ended, with their numbers in the world. The first rank of the group listens for them, also between
     calls. The larger group has all members in the order of the world, and is the default group if this one was; this
     group is used no more. `newcomers` of the larger group are its new ranks.
 
@@ -48,7 +48,7 @@ def grow(
     door: the name of the job, for `join`; None: what the environment says.
 
     The arguments of the first rank count. Groups with an ended rank can be used no more once its place is taken again,
-    not even by `shrink`. Raises ArgumentError on all ranks if there is no name for the door, if another process has the
+    not even by `shrink`. Raises ArgumentError on all ranks if there is no name for the job, if another process has the
     name, and if ranks are alive that are no members of the group. Raises PeerGone, as other calls do, and OutOfMemory.
     """
     group = group_or_default(group)
@@ -80,7 +80,7 @@ def grow(
 def _make(group: Group, admission: JoinAdmission | None, decision: Decision) -> SubArena | None:
     """The memory of the larger group; None: no process has been let in."""
     try:
-        group.forsake(frozenset(decision.places))
+        group.give_up_places(frozenset(decision.places))
     except BaseException as error:
         if admission is not None:
             admission.give_up(decision)
@@ -132,7 +132,7 @@ def _outcome(group: Group, decision: Decision) -> int | None:
         if time.monotonic() - began > group.timeout_s:
             named = group.world_ranks if group.parent else ()
             error = WaitTimeout("grow()", time.monotonic() - began, (0,), group.rank, "", named)
-            group.break_off(error)
+            group.give_up(error)
             raise error
         time.sleep(_ASK_S)
     return start
@@ -147,9 +147,9 @@ def _enter(group: Group, memory: SubArena, decision: Decision) -> Group:
     try:
         larger = go_on(group, memory)
         larger.newcomers = tuple(memory.members.index(place) for place in decision.places)
-        if group.world.door is not None and larger.rank > 0:
-            group.world.door.close()
-            group.world.door = None
+        if group.world.join_listener is not None and larger.rank > 0:
+            group.world.join_listener.close()
+            group.world.join_listener = None
         until_all_are_in(larger, memory, "grow()")
     except WaitTimeout:
         raise  # the larger group exists: its shrink() can leave out the missing ranks

@@ -92,7 +92,7 @@ class UnisonoGroup(BaseGroup):  # type: ignore[misc]  # Ray is not there when ty
     def destroy_group(self) -> None:
         """Leave the group. Waits for no other rank."""
         self.group.finish()
-        self.group.say_gone(DepartureKind.LEFT, "left the group with destroy_collective_group()")
+        self.group.tell_departure(DepartureKind.LEFT, "left the group with destroy_collective_group()")
         self.group.close()
 
     @_errors_of_torch()

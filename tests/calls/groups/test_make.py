@@ -219,7 +219,7 @@ def test_calls_with_tensors_in_shared_memory_on_some_ranks_only() -> None:
             unisono.all_reduce(tensor, group=group)
             assert torch.equal(tensor, torch.arange(count) * 2.0 + 7)
         unisono.barrier(group)
-    assert len(group.mixed) == 3
+    assert len(group.lowering_mismatches) == 3
 
 
 def test_groups_that_a_host_has_forgotten() -> None:

@@ -123,7 +123,7 @@ def test_two_at_once_and_all_kinds_of_calls() -> None:
     assert unisono.run(work, 4, timeout_s=DEADLINE_S, restarts=2) == [2.0, 4.0, 2.0, 4.0]
 
 
-def test_nobody_knocks() -> None:
+def test_no_process_asks() -> None:
     def work() -> list[float]:
         whole = unisono.init()
         assert unisono.grow() is whole
@@ -170,7 +170,7 @@ print(group.rank, group.newcomers, mine.item())
 
 @pytest.mark.long
 def test_a_job_of_a_launcher_whose_rank_0_has_died(tmp_path: Path) -> None:
-    """Its store has gone with it; the door's name is in the environment."""
+    """Its store has gone with it; the job's name is in the environment."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     port = str(free_port())

@@ -86,8 +86,8 @@ def test_a_newcomer_that_dies_before_it_is_one_is_not_missed(tmp_path: Path) -> 
         group = without(1)
         if group.rank == 0:
             comes(tmp_path, "dies", die_when_offered_a_place)
-            knocks_until_it_dies = unisono.grow(size=3, timeout_s=1)
-            assert knocks_until_it_dies is group
+            asks_until_it_dies = unisono.grow(size=3, timeout_s=1)
+            assert asks_until_it_dies is group
             comes(tmp_path, "lives")
         else:
             assert unisono.grow() is group
@@ -164,7 +164,7 @@ def after_it_has_said_the_outcome() -> None:
     "moment", [before_it_makes_an_offer, before_it_says_the_outcome, after_it_has_said_the_outcome]
 )
 def test_who_is_at_the_door_dies(tmp_path: Path, moment: Callable[[], None]) -> None:
-    """The others are of one mind, and the next one opens the door."""
+    """The others are of one mind, and the next one listens."""
 
     def work() -> list[float]:
         group = without(2)
@@ -194,7 +194,7 @@ def test_another_member_dies_meanwhile(tmp_path: Path) -> None:
             comes(tmp_path, "first")
             comes(tmp_path, "second")
         if group.rank == 1:
-            unisono.Group.forsake = die
+            unisono.Group.give_up_places = die
         with pytest.raises(unisono.PeerGone) as caught:
             unisono.grow(size=4)
         assert caught.value.failed == (1,)
@@ -308,7 +308,7 @@ def test_without_a_job_there_is_no_door(monkeypatch: pytest.MonkeyPatch) -> None
         unisono.join()
     with pytest.raises(unisono.ArgumentError, match="rank=-1: a rank is at least 0"):
         unisono.join("a job that there is not", rank=-1)
-    with pytest.raises(unisono.WaitTimeout, match="No process of this user and network namespace is at the door"):
+    with pytest.raises(unisono.WaitTimeout, match="No process of this user and network namespace listens"):
         unisono.join("a job that there is not", timeout_s=0.1)
 
 

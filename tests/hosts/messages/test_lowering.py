@@ -17,7 +17,7 @@ WAYS = sorted(CATALOGUE)
 SYMMETRIC = {"all_gather", "all_reduce", "all_to_all", "barrier", "reduce_scatter"}
 
 
-def deeds(program: MessageProgram, kind: int) -> list[int]:
+def rows(program: MessageProgram, kind: int) -> list[int]:
     return [number for this, number in program.rows if this == kind]
 
 
@@ -28,9 +28,9 @@ def test_all_tables_are_proved(name: str) -> None:
             schedule = CATALOGUE[name].schedule(p, p - 1)
             programs = lower(schedule)
             prove_messages(schedule, programs)
-            sent = sum(len(deeds(program, SEND)) for program in programs)
-            assert sent == sum(len(deeds(program, TAKE)) for program in programs)
-            assert sent == sum(len(deeds(program, POST)) for program in programs)
+            sent = sum(len(rows(program, SEND)) for program in programs)
+            assert sent == sum(len(rows(program, TAKE)) for program in programs)
+            assert sent == sum(len(rows(program, POST)) for program in programs)
 
 
 @each("name", WAYS)
@@ -41,7 +41,7 @@ def test_who_hears_of_all(name: str) -> None:
 def test_one_message_for_all_rows_of_a_round_between_two_ranks() -> None:
     schedule = CATALOGUE["all_reduce.circulant"].schedule(8)
     for program in lower(schedule):
-        assert [program.round_of(deed) for deed in program.rows if deed.kind == SEND] == list(range(6))
+        assert [program.round_of(row) for row in program.rows if row.kind == SEND] == list(range(6))
 
 
 def test_results_go_where_they_belong_as_soon_as_all_ranks_are_known_to_have_begun() -> None:
@@ -55,16 +55,16 @@ def test_results_go_where_they_belong_as_soon_as_all_ranks_are_known_to_have_beg
 
 def test_a_long_vector_is_not_copied_where_no_timing_asks_for_it() -> None:
     for program in lower(CATALOGUE["all_reduce.circulant"].schedule(4)):
-        assert all(program.parcels[number].direct for number in deeds(program, SEND))
+        assert all(program.parcels[number].direct for number in rows(program, SEND))
     for program in lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(4)):
-        assert not any(program.parcels[number].direct for number in deeds(program, SEND)[:-1])
+        assert not any(program.parcels[number].direct for number in rows(program, SEND)[:-1])
 
 
 def test_what_is_read_is_where_it_was_written() -> None:
     (first, second) = lower(CATALOGUE["all_reduce.circulant"].schedule(2))
     assert [spot.where for spot in first.parcels[0].spots] == [GIVEN]
     assert [writing.spot.where for writing in second.writings] == [FINAL, FINAL]
-    assert [deed.kind for deed in first.rows] == [POST, SEND, POST, TAKE, MOVE, SEND, TAKE, MOVE]
+    assert [row.kind for row in first.rows] == [POST, SEND, POST, TAKE, MOVE, SEND, TAKE, MOVE]
 
 
 def test_a_rank_that_exchanges_chunks_with_itself_is_refused() -> None:

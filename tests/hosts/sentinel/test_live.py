@@ -294,7 +294,7 @@ def test_words_of_who_has_started_a_rank_are_waited_for_where_the_system_has_non
     arena = Arena.create(3, Config(heap_bytes=1 << 20))
     monkeypatch.setattr("unisono.hosts.sentinel.main.exit_status", lambda *_: None)
     for rank in (0, 1):
-        arena.board(rank).set_herald()
+        arena.board(rank).set_parent_tells_end()
     watching = Watching(dict.fromkeys(range(3), (os.getpid(), 1)), Regions(arena))  # it has started at another time
     assert watching.ended(5.0) == [Ended(2, "died")]
     assert watching.impatient

@@ -235,7 +235,7 @@ def test_dead_ranks_say_the_last_word_about_themselves() -> None:
     net.register()
     net.memories[0].gone[1] = Departure(DepartureKind.RAISED, "raised ValueError")
     net.step(0, Ended(1, "exited with code 1"))
-    net.memories[0].gone[0] = Departure(DepartureKind.ABANDONED, "aborted the group")
+    net.memories[0].gone[0] = Departure(DepartureKind.ABORTED, "aborted the group")
     net.step(0, Ended(0, "exited with code 2"))
     net.run(0.1)
     assert net.memories[1].gone[1] == (DepartureKind.RAISED, "raised ValueError")

@@ -116,7 +116,7 @@ def test_without_a_free_file_descriptor_the_system_is_asked_otherwise(group: Any
         assert group.liveness.gone(1) is not None
 
 
-def test_only_a_herald_is_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_parent_that_tells_the_end_is_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     board = group.arena.board(1)
 
@@ -129,7 +129,7 @@ def test_only_a_herald_is_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch
     group.child.wait()
     assert str(group.liveness.gone(1)) == "died"
     assert not slept
-    board.set_herald()
+    board.set_parent_tells_end()
     assert str(group.liveness.gone(1)) == "was killed by signal 9"
     assert len(slept) == 1
 
@@ -159,13 +159,13 @@ def test_another_process_in_the_place_of_one_that_has_died_is_not_that_one(group
     assert str(earlier.gone(1)) != "left"
 
 
-def test_who_has_a_herald_has_ended_when_it_has_said_so(group: Any) -> None:
+def test_a_rank_has_ended_when_its_parent_has_said_so(group: Any) -> None:
     board = group.arena.board(1)
-    board.set_herald()
+    board.set_parent_tells_end()
     group.child.kill()
     group.child.wait()
     assert not group.liveness.ended(1), (
-        "its herald is about to write on a board that another process might have by then"
+        "its parent is about to write on a board that another process might have by then"
     )
     assert not group.liveness.lives(1)
     board.set_gone(DepartureKind.DIED, "was killed")

@@ -20,9 +20,8 @@ from unisono.engine.memory.arena import Arena
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.rendezvous_messages import MeetingVerdict
+from unisono.ranks.rendezvous.rendezvous_messages import MeetingVerdict, store_silent, verdict_of, why_ended
 from unisono.ranks.rendezvous.stores import open_store
-from unisono.ranks.rendezvous.unmet import store_silent, verdict_of, why_ended
 from unisono.ranks.rendezvous.which_rank import Launch
 
 HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99)

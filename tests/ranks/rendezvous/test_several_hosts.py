@@ -16,9 +16,17 @@ from unisono.base.records import DepartureKind
 from unisono.engine.memory.arena import Arena
 from unisono.hosts.addresses import is_loopback, own_address, store_host
 from unisono.ranks.rendezvous import meeting_member, rendezvous
-from unisono.ranks.rendezvous.identity import MOST_NAME, Identity
+from unisono.ranks.rendezvous.identity import (
+    MOST_NAME,
+    Identity,
+    common_settings,
+    host_names,
+    place,
+    remark,
+    way_between,
+    why_refused,
+)
 from unisono.ranks.rendezvous.rendezvous import meet
-from unisono.ranks.rendezvous.topology import common_settings, host_names, place, remark, way_between, why_refused
 from unisono.schedule import Hosts
 
 HOME = Identity("node-a", "boot-1", "net:[1] pid:[1]", 1000, 4711, 99, address="10.0.0.1")

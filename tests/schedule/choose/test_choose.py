@@ -21,18 +21,18 @@ from unisono.schedule.choose.over_hosts import choose_spanning, time_between, ti
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
-def test_in_a_crowd_a_wait_is_dearer_so_one_step_serves_longer_vectors(ranks: int) -> None:
+def test_oversubscribed_ranks_wait_longer_so_one_step_serves_longer_vectors(ranks: int) -> None:
     config = Config()
-    alone, crowded = (one_shot_limit(ranks, config, oversubscribed=oversubscribed) for oversubscribed in (False, True))
-    assert alone < crowded
-    for limit, oversubscribed in ((alone, False), (crowded, True)):
+    alone, shared = (one_shot_limit(ranks, config, oversubscribed=oversubscribed) for oversubscribed in (False, True))
+    assert alone < shared
+    for limit, oversubscribed in ((alone, False), (shared, True)):
         assert choose("all_reduce", limit, ranks, config, oversubscribed=oversubscribed).algorithm.name == "one_shot"
         longer = choose("all_reduce", limit + 1, ranks, config, oversubscribed=oversubscribed)
         assert longer.algorithm.name == "two_shot"
         assert ("more than processors" in longer.why) is oversubscribed
 
 
-def test_a_crowd_is_more_ranks_than_the_machine_has_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_the_machine_has_processors_are_oversubscribed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert [is_oversubscribed(ranks) for ranks in (1, 4, 5, 64)] == [False, False, True, True]
 
@@ -40,7 +40,7 @@ def test_a_crowd_is_more_ranks_than_the_machine_has_processors(monkeypatch: pyte
 def test_calls_follow_it(capfd: pytest.CaptureFixture[str]) -> None:
     ranks = (os.cpu_count() or 1) + 1
     if ranks > 9:
-        pytest.skip("a crowd would be more than nine ranks here")
+        pytest.skip("oversubscribed ranks would be more than nine here")
     nbytes = one_shot_limit(ranks, Config(), oversubscribed=True)
 
     def work() -> None:

@@ -51,6 +51,8 @@ PART, WHOLE = 0, 1
 
 Table = npt.NDArray[np.int64]
 
+_data_ptr = torch.Tensor.data_ptr
+
 
 @dataclass(frozen=True, eq=False)
 class Pass:
@@ -177,9 +179,6 @@ def _cut(group: Group, memory: _Memory, dtype: torch.dtype, rows: Table, blocks:
         packing = (*where, part.data_ptr(), nbytes, 1), (*where, whole.data_ptr(), nbytes, max(1, blocks))
         passes.append(Pass((part, whole), packing, rows))
     return passes
-
-
-_data_ptr = torch.Tensor.data_ptr
 
 
 @dataclass

@@ -26,7 +26,7 @@ from ...ranks.group.group import Group
 from ..work import FinishedWork, Work, Worker
 from .plan_cache import CallKey, as_list
 from .request import Tensors
-from .retry_rules import learn, make_again, stage_private
+from .retry_rules import can_make_again, make_again, stage_private
 
 if TYPE_CHECKING:
     from ...ranks.failures import attend
@@ -113,7 +113,7 @@ def _pass_on(
                 stage_private(group)
         except BaseException as error:
             group.hold(plan, *memory)
-            if not isinstance(error, MismatchError) or not learn(group, plan, what, error):
+            if not isinstance(error, MismatchError) or not can_make_again(group, plan, what, error):
                 raise
             made = False
         if not made:

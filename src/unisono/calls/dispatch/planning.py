@@ -99,8 +99,8 @@ def _on_one_host(
     group: Group, request: Request, algorithm: Any, lowering: Lowering, blocks: Blocks, nbytes: int
 ) -> CallPlan:
     if algorithm is None:
-        crowd = is_oversubscribed(group.host.arena.neighbours)
-        chosen, why = choose(request.collective, nbytes, group.size, group.host.config, oversubscribed=crowd)
+        oversubscribed = is_oversubscribed(group.host.arena.neighbours)
+        chosen, why = choose(request.collective, nbytes, group.size, group.host.config, oversubscribed=oversubscribed)
     else:
         chosen, why = find(request.collective, algorithm), "the call names it"
     schedule = chosen.schedule(group.size, request.root)

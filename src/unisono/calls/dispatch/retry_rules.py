@@ -22,14 +22,19 @@ _FIRST_TURNS, _MOST_TURNS = 16, 1024
 _MOST_KINDS = 1024
 """The most kinds of calls that a group runs staged."""
 
+Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
+"""Makes a call: group, call, input, output, seconds."""
+
+_again: list[Again] = []
+
 
 def stage_for_a_while(group: Group, plan: CallPlan) -> None:
     """Run the next calls like this one staged. All ranks decide this after the same call."""
     like = _like(plan)
-    _, turns = group.mixed.get(like, (0, _FIRST_TURNS))
-    group.mixed[like] = turns, min(2 * turns, _MOST_TURNS)
-    if len(group.mixed) > _MOST_KINDS:  # drop the oldest, which is the same on all ranks
-        del group.mixed[next(iter(group.mixed))]
+    _, turns = group.lowering_mismatches.get(like, (0, _FIRST_TURNS))
+    group.lowering_mismatches[like] = turns, min(2 * turns, _MOST_TURNS)
+    if len(group.lowering_mismatches) > _MOST_KINDS:  # drop the oldest, which is the same on all ranks
+        del group.lowering_mismatches[next(iter(group.lowering_mismatches))]
     for key, kept in list(group.shortcuts.items()):
         plans = [one.plan for one in kept] if isinstance(kept, list) else [kept]
         if like in map(_like, plans):
@@ -38,15 +43,15 @@ def stage_for_a_while(group: Group, plan: CallPlan) -> None:
 
 def waits_its_turn(group: Group, plan: CallPlan) -> bool:
     """Do calls like this one run staged for now?"""
-    return bool(group.mixed) and group.mixed.get(_like(plan), (0, 0))[0] > 0
+    return bool(group.lowering_mismatches) and group.lowering_mismatches.get(_like(plan), (0, 0))[0] > 0
 
 
 def takes_turn(group: Group, plan: CallPlan) -> bool:
     """Does this call run staged? If so, counts it."""
     if not waits_its_turn(group, plan):
         return False
-    left, turns = group.mixed[_like(plan)]
-    group.mixed[_like(plan)] = left - 1, turns
+    left, turns = group.lowering_mismatches[_like(plan)]
+    group.lowering_mismatches[_like(plan)] = left - 1, turns
     return True
 
 
@@ -55,13 +60,7 @@ def _like(plan: CallPlan) -> CallRecord:
     return plan.record._replace(lowering="")
 
 
-Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
-"""Makes a call: group, call, input, output, seconds."""
-
-_again: list[Again] = []
-
-
-def learn(group: Group, plan: CallPlan, what: CallKey, error: MismatchError) -> bool:
+def can_make_again(group: Group, plan: CallPlan, what: CallKey, error: MismatchError) -> bool:
     """Can the call be made again? If so, note why: sizes of blocks differ, or tensors are shared on some ranks only."""
     if only_lowerings_differ(error.calls, group.size):
         stage_for_a_while(group, plan)

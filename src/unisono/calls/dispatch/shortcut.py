@@ -24,7 +24,7 @@ from ...ranks.group.group import Group
 from .background import begin
 from .plan_cache import UNKNOWN, CallKey, ListPlan, as_list
 from .request import is_one
-from .retry_rules import learn, stage_private
+from .retry_rules import can_make_again, stage_private
 
 if TYPE_CHECKING:
     from ...ranks.failures import attend
@@ -34,6 +34,8 @@ else:  # a call that is not held up does not need it
 _OWN_BLOCK = "all_gather", "reduce_scatter"
 """The collectives in which the smaller tensor may be this rank's block of the larger one."""
 
+_data_ptr = torch.Tensor.data_ptr
+
 
 @holds("group")
 def shortcut(
@@ -42,7 +44,7 @@ def shortcut(
     """Make the call, if one like it has been planned before, or return UNKNOWN: it must be checked and planned.
 
     inp, out: tensors, or None for a barrier. Returns None, or with async_op a Work. Returns UNKNOWN also if the call
-    has to be made in another way (see `learn`).
+    has to be made in another way (see `can_make_again`).
     """
     if group is None:
         group = current.default
@@ -92,7 +94,7 @@ def shortcut(
             return UNKNOWN
     except MismatchError as error:
         group.hold(plan, inp, out)
-        if not learn(group, plan, what, error):
+        if not can_make_again(group, plan, what, error):
             raise
         return UNKNOWN
     except BaseException as error:
@@ -125,9 +127,6 @@ def run_plan(
     if group.host.config.debug:
         _debug_line(group, plan.record, plan.nbytes, plan.why, began)
     return True
-
-
-_data_ptr = torch.Tensor.data_ptr
 
 
 def list_shortcut(
@@ -167,7 +166,7 @@ def list_shortcut(
         run_plan(group, plan, places[0], places[1], timeout_s)
     except BaseException as error:
         group.hold(plan, *tensors)
-        if not isinstance(error, MismatchError) or not learn(group, plan, what, error):
+        if not isinstance(error, MismatchError) or not can_make_again(group, plan, what, error):
             raise
         return UNKNOWN
     if marked:

@@ -25,6 +25,9 @@ from .shortcut import run_plan
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
+Action = Callable[[str | None], Any]
+"""Makes a planned call. Takes the user's line, if it is known; returns the result."""
+
 
 class PlainTensors(NamedTuple):
     """The input and the output of a call, plain: the user's tensors, or copies if these are not plain.
@@ -76,10 +79,6 @@ def _each(tensors: Tensors, change: Callable[[torch.Tensor], torch.Tensor]) -> T
     if tensors is None:
         return None
     return change(tensors) if isinstance(tensors, torch.Tensor) else [change(tensor) for tensor in tensors]
-
-
-Action = Callable[[str | None], Any]
-"""Makes a planned call. Takes the user's line, if it is known; returns the result."""
 
 
 class CallOptions(NamedTuple):

@@ -204,7 +204,7 @@ class ProgressLoop:
         group, stream = self.group, self._mailbox.stream_from(rank)
         if group.span is None or rank in group.span.here:
             return False
-        if isinstance(how, Departure) and how.how in (DepartureKind.DIED, DepartureKind.ABANDONED):
+        if isinstance(how, Departure) and how.how in (DepartureKind.DIED, DepartureKind.ABORTED):
             return False
         if isinstance(request, Receive) and (stream is None or stream.ended or stream.lost):
             return False

@@ -114,7 +114,7 @@ class ProgressEngine(ProgressLoop):
             self._mailbox.leave()
         if group.parent is None:
             world, span, mine = group, group.span, group.host.arena.board(group.rank).gone
-            failed = mine is not None and mine.how in (DepartureKind.RAISED, DepartureKind.ABANDONED)
+            failed = mine is not None and mine.how in (DepartureKind.RAISED, DepartureKind.ABORTED)
 
             def gone(rank: int) -> bool:
                 span.ask()

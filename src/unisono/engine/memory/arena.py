@@ -39,6 +39,23 @@ PAGE = 4096
 LINE = 128
 """Bytes of a control line: two cache lines, because processors fetch pairs."""
 
+KEY_BYTES = 16
+_ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")
+"""The key of the group, where its region begins, and a check of both."""
+
+ENTRIES = 4096 // _ENTRY.size
+NO_ROOM = 0
+"""In place of an offset: the group cannot be made. No region begins there, because the arena's header does."""
+
+_MAGIC = 0x6F6E6F73696E75
+_VERSION = digest(4, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
+"""What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
+_HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
+_MOST = 1 << 62
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h
+
 
 class Layout:
     """The shared memory of a group, in an arena or in a sub-group's region of one.
@@ -116,15 +133,6 @@ def whole_pages(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
 
 
-KEY_BYTES = 16
-_ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")
-"""The key of the group, where its region begins, and a check of both."""
-
-ENTRIES = 4096 // _ENTRY.size
-NO_ROOM = 0
-"""In place of an offset: the group cannot be made. No region begins there, because the arena's header does."""
-
-
 class RegionTable:
     """The table of one rank. The owner writes it, its peers read it."""
 
@@ -145,16 +153,6 @@ class RegionTable:
             if written == key and check == digest(key, start):
                 return int(start)
         return None
-
-
-_MAGIC = 0x6F6E6F73696E75
-_VERSION = digest(4, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
-"""What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
-_HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
-_MOST = 1 << 62
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h
 
 
 class Arena(Layout):

@@ -78,7 +78,7 @@ MAX_RANKS = 1024
 
 _PAGE = 4096
 BOARD_BYTES = 2 * _PAGE
-_PID, _LET_GO, _TICKS, _RUN, _HERALD, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 32, 64, (1088, 2112), 3136
+_PID, _LET_GO, _TICKS, _RUN, _PARENT_TELLS, _GONE, _CALLS, _GAVE_UP = 0, 8, 16, 24, 32, 64, (1088, 2112), 3136
 _HEAD = struct.Struct("<QI")
 _ROOM = _PAGE - _GAVE_UP - _HEAD.size
 _RANKS = MAX_RANKS // 8
@@ -127,13 +127,13 @@ class Board:
         struct.pack_into("<Q", self._page, _PID, pid)
 
     @property
-    def has_herald(self) -> bool:
-        """Will another process write here how the rank has gone, if the rank cannot?"""
-        return bool(struct.unpack_from("<Q", self._page, _HERALD)[0])
+    def parent_tells_end(self) -> bool:
+        """Will the rank's parent write here how the rank has gone, if the rank cannot?"""
+        return bool(struct.unpack_from("<Q", self._page, _PARENT_TELLS)[0])
 
-    def set_herald(self) -> None:
-        """Promise to write here how the rank has gone, if the rank cannot."""
-        struct.pack_into("<Q", self._page, _HERALD, 1)
+    def set_parent_tells_end(self) -> None:
+        """The parent promises to write here how the rank has gone, if the rank cannot."""
+        struct.pack_into("<Q", self._page, _PARENT_TELLS, 1)
 
     @property
     def let_go(self) -> bool:
@@ -281,7 +281,7 @@ class Board:
     def copy(self, image: bytes, *, keep_gone: bool = False) -> None:
         """Make this copy of a board equal to the image. Only this process writes the copy.
 
-        Only fields that differ are written, numbers last. The herald is not copied: its promise holds on its own host
+        Only fields that differ are written, numbers last. The parent's promise is not copied: it holds on its own host
         only. The run is not copied either: the image may be older.
 
         image: the bytes from the board's `image`.
@@ -329,7 +329,7 @@ class Board:
 
         The new process id is written last. So until then, or if this process dies, peers see that the rank has ended.
         """
-        self._page[_HERALD:] = bytes(BOARD_BYTES - _HERALD)
+        self._page[_PARENT_TELLS:] = bytes(BOARD_BYTES - _PARENT_TELLS)
         with _FENCE:
             struct.pack_into("<Q", self._page, _LET_GO, 0)
         self.set_process(pid, ticks)

@@ -21,6 +21,14 @@ from .message_memory import NO_WIRE, Action, Buffers, Memory, Wire
 from .message_program import MOVE, POST, SEND, TAKE, MessageProgram, Piece
 from .persistent_receives import PersistentReceive, ReceiveBuffer
 
+Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+"""combine(out, a, b): out = a op b, where out may be a or b, and a is from lower ranks than b."""
+
+_BUFFERS = Buffers()
+_SETTLER = CarrierWaiter()
+
+_SPREAD = 0x9E3779B1
+
 
 class Journal(NamedTuple):
     """Where an exchange logs its steps.
@@ -52,17 +60,8 @@ def journal_rows(program: MessageProgram, members: Sequence[int]) -> Iterator[Pr
         }[kind]
 
 
-Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-"""combine(out, a, b): out = a op b, where out may be a or b, and a is from lower ranks than b."""
-
-_BUFFERS = Buffers()
-_SETTLER = CarrierWaiter()
-
-_SPREAD = 0x9E3779B1
-
-
 class _Row(NamedTuple):
-    """A deed with its memory.
+    """A row of a program with its memory.
 
     actions: its copies and combinations.
     tags: the tags of the message, if they are the same in all calls.

@@ -17,6 +17,17 @@ _LINE = 64
 _CLASSES = 8
 """Sizes between a power of two and the next one: so calls of ever new sizes use idle buffers again."""
 
+LARGE_BYTES = 256 << 10
+"""Messages from this size on travel without a copy where they can."""
+
+_WORD = 8
+
+_UNLIKELY = randbits(63)
+"""A random word. Data end with it with a probability of 2^-63, even if an attacker chooses them."""
+
+_MISSING = torch.tensor([0, _UNLIKELY], dtype=torch.int64, device="cpu")
+"""The values of words before their message is there."""
+
 
 class Buffers:
     """Buffers by size. idle_bytes: the most bytes to keep for later; more is given back to the system."""
@@ -45,18 +56,6 @@ class Buffers:
             if (size := buffer.numel()) <= self._room:
                 self._room -= size
                 self._idle.setdefault(size, []).append(buffer)
-
-
-LARGE_BYTES = 256 << 10
-"""Messages from this size on travel without a copy where they can."""
-
-_WORD = 8
-
-_UNLIKELY = randbits(63)
-"""A random word. Data end with it with a probability of 2^-63, even if an attacker chooses them."""
-
-_MISSING = torch.tensor([0, _UNLIKELY], dtype=torch.int64, device="cpu")
-"""The values of words before their message is there."""
 
 
 class Action(NamedTuple):

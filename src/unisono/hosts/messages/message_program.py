@@ -1,6 +1,6 @@
 """A rank's program of messages: `lower` makes it of a table, `prove_messages` proves it and an `Exchange` runs it.
 
-Its rows are four kinds of deeds, in the order in which they are done:
+Its rows are of four kinds, in the order in which they are done:
 
     POST m   the carrier may write message m into its places
     SEND m   message m leaves; the carrier may read it until its receiver has taken it
@@ -108,12 +108,12 @@ class MessageProgram:
     rows: tuple[MessageRow, ...]
     ends: dict[tuple[int, int], int]
 
-    def round_of(self, deed: MessageRow) -> int:
-        """The round of a deed's message or write."""
-        return (self.writings if deed.kind == MOVE else self.parcels)[deed.number].round
+    def round_of(self, row: MessageRow) -> int:
+        """The round of a row's message or write."""
+        return (self.writings if row.kind == MOVE else self.parcels)[row.number].round
 
     def steps(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """The rows as they are done: kind, round and numbers. Writes that follow each other in a round are one step."""
-        for (kind, round_), deeds in groupby(self.rows, key=lambda deed: (deed.kind, self.round_of(deed))):
-            numbers = tuple(number for _, number in deeds)
+        for (kind, round_), rows in groupby(self.rows, key=lambda row: (row.kind, self.round_of(row))):
+            numbers = tuple(number for _, number in rows)
             yield from [(kind, round_, numbers)] if kind == MOVE else [(kind, round_, (number,)) for number in numbers]

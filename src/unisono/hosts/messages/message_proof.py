@@ -1,7 +1,7 @@
 """Prove programs of messages, by an abstract run of all ranks.
 
-Messages name their sender, receiver and tag, and only TAKE waits. So one order of the ranks' deeds stands for all
-orders, if no deed races with another. Clocks decide about races: an event that a rank does not know to be over may
+Messages name their sender, receiver and tag, and only TAKE waits. So one order of the ranks' rows stands for all
+orders, if no row races with another. Clocks decide about races: an event that a rank does not know to be over may
 happen at any time. The proof uses rows and parcels, and nothing of the code that made them.
 """
 
@@ -57,7 +57,7 @@ class _Side:
 def prove_messages(schedule: Schedule, programs: Sequence[MessageProgram]) -> None:
     """Prove that all ranks come to their end, with the values of the table in all slots, at any timing.
 
-    Prove also that no deed touches memory that the carrier has at the time, and that FINAL places are written when all
+    Prove also that no row touches memory that the carrier has at the time, and that FINAL places are written when all
     ranks have begun. All this is proved also for input and result in one memory (`memory_of`). Raises ProgramError.
     """
     _Run(schedule, programs).run()
@@ -118,7 +118,7 @@ class _Run:
         return ProgramError(f"{self.name}: rank {rank} {reason} (at {row}, row {side.at})")
 
     def step(self, rank: int, side: _Side) -> bool:
-        """Do a rank's next deed; False if it must wait."""
+        """Do a rank's next row; False if it must wait."""
         kind, number = side.program.rows[side.at]
         if kind == MOVE:
             side.clock[rank] += 1
@@ -206,7 +206,7 @@ class _Run:
                     self.has_left(rank, key, self.sides[rank].clock)
 
     def free(self, rank: int, slots: list[Slot]) -> None:
-        """No deed may touch memory that a posted receive may write, or has written, before it is moved."""
+        """No row may touch memory that a posted receive may write, or has written, before it is moved."""
         side = self.sides[rank]
         for slot in slots:
             if slot in side.landed or any(slot in entry.slots for entry in side.open.values()):

@@ -46,7 +46,7 @@ class Watching:
                 continue
             pid, ticks = self._ranks[rank]
             status = exit_status(pid, ticks, fd)
-            waits = status is None and self._regions.departure(rank) is None and self._regions.has_herald(rank)
+            waits = status is None and self._regions.departure(rank) is None and self._regions.parent_tells_end(rank)
             if waits and now < self._until.setdefault(rank, now + _WORDS_S):
                 continue
             found.append(Ended(rank, "died" if status is None else ending_in_words(status)))

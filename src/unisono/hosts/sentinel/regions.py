@@ -74,6 +74,6 @@ class Regions:
         """How a rank has left the world, by its board."""
         return self._arena.board(rank).gone
 
-    def has_herald(self, rank: int) -> bool:
-        """Will another process write how the rank has gone, if the rank cannot?"""
-        return self._arena.board(rank).has_herald
+    def parent_tells_end(self, rank: int) -> bool:
+        """Will the rank's parent write how the rank has gone, if the rank cannot?"""
+        return self._arena.board(rank).parent_tells_end

@@ -170,7 +170,7 @@ class SentinelState:
         said = self._memory.departure(rank)
         # A process lives on when its function returns: so a return says nothing about the end of the process.
         over = DepartureKind.RETURNED if how is DepartureKind.DIED else None
-        if said is not None and said.how not in (DepartureKind.ABANDONED, over):
+        if said is not None and said.how not in (DepartureKind.ABORTED, over):
             how, words = said
         self._learn([Fact.gone(rank, how, words)])
 

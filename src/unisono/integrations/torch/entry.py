@@ -23,6 +23,19 @@ from .torch_errors import for_torch, late_phrase, waiting_phrase
 
 _FIELDS = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 
+_INPUTS = "tensors", "inputs", "input"
+_EVENTS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "recv_anysource": "recvAnySource",
+}
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_DETAIL = c10d.DebugLevel.DETAIL
+_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # noqa: SLF001  what torch.autograd asks
+
 
 class CallForms:
     """Bring a call of a method from either of torch's forms, long or short, to the long one.
@@ -85,24 +98,15 @@ def _signature(items: Sequence[str], optional: Sequence[str]) -> Signature:
     return Signature(parameters + [Parameter(name, kind, default=None) for name in optional])
 
 
-_GIVEN = "tensors", "inputs", "input"
-_WORDS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "recv_anysource": "recvAnySource",
-}
-
-
 def recorder(method: Callable[..., Any]) -> Callable[[str, tuple[Any, ...]], AbstractContextManager[Any]]:
     """For a method of a group, a function that makes a call's event from the group's name and the call's arguments.
 
     Events have names as in torch's own backends: "gloo:all_reduce", for all forms of all_reduce.
     """
     word = method.__name__.strip("_").removesuffix("_coalesced").removesuffix("_single")
-    title = _WORDS.get(word, word)
+    title = _EVENTS.get(word, word)
     parameters = [*inspect.signature(method).parameters][1:]
-    at = next((at for at, name in enumerate(parameters) if name in _GIVEN), len(parameters))
+    at = next((at for at, name in enumerate(parameters) if name in _INPUTS), len(parameters))
 
     def record(group_name: str, args: tuple[Any, ...]) -> AbstractContextManager[Any]:
         made: AbstractContextManager[Any] = _RecordFunctionFast(
@@ -111,12 +115,6 @@ def recorder(method: Callable[..., Any]) -> Callable[[str, tuple[Any, ...]], Abs
         return made
 
     return record
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-_DETAIL = c10d.DebugLevel.DETAIL
-_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled  # noqa: SLF001  what torch.autograd asks
 
 
 def detail() -> bool:

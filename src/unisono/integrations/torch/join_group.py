@@ -27,7 +27,7 @@ from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.meetings import enter_meeting, may_come
 from ...ranks.rendezvous.rendezvous import MeetingResult, meet
-from ...ranks.rendezvous.unmet import missing
+from ...ranks.rendezvous.rendezvous_messages import missing
 from ...ranks.rendezvous.which_rank import job_at_store
 from ...ranks.rendezvous.world_group import world_group
 from ...schedule import Hosts
@@ -140,7 +140,7 @@ def leave(group: Group, *, with_store: bool = False) -> None:
         last: Any = distributed_c10d._world.pg_coalesce_state  # noqa: SLF001
         last[_Last(partial(_end, group))] = []
     else:
-        group.say_gone(*_LEFT)
+        group.tell_departure(*_LEFT)
         until = time.monotonic() + _FOLLOW_S
         if with_store and group.broken is None:
             while not group.liveness.gone(0) and time.monotonic() < until:
@@ -151,7 +151,7 @@ def leave(group: Group, *, with_store: bool = False) -> None:
 
 
 def _end(group: Group) -> None:
-    group.say_gone(*_LEFT)
+    group.tell_departure(*_LEFT)
     group.close()
 
 

@@ -35,6 +35,9 @@ _CONNECTION = "gloo/transport"
 _OF_ANY_SIZE = {"gather": 0, "scatter": 1}
 """Call -> the index of the argument that is a list on the root only."""
 
+_ours: weakref.WeakKeyDictionary[Any, NamedGloo] = weakref.WeakKeyDictionary()
+"""Group that a program has put together -> our backend in it."""
+
 
 def gloo_beside(store: Any, group: Group, timeout: Any, name: str = "") -> Any:
     """Make Gloo's own group of these ranks.
@@ -195,9 +198,6 @@ def _kept(place: Any) -> Any:
 
 
 hide_from_dynamo(NamedGloo)
-
-
-_ours: weakref.WeakKeyDictionary[Any, NamedGloo] = weakref.WeakKeyDictionary()
 
 
 def registering_ours(original: Any) -> Any:

@@ -30,6 +30,9 @@ BACKEND_IN_PYTHON = not isinstance(c10d.Backend.__init__, WrapperDescriptorType)
 
 _CPU = torch.device("cpu")
 
+_NAMESPACE = "_c10d_functional"
+_library: Any = None
+
 
 class UnisonoProcessGroup(Calls, c10d.ProcessGroup):  # type: ignore[misc]  # C++ calls one form of each method only
     """A process group of torch.distributed. C++ code calls the methods with capital letters."""
@@ -151,10 +154,6 @@ def add_backend(made: UnisonoProcessGroup, group: Group) -> None:
 
 UnisonoProcessGroup.base = UnisonoProcessGroup.__mro__[1]
 hide_from_dynamo(UnisonoProcessGroup, UnisonoBackend, Calls, Finished, TorchWork)
-
-
-_NAMESPACE = "_c10d_functional"
-_library: Any = None
 
 
 def find_our_groups() -> None:

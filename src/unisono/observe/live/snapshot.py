@@ -17,6 +17,8 @@ from ...engine.memory.arena import Arena
 from ...engine.process.alive import ProcessStatus, process_status, start_ticks
 from ..traces.tracks import Track, tracks
 
+_MOST_SHOWN = 8
+
 
 class WaitChain(tuple[int, ...]):
     """Ranks of the world, each of which waits for the next.
@@ -252,9 +254,6 @@ def time_inside_ns(some: Sequence[Track], since_ns: int, until_ns: int) -> int:
     return inside
 
 
-_MOST = 8
-
-
 class Diagnosis(NamedTuple):
     """Why a job does not go on.
 
@@ -300,7 +299,7 @@ def headlines(culprit: Culprit, after: Snapshot, line_of: Callable[[int], str] =
     if culprit.is_circle:
         return [f"deadlock for {since}: {culprit.text}"]
     have = "has" if len(culprit.waiting) == 1 else "have"
-    waiting = f"{ranks_text(culprit.waiting, _MOST)} {have} waited {since} for it"
+    waiting = f"{ranks_text(culprit.waiting, _MOST_SHOWN)} {have} waited {since} for it"
     lines = []
     for rank in culprit.ranks:
         line = line_of(rank)
@@ -325,7 +324,7 @@ def _name(seen: RankSnapshot) -> str:
 
 def _wait(after: Snapshot, rank: int) -> str:
     wait = after.waits[rank]
-    return f"rank {rank} is in {wait.call} and waits for {ranks_text(wait.missing, _MOST)}"
+    return f"rank {rank} is in {wait.call} and waits for {ranks_text(wait.missing, _MOST_SHOWN)}"
 
 
 def _advice(seen: RankSnapshot) -> str:

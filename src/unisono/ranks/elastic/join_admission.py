@@ -1,4 +1,4 @@
-"""What the rank at the door does while a group grows: it lets processes in, and lends memory for the larger group.
+"""What the first rank of a group does while it grows: it lets processes in, and lends memory for the larger group.
 
 It touches the memory of a rank that has ended only when all members have left the groups in that memory. The larger
 group exists once this rank has written on its board where the group's memory begins. This is one word, which all
@@ -22,12 +22,12 @@ from .join_request import VERDICT_S, Offer
 _ROUND_S = 0.2
 """How often the other members hear that no process has come yet."""
 _OPENING_S = 0.1
-"""How long a door is open before the first look: a process that wants to join knocks several times in this time."""
+"""How long a rank listens before the first look: a process that wants to join asks several times in this time."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the rank at the door tells the members. If all fields are empty, no process has come.
+    """What the first rank tells the members. If all fields are empty, no process has come.
 
     places: the ranks of the world that new processes take.
     number: the number of this attempt to grow.
@@ -76,27 +76,28 @@ class JoinAdmission:
             raise ArgumentError(f"size={size!r}: this group has {least} ranks, and can have {most}")
 
     def _open(self) -> JoinListener:
-        """The door of this job, which stays open until another rank looks after it."""
+        """The join listener of this job. This rank listens until another rank does."""
         world, job = self._world, job_name(self._named, os.environ)
-        door = world.door
-        if not isinstance(door, JoinListener) or door.job != job:
-            if door is not None:
-                door.close()
-                world.door = None
+        listener = world.join_listener
+        if not isinstance(listener, JoinListener) or listener.job != job:
+            if listener is not None:
+                listener.close()
+                world.join_listener = None
             try:
-                world.door = door = JoinListener(job)
+                world.join_listener = listener = JoinListener(job)
             except OSError as error:
-                raise OSError(f"another process is at the door of this job ({job}): {error}") from error
+                raise OSError(f"another process listens for processes that join this job ({job}): {error}") from error
             time.sleep(_OPENING_S)
-        return door
+        return listener
 
-    def _look(self, door: JoinListener, outside: list[int], last: float) -> Decision:
+    def _look(self, listener: JoinListener, outside: list[int], last: float) -> Decision:
         """Look for processes for a while. outside: the ranks of the world that are no members. last: when to decide."""
         group, liveness = self._group, self._world.liveness
         until = time.monotonic() + _ROUND_S
         while True:
             now, living = time.monotonic(), [rank for rank in outside if liveness.lives(rank)]
-            chosen = self._chosen = _places(self._candidates(door), [rank for rank in outside if liveness.ended(rank)])
+            free = [rank for rank in outside if liveness.ended(rank)]
+            chosen = self._chosen = _places(self._candidates(listener), free)
             enough = self._size is not None and group.size + len(chosen) >= self._size
             if chosen and not living and (enough or now >= last):
                 number = self._world.host.arena.board(self._world.rank).growths + 1
@@ -105,19 +106,19 @@ class JoinAdmission:
                 return Decision(refused=self._in_the_way(living)) if chosen else Decision()
             if now >= until:
                 return Decision(wait=True)
-            door.wait(min(until, last) - now)
+            listener.wait(min(until, last) - now)
 
-    def _candidates(self, door: JoinListener) -> list[JoinRequest]:
+    def _candidates(self, listener: JoinListener) -> list[JoinRequest]:
         """The processes that have come and may join, in this order."""
         found, board = [], self._world.host.arena.board
-        for knock in door.knocks():
-            been = [r for r in range(self._world.size) if (board(r).pid, board(r).ticks) == (knock.pid, knock.ticks)]
-            if been or knock.rank >= self._world.size:
-                door.forget(knock)
-                there = f"there are {self._world.size} ranks, and no rank {knock.rank}"
-                knock.refuse(f"process {knock.pid} was rank {been[0]} of it: start a new process" if been else there)
+        for one in listener.requests():
+            been = [r for r in range(self._world.size) if (board(r).pid, board(r).ticks) == (one.pid, one.ticks)]
+            if been or one.rank >= self._world.size:
+                listener.forget(one)
+                there = f"there are {self._world.size} ranks, and no rank {one.rank}"
+                one.refuse(f"process {one.pid} was rank {been[0]} of it: start a new process" if been else there)
             else:
-                found.append(knock)
+                found.append(one)
         return found
 
     def _in_the_way(self, living: list[int]) -> str:
@@ -135,22 +136,22 @@ class JoinAdmission:
         Before, all members have left the groups in memory that ended ranks had lent.
         """
         world, chosen, memory = self._world, self._chosen, None
-        door, board = world.door, world.host.arena.board(world.rank)
+        listener, board = world.join_listener, world.host.arena.board(world.rank)
         until = time.monotonic() + VERDICT_S
         try:
             members = sorted({*self._group.world_ranks, *chosen})
             lender = world.host.lender
             memory = lender.lend(members, members.index(world.rank))
-            for place, knock in chosen.items():
-                memory.board(members.index(place)).set_process(knock.pid, knock.ticks)
+            for place, request in chosen.items():
+                memory.board(members.index(place)).set_process(request.pid, request.ticks)
             limit_s = float(self._group.timeout_s)
             offer = Offer(0, tuple(members), decision.places, world.rank, memory.start, decision.number, limit_s)
-            for place, knock in chosen.items():
-                if isinstance(door, JoinListener):
-                    door.forget(knock)
+            for place, request in chosen.items():
+                if isinstance(listener, JoinListener):
+                    listener.forget(request)
                 said = replace(offer, rank=place).said()
-                knock.channel.send(said, fds=[lender.arena.fd], deadline=until)
-            if all(_accepts(knock, until) for knock in chosen.values()):
+                request.channel.send(said, fds=[lender.arena.fd], deadline=until)
+            if all(_accepts(request, until) for request in chosen.values()):
                 board.set_growth(decision.number, memory.start)
         except OutOfMemory as error:
             self._full = str(error)
@@ -162,8 +163,8 @@ class JoinAdmission:
                 if memory is not None:
                     world.host.lender.take_back(memory)
                     memory = None
-            for knock in chosen.values():
-                knock.channel.close()  # it looks at the board now
+            for request in chosen.values():
+                request.channel.close()  # it looks at the board now
         return memory
 
     def give_up(self, decision: Decision) -> None:
@@ -173,17 +174,17 @@ class JoinAdmission:
             board.set_growth(decision.number, 0)
 
 
-def _places(knocks: list[JoinRequest], free: list[int]) -> dict[int, JoinRequest]:
+def _places(requests: list[JoinRequest], free: list[int]) -> dict[int, JoinRequest]:
     """Place -> the process that can have it."""
     left, given = list(free), {}
-    for knock in sorted(knocks, key=lambda knock: knock.rank == ANY):
-        place = left[0] if knock.rank == ANY and left else knock.rank
+    for request in sorted(requests, key=lambda request: request.rank == ANY):
+        place = left[0] if request.rank == ANY and left else request.rank
         if place in left:
             left.remove(place)
-            given[place] = knock
+            given[place] = request
     return given
 
 
-def _accepts(knock: JoinRequest, until: float) -> bool:
+def _accepts(request: JoinRequest, until: float) -> bool:
     """Has the process mapped the memory? Raises EOFError if it has gone, OSError if it is late."""
-    return bool(knock.channel.receive(until).value == "here")
+    return bool(request.channel.receive(until).value == "here")

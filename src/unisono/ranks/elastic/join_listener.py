@@ -1,7 +1,7 @@
-"""The door of a job: a Unix socket. Processes that want to take the places of ended ranks knock there.
+"""The join listener of a job: a Unix socket. Processes that want to take the places of ended ranks connect there.
 
-Its name follows from the job's name. One rank looks after it; when this rank has gone, the next one opens the door
-again. The name is public. So the kernel says which process knocks, and a knock is JSON, read for numbers only.
+Its name follows from the job's name. One rank listens; when this rank has gone, the next one listens under the same
+name. The name is public. So the kernel says which process connects, and its request is JSON, read for numbers only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hashlib import sha256
 from ...base.errors import ArgumentError
 from ...base.fd_channel import PlainChannel
 from ...engine.process.alive import start_ticks
-from ..group.current import get_door
+from ..group.current import get_job
 from ..rendezvous.local_sockets import WAITING, accept, listen
 from ..rendezvous.which_rank import find_job
 
 ANY = -1
 """Stands for any free place."""
-_MOST_SILENT = _MOST_KNOCKS = 128
+_MOST_SILENT = _MOST_REQUESTS = 128
 """The most connections that are kept: without a word yet, and waiting for a place."""
 _SAY_S = 1.0
 
@@ -51,23 +51,23 @@ class JoinRequest:
 
 
 class JoinListener:
-    """The door's end of the connections. Raises OSError if another process has the name."""
+    """The listening end of the connections. Raises OSError if another process has the name."""
 
     def __init__(self, job: str) -> None:
         self.job = job
         self._listener = listen(socket_name(job))
         self._silent: list[PlainChannel] = []
-        self._knocks: list[JoinRequest] = []
+        self._requests: list[JoinRequest] = []
 
     def wait(self, most_s: float) -> None:
         """Return when a process comes or goes, or after most_s seconds."""
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)
-        for channel in (*self._silent, *(knock.channel for knock in self._knocks)):
+        for channel in (*self._silent, *(request.channel for request in self._requests)):
             poller.register(channel, select.POLLIN)
         poller.poll(most_s * 1e3)
 
-    def knocks(self) -> Sequence[JoinRequest]:
+    def requests(self) -> Sequence[JoinRequest]:
         """The processes that have come and still wait, in this order."""
         with suppress(BlockingIOError, ConnectionAbortedError):
             for _ in range(WAITING):
@@ -75,27 +75,27 @@ class JoinListener:
                     self._silent.append(channel)
         self._silent = [channel for channel in self._silent if not self._hear(channel)]
         waiting = []
-        for knock in self._knocks:
-            if knock.is_there:
-                waiting.append(knock)
+        for request in self._requests:
+            if request.is_there:
+                waiting.append(request)
             else:
-                knock.channel.close()
-        self._knocks = waiting
+                request.channel.close()
+        self._requests = waiting
         for channel in self._silent[:-_MOST_SILENT]:
             channel.close()
         del self._silent[:-_MOST_SILENT]
         return tuple(waiting)
 
-    def forget(self, knock: JoinRequest) -> None:
-        """Drop a knock without closing its connection."""
-        self._knocks.remove(knock)
+    def forget(self, request: JoinRequest) -> None:
+        """Drop a request without closing its connection."""
+        self._requests.remove(request)
 
     def close(self) -> None:
-        """Close the door. Waiting processes knock again at the next door."""
+        """Stop listening. Waiting processes ask the next join listener."""
         self._listener.close()
-        for channel in (*self._silent, *(knock.channel for knock in self._knocks)):
+        for channel in (*self._silent, *(request.channel for request in self._requests)):
             channel.close()
-        self._silent, self._knocks = [], []
+        self._silent, self._requests = [], []
 
     def _hear(self, channel: PlainChannel) -> bool:
         """Read what a process wants. False if it has sent nothing yet."""
@@ -110,12 +110,12 @@ class JoinListener:
             os.close(fd)
         pid, ticks = channel.peer.pid, start_ticks(channel.peer.pid)
         match message.value:
-            case ["join", int(rank), int(said)] if rank >= ANY and ticks and len(self._knocks) < _MOST_KNOCKS:
-                knock = JoinRequest(channel, pid, ticks, rank)
+            case ["join", int(rank), int(said)] if rank >= ANY and ticks and len(self._requests) < _MOST_REQUESTS:
+                request = JoinRequest(channel, pid, ticks, rank)
                 if said == pid:
-                    self._knocks.append(knock)
+                    self._requests.append(request)
                 else:
-                    knock.refuse(f"process {said}, which is {pid} here, runs in another container than the ranks")
+                    request.refuse(f"process {said}, which is {pid} here, runs in another container than the ranks")
             case _:
                 channel.close()
         return True
@@ -123,7 +123,7 @@ class JoinListener:
 
 def socket_name(job: str) -> str:
     """The name of the socket for a job of this user."""
-    return "unisono door " + sha256(f"{os.getuid()} {job}".encode()).hexdigest()
+    return "unisono join " + sha256(f"{os.getuid()} {job}".encode()).hexdigest()
 
 
 def job_name(named: str | None, environ: Mapping[str, str]) -> str:
@@ -131,8 +131,8 @@ def job_name(named: str | None, environ: Mapping[str, str]) -> str:
 
     Raises ArgumentError if there is none.
     """
-    if named or get_door():
-        return f"named {named}" if named else get_door()
+    if named or get_job():
+        return f"named {named}" if named else get_job()
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
         run = environ.get("TORCHELASTIC_RUN_ID", "")
         return f"meets at {environ['MASTER_ADDR']}:{environ['MASTER_PORT']} {run}"

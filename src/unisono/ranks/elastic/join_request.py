@@ -25,7 +25,7 @@ from .join_listener import ANY, job_name, socket_name
 from .survivors import MOST_NAMED
 
 _RETRY_S = 0.02
-"""How often to look for a door. `join_admission` waits a little longer when it has just opened one."""
+"""How often to look for a join listener. `join_admission` waits a little longer when it has just begun to listen."""
 _ASK_S = 0.0002
 VERDICT_S = 10.0
 """How long a process may take to accept an offered place, and how long it waits for the outcome."""
@@ -33,11 +33,11 @@ VERDICT_S = 10.0
 
 @dataclass(frozen=True)
 class Offer:
-    """What the rank at the door tells a process that it lets in. All ranks are ranks of the world.
+    """What the listening rank tells a process that it lets in. All ranks are ranks of the world.
 
     rank: the place of the process.
     members, newcomers: all ranks of the larger group, and its new ranks.
-    host: the rank at the door. It lends the memory, and says on its board how the attempt has ended.
+    host: the listening rank. It lends the memory, and says on its board how the attempt has ended.
     start: where the memory of the larger group begins in the heap of `host`.
     number: the number of the attempt.
     """
@@ -69,8 +69,8 @@ class Offer:
             ):  # fmt: skip
                 return cls(rank, tuple(members), tuple(newcomers), host, start, number, timeout_s)
         raise ArgumentError(
-            f"at the door of this job, process {pid} offers {said!r:.200}, which is no place in a group of which it is "
-            "a rank"
+            f"process {pid}, which listens for processes that join this job, offers {said!r:.200}, "
+            "which is no place in a group of which it is a rank"
         )
 
 
@@ -116,12 +116,11 @@ def enter(job: str, rank: int, timeout_s: float | None, config: Config) -> Group
     deadline = began + (config.timeout_s if timeout_s is None else seconds(timeout_s))
     interpreter()  # load it now: once the ranks have let this process in, they wait for it
     while True:
-        details = (
-            f" No process of this user and network namespace is at the door of this job ({job}): see unisono.grow()."
-        )
+        details = f" No process of this user and network namespace listens for processes that join this job ({job}): "
+        details += "see unisono.grow()."
         with suppress(EOFError, OSError):
             channel = connect(socket_name(job), deadline)
-            details = f" No rank has let it in through the door of this job ({job}): see unisono.grow()."
+            details = f" No rank of this job ({job}) has let it in: see unisono.grow()."
             try:
                 channel.send(["join", rank, os.getpid()], deadline=deadline)
                 group = _follow(channel, config, deadline)
@@ -135,7 +134,7 @@ def enter(job: str, rank: int, timeout_s: float | None, config: Config) -> Group
 
 
 def _follow(channel: PlainChannel, config: Config, deadline: float) -> Group | None:
-    """Wait until the rank at the door lets this process in; None: it does not. Raises EOFError if the rank has gone."""
+    """Wait until the listening rank lets this process in; None: it does not. Raises EOFError if the rank has gone."""
     message = channel.receive(deadline)
     match message.value:
         case ["refused", str(why)]:
@@ -143,7 +142,7 @@ def _follow(channel: PlainChannel, config: Config, deadline: float) -> Group | N
     if len(message.fds) != 1:
         for fd in message.fds:
             os.close(fd)
-        raise EOFError("the process at the door says nothing that a rank would say")
+        raise EOFError("the process that listens says nothing that a rank would say")
     try:
         arena = Arena.attach(message.fds[0])
     except BaseException as error:
@@ -156,7 +155,7 @@ def _follow(channel: PlainChannel, config: Config, deadline: float) -> Group | N
         offer = Offer.read(message.value, arena, channel)
         host = arena.board(offer.host)
         with suppress(EOFError, OSError):
-            # From here on, not the limit counts, but the word of the rank at the door, or its end.
+            # From here on, not the limit counts, but the word of the rank that listens, or its end.
             channel.send("here", deadline=time.monotonic() + VERDICT_S)
             channel.receive(time.monotonic() + VERDICT_S)
         if host.growth(offer.number) != offer.start:
@@ -176,7 +175,7 @@ def _take_place(arena: Arena, offer: Offer, config: Config) -> Group:
     try:
         arena.take_place(offer.rank)
         world = Group(arena, offer.rank, config=config)
-        world.break_off(PeerFailed(offer.rank, f"has come later, into group {name!r}", offer.rank, "", whole=True))
+        world.give_up(PeerFailed(offer.rank, f"has come later, into group {name!r}", offer.rank, "", whole=True))
         memory = world.host.lender.borrow(offer.start, offer.members, mine, of)
         group = Group(memory, mine, name=name, config=world.host.config, parent=world)
         group.timeout_s, group.made_of = offer.timeout_s, None

@@ -18,6 +18,17 @@ from .agreement import agree, next_proposal, next_to_shrink
 SHRINK = "shrink()"
 """The name of the call in errors."""
 
+MOST_NAMED = 6
+"""How many members the name of such a group lists."""
+_NONE = 0
+"""In place of a region's start: this rank cannot lend memory."""
+
+_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.005
+_PATIENCE_S = 0.02
+"""How long a rank lets other ranks decide, at least; twice as long after each ballot of its own."""
+_ANSWER_S = 0.5
+"""How long the others have to answer a late proposal, when the time of its rank is nearly up."""
+
 
 def named(group: Group) -> tuple[int, ...]:
     """The members as ranks of the world, for messages of a sub-group; empty for the world."""
@@ -57,12 +68,6 @@ def of_interrupted(group: Group, ranks: Iterable[int]) -> str:
         for rank, words in said.items()
         if words
     )
-
-
-MOST_NAMED = 6
-"""How many members the name of such a group lists."""
-_NONE = 0
-"""In place of a region's start: this rank cannot lend memory."""
 
 
 def find_memory(group: Group, failed: frozenset[int]) -> bool:
@@ -131,13 +136,6 @@ def free_others(group: Group, decided: frozenset[int]) -> None:
             del group.smaller[failed]
             if memory.owner == group.world_ranks[group.rank]:
                 group.host.lender.take_back(memory)
-
-
-_SHORTEST_NAP_S, _LONGEST_NAP_S = 0.0002, 0.005
-_PATIENCE_S = 0.02
-"""How long a rank lets other ranks decide, at least; twice as long after each ballot of its own."""
-_ANSWER_S = 0.5
-"""How long the others have to answer a late proposal, when the time of its rank is nearly up."""
 
 
 def nap(since: float) -> None:
@@ -328,7 +326,7 @@ def go_on(group: Group, arena: SubArena, members: Sequence[int] | None = None) -
     following = Group(arena, arena.rank, name=name, config=group.host.config, parent=group.world, span=span)
     following.timeout_s, following.made_of = group.timeout_s, None
     if group.broken is None:
-        group.break_off(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", named(group)))
+        group.give_up(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", named(group)))
     if get_default() is group:
         set_default(following)
     return following

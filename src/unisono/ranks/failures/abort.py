@@ -23,7 +23,7 @@ def aborted(group: Group) -> tuple[Group, int, str] | None:
         if not at.closed:
             for rank in range(at.size):
                 gone = at.host.arena.board(rank).gone
-                if gone is not None and gone.how is DepartureKind.ABANDONED:
+                if gone is not None and gone.how is DepartureKind.ABORTED:
                     return at, rank, gone.words
         at = at.made_of
     return None
@@ -41,7 +41,7 @@ def check_abort(group: Group, call: Callable[[], str]) -> None:
         at, rank, words = found
         world_ranks = at.world_ranks if at.parent else ()
         error = PeerFailed(rank, words, at.rank, call(), world_ranks, whole=True)
-        at.break_off_all(error)
+        at.give_up_all(error)
         raise error
     _check_shrinking(group, call)
 
@@ -58,9 +58,9 @@ def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
             found = shrinking[0], above
         above = above.made_of
     if found is None:
-        group.forsaken_since = None
+        group.peer_shrinks_since = None
         return
-    since = group.forsaken_since = group.forsaken_since or time.monotonic()
+    since = group.peer_shrinks_since = group.peer_shrinks_since or time.monotonic()
     if time.monotonic() - since > _OWN_S:
         named = group.world_ranks if group.parent else ()
         reason = f"it shrinks group {found[1].name!r}, of which group {group.name!r} was made"
@@ -68,14 +68,14 @@ def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
 
 
 def give_up(group: Group, words: str, call: str) -> None:
-    """Break the group off after an exception has ended this rank's part in it, and tell the peers.
+    """Give the group up after an exception has ended this rank's part in it, and tell the peers.
 
     words: what has happened.
     call: the call that the exception has ended.
     """
     if group.broken is None and not group.closed:
         world_ranks = group.world_ranks if group.parent else ()
-        group.break_off(PeerFailed(group.rank, words, group.rank, call, world_ranks))
+        group.give_up(PeerFailed(group.rank, words, group.rank, call, world_ranks))
         board, number = group.host.arena.board(group.rank), group.host.call_number
         board.set_gave_up(GivenUp(number, reason=words))
         if group.span is not None:

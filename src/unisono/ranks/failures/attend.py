@@ -321,14 +321,14 @@ class Watch:
             blames = (error.rank,) if error.rank != self.group.rank else ()
         said = str(error).partition("\n")[0] if late else str(error)  # a late rank needs no stack of its own
         reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
-        if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was abandoned from outside
+        if isinstance(error, PeerFailed) and error.rank == self.group.rank:  # the group was aborted from outside
             reason = error.reason
         self.board.set_gave_up(GivenUp(self.number, late, frozenset(blames), reason))
         self.host.sign_off(tag=self.plan.tag)
         if not isinstance(error, UnisonoError) or isinstance(error, NestedCall):  # from a signal handler
             how = f"interrupted by {type(error).__name__}"
             error = PeerFailed(self.group.rank, how, self.group.rank, self.call, self.world_ranks)
-        self.group.break_off(error)
+        self.group.give_up(error)
         if self.span is not None:
             self.span.tell()
 

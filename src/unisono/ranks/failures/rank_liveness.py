@@ -52,7 +52,7 @@ class RankLiveness:
     def left(self, rank: int) -> Departure | None:
         """How a member has gone for good. A member that has aborted the group may still be there, and join another."""
         board = self._layout.board(rank)
-        if board.gone and board.gone.how is not DepartureKind.ABANDONED:
+        if board.gone and board.gone.how is not DepartureKind.ABORTED:
             return board.gone
         if rank not in self._here:
             world_rank = self._world_ranks[rank] if self._world is not None else rank
@@ -64,8 +64,8 @@ class RankLiveness:
     def ended(self, rank: int) -> bool:
         """Has the process of a rank of the world ended, and its cause been written, so that its place is free?"""
         board = self._layout.board(rank)
-        if board.gone is None and (board.has_herald or not board.pid):
-            return False  # its herald is about to write here, or the process has not come yet
+        if board.gone is None and (board.parent_tells_end or not board.pid):
+            return False  # its parent is about to write here, or the process has not come yet
         return self._has_died(board) if board.pid else board.gone is not None and board.gone.how is DepartureKind.DIED
 
     def lives(self, rank: int) -> bool:
@@ -84,7 +84,7 @@ class RankLiveness:
             return None
         status = exit_status(board.pid, board.ticks, self._pidfds.get((board.pid, board.ticks)))
         until = time.monotonic() + _WORDS_S
-        while status is None and board.has_herald and not board.gone and time.monotonic() < until:
+        while status is None and board.parent_tells_end and not board.gone and time.monotonic() < until:
             time.sleep(0.002)
         words = "died" if status is None else ending_in_words(status)
         return board.gone or Departure(DepartureKind.DIED, words)

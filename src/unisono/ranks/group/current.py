@@ -6,7 +6,7 @@ from .group import Group
 
 default: Group | None = None
 _of_run = False
-_door = ""
+_job = ""
 
 
 def get_default() -> Group | None:
@@ -25,13 +25,13 @@ def is_initialized() -> bool:
     return default is not None
 
 
-def join_run(group: Group, door: str) -> None:
+def join_run(group: Group, job: str) -> None:
     """Make this the default group of a process that is a rank of `run` or of a world.
 
-    door: the name of the run, for `grow`.
+    job: the name of the run, for `grow`.
     """
-    global _of_run, _door
-    _of_run, _door = True, door
+    global _of_run, _job
+    _of_run, _job = True, job
     set_default(group)
 
 
@@ -40,6 +40,6 @@ def is_rank_of_run() -> bool:
     return _of_run
 
 
-def get_door() -> str:
+def get_job() -> str:
     """The name of this rank's run, for `grow`; empty if this process is no rank of a run."""
-    return _door
+    return _job

@@ -95,19 +95,19 @@ class Group:
         """The thread that runs asynchronous calls, once there was one; see `work`."""
         self.uneven: dict[tuple[str, int], int] = {}
         """(collective, root) with blocks of several sizes -> how many more calls exchange sizes; see `blocks`."""
-        self.mixed: dict[CallRecord, tuple[int, int]] = {}
+        self.lowering_mismatches: dict[CallRecord, tuple[int, int]] = {}
         """Call with tensors in shared memory on some ranks only -> how many more such calls run staged, and how many
         after the next disagreement; see `calls.dispatch.retry_rules`."""
-        self.forsaken_since: float | None = None
+        self.peer_shrinks_since: float | None = None
         """Since when a rank that waits here has seen a peer shrink a group that this one was made of."""
         self.heard_of: dict[int, int] = {}
         """Peer -> the number of its last exception that was raised here; see `Board.interrupted`."""
         self.smaller: dict[frozenset[int], SubArena] = {}
         """Until it is decided how the group shrinks: the ranks left out -> the memory of the smaller group."""
         self._shrunk: Group | None = None
-        self._forsaken: UnisonoError | None = None
-        self.door: SupportsClose | None = None
-        """The door for processes that want to join the world, as long as this rank looks after it; see `grow`."""
+        self._given_up: UnisonoError | None = None
+        self.join_listener: SupportsClose | None = None
+        """Listens for processes that want to join the world, if this rank is the one that does so; see `grow`."""
         self.progress_engine: SupportsClose | None = None
         """The `ProgressEngine` of point-to-point calls, once there was one; see `p2p`."""
         self.span = span
@@ -165,23 +165,17 @@ class Group:
                 f"call unisono.{make} for a new one"
             )
 
-    def break_off(self, error: UnisonoError) -> None:
-        """Refuse all further calls with the first such error: ranks may be at different points of a call."""
+    def give_up(self, error: UnisonoError) -> None:
+        """Refuse all further calls here, with the first such error: ranks may be at different points of a call."""
         if self.broken is None:
             self.broken = error
         self._stop()
 
-    def say_gone(self, how: DepartureKind, words: str) -> None:
+    def tell_departure(self, how: DepartureKind, words: str) -> None:
         """Tell all other ranks that this one makes no more calls; the first words stay."""
         self.host.arena.board(self.rank).set_gone(how, words)
         if self.span is not None:
             self.span.tell()
-
-    def abandon(self, how: DepartureKind, words: str) -> None:
-        """End this rank's calls, and let peers that wait for it fail with `words`. Idempotent."""
-        if not self.closed:
-            self.say_gone(how, words)
-            self.break_off(PeerFailed(self.rank, words, self.rank, "a call"))
 
     def abort(self, reason: str = "") -> None:
         """End every wait in this group, and in the groups that were made of it, on all their ranks. Idempotent.
@@ -193,18 +187,18 @@ class Group:
         if self.closed:
             return
         words = f"aborted group {self.name!r}" + (f": {reason}" if reason else "")
-        self.say_gone(DepartureKind.ABANDONED, words)
+        self.tell_departure(DepartureKind.ABORTED, words)
         error = PeerFailed(self.rank, words, self.rank, "", self.world_ranks if self.parent else (), whole=True)
-        self.break_off_all(error)
+        self.give_up_all(error)
 
-    def break_off_all(self, error: UnisonoError) -> None:
-        """Refuse all further calls of this group, and of groups that were made of it, with this error."""
+    def give_up_all(self, error: UnisonoError) -> None:
+        """Give up this group, and groups that were made of it."""
         for group in self.world.all_of_it:
             above: Group | None = group
             while above is not None and above is not self:
                 above = above.made_of
             if above is self:
-                group.break_off(error)
+                group.give_up(error)
 
     @hints_timeout_s
     def shrink(self, *, without: Iterable[int] = (), timeout_s: float | None = None) -> Group:
@@ -224,16 +218,16 @@ class Group:
         if an exception such as Ctrl-C has ended this call on a peer; all ranks may then make it again, also the peer.
         Raises LeftOut on a rank that the others left out; ArgumentError for ranks that do not exist; OutOfMemory.
         """
-        if self._forsaken is not None:
-            raise self._forsaken.again()
+        if self._given_up is not None:
+            raise self._given_up.again()
         if self.closed:
             self.check_usable()
         if self._shrunk is None:
             self._shrunk = _shrinks[-1](self, without, timeout_s)
         return self._shrunk
 
-    def forsake(self, places: Set[int]) -> None:
-        """Leave all groups in which ended processes had these ranks of the world: new processes may take the ranks.
+    def give_up_places(self, places: Set[int]) -> None:
+        """Give up all groups in which ended processes had these ranks of the world: new processes may take the ranks.
 
         Then this process touches no memory that the ended ones had lent. Raises WaitTimeout if a thread is in a call.
         """
@@ -242,8 +236,8 @@ class Group:
             if not places.isdisjoint(group.world_ranks):
                 words = f"has gone on in a group where other processes have the places of {ranks_text(sorted(places))}"
                 named = group.world_ranks if group.parent else ()
-                group._forsaken = PeerFailed(group.rank, words, group.rank, "", named, whole=True)  # noqa: SLF001
-                group.break_off(group._forsaken)  # noqa: SLF001  a group, too
+                group._given_up = PeerFailed(group.rank, words, group.rank, "", named, whole=True)  # noqa: SLF001
+                group.give_up(group._given_up)  # noqa: SLF001  a group, too
                 if not group.lock.acquire(timeout=_CALL_ENDS_S):
                     raise WaitTimeout(f"grow() for a call of group {group.name!r}", _CALL_ENDS_S, (), group.rank)
                 group.lock.release()
@@ -259,8 +253,8 @@ class Group:
     def leave_to_parent(self) -> None:
         """In a forked child of this rank: close the group here without touching the parent's memory."""
         self.closed, self._in_place, self.worker = True, False, None
-        if self.door is not None:
-            self.door.close()
+        if self.join_listener is not None:
+            self.join_listener.close()
         self._stop()
         self.lock = threading.Lock()
 
@@ -317,7 +311,9 @@ class Group:
             except WaitTimeout:
                 words = "ended while its call waited in the background"
         for group in self.all_of_it:
-            group.abandon(how, words)
+            if not group.closed:
+                group.tell_departure(how, words)
+                group.give_up(PeerFailed(group.rank, words, group.rank, "a call"))
         self.close()
 
     def close(self) -> None:
@@ -331,8 +327,8 @@ class Group:
         if self.worker is not None:
             self.worker.close()
         self.liveness.close()
-        if self.door is not None:
-            self.door.close()
+        if self.join_listener is not None:
+            self.join_listener.close()
         self.closed = True
         self._stop()
         if self.progress_engine is not None:

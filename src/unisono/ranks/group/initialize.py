@@ -105,7 +105,7 @@ def shutdown() -> None:
         group = default.world  # the default group may be a smaller one
         if not group.closed:
             group.finish()  # peers still need the calls in the background
-            group.say_gone(DepartureKind.LEFT, "left the group with shutdown()")
+            group.tell_departure(DepartureKind.LEFT, "left the group with shutdown()")
             group.close()
     _store = None
 

@@ -16,6 +16,8 @@ from ...hosts.span import Span
 from ..failures.abort import check_abort
 from .group import Group
 
+_ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
+
 
 class NonMember:
     """What `new_group` and `split` return on ranks that the new group leaves out.
@@ -43,9 +45,6 @@ class NonMember:
 
     def __repr__(self) -> str:
         return f"NonMember({self.name!r}, rank {self.world_rank} of the world)"
-
-
-_ASK_S, _ASK_SELDOM_S = 0.0002, 0.005
 
 
 def make_sub_group(parent: Group, rank: int, world_ranks: Sequence[int], name: str, timeout_s: float) -> Group:

@@ -49,7 +49,7 @@ class RankSetup:
     config: Config | None
     environ: dict[str, str]
     argv: list[str]
-    door: str
+    job: str
     """The name of this world, for `grow`."""
     joins: bool = False
     """Does it take the place of a process that has died?"""

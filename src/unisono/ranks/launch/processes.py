@@ -54,13 +54,13 @@ class RankProcesses:
         by_rank = {rank: arena for host in members for arena in [self._make_arena(size, config)] for rank in host}
         self._arenas = [by_rank[rank] for rank in range(size)]
         for rank, arena in enumerate(self._arenas):
-            arena.board(rank).set_herald()  # `Collector` keeps the promise
+            arena.board(rank).set_parent_tells_end()  # `Collector` keeps the promise
         self.pids: list[int] = []
         self._size, self._idle = size, set(range(size))
         """The idle ranks: each leaves when the parent tells it to."""
         self._channels: list[Channel] = []
         self._runs = 0
-        self._config, self._door = config, f"run {secrets.token_hex(16)}"
+        self._config, self._job = config, f"run {secrets.token_hex(16)}"
         self._span: SeveralHosts | None = None
         self._given = [Descriptor(os.open(".", os.O_PATH))]
         try:
@@ -79,7 +79,7 @@ class RankProcesses:
 
     def _set_up(self, rank: int, channel: Channel, *, joins: bool = False) -> None:
         environ = dict(os.environ)
-        setup = RankSetup(rank, self._size, self._config, environ, sys.argv, self._door, joins, self._span)
+        setup = RankSetup(rank, self._size, self._config, environ, sys.argv, self._job, joins, self._span)
         with suppress(ConnectionError):  # the rank has died, as collecting will find
             channel.send(setup, fds=[self._arenas[rank].fd, *(one.fileno() for one in self._given)])
 

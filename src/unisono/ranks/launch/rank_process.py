@@ -103,7 +103,7 @@ class _Rank:
 
     def _say_gone(self, how: DepartureKind, words: str) -> None:
         if self._group is not None and not self._group.closed:
-            self._group.say_gone(how, words)
+            self._group.tell_departure(how, words)
         else:  # the function has closed the group, or the group could not be made
             self._arena.board(self._setup.rank).set_gone(how, words)
 
@@ -111,14 +111,14 @@ class _Rank:
         """The group of all ranks. A process that replaces a dead one waits until the other ranks let it in."""
         setup = self._setup
         if self._group is None and setup.joins:
-            group = enter(setup.door, setup.rank, math.inf, setup.config or Config.from_env())
-            self._arena.board(setup.rank).set_herald()  # as on the board of the first process
+            group = enter(setup.job, setup.rank, math.inf, setup.config or Config.from_env())
+            self._arena.board(setup.rank).set_parent_tells_end()  # as on the board of the first process
             self._group = group.world
-            join_run(group, setup.door)
+            join_run(group, setup.job)
         else:
             if self._group is None:
                 self._group = world_group(self._meet(), setup.rank, config=setup.config)
-            join_run(self._group, setup.door)
+            join_run(self._group, setup.job)
         return self._group
 
     def _meet(self) -> MeetingResult:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...base.errors import WaitTimeout
 from ...hosts.addresses import store_place
-from .unmet import store_closed, store_silent
+from .rendezvous_messages import store_closed, store_silent
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it

@@ -14,13 +14,20 @@ from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host
 from .asked_store import AskedStore, at_store, pause
-from .identity import Identity
+from .identity import Identity, common_settings
 from .meetings import END
-from .rendezvous_messages import MeetingVerdict, read_identity, write_identity
+from .rendezvous_messages import (
+    MeetingVerdict,
+    died,
+    missing,
+    read_identity,
+    twice,
+    verdict_of,
+    why_ended,
+    write_identity,
+)
 from .socket_store import SocketStore
 from .stores import Store
-from .topology import common_settings
-from .unmet import died, missing, twice, verdict_of, why_ended
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING
 from ...base.errors import ArgumentError
 from ...engine.memory.meeting_page import waits
 from .asked_store import AskedStore, at_store, pause
-from .rendezvous_messages import MeetingNotice, MeetingVerdict, read_identity
-from .unmet import missing, other_job, sizes_differ, verdict_of, why_ended
+from .rendezvous_messages import (
+    MeetingNotice,
+    MeetingVerdict,
+    missing,
+    other_job,
+    read_identity,
+    sizes_differ,
+    verdict_of,
+    why_ended,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it

@@ -28,20 +28,24 @@ from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address
 from ...schedule import Hosts
 from .handover import Handover, fetch
-from .identity import Identity
+from .identity import Identity, host_names, place, remark, way_between, why_refused
 from .local_sockets import listen
 from .meeting_member import MeetingMember
 from .meetings import END, may_come
 from .rendezvous_messages import MeetingVerdict
 from .socket_store import SocketStore
 from .stores import MeetingPlace, Store
-from .topology import host_names, place, remark, way_between, why_refused
 from .which_rank import Launch
 
 if TYPE_CHECKING:
     from torch.distributed import Store as TorchStore  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 _LOOPBACK = "127.0.0.1"
+
+_RETRY_S = 0.005
+
+_timed_out: set[Launch] = set()
+"""The launches with a time-out in this process's last call."""
 
 
 class MeetingResult(NamedTuple):
@@ -261,12 +265,6 @@ class _Meeting(MeetingMember):
         toward, reason = way_between(self._identities)
         self._refuse(reason)
         return toward
-
-
-_RETRY_S = 0.005
-
-_timed_out: set[Launch] = set()
-"""The launches with a time-out in this process's last call."""
 
 
 def meet_in_rounds(place: MeetingPlace, config: Config | None = None) -> MeetingResult:

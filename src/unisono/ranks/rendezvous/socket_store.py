@@ -22,8 +22,7 @@ from ...engine.process.alive import start_ticks
 from .identity import Identity
 from .local_sockets import WAITING, accept, connect, listen
 from .meetings import END
-from .rendezvous_messages import MeetingVerdict, read_identity
-from .unmet import died, missing, twice, verdict_of
+from .rendezvous_messages import MeetingVerdict, died, missing, read_identity, twice, verdict_of
 
 _RETRY_S = 0.005
 _ANSWER_S = 1.0

@@ -16,8 +16,8 @@ from ...engine.memory.meeting_page import waits
 from ...hosts.addresses import own_addresses, try_to_reach
 from .asked_store import AskedStore, Limited
 from .meetings import enter_meeting, read_notice
+from .rendezvous_messages import missing, unreachable
 from .socket_store import SocketStore
-from .unmet import missing, unreachable
 from .which_rank import Launch
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from ..group.group import Group
 from .asked_store import AskedStore, at_store
 from .meeting_member import stay_for
 from .rendezvous import MeetingResult
-from .rendezvous_messages import SentinelNotice
-from .unmet import died, missing
+from .rendezvous_messages import SentinelNotice, died, missing
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -37,6 +36,12 @@ if TYPE_CHECKING:
     from ...hosts.far import Far
 
 _ASK_S = 0.002
+
+_LOOK_S = 0.02
+_CAUSE_S = 1.0
+"""How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need
+this long at most.
+"""
 
 
 def world_group(
@@ -192,13 +197,6 @@ class _Joining:
             raise died(first, there.pid, self._rank)
 
 
-_LOOK_S = 0.02
-_CAUSE_S = 1.0
-"""How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need
-this long at most.
-"""
-
-
 def connect(make: Callable[[], Carrier], far: Far, met: MeetingResult, rank: int, deadline: float) -> Carrier:
     """The carrier that `make` connects to all other ranks by the deadline.
 
@@ -214,7 +212,7 @@ def connect(make: Callable[[], Carrier], far: Far, met: MeetingResult, rank: int
             _check_peers(far, met, rank)
             time.sleep(_LOOK_S)
     except BaseException:
-        attempt.abandon()
+        attempt.give_up()
         raise
     if attempt.made is not None:
         return attempt.made
@@ -244,7 +242,7 @@ class _Attempt:
     """A carrier that a thread makes. over: the thread has ended. made, error: its result or exception."""
 
     def __init__(self, make: Callable[[], Carrier]) -> None:
-        self._make, self.over, self._lock, self._abandoned = make, threading.Event(), threading.Lock(), False
+        self._make, self.over, self._lock, self._given_up = make, threading.Event(), threading.Lock(), False
         self.made: Carrier | None = None
         self.error: BaseException = InternalError("a connection to other hosts has neither been made nor failed")
         threading.Thread(target=self._run, name="unisono connects to other hosts", daemon=True).start()
@@ -253,7 +251,7 @@ class _Attempt:
         try:
             made = self._make()
             with self._lock:
-                if self._abandoned:
+                if self._given_up:
                     made.abort()
                 else:
                     self.made = made
@@ -261,9 +259,9 @@ class _Attempt:
             self.error = error
         self.over.set()
 
-    def abandon(self) -> None:
+    def give_up(self) -> None:
         """No thread waits for the carrier any more: close it once it is made."""
         with self._lock:
-            self._abandoned = True
+            self._given_up = True
             if self.made is not None:
                 self.made.abort()

@@ -30,7 +30,7 @@ _RANK_BYTES_PER_S = 5e9
 _MOST_SEGMENTS = 64
 
 _PIECE_S, _MOST_PIECES = 20e-3, 4
-"""The least time for a piece, and the most pieces. One more costs a rank half a millisecond, or more in a crowd."""
+"""The least time of a piece, and the most pieces. One more costs half a millisecond, or more if oversubscribed."""
 
 
 class SpanningChoice(NamedTuple):

@@ -51,7 +51,7 @@ def time_here(collective: str, names: Sequence[str], ranks: int, nbytes: int, se
 def least_times(world: unisono.World, names: Sequence[str], nbytes: int, seconds: float) -> list[float]:
     """For each algorithm, by its full name, the least seconds of a call: of the slowest rank in the quietest turn.
 
-    In a crowd, it is the median of this turn: the least depends on which ranks happened to have a processor.
+    If ranks are oversubscribed, it is the median of this turn: the least depends on which of them had a processor.
     """
     called = [name.partition(".") for name in names]
     trials = [Trial(collective, nbytes, algorithm=name) for collective, _, name in called]
@@ -72,7 +72,7 @@ def host_costs(world: unisono.World, seconds: float, show: Callable[[int], objec
 _KI, _MI = 1 << 10, 1 << 20
 
 _RANKS = 2
-"""The number of ranks for all questions, except the one about crowds."""
+"""The number of ranks for all questions, except the one about oversubscribed ranks."""
 
 _TURNS = 7
 """The number of turns of each alternative."""
@@ -80,8 +80,8 @@ _TURNS = 7
 _FOR_COSTS = 0.3
 """The part of the time for the costs of calls."""
 
-_MOST_CROWD = 16
-"""The most ranks in a crowd; a crowd is two ranks for each processor."""
+_MOST_OVERSUBSCRIBED = 16
+"""The most oversubscribed ranks: two for each processor."""
 
 _ENOUGH = 0.05
 """A default gives way to a figure that is faster by this share, on the mean of the calls tried."""
@@ -111,7 +111,7 @@ def _of_steps(setting: str) -> Question:
     return Question(setting, [("all_reduce", size, False) for size in _FEW], both, limit=True)
 
 
-_IN_A_CROWD = _of_steps("crowd_one_shot_bytes")
+_OVERSUBSCRIBED = _of_steps("crowd_one_shot_bytes")
 
 
 def _questions() -> Iterator[Question]:
@@ -159,7 +159,7 @@ def tune(
         )
     default, found = Config(), dict[str, int]()
     questions, oversubscribed = list(_questions()), 2 * (os.cpu_count() or 1)
-    asked = [*questions, *([_IN_A_CROWD] if oversubscribed <= _MOST_CROWD else [])]
+    asked = [*questions, *([_OVERSUBSCRIBED] if oversubscribed <= _MOST_OVERSUBSCRIBED else [])]
     many = sum(len(question.calls) for question in asked)
     share_s = seconds * (1 - _FOR_COSTS) / many
     compile_first()
@@ -185,10 +185,10 @@ def tune(
                 found[question.setting] = _answer(question, ask(world, question), getattr(default, question.setting))
             costs = host_costs(world, seconds * _FOR_COSTS, lambda sizes: show(done + sizes, "what calls cost"))
         done += len(SIZES)
-        found[_IN_A_CROWD.setting] = default.crowd_one_shot_bytes
-        if _IN_A_CROWD in asked:
+        found[_OVERSUBSCRIBED.setting] = default.crowd_one_shot_bytes
+        if _OVERSUBSCRIBED in asked:
             with unisono.world(oversubscribed, timeout_s=120, config=Config()) as world:
-                found[_IN_A_CROWD.setting] = _crowd_product(ask(world, _IN_A_CROWD), oversubscribed, default)
+                found[_OVERSUBSCRIBED.setting] = _crowd_product(ask(world, _OVERSUBSCRIBED), oversubscribed, default)
         show(done, "")
     today = date()
     moment = Moment(today.split()[0], round(load.busy, 2), processors())

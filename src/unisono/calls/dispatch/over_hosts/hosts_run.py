@@ -28,6 +28,10 @@ from ....ranks.group.sub_groups import Making
 from .hosts_plan import PLANS, SpanPlan
 from .hosts_steps import WaveSteps, forget_all, steps_of
 
+_OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
+
+_NUMBER, _ACROSS = int(LineWord.NUMBER), int(LineWord.ACROSS)
+
 
 class RefusedCalls:
     """All refused calls of a carrier. The carrier keeps the memory of their messages. This keeps the user's tensors
@@ -65,12 +69,6 @@ class RefusedCalls:
                 f"this rank until the world is closed, and {format_bytes(arena.free_bytes)} are free on this host. Let "
                 "all ranks make the same calls: see the MismatchError that this program catches."
             ) from error
-
-
-_OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
-
-
-_NUMBER, _ACROSS = int(LineWord.NUMBER), int(LineWord.ACROSS)
 
 
 class Relay:

@@ -44,6 +44,15 @@ if TYPE_CHECKING:
 View = Callable[[At], torch.Tensor]
 """Finds chunks in memory."""
 
+Copy = Callable[[], object]
+"""Copies the bytes of some chunks."""
+
+_TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
+_SCRATCH = "made", "fetched", "given", "result"
+
+_KEPT, _KEPT_BYTES = 1024, 64 << 20
+"""The most calls with steps that a group keeps, and the most memory of their messages."""
+
 
 def inside_request(part: Inside, whole: Request, seat: int, view: View, empty: torch.Tensor) -> Request:
     """The request for a part of the call `whole`. seat: this rank's. view: finds chunks. empty: an empty tensor."""
@@ -91,7 +100,7 @@ class InsideProgram:
         """Run it; yields outcomes, see `engine.compile.program`. here: the ranks of this host in the call."""
         differed = False
         with local.lock:
-            plan = self._in_turn(local) if local.mixed else self._usual
+            plan = self._in_turn(local) if local.lowering_mismatches else self._usual
             while status := local.run(plan.address, self._inp, self._out, local.state):
                 seat = status >> 8 & 0xFFFF
                 if status & 0xFF == FAILED and seat == local.rank:
@@ -126,16 +135,7 @@ def _differs(local: Group, plan: CallPlan) -> bool:
     return any(signature not in (0, plan.signature) for signature in theirs)  # 0: it has given the call up
 
 
-Deed = Callable[[], object]
-
-_TAG_ODD, _TAG_MASK = 0x9E3779B97F4A7C15, (1 << 30) - 1
-_SCRATCH = "made", "fetched", "given", "result"
-
-_KEPT, _KEPT_BYTES = 1024, 64 << 20
-"""The most calls with steps that a group keeps, and the most memory of their messages."""
-
-
-def _copy(to: torch.Tensor, source: torch.Tensor) -> Deed:
+def _copy(to: torch.Tensor, source: torch.Tensor) -> Copy:
     """A function that copies all bytes of `source`. The call owns the memory."""
     return partial(ctypes.memmove, to.data_ptr(), source.data_ptr(), to.nbytes)
 
@@ -144,11 +144,11 @@ class WaveSteps(NamedTuple):
     """The steps of a wave. exchanges: one for each leg. sums: the results of each leg, which an average divides."""
 
     before: list[InsideProgram]
-    brings: list[Deed]
+    brings: list[Copy]
     exchanges: list[Exchange]
     sums: list[list[torch.Tensor]]
     after: list[InsideProgram]
-    copies: list[Deed]
+    copies: list[Copy]
 
 
 class _Memory(NamedTuple):

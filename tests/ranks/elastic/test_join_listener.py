@@ -1,4 +1,4 @@
-"""The door of a job: who knocks is who the kernel says it is, and what is said there is not believed."""
+"""The join listener of a job: the kernel says which process connects, and what it sends is not believed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from unisono.ranks.rendezvous.local_sockets import connect
 
 
 @pytest.fixture
-def door() -> Iterator[JoinListener]:
-    door = JoinListener(secrets.token_hex(8))
-    yield door
-    door.close()
+def listener() -> Iterator[JoinListener]:
+    listener = JoinListener(secrets.token_hex(8))
+    yield listener
+    listener.close()
 
 
-def come(door: JoinListener) -> PlainChannel:
-    return connect(socket_name(door.job), time.monotonic() + DEADLINE_S)
+def come(listener: JoinListener) -> PlainChannel:
+    return connect(socket_name(listener.job), time.monotonic() + DEADLINE_S)
 
 
 def ended(channel: PlainChannel) -> bool:
@@ -45,28 +45,28 @@ def ended(channel: PlainChannel) -> bool:
         return True
 
 
-def test_who_knocks_waits_until_it_goes(door: JoinListener) -> None:
-    first, second = come(door), come(door)
+def test_a_process_that_asks_waits_until_it_goes(listener: JoinListener) -> None:
+    first, second = come(listener), come(listener)
     first.send(["join", 2, os.getpid()])
     second.send(["join", ANY, os.getpid()])
-    until(lambda: len(door.knocks()) == 2)
-    assert [(knock.pid, knock.ticks) for knock in door.knocks()] == [(os.getpid(), start_ticks(os.getpid()))] * 2
-    assert {knock.rank for knock in door.knocks()} == {2, ANY}
+    until(lambda: len(listener.requests()) == 2)
+    assert [(one.pid, one.ticks) for one in listener.requests()] == [(os.getpid(), start_ticks(os.getpid()))] * 2
+    assert {request.rank for request in listener.requests()} == {2, ANY}
     first.close()
-    until(lambda: [knock.rank for knock in door.knocks()] == [ANY])
+    until(lambda: [request.rank for request in listener.requests()] == [ANY])
 
 
-def test_another_user_is_sent_away_without_a_word(door: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    stranger = come(door)
+def test_another_user_is_sent_away_without_a_word(listener: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = come(listener)
     stranger.send(["join", ANY, os.getpid()])
     monkeypatch.setattr(local_sockets.os, "getuid", lambda: 12345)
-    assert door.knocks() == ()
+    assert listener.requests() == ()
     monkeypatch.undo()
     until(lambda: ended(stranger))
 
 
-def test_who_opens_a_door_for_another_user_is_not_believed(door: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = socket_name(door.job)
+def test_the_listener_of_another_user_is_not_believed(listener: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = socket_name(listener.job)
     monkeypatch.setattr(local_sockets.os, "getuid", lambda: 12345)
     with pytest.raises(ArgumentError, match="belongs to user"):
         connect(name, time.monotonic() + DEADLINE_S)
@@ -86,18 +86,18 @@ def test_who_opens_a_door_for_another_user_is_not_believed(door: JoinListener, m
         [[]],
     ],
 )
-def test_what_is_no_knock_is_sent_away(door: JoinListener, said: Any) -> None:
-    channel = come(door)
+def test_what_is_no_request_is_refused(listener: JoinListener, said: Any) -> None:
+    channel = come(listener)
     channel.send([os.getpid() if word == "me" else word for word in said] if isinstance(said, list) else said)
-    until(lambda: not door.knocks() and ended(channel))
+    until(lambda: not listener.requests() and ended(channel))
 
 
-def test_bytes_that_are_no_message_are_sent_away(door: JoinListener) -> None:
+def test_bytes_that_are_no_message_are_sent_away(listener: JoinListener) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
-        raw.connect(f"\0{socket_name(door.job)}")
+        raw.connect(f"\0{socket_name(listener.job)}")
         raw.send(b"\xff" * 1000)
         raw.settimeout(DEADLINE_S)
-        until(lambda: not door.knocks() and not door._silent)
+        until(lambda: not listener.requests() and not listener._silent)
         try:
             answer = raw.recv(1)
         except ConnectionResetError:
@@ -105,70 +105,70 @@ def test_bytes_that_are_no_message_are_sent_away(door: JoinListener) -> None:
     assert answer == b""
 
 
-def test_a_process_of_another_container_hears_why(door: JoinListener) -> None:
-    channel = come(door)
+def test_a_process_of_another_container_hears_why(listener: JoinListener) -> None:
+    channel = come(listener)
     channel.send(["join", ANY, os.getpid() + 1])
-    until(lambda: not door.knocks() and not door._silent)
+    until(lambda: not listener.requests() and not listener._silent)
     message = channel.receive(time.monotonic() + DEADLINE_S).value
     assert message[0] == "refused"
     assert "another container" in message[1]
 
 
-def test_a_silent_crowd_holds_nobody_up(door: JoinListener) -> None:
-    crowd = [come(door) for _ in range(400)]
-    channel = come(door)
+def test_many_silent_connections_hold_no_process_up(listener: JoinListener) -> None:
+    silent = [come(listener) for _ in range(400)]
+    channel = come(listener)
     channel.send(["join", 1, os.getpid()])
-    until(lambda: len(door.knocks()) == 1)
-    assert len(door._silent) <= 128
-    for one in crowd:
+    until(lambda: len(listener.requests()) == 1)
+    assert len(listener._silent) <= 128
+    for one in silent:
         one.close()
 
 
-def test_descriptors_that_a_knock_brings_are_closed(door: JoinListener) -> None:
-    channel = come(door)
+def test_descriptors_that_a_request_brings_are_closed(listener: JoinListener) -> None:
+    channel = come(listener)
     end, start = os.pipe()
     channel.send(["join", 1, os.getpid()], fds=[start])
     os.close(start)
-    until(lambda: len(door.knocks()) == 1)
+    until(lambda: len(listener.requests()) == 1)
     assert os.read(end, 1) == b"", "nobody holds the other end"
     os.close(end)
 
 
-def test_one_door_for_a_job(door: JoinListener) -> None:
+def test_a_job_has_one_listener(listener: JoinListener) -> None:
     with pytest.raises(OSError, match="in use"):
-        JoinListener(door.job)
-    door.close()
-    JoinListener(door.job).close()
+        JoinListener(listener.job)
+    listener.close()
+    JoinListener(listener.job).close()
 
 
-def test_a_forked_child_of_this_process_does_not_keep_it_open(door: JoinListener) -> None:
+def test_a_forked_child_of_this_process_does_not_keep_it_open(listener: JoinListener) -> None:
     """Ranks have children, such as the workers of a DataLoader, which may outlive them for a while."""
     code = (
         "import os, sys, time, unisono\n"
         "from unisono.ranks.elastic.join_listener import JoinListener\n"
         "group = unisono.init()\n"
-        "group.world.door = JoinListener(sys.argv[1])\n"
+        "group.world.join_listener = JoinListener(sys.argv[1])\n"
         "if os.fork() == 0:\n"
         "    print('child', flush=True)\n"
         "    sys.stdin.read()\n"
         "os._exit(0)\n"
     )
-    door.close()
+    listener.close()
     with subprocess.Popen(
-        [sys.executable, "-c", code, door.job], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, listener.job], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "child\n"
         process.wait()
-        JoinListener(door.job).close()
+        JoinListener(listener.job).close()
         process.communicate("")
 
 
 def test_places_go_to_who_wants_them_first() -> None:
-    def knock(rank: int) -> JoinRequest:
+    def request(rank: int) -> JoinRequest:
         return JoinRequest(SimpleNamespace(), 1, 1, rank)  # type: ignore[arg-type]  # no connection is needed
 
-    any_1, any_2, three, three_too, five = knock(ANY), knock(ANY), knock(3), knock(3), knock(5)
+    any_1, any_2, three, three_too, five = request(ANY), request(ANY), request(3), request(3), request(5)
     assert _places([any_1, three, three_too, any_2, five], [1, 3, 4]) == {1: any_1, 3: three, 4: any_2}
     assert _places([three], [1]) == {}
     assert _places([any_1, any_2], [2]) == {2: any_1}
@@ -198,10 +198,10 @@ GOOD = {
 }  # fmt: skip
 
 
-def test_an_offer(arena: Arena, door: JoinListener) -> None:
-    offer = Offer.read(GOOD, arena, come(door))
+def test_an_offer(arena: Arena, listener: JoinListener) -> None:
+    offer = Offer.read(GOOD, arena, come(listener))
     assert offer == Offer(2, (0, 2), (2,), 0, 1 << 20, 1, 5.0)
-    assert Offer.read(offer.said() | {"members": [0, 2], "newcomers": [2]}, arena, come(door)) == offer
+    assert Offer.read(offer.said() | {"members": [0, 2], "newcomers": [2]}, arena, come(listener)) == offer
 
 
 @pytest.mark.parametrize(
@@ -214,12 +214,12 @@ def test_an_offer(arena: Arena, door: JoinListener) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_no_offer(arena: Arena, door: JoinListener, wrong: dict[str, Any]) -> None:
+def test_what_is_no_offer(arena: Arena, listener: JoinListener, wrong: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="which is no place in a group of which it is a rank"):
-        Offer.read({**GOOD, **wrong}, arena, come(door))
+        Offer.read({**GOOD, **wrong}, arena, come(listener))
 
 
-def test_an_offer_of_a_process_that_is_no_rank(arena: Arena, door: JoinListener) -> None:
+def test_an_offer_of_a_process_that_is_no_rank(arena: Arena, listener: JoinListener) -> None:
     arena.board(0).set_process(os.getppid(), start_ticks(os.getppid()))
-    with pytest.raises(ArgumentError, match=f"process {os.getpid()} offers"):
-        Offer.read(GOOD, arena, come(door))
+    with pytest.raises(ArgumentError, match=f"process {os.getpid()}, which listens .*, offers"):
+        Offer.read(GOOD, arena, come(listener))
