@@ -19,6 +19,7 @@ from tests.support.matrix_driver import begin
 from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
+from unisono.calls.dispatch.retry_rules import StagedCalls
 
 COUNT = 6000
 
@@ -61,7 +62,7 @@ def test_right_values_and_few_disagreements(
     """One disagreement, then sixteen calls without; after the next, thirty-two."""
 
     def work() -> list[int]:
-        unisono.init().lowering_mismatches.clear()
+        unisono.init().kept.pop(StagedCalls, None)
         counts = [often(form, odd, times, **how) for times in (1, 16, 30)]
         unisono.barrier()
         return counts
@@ -72,7 +73,7 @@ def test_right_values_and_few_disagreements(
 @on_ranks(2)
 def test_once_all_ranks_share_again_nothing_is_staged() -> None:
     group, seen = unisono.init(), []
-    group.lowering_mismatches.clear()
+    group.kept.pop(StagedCalls, None)
     group.shortcuts.clear()  # those of other tests, on the world that all share
     for _ in range(2):
         often("all_reduce", 0, 16)
@@ -86,7 +87,7 @@ def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Wo
     """Calls planned before an earlier one was found not to match run staged, too, or are made again."""
 
     def work() -> int:
-        unisono.init().lowering_mismatches.clear()
+        unisono.init().kept.pop(StagedCalls, None)
         shared = unisono.get_rank() > 0
         calls = [start(form, shared, async_op=True) for _ in range(4) for form in FORMS]
         calls += [start(form, shared) for form in FORMS]

@@ -23,6 +23,7 @@ from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
 from unisono.calls.coalesced.make_coalesced import _Memory
+from unisono.calls.dispatch.retry_rules import StagedCalls
 from unisono.calls.groups import (
     destroy_group,
     get_global_rank,
@@ -219,7 +220,7 @@ def test_calls_with_tensors_in_shared_memory_on_some_ranks_only() -> None:
             unisono.all_reduce(tensor, group=group)
             assert torch.equal(tensor, torch.arange(count) * 2.0 + 7)
         unisono.barrier(group)
-    assert len(group.lowering_mismatches) == 3
+    assert len(group.kept[StagedCalls]) == 3
 
 
 def test_groups_that_a_host_has_forgotten() -> None:

@@ -14,6 +14,7 @@ import torch
 import unisono
 from tests.support.waiting import until
 from unisono.base.config import Config
+from unisono.calls.dispatch.retry_rules import StagedCalls
 from unisono.ranks.failures import attend
 
 COUNT = 1 << 18
@@ -36,7 +37,7 @@ def test_tensors_in_shared_memory_on_one_rank_of_a_host(settings: dict[str, int]
             expected = sum((torch.arange(COUNT) * (rank + 3) % 251).float() + turn for rank in range(4))
             right = right and torch.equal(tensor, expected)  # type: ignore[arg-type]
         assert group.span is not None
-        return right, len(group.span.local.lowering_mismatches) if group.span.local else 0
+        return right, len(group.span.local.kept[StagedCalls]) if group.span.local else 0
 
     config = replace(Config.from_env(), **settings)  # type: ignore[arg-type]
     with unisono.world(4, hosts="3+1", timeout_s=60, config=config) as world:

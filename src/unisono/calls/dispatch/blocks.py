@@ -23,7 +23,7 @@ from ...ranks.group.group import Group
 from ...schedule import ONE_IN, ONE_OUT, ROOTED
 from ..arguments import blank
 from .checking import checking
-from .plan_cache import CallKey, ask_for_sizes
+from .plan_cache import CallKey, UnevenCalls, ask_for_sizes
 from .rank_order import plan_step
 from .request import Request, Tensors, is_one
 from .step import Action, CallOptions, PlainTensors
@@ -154,7 +154,7 @@ def plan_blocks(how: CallOptions, request: Request, known_as: CallKey | None) ->
         request = request._replace(inp=_kept(request.inp), out=_kept(request.out))
     group, plain = how.group, None
     written = needed_by_autograd(request.written_on(group.rank))
-    if _kind(request) not in group.uneven:
+    if _kind(request) not in UnevenCalls.of(group):
         if request.alike:
             plain = plan_step(how, request, known_as)
         elif request.sizes is not None:
@@ -193,7 +193,7 @@ def _settle(how: CallOptions, request: Request, where: str | None) -> Any:
         question(where)
     agreed = Sides(table, request.collective, request.root)
     if wrong := agreed.disagreement():
-        group.uneven.pop(_kind(request), None)
+        UnevenCalls.of(group).pop(_kind(request), None)
         calls = {rank: request.question._replace(words=text) for rank, text in wrong.items()}
         calls[group.rank] = calls[group.rank]._replace(where=where or caller())
         raise MismatchError(group.host.call_number - 1, calls, agreed.odd(), group.world_ranks if group.parent else ())
@@ -209,19 +209,19 @@ def _settle(how: CallOptions, request: Request, where: str | None) -> Any:
 
 
 def _kind(request: Request) -> tuple[str, int]:
-    """The key of `Group.uneven`: collective and root."""
+    """The key of `UnevenCalls`: collective and root."""
     return request.collective, request.root if request.collective in ROOTED else 0
 
 
 def _remember(group: Group, request: Request, alike: bool) -> None:
     """Decide, equally on all ranks, whether the next call exchanges sizes at once."""
-    kind = _kind(request)
+    kind, uneven = _kind(request), UnevenCalls.of(group)
     if not alike:
         ask_for_sizes(group, *kind)
-    elif kind in group.uneven:
-        group.uneven[kind] -= 1
-        if not group.uneven[kind]:
-            del group.uneven[kind]
+    elif kind in uneven:
+        uneven[kind] -= 1
+        if not uneven[kind]:
+            del uneven[kind]
 
 
 def _gives(request: Request, group: Group) -> list[torch.Tensor | None]:

@@ -123,9 +123,19 @@ def _length(tensors: Tensors) -> int:
     return -1 if is_one(tensors) else len(tensors or ())
 
 
+class UnevenCalls(dict[tuple[str, int], int]):
+    """(collective, root) with blocks of several sizes -> how many more calls of the group exchange sizes."""
+
+    @classmethod
+    def of(cls, group: Group) -> UnevenCalls:
+        """The group's own."""
+        found: UnevenCalls = group.kept.setdefault(cls, cls())
+        return found
+
+
 def ask_for_sizes(group: Group, collective: str, root: int) -> None:
     """Drop the shortcuts of this collective, so that its calls exchange sizes until blocks have one size again."""
-    group.uneven[collective, root] = _ALIKE_AGAIN
+    UnevenCalls.of(group)[collective, root] = _ALIKE_AGAIN
     for key in [key for key in list(group.shortcuts) if key.what[0] == collective]:
         group.shortcuts.pop(key, None)
 

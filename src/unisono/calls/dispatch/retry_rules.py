@@ -28,13 +28,19 @@ Again = Callable[[Group, CallKey, Any, Any, "float | None"], object]
 _again: list[Again] = []
 
 
+class StagedCalls(dict[CallRecord, tuple[int, int]]):
+    """Call with tensors in shared memory on some ranks only -> how many more such calls of the group run staged, and
+    how many after the next disagreement.
+    """
+
+
 def stage_for_a_while(group: Group, plan: CallPlan) -> None:
     """Run the next calls like this one staged. All ranks decide this after the same call."""
-    like = _like(plan)
-    _, turns = group.lowering_mismatches.get(like, (0, _FIRST_TURNS))
-    group.lowering_mismatches[like] = turns, min(2 * turns, _MOST_TURNS)
-    if len(group.lowering_mismatches) > _MOST_KINDS:  # drop the oldest, which is the same on all ranks
-        del group.lowering_mismatches[next(iter(group.lowering_mismatches))]
+    like, staged = _like(plan), group.kept.setdefault(StagedCalls, StagedCalls())
+    _, turns = staged.get(like, (0, _FIRST_TURNS))
+    staged[like] = turns, min(2 * turns, _MOST_TURNS)
+    if len(staged) > _MOST_KINDS:  # drop the oldest, which is the same on all ranks
+        del staged[next(iter(staged))]
     for key, kept in list(group.shortcuts.items()):
         plans = [one.plan for one in kept] if isinstance(kept, list) else [kept]
         if like in map(_like, plans):
@@ -43,15 +49,17 @@ def stage_for_a_while(group: Group, plan: CallPlan) -> None:
 
 def waits_its_turn(group: Group, plan: CallPlan) -> bool:
     """Do calls like this one run staged for now?"""
-    return bool(group.lowering_mismatches) and group.lowering_mismatches.get(_like(plan), (0, 0))[0] > 0
+    staged = group.kept.get(StagedCalls)
+    return staged is not None and staged.get(_like(plan), (0, 0))[0] > 0
 
 
 def takes_turn(group: Group, plan: CallPlan) -> bool:
     """Does this call run staged? If so, counts it."""
     if not waits_its_turn(group, plan):
         return False
-    left, turns = group.lowering_mismatches[_like(plan)]
-    group.lowering_mismatches[_like(plan)] = left - 1, turns
+    staged, like = group.kept[StagedCalls], _like(plan)
+    left, turns = staged[like]
+    staged[like] = left - 1, turns
     return True
 
 

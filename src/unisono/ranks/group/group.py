@@ -17,7 +17,7 @@ import torch
 from ...base.config import Config
 from ...base.errors import InternalError, NotInitialized, OutOfMemory, PeerFailed, UnisonoError, WaitTimeout
 from ...base.python import members
-from ...base.records import CallRecord, DepartureKind
+from ...base.records import DepartureKind
 from ...base.units import hints_timeout_s, ranks_text
 from ...engine.compile.plan import CallPlan
 from ...engine.host import Host
@@ -93,11 +93,6 @@ class Group:
         """Class -> what it keeps from one call to the next; empty when `plans` is."""
         self.worker: Any = None
         """The thread that runs asynchronous calls, once there was one; see `work`."""
-        self.uneven: dict[tuple[str, int], int] = {}
-        """(collective, root) with blocks of several sizes -> how many more calls exchange sizes; see `blocks`."""
-        self.lowering_mismatches: dict[CallRecord, tuple[int, int]] = {}
-        """Call with tensors in shared memory on some ranks only -> how many more such calls run staged, and how many
-        after the next disagreement; see `calls.dispatch.retry_rules`."""
         self.peer_shrinks_since: float | None = None
         """Since when a rank that waits here has seen a peer shrink a group that this one was made of."""
         self.heard_of: dict[int, int] = {}

@@ -32,7 +32,7 @@ from ....schedule import BLOCKED, ONE_IN, ONE_OUT, REDUCING, X, Y
 from ...arguments import blank
 from ..planning import make_plan
 from ..request import Request, Tensors
-from ..retry_rules import stage_for_a_while, stage_private, takes_turn
+from ..retry_rules import StagedCalls, stage_for_a_while, stage_private, takes_turn
 from ..step import kernel_address
 from .chunks import Vector
 from .hosts_plan import At, Home, Inside, Leg, SpanPlan, Wave
@@ -100,7 +100,7 @@ class InsideProgram:
         """Run it; yields outcomes, see `engine.compile.program`. here: the ranks of this host in the call."""
         differed = False
         with local.lock:
-            plan = self._in_turn(local) if local.lowering_mismatches else self._usual
+            plan = self._in_turn(local) if StagedCalls in local.kept else self._usual
             while status := local.run(plan.address, self._inp, self._out, local.state):
                 seat = status >> 8 & 0xFFFF
                 if status & 0xFF == FAILED and seat == local.rank:
