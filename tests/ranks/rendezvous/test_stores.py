@@ -10,6 +10,7 @@ import pytest
 from torch.distributed import HashStore
 
 from tests.ranks.rendezvous.test_meetings import SOON_S, attend, launch
+from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, WaitTimeout
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.stores import open_store
@@ -48,10 +49,12 @@ def test_a_host_without_a_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         open_store(Launch(1, 2, "Slurm", "", "255.255.255.255", 29500), 3600.0)
 
 
-def test_a_program_that_is_no_store_is_told_in_time() -> None:
+def test_a_program_that_is_no_store_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as other:
         error = attend(launch(other.getsockname()[1], 1, 2), 0.3)
     assert isinstance(error, WaitTimeout)
     assert "does not answer as rank 0's store: is it another program's?" in str(error)
     assert time.monotonic() - began < SOON_S
+    until(lambda: not any(thread.name == "unisono asks a store" for thread in threading.enumerate()))
+    assert not capfd.readouterr().err, "torch has printed its backtrace"

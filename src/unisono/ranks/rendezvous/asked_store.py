@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _LEVEL = "TORCH_CPP_LOG_LEVEL"
 """If the user has set this variable, torch's level does not change."""
-_ERRORS = 2
+_FATAL = 3
 
 _lock = threading.Lock()
 _asking = 0
 """The number of threads that ask a store."""
-_before = _ERRORS
+_before = _FATAL
 
 
 def _in_child() -> None:
@@ -49,7 +49,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """Torch prints errors only, in all threads of this process."""
+    """Torch prints only what ends the process, in all threads of this process."""
     level = _level()
     if level is None:
         yield
@@ -68,7 +68,7 @@ def _count(level: ctypes.c_int, more: int) -> None:
         if not _asking:
             _before = level.value
         _asking += more
-        level.value = max(_before, _ERRORS) if _asking else _before
+        level.value = max(_before, _FATAL) if _asking else _before
 
 
 @cache

@@ -14,7 +14,7 @@ from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import LONGEST_S
 from ...engine.memory.meeting_page import waits
 from ...hosts.addresses import own_addresses, try_to_reach
-from .asked_store import AskedStore, Limited
+from .asked_store import AskedStore, Limited, quiet_torch
 from .meetings import enter_meeting, read_notice
 from .rendezvous_messages import missing, unreachable
 from .socket_store import SocketStore
@@ -147,8 +147,12 @@ def _tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bo
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     left = timedelta(seconds=max(_RETRY_S, min(LONGEST_S, deadline - time.monotonic())))
+
     # Other programs may share the process's server: a process group of torch can use the same port later.
-    make = partial(TCPStore, address, port, size, serve, left, wait_for_workers=False, multi_tenant=True)
+    def make() -> TCPStore:
+        with quiet_torch():
+            return TCPStore(address, port, size, serve, left, wait_for_workers=False, multi_tenant=True)
+
     with closing(Limited()) as thread:
         return thread.call(make, max(deadline, time.monotonic() + _RETRY_S))
 
