@@ -55,14 +55,14 @@ def test_results_go_where_they_belong_as_soon_as_all_ranks_are_known_to_have_beg
 
 def test_a_long_vector_is_not_copied_where_no_timing_asks_for_it() -> None:
     for program in lower(CATALOGUE["all_reduce.circulant"].schedule(4)):
-        assert all(program.parcels[number].direct for number in rows(program, SEND))
+        assert all(program.messages[number].direct for number in rows(program, SEND))
     for program in lower(CATALOGUE["all_reduce.recursive_doubling"].schedule(4)):
-        assert not any(program.parcels[number].direct for number in rows(program, SEND)[:-1])
+        assert not any(program.messages[number].direct for number in rows(program, SEND)[:-1])
 
 
 def test_what_is_read_is_where_it_was_written() -> None:
     (first, second) = lower(CATALOGUE["all_reduce.circulant"].schedule(2))
-    assert [spot.where for spot in first.parcels[0].spots] == [GIVEN]
+    assert [spot.where for spot in first.messages[0].spots] == [GIVEN]
     assert [writing.spot.where for writing in second.writings] == [FINAL, FINAL]
     assert [row.kind for row in first.rows] == [POST, SEND, POST, TAKE, MOVE, SEND, TAKE, MOVE]
 

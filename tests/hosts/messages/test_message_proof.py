@@ -93,7 +93,7 @@ def test_what_is_taken_sent_or_moved_at_another_time(name: str, p: int) -> None:
             if kind == MOVE:
                 made[program.writings[number].spot] = k
             elif kind == SEND:
-                earlier = [made[spot] for spot in program.parcels[number].spots if spot in made]
+                earlier = [made[spot] for spot in program.messages[number].spots if spot in made]
                 if earlier:
                     rest.insert(max(earlier), program.rows[k])
                     assert refused(schedule, changed(programs, rank, rows=tuple(rest)))
@@ -126,10 +126,10 @@ def test_copies_that_are_needed_cannot_be_left_out() -> None:
     programs = lower(schedule)
     flipped = 0
     for rank, program in enumerate(programs):
-        for number, parcel in enumerate(program.parcels):
-            if not parcel.direct:
-                parcels = (*program.parcels[:number], replace(parcel, direct=True), *program.parcels[number + 1 :])
-                assert refused(schedule, changed(programs, rank, parcels=parcels)), (rank, parcel)
+        for number, message in enumerate(program.messages):
+            if not message.direct:
+                messages = (*program.messages[:number], replace(message, direct=True), *program.messages[number + 1 :])
+                assert refused(schedule, changed(programs, rank, messages=messages)), (rank, message)
                 flipped += 1
     assert flipped
 
@@ -140,7 +140,7 @@ def test_a_receive_is_not_posted_where_the_old_value_is_still_needed() -> None:
     early = 0
     for rank, program in enumerate(programs):
         for k, (kind, number) in enumerate(program.rows):
-            if kind == POST and program.parcels[number].direct:
+            if kind == POST and program.messages[number].direct:
                 rows = (program.rows[k], *program.rows[:k], *program.rows[k + 1 :])
                 assert refused(schedule, changed(programs, rank, rows=rows))
                 early += 1
@@ -152,8 +152,8 @@ def test_results_are_not_written_before_all_ranks_are_known_to_have_begun() -> N
     programs = lower(schedule)
     program = programs[1]
     final = program.writings[0].spot._replace(where=2)
-    parcels = (replace(program.parcels[0], spots=(final,)),)
-    mutant = changed(programs, 1, parcels=parcels, writings=(replace(program.writings[0], spot=final),))
+    messages = (replace(program.messages[0], spots=(final,)),)
+    mutant = changed(programs, 1, messages=messages, writings=(replace(program.writings[0], spot=final),))
     with pytest.raises(ProgramError, match="while ranks may be in another call"):
         prove_messages(schedule, mutant)
 
@@ -201,11 +201,11 @@ def test_an_input_over_which_a_result_comes_is_not_sent_from_where_it_lies(sched
     programs = lower(schedule)
     refusals = 0
     for rank, program in enumerate(programs):
-        for number, parcel in enumerate(program.parcels):
+        for number, message in enumerate(program.messages):
             sends = any(row == (SEND, number) for row in program.rows)
-            if sends and not parcel.direct and parcel.spots[0].buffer == X:
-                parcels = (*program.parcels[:number], replace(parcel, direct=True), *program.parcels[number + 1 :])
-                assert refused(schedule, changed(programs, rank, parcels=parcels)), (rank, number)
+            if sends and not message.direct and message.spots[0].buffer == X:
+                messages = (*program.messages[:number], replace(message, direct=True), *program.messages[number + 1 :])
+                assert refused(schedule, changed(programs, rank, messages=messages)), (rank, number)
                 refusals += 1
     assert refusals
 
@@ -213,7 +213,7 @@ def test_an_input_over_which_a_result_comes_is_not_sent_from_where_it_lies(sched
 def test_a_message_of_another_size_is_refused() -> None:
     schedule = CATALOGUE["all_gather.direct"].schedule(2)
     programs = lower(schedule)
-    parcel = programs[0].parcels[0]
-    parcels = (replace(parcel, spots=parcel.spots * 2), *programs[0].parcels[1:])
+    message = programs[0].messages[0]
+    messages = (replace(message, spots=message.spots * 2), *programs[0].messages[1:])
     with pytest.raises(ProgramError, match="another size"):
-        prove_messages(schedule, changed(programs, 0, parcels=parcels))
+        prove_messages(schedule, changed(programs, 0, messages=messages))

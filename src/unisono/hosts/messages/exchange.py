@@ -49,10 +49,10 @@ def journal_rows(program: MessageProgram, members: Sequence[int]) -> Iterator[Pr
     for kind, round_, numbers in program.steps():
         if kind == MOVE:
             read = {source for number in numbers for source in program.writings[number].sources}
-            ranks = {members[program.parcels[s.parcel].peer] if isinstance(s, Piece) else me for s in read}
+            ranks = {members[program.messages[s.message].peer] if isinstance(s, Piece) else me for s in read}
             yield ProgramRow(round_, Op.MOVE, tuple(sorted(ranks)), (me,))
             continue
-        peer = members[program.parcels[numbers[0]].peer]
+        peer = members[program.messages[numbers[0]].peer]
         yield {
             POST: ProgramRow(round_, Op.MOVE),
             SEND: ProgramRow(round_, Op.MOVE, (me,), (peer,)),
@@ -119,7 +119,7 @@ class Exchange:
         self._carrier, self._program, self._number, self._tag = carrier, program, number, tag
         self._standing, self._journal = standing, journal
         self._combine = combine or _no_combine
-        self._peers = [peers[parcel.peer] for parcel in program.parcels]
+        self._peers = [peers[message.peer] for message in program.messages]
         self._memory = Memory(_BUFFERS, chunks, y, t, given, final)
         self._wires: dict[int, Wire] = {}
         self._landings: list[ReceiveBuffer] = []
@@ -307,7 +307,7 @@ class Exchange:
             peer, wire = self._peers[number], wires.get(number)
             if kind == SEND or wire is None:
                 landing = self._landing(number)
-                wire = wires[number] = memory.wire(program.parcels[number], leaves=kind == SEND, landing=landing)
+                wire = wires[number] = memory.wire(program.messages[number], leaves=kind == SEND, landing=landing)
             tags = self._standing_tags(round_, wire) if kind == SEND else ()
             self._lends |= kind == SEND and wire.straight
             rows.append(_Row(kind, self._ready(wire.packing), number, peer, round_, wire, tags))
@@ -334,7 +334,7 @@ class Exchange:
 
     def _landing(self, number: int) -> Callable[[int], ReceiveBuffer] | None:
         """Where this message arrives, for any size."""
-        standing, peer, round_ = self._standing, self._peers[number], self._program.parcels[number].round
+        standing, peer, round_ = self._standing, self._peers[number], self._program.messages[number].round
         if standing is None:
             return None
 

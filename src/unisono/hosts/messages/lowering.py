@@ -259,7 +259,7 @@ def _program(table: _Table, rank: int, letters: list[list[_Letter]], writes: lis
     """The program of one rank, round by round. Receives are posted a round ahead if their places allow it."""
     mine = [[letter for letter in round_ if rank in (letter.src, letter.dst)] for round_ in letters]
     number = {letter: n for n, letter in enumerate(letter for round_ in mine for letter in round_)}
-    parcels = tuple(_parcel(table, rank, letter) for letter in number)
+    messages = tuple(_message(table, rank, letter) for letter in number)
     writings: list[Writing] = []
     rows: list[MessageRow] = []
     posted: set[_Letter] = set()
@@ -280,11 +280,11 @@ def _program(table: _Table, rank: int, letters: list[list[_Letter]], writes: lis
                 writings.append(_writing(table, k, number, write))
     ends = {writing.spot[:2]: writing.spot.where for writing in writings if writing.spot.buffer != T}
     return MessageProgram(
-        rank, table.schedule.ranks, table.schedule.chunks, len(letters), parcels, tuple(writings), tuple(rows), ends
+        rank, table.schedule.ranks, table.schedule.chunks, len(letters), messages, tuple(writings), tuple(rows), ends
     )
 
 
-def _parcel(table: _Table, rank: int, letter: _Letter) -> TableMessage:
+def _message(table: _Table, rank: int, letter: _Letter) -> TableMessage:
     """A message as this rank sees it."""
     if letter.src == rank:
         versions = zip(letter.slots, letter.versions, strict=True)

@@ -146,7 +146,7 @@ class Memory:
         self.taken: list[torch.Tensor] = []
 
     def wire(
-        self, parcel: TableMessage, *, leaves: bool, landing: Callable[[int], ReceiveBuffer] | None = None
+        self, message: TableMessage, *, leaves: bool, landing: Callable[[int], ReceiveBuffer] | None = None
     ) -> Wire:
         """A message in memory.
 
@@ -157,7 +157,7 @@ class Memory:
         leaves: it is sent, not received.
         landing: bytes -> where a short message of this size arrives.
         """
-        places = [self._at(spot) for spot in parcel.spots]
+        places = [self._at(spot) for spot in message.spots]
         ends = list(accumulate((place.stop - place.start for place in places), initial=0))
         if ends[-1] < LARGE_BYTES:
             size = -(-ends[-1] // _WORD) * _WORD + _WORD
@@ -165,11 +165,11 @@ class Memory:
             whole = lands.whole if lands else self._take(size)
             wire = self._packed([whole[:size]], whole, places, ends, leaves, marked=True)
             return wire._replace(short=True, landing=lands)
-        parts = [(ends[a], ends[b]) for a, b in pairwise(parcel.runs) if ends[a] < ends[b]]
-        marked = parcel.copied or parts[-1][1] - parts[-1][0] < _WORD  # then the last part has no word of its own
+        parts = [(ends[a], ends[b]) for a, b in pairwise(message.runs) if ends[a] < ends[b]]
+        marked = message.copied or parts[-1][1] - parts[-1][0] < _WORD  # then the last part has no word of its own
         word = [self._take(_WORD)[:_WORD]] if marked else []
-        if parcel.direct and (leaves or not self._final or all(spot.where != FINAL for spot in parcel.spots)):
-            runs = [_joined([(place,) for place in places[a:b]]) for a, b in pairwise(parcel.runs)]
+        if message.direct and (leaves or not self._final or all(spot.where != FINAL for spot in message.spots)):
+            runs = [_joined([(place,) for place in places[a:b]]) for a, b in pairwise(message.runs)]
             if all(len(run) <= 1 for run in runs):
                 straight = [run[0][0].whole().view(torch.uint8) for run in runs if run]
                 payloads = [*straight, *word]
@@ -179,7 +179,7 @@ class Memory:
         return self._packed([*cuts, *word], whole, places, ends, leaves, marked=marked)
 
     def actions(self, writings: Sequence[Writing], wires: Mapping[int, Wire]) -> list[Action]:
-        """The actions of consecutive writes of one round. wires: messages, by the numbers of their parcels."""
+        """The actions of consecutive writes of one round. wires: messages, by the numbers of their messages."""
         writes = [self._steps(writing, wires) for writing in writings]
         actions: list[Action] = []
         for _, some in groupby(writes, key=len):  # neighbours with the same number of steps may become one
@@ -192,7 +192,7 @@ class Memory:
         """The combination of all sources of a write, in their order, whatever memory it overwrites."""
         out = self._at(writing.spot)
         sources = [
-            wires[source.parcel].pieces[source.place] if isinstance(source, Piece) else self._at(source)
+            wires[source.message].pieces[source.place] if isinstance(source, Piece) else self._at(source)
             for source in writing.sources
         ]
         if len(sources) == 1:

@@ -51,12 +51,12 @@ def memory_of(schedule: Schedule, slot: Slot) -> Slot:
 class Piece(NamedTuple):
     """A part of a received message: the number of the message in the program, and the part's place in it."""
 
-    parcel: int
+    message: int
     place: int
 
 
 class MessageRow(NamedTuple):
-    """A row: POST, SEND, TAKE or MOVE, and the number of the parcel or of the writing."""
+    """A row: POST, SEND, TAKE or MOVE, and the number of the message or of the writing."""
 
     kind: int
     number: int
@@ -103,14 +103,14 @@ class MessageProgram:
     ranks: int
     chunks: int
     rounds: int
-    parcels: tuple[TableMessage, ...]
+    messages: tuple[TableMessage, ...]
     writings: tuple[Writing, ...]
     rows: tuple[MessageRow, ...]
     ends: dict[tuple[int, int], int]
 
     def round_of(self, row: MessageRow) -> int:
         """The round of a row's message or write."""
-        return (self.writings if row.kind == MOVE else self.parcels)[row.number].round
+        return (self.writings if row.kind == MOVE else self.messages)[row.number].round
 
     def steps(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """The rows as they are done: kind, round and numbers. Writes that follow each other in a round are one step."""

@@ -2,7 +2,7 @@
 
 Messages name their sender, receiver and tag, and only TAKE waits. So one order of the ranks' rows stands for all
 orders, if no row races with another. Clocks decide about races: an event that a rank does not know to be over may
-happen at any time. The proof uses rows and parcels, and nothing of the code that made them.
+happen at any time. The proof uses rows and messages, and nothing of the code that made them.
 """
 
 from __future__ import annotations
@@ -124,42 +124,42 @@ class _Run:
             side.clock[rank] += 1
             self.move(rank, side, number)
             return True
-        parcel = side.program.parcels[number]
+        message = side.program.messages[number]
         if kind == TAKE:
-            return self.take(rank, side, number, parcel)
+            return self.take(rank, side, number, message)
         side.clock[rank] += 1
         if kind == POST:
-            self.post(rank, side, number, parcel)
+            self.post(rank, side, number, message)
         else:
-            self.send(rank, side, parcel)
+            self.send(rank, side, message)
         return True
 
-    def post(self, rank: int, side: _Side, number: int, parcel: TableMessage) -> None:
+    def post(self, rank: int, side: _Side, number: int, message: TableMessage) -> None:
         if number in side.open or number in side.taken:
             raise self.fault(rank, "posts a receive twice")
-        slots = [self.memory((rank, *spot[:2])) for spot in parcel.spots] if parcel.direct else []
+        slots = [self.memory((rank, *spot[:2])) for spot in message.spots] if message.direct else []
         self.free(rank, slots)
         flying = [key for slot in slots for key, _ in self.leaving.get(slot, ())]
         side.open[number] = _Open(list(side.clock), slots, flying)
 
-    def send(self, rank: int, side: _Side, parcel: TableMessage) -> None:
-        key = (parcel.round, rank, parcel.peer)
+    def send(self, rank: int, side: _Side, message: TableMessage) -> None:
+        key = (message.round, rank, message.peer)
         if key in self.flights:
             raise self.fault(rank, "sends a message twice")
-        slots = [(rank, *spot[:2]) for spot in parcel.spots]
-        values = [self.read(rank, slot, spot.where) for slot, spot in zip(slots, parcel.spots, strict=True)]
+        slots = [(rank, *spot[:2]) for spot in message.spots]
+        values = [self.read(rank, slot, spot.where) for slot, spot in zip(slots, message.spots, strict=True)]
         self.flights[key] = _Flight(values, list(side.clock))
-        for slot in slots if parcel.direct else ():
+        for slot in slots if message.direct else ():
             self.leaving.setdefault(self.memory(slot), []).append((key, slot))
 
-    def take(self, rank: int, side: _Side, number: int, parcel: TableMessage) -> bool:
-        flight = self.flights.get((parcel.round, parcel.peer, rank))
+    def take(self, rank: int, side: _Side, number: int, message: TableMessage) -> bool:
+        flight = self.flights.get((message.round, message.peer, rank))
         if flight is None:
             return False
         entry = side.open.pop(number, None)
         if entry is None:
             raise self.fault(rank, "takes a message for which it has posted no receive")
-        if len(flight.values) != len(parcel.spots):
+        if len(flight.values) != len(message.spots):
             raise self.fault(rank, "takes a message that has another size")
         # The carrier wrote at any time after both the post and the send.
         knows = list(map(max, entry.clock, flight.clock))
@@ -181,12 +181,12 @@ class _Run:
             if not isinstance(source, Piece):
                 values.append(self.read(rank, (rank, *source[:2]), source.where))
                 continue
-            if source.parcel not in side.taken:
+            if source.message not in side.taken:
                 raise self.fault(rank, "reads a message that it has not taken")
-            values.append(side.taken[source.parcel][source.place])
-            parcel = side.program.parcels[source.parcel]
-            direct = parcel.direct
-            if direct and (len(sources) > 1 or parcel.spots[source.place] != spot):
+            values.append(side.taken[source.message][source.place])
+            message = side.program.messages[source.message]
+            direct = message.direct
+            if direct and (len(sources) > 1 or message.spots[source.place] != spot):
                 raise self.fault(rank, "combines what has arrived in another place")
         knows = side.landed.pop(memory, side.clock) if direct else side.clock
         self.free(rank, [memory])
