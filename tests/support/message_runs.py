@@ -80,12 +80,12 @@ def run_messages(
     *,
     layout: Layout = Layout.ONE,
     calls: int = 1,
-    standing: bool = False,
+    persistent: bool = False,
     dtype: torch.dtype = torch.int64,
 ) -> None:
     """Run programs `calls` times, timed by a seed; assert that what they write holds what the table leaves there.
 
-    standing: short messages arrive in receives that are always posted.
+    persistent: short messages arrive in receives that are always posted.
     """
     random, p, chunks = Random(seed), schedule.ranks, schedule.chunks
     wires, n = Wires(random), elements(schedule, wanted)
@@ -106,7 +106,9 @@ def run_messages(
             combine,
             1,
             tag,
-            standing=PersistentReceive(ReceiveBuffers.of(carriers[rank]), lambda round_: round_) if standing else None,
+            persistent=PersistentReceive(ReceiveBuffers.of(carriers[rank]), lambda round_: round_)
+            if persistent
+            else None,
             y=cut(place.y, chunks),
             given=None if layout is Layout.ONE else cut(place.given, chunks),
             final=None if layout is Layout.ONE else cut(place.final, chunks),
@@ -120,7 +122,7 @@ def run_messages(
                 place.given.copy_(torch.from_numpy(values[rank]))
                 exchanges[rank].again(call + 1)
         _finish(exchanges, wires, random)
-        assert wires.unmet == 0 or (standing and wires.untaken == 0)
+        assert wires.unmet == 0 or (persistent and wires.untaken == 0)
         _check(schedule, programs, places, values)
         if layout is Layout.APART:
             assert all(np.array_equal(place.given.numpy(), mine) for place, mine in zip(places, values, strict=True))

@@ -54,7 +54,7 @@ def test_the_same_exchange_in_many_calls(name: str, monkeypatch: pytest.MonkeyPa
     schedule = CATALOGUE[name].schedule(4)
     for seed in range(4):
         run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6)
-        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, standing=True)
+        run_messages(schedule, lower(schedule), 21, seed, layout=Layout.APART, calls=6, persistent=True)
 
 
 def pair(

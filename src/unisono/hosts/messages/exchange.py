@@ -89,7 +89,7 @@ class Exchange:
     round. No other call may have the tag.
     y: the chunks of buffer Y, for tables that use it.
     t: the elements of each chunk of buffer T; by default as in X.
-    standing: how short messages arrive, if not in receives of this call.
+    persistent: how short messages arrive, if not in receives of this call.
     journal: where its steps are logged.
     given: where the input is, if not in `chunks`. It is only read.
     final: where final values of the table's result buffer go, if all ranks are known to have begun, because the value
@@ -109,7 +109,7 @@ class Exchange:
         number: int,
         tag: Callable[[int, int, int], int],
         *,
-        standing: PersistentReceive | None = None,
+        persistent: PersistentReceive | None = None,
         journal: Journal | None = None,
         y: Sequence[torch.Tensor] = (),
         t: Sequence[int] = (),
@@ -117,12 +117,12 @@ class Exchange:
         final: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self._carrier, self._program, self._number, self._tag = carrier, program, number, tag
-        self._standing, self._journal = standing, journal
+        self._persistent, self._journal = persistent, journal
         self._combine = combine or _no_combine
         self._peers = [peers[message.peer] for message in program.messages]
         self._memory = Memory(_BUFFERS, chunks, y, t, given, final)
         self._wires: dict[int, Wire] = {}
-        self._landings: list[ReceiveBuffer] = []
+        self._receive_buffers: list[ReceiveBuffer] = []
         self._lends = False
         self._settling: Settling | None = None
         self._awaited: tuple[int, Settling] | None = None
@@ -158,19 +158,19 @@ class Exchange:
             if kind == TAKE:
                 if wire.word[0] == wire.missing:
                     self.waiting_for = peer
-                    if self._standing is not None:
-                        self._standing.landings.post_used(carrier)
+                    if self._persistent is not None:
+                        self._persistent.buffers.post_used(carrier)
                     carrier.progress()
                     return False
-                if wire.landing is None:
+                if wire.receive_buffer is None:
                     for handle in self._receives.pop(number):
                         handle.settle()
-                elif not wire.landing.take(self._number):  # the message was for a call that has failed
-                    wire.landing.post(carrier)
+                elif not wire.receive_buffer.take(self._number):  # the message was for a call that has failed
+                    wire.receive_buffer.post(carrier)
                     self._awaited = None
                     continue
-            elif kind == POST and wire.landing is not None:
-                wire.landing.post(carrier)
+            elif kind == POST and wire.receive_buffer is not None:
+                wire.receive_buffer.post(carrier)
             elif kind == POST:
                 wire.word[0] = wire.missing
                 mails = zip(self._tags(round_, wire), wire.payloads, strict=True)
@@ -188,9 +188,9 @@ class Exchange:
                     self.write_down(began)
             self._at += 1
         self.done, self.waiting_for = True, -1
-        if self._standing is not None:
-            for landing in self._landings:
-                self._standing.landings.has_used(landing)
+        if self._persistent is not None:
+            for buffer in self._receive_buffers:
+                self._persistent.buffers.has_used(buffer)
         self._sends = carrier.pending(self._sends)
         if self._sends and not carrier.own_thread and self._settling is None:
             self._settling = _SETTLER.settle(self._sends)  # a thread that waits for messages lets them go on
@@ -232,8 +232,8 @@ class Exchange:
             return self.is_under_way
         if self._awaited is None or self._awaited[0] != self._at:
             row = self._rows[self._at]
-            landing = row.wire.landing
-            handles = [landing.handle] if landing and landing.handle else list(self._receives[row.number])
+            buffer = row.wire.receive_buffer
+            handles = [buffer.handle] if buffer and buffer.handle else list(self._receives[row.number])
             self._awaited = self._at, settle_apart(handles, news)
         return self._awaited[1].error is None
 
@@ -264,9 +264,9 @@ class Exchange:
         if not self.done:
             self.give_up()
             return
-        if self._standing is not None:
-            for landing in self._landings:
-                self._standing.landings.give_back(landing)
+        if self._persistent is not None:
+            for buffer in self._receive_buffers:
+                self._persistent.buffers.give_back(buffer)
         handles = [*self._earlier_sends, *(self._sends if self._settling is None else ())]
         if handles or self._settling:
             _SETTLER.settle(handles, self._give_back)
@@ -306,9 +306,9 @@ class Exchange:
             number = numbers[0]
             peer, wire = self._peers[number], wires.get(number)
             if kind == SEND or wire is None:
-                landing = self._landing(number)
-                wire = wires[number] = memory.wire(program.messages[number], leaves=kind == SEND, landing=landing)
-            tags = self._standing_tags(round_, wire) if kind == SEND else ()
+                finds = self._receive_buffer(number)
+                wire = wires[number] = memory.wire(program.messages[number], leaves=kind == SEND, receive_buffer=finds)
+            tags = self._persistent_tags(round_, wire) if kind == SEND else ()
             self._lends |= kind == SEND and wire.straight
             rows.append(_Row(kind, self._ready(wire.packing), number, peer, round_, wire, tags))
         return rows
@@ -327,23 +327,23 @@ class Exchange:
         tags = [self._tag(self._number, round_, n) for n in range(len(wire.payloads))]
         return [self._sized(tag, payload.numel()) for tag, payload in zip(tags, wire.payloads, strict=True)]
 
-    def _standing_tags(self, round_: int, wire: Wire) -> tuple[int, ...]:
-        if self._standing is None or not wire.short:
+    def _persistent_tags(self, round_: int, wire: Wire) -> tuple[int, ...]:
+        if self._persistent is None or not wire.short:
             return ()
-        return (self._sized(self._standing.tag(round_), wire.payloads[0].numel()),)
+        return (self._sized(self._persistent.tag(round_), wire.payloads[0].numel()),)
 
-    def _landing(self, number: int) -> Callable[[int], ReceiveBuffer] | None:
+    def _receive_buffer(self, number: int) -> Callable[[int], ReceiveBuffer] | None:
         """Where this message arrives, for any size."""
-        standing, peer, round_ = self._standing, self._peers[number], self._program.messages[number].round
-        if standing is None:
+        persistent, peer, round_ = self._persistent, self._peers[number], self._program.messages[number].round
+        if persistent is None:
             return None
 
-        def landing(nbytes: int) -> ReceiveBuffer:
-            found = standing.landings.at(peer, self._sized(standing.tag(round_), nbytes), nbytes)
-            self._landings.append(found)
+        def find(nbytes: int) -> ReceiveBuffer:
+            found = persistent.buffers.at(peer, self._sized(persistent.tag(round_), nbytes), nbytes)
+            self._receive_buffers.append(found)
             return found
 
-        return landing
+        return find
 
     def _sized(self, tag: int, nbytes: int) -> int:
         """A tag of the lower half; the upper half is for messages from rank to rank. The tag has the size in it:

@@ -99,7 +99,7 @@ class Wire(NamedTuple):
     packing: otherwise, the copies before it is sent.
     marked: the word is no part of the data; the sender sets it.
     short: it is one payload, with its word.
-    landing: where it arrives, if this is always the same memory.
+    receive_buffer: where it arrives, if this is always the same memory.
     """
 
     payloads: list[torch.Tensor]
@@ -111,7 +111,7 @@ class Wire(NamedTuple):
     packing: list[Action]
     marked: bool
     short: bool = False
-    landing: ReceiveBuffer | None = None
+    receive_buffer: ReceiveBuffer | None = None
 
 
 NO_WIRE = Wire([], memoryview(b""), (0, 0), 0, [], False, [], False)
@@ -146,7 +146,7 @@ class Memory:
         self.taken: list[torch.Tensor] = []
 
     def wire(
-        self, message: TableMessage, *, leaves: bool, landing: Callable[[int], ReceiveBuffer] | None = None
+        self, message: TableMessage, *, leaves: bool, receive_buffer: Callable[[int], ReceiveBuffer] | None = None
     ) -> Wire:
         """A message in memory.
 
@@ -155,16 +155,16 @@ class Memory:
         if its last part is shorter than a word.
 
         leaves: it is sent, not received.
-        landing: bytes -> where a short message of this size arrives.
+        receive_buffer: bytes -> where a short message of this size arrives.
         """
         places = [self._at(spot) for spot in message.spots]
         ends = list(accumulate((place.stop - place.start for place in places), initial=0))
         if ends[-1] < LARGE_BYTES:
             size = -(-ends[-1] // _WORD) * _WORD + _WORD
-            lands = None if leaves or landing is None else landing(size)
+            lands = None if leaves or receive_buffer is None else receive_buffer(size)
             whole = lands.whole if lands else self._take(size)
             wire = self._packed([whole[:size]], whole, places, ends, leaves, marked=True)
-            return wire._replace(short=True, landing=lands)
+            return wire._replace(short=True, receive_buffer=lands)
         parts = [(ends[a], ends[b]) for a, b in pairwise(message.runs) if ends[a] < ends[b]]
         marked = message.copied or parts[-1][1] - parts[-1][0] < _WORD  # then the last part has no word of its own
         word = [self._take(_WORD)[:_WORD]] if marked else []

@@ -19,12 +19,12 @@ import torch
 from ...engine.carrier import Carrier, Handle, Lost
 
 _STANDING_BYTES, _RECEIVE_BYTES = 16 << 20, 4096
-"""The most memory of standing receives, because their groups may be closed and not need them; and the memory of a
+"""The most memory of persistent receives, because their groups may be closed and not need them; and the memory of a
 receive besides its data. All other receives are posted by the call that needs them.
 """
 
 _OFTEN = 3
-"""The number of calls after which a receive stands."""
+"""The number of calls after which a receive is persistent."""
 
 _LINE, _WORD = 64, 8
 
@@ -38,14 +38,14 @@ class ReceiveBuffer:
     whole: begins with the message, and ends with a cache line.
     users: the number of exchanges that have it.
     uses: the number of calls that have used it.
-    stands: its receive is posted ahead.
+    is_persistent: its receive is posted ahead.
     used: it waits to be posted again.
     """
 
-    __slots__ = ("_data", "_lock", "_word", "handle", "key", "stands", "used", "users", "uses", "whole")
+    __slots__ = ("_data", "_lock", "_word", "handle", "is_persistent", "key", "used", "users", "uses", "whole")
 
     def __init__(self, peer: int, tag: int, nbytes: int) -> None:
-        self.key, self.stands, self.used, self.users, self.uses = (peer, tag, nbytes), False, False, 0, 0
+        self.key, self.is_persistent, self.used, self.users, self.uses = (peer, tag, nbytes), False, False, 0, 0
         self._lock = threading.Lock()
         self.whole = torch.empty(-(-nbytes // _LINE) * _LINE, dtype=torch.uint8, device="cpu")
         self._data = self.whole[:nbytes]
@@ -91,26 +91,26 @@ class ReceiveBuffers:
     def at(self, peer: int, tag: int, nbytes: int) -> ReceiveBuffer:
         """The buffer for messages with this tag and size from this rank of the world, until it is given back."""
         key = peer, tag, nbytes
-        landing = self._all.get(key) or self._all.setdefault(key, ReceiveBuffer(*key))
-        landing.users += 1
-        return landing
+        buffer = self._all.get(key) or self._all.setdefault(key, ReceiveBuffer(*key))
+        buffer.users += 1
+        return buffer
 
-    def give_back(self, landing: ReceiveBuffer) -> None:
+    def give_back(self, buffer: ReceiveBuffer) -> None:
         """One exchange less uses it. Call this on the thread that makes calls of its kind."""
-        landing.users -= 1
-        if not (landing.users or landing.stands or landing.handle):
-            del self._all[landing.key]
+        buffer.users -= 1
+        if not (buffer.users or buffer.is_persistent or buffer.handle):
+            del self._all[buffer.key]
 
-    def has_used(self, landing: ReceiveBuffer) -> None:
+    def has_used(self, buffer: ReceiveBuffer) -> None:
         """The message there is needed no more."""
-        landing.uses += 1
-        nbytes = landing.whole.nbytes + _RECEIVE_BYTES
-        if not landing.stands and landing.uses >= _OFTEN and nbytes <= self._room:
+        buffer.uses += 1
+        nbytes = buffer.whole.nbytes + _RECEIVE_BYTES
+        if not buffer.is_persistent and buffer.uses >= _OFTEN and nbytes <= self._room:
             self._room -= nbytes
-            landing.stands = True
-        if landing.stands and not landing.used:
-            landing.used = True
-            self._used.append(landing)
+            buffer.is_persistent = True
+        if buffer.is_persistent and not buffer.used:
+            buffer.used = True
+            self._used.append(buffer)
 
     def post_used(self, carrier: Carrier) -> None:
         """Post the receives of used buffers. A rank calls this while it waits, perhaps in another group.
@@ -119,12 +119,12 @@ class ReceiveBuffers:
         """
         while self._used:
             try:
-                landing = self._used.popleft()
+                buffer = self._used.popleft()
             except IndexError:  # another thread has posted the last one
                 return
-            landing.used = False  # before the post: the next call may use it right after
+            buffer.used = False  # before the post: the next call may use it right after
             with suppress(Lost):
-                landing.post(carrier)
+                buffer.post(carrier)
 
 
 _OF: WeakKeyDictionary[Any, ReceiveBuffers] = WeakKeyDictionary()
@@ -137,5 +137,5 @@ class PersistentReceive(NamedTuple):
     call is made at a time.
     """
 
-    landings: ReceiveBuffers
+    buffers: ReceiveBuffers
     tag: Callable[[int], int]

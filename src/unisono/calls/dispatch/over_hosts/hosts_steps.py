@@ -264,7 +264,7 @@ class Tags(NamedTuple):
         """The tag of a message in the call of this number only."""
         return _tag(digest(self.gid, number, self.signature, leg.number), round_, index)
 
-    def standing(self, leg: Leg, turn: int, round_: int) -> int:
+    def persistent(self, leg: Leg, turn: int, round_: int) -> int:
         """The tag of a message in all calls with even numbers, or in all calls with odd numbers."""
         return _tag(digest(self.gid, "turn", turn, self.signature, leg.number), round_, 0)
 
@@ -331,12 +331,12 @@ class _Maker:
         peers = [self._group.world_ranks[peer] for peer in leg.peers]
         kept, fetched = (side(places) if any(leg.kept[X]) or any(leg.kept[Y]) else [] for places in leg.kept)
         given, final = (side(places) if places else None for places in (leg.given, leg.final))
-        number, carrier, standing = self._number, self._span.carrier, None
+        number, carrier, receives = self._number, self._span.carrier, None
         if carrier.own_thread:
-            standing = PersistentReceive(ReceiveBuffers.of(carrier), partial(self._tags.standing, leg, number & 1))
+            receives = PersistentReceive(ReceiveBuffers.of(carrier), partial(self._tags.persistent, leg, number & 1))
         return Exchange(
             carrier, leg.program, peers, kept, combine, number, partial(self._tags.of, leg),
-            standing=standing, journal=self._journal(wave, leg), y=fetched, t=leg.temporary, given=given, final=final,
+            persistent=receives, journal=self._journal(wave, leg), y=fetched, t=leg.temporary, given=given, final=final,
         )  # fmt: skip
 
     def _journal(self, wave: int, leg: Leg) -> Journal:

@@ -20,7 +20,7 @@ from unisono.schedule.algorithms import CATALOGUE
 
 
 class Watched:
-    """The word of a landing: before it is read, another thread tries to post the landing."""
+    """The word of a receive buffer: before it is read, another thread tries to post the buffer."""
 
     def __init__(self, word: Any, place: ReceiveBuffer, carrier: InProcessCarrier) -> None:
         self._word, self._other = word, threading.Thread(target=place.post, args=(carrier,))
@@ -60,7 +60,7 @@ def standing_pair(carriers: list[InProcessCarrier], vectors: list[torch.Tensor],
     return [
         Exchange(
             carrier, program, [0, 1], [vector], lambda out, a, b: torch.add(a, b, out=out), number, tag,
-            standing=PersistentReceive(ReceiveBuffers.of(carrier), lambda round_: round_),
+            persistent=PersistentReceive(ReceiveBuffers.of(carrier), lambda round_: round_),
         )
         for carrier, program, vector in zip(carriers, programs, vectors, strict=True)
     ]  # fmt: skip
@@ -96,9 +96,9 @@ def test_a_rank_that_never_waits_keeps_each_receive_buffer_once(monkeypatch: pyt
     places, times = ReceiveBuffers.of(receiver), 100
     place = places.at(0, 5, 16)
 
-    def note(landing: ReceiveBuffer, carrier: InProcessCarrier) -> None:
-        posted.append(landing)
-        post(landing, carrier)
+    def note(receive_buffer: ReceiveBuffer, carrier: InProcessCarrier) -> None:
+        posted.append(receive_buffer)
+        post(receive_buffer, carrier)
 
     monkeypatch.setattr(ReceiveBuffer, "post", note)
     for _ in range(times):
@@ -118,20 +118,20 @@ def test_what_no_exchange_uses_any_more_is_forgotten_unless_it_stands(monkeypatc
 
     def use(ranks: list[Exchange]) -> list[ReceiveBuffer]:
         finish(ranks, wires)
-        places = ranks[0]._landings
+        places = ranks[0]._receive_buffers
         for one in ranks:
             one.close()
         return places
 
     first, second = make(1), make(2)
     place = use(first)
-    assert make(3)[0]._landings == place, "there is one left that uses it"
+    assert make(3)[0]._receive_buffers == place, "there is one left that uses it"
     wires = Wires(Random(14))
     carriers = [InProcessCarrier(wires, rank) for rank in range(2)]
     assert use(make(1)) != use(make(2))
     monkeypatch.setattr(persistent_receives, "_OFTEN", 1)
     assert use(make(3)) == use(make(4))
-    assert second[0]._landings == place
+    assert second[0]._receive_buffers == place
 
 
 @pytest.mark.parametrize("arrives", [False, True], ids=["later", "before"])
