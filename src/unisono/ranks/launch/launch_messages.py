@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -103,7 +103,10 @@ def unpack(data: bytes) -> Any:
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
-    """A pickler that registers with cloudpickle, as they come, the modules that the other process cannot import."""
+    """A pickler that registers with cloudpickle, as they come, the modules that the other process cannot import.
+
+    Functions keep the names of their files, which cloudpickle drops from 3.1.3 on: errors name the user's line.
+    """
 
     def __init__(self, buffer: io.BytesIO, undo: ExitStack) -> None:
         super().__init__(buffer)
@@ -111,6 +114,9 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
         self._met: set[str] = set()
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, CodeType):
+            make, arguments = self.dispatch_table[CodeType](value)
+            return _code, (make, arguments, value.co_filename)
         if isinstance(value, FunctionType | type | ModuleType):
             self._meet(value)
         return super().reducer_override(value)
@@ -125,6 +131,10 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
             return
         cloudpickle.register_pickle_by_value(module)
         self._undo.callback(cloudpickle.unregister_pickle_by_value, module)
+
+
+def _code(make: Callable[..., CodeType], arguments: tuple[Any, ...], file: str) -> CodeType:
+    return make(*arguments).replace(co_filename=file)
 
 
 def _importable(module: ModuleType) -> bool:
