@@ -122,8 +122,12 @@ def _replaced(place: Any, name: str, which: Callable[[torch.Tensor, bool], bool]
     written = name.startswith(_WRITTEN)
     if not isinstance(place, torch.Tensor) or not which(place, written):
         return place
-    if name.startswith("output") and place.layout is torch.strided:  # the values of outputs do not matter
-        copy = torch.empty(place.shape, dtype=place.dtype, device="cpu")
+    read = not name.startswith("output")  # the values of outputs do not matter
+    if place.layout is torch.strided and (place.is_cuda or not read):
+        # A GPU reads and writes pinned memory many times as fast. torch keeps such memory for the next call.
+        copy = torch.empty(place.shape, dtype=place.dtype, device="cpu", pin_memory=place.is_cuda)
+        if read:
+            copy.copy_(place.detach())
     else:
         copy = place.detach().to("cpu", copy=True)
     if written:
