@@ -19,6 +19,7 @@ from torch import nn
 import unisono
 from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
+from tests.support.waiting import until
 from unisono.base.config import Config
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -178,7 +179,7 @@ def test_what_is_dropped_is_free_again(ranks: TorchRanks) -> None:
             train(wrapped, list(whole.parameters()))
             assert used() - before >= 3 * WIDTH * WIDTH * 4
             del wrapped, whole
-            assert used() == before
+            until(lambda: used() == before)  # the thread that has made the last call lets go of its tensors a bit later
 
     ranks(2)(work)
 
