@@ -142,6 +142,7 @@ def _use(link: socket.socket) -> None:
     """Let the process at the other end start processes for this one."""
     global _link, _owner
     _link, _owner = link, os.getpid()
+    atexit.register(link.close)  # else Python may complain at its end, where pytest has frozen what it keeps
     subprocess.Popen = Popen  # type: ignore[misc]
 
 
