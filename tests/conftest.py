@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ import unisono
 from tests.support import warm_python
 from tests.support.scripts import Scripts
 from tests.support.torch_ranks import TorchRanks
+from unisono.base.python import no_collections
 from unisono.schedule import Hosts
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -40,9 +42,9 @@ MOST_RERUNS = 3
 first_failures: dict[str, str] = {}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Start the warm process, where tests run: not in the process that only hands them out."""
-    if not NIGHTLY and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
+def pytest_configure() -> None:
+    """Start the warm process. Processes that xdist starts to run tests come from it, and then have one of their own."""
+    if not NIGHTLY and subprocess.Popen is not warm_python.Popen:
         warm_python.install()
 
 
@@ -51,6 +53,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not config.option.markexpr.startswith("quick") or not collection_path.name.startswith("test_"):
         return None
     return None if "mark.quick" in collection_path.read_text() else True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let no collection of garbage look at what pytest collects: each that a test asks for would take a second."""
+    with no_collections():
+        collected = yield
+    gc.freeze()
+    return collected
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -58,6 +58,15 @@ def test_only_what_is_still_there_is_listed() -> None:
     assert members(weak) == [first]
 
 
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """Of what `tests/conftest.py` has frozen."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
 def test_no_collection_looks_at_what_was_made_without_collections() -> None:
     seen: list[str] = []
 
@@ -75,6 +84,7 @@ def test_no_collection_looks_at_what_was_made_without_collections() -> None:
     assert (len(made), len(more)) == (50_000, 100)
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_a_program_has_frozen_stays_frozen() -> None:
     gc.freeze()
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -163,7 +162,7 @@ Damaged = Iterator[tuple[int, Program]]
 
 def without_a_wait(program: Program) -> Damaged:
     for k in np.flatnonzero(program.rows[:, RowWord.OP] == Op.WAIT):
-        yield k, replace(program, rows=np.delete(program.rows, k, axis=0))
+        yield k, program._replace(rows=np.delete(program.rows, k, axis=0))
 
 
 def posted_before_its_write(program: Program) -> Damaged:
@@ -172,7 +171,7 @@ def posted_before_its_write(program: Program) -> Damaged:
         early, late = rows[k].copy(), rows.copy()
         early[[RowWord.NIN, RowWord.NOUT]] = 0
         late[k, RowWord.POST] = 0
-        yield k, replace(program, rows=np.insert(late, k, early, axis=0))
+        yield k, program._replace(rows=np.insert(late, k, early, axis=0))
 
 
 def without_an_output(program: Program) -> Damaged:
@@ -184,7 +183,7 @@ def without_an_output(program: Program) -> Damaged:
             del fewer[nin + output]
             rows = program.rows.copy()
             rows[k, RowWord.FIRST], rows[k, RowWord.NOUT] = len(refs), nout - 1
-            yield k, replace(program, rows=rows, refs=np.array(refs + fewer))
+            yield k, program._replace(rows=rows, refs=np.array(refs + fewer))
 
 
 @pytest.mark.parametrize("damage", [without_a_wait, posted_before_its_write, without_an_output])
@@ -206,7 +205,7 @@ def test_rows_may_only_change_places_where_nothing_depends_on_it(ranks: int) -> 
         for k in range(len(program.rows) - 1):
             rows = program.rows.copy()
             rows[[k, k + 1]] = rows[[k + 1, k]]
-            if is_rejected(call, rank, replace(program, rows=rows)):
+            if is_rejected(call, rank, program._replace(rows=rows)):
                 rejected += 1
             else:
                 assert may_swap(call, program, rank, k), say(call, rank, k)
@@ -246,7 +245,7 @@ def test_no_reader_of_a_staging_area_may_be_forgotten(ranks: int) -> None:
     rejected = 0
     for call, rank, program in each_program(ranks):
         for reader in program.readers:
-            damaged = replace(program, readers=program.readers - {reader})
+            damaged = program._replace(readers=program.readers - {reader})
             if is_rejected(call, rank, damaged):
                 rejected += 1
             else:

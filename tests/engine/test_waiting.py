@@ -57,7 +57,8 @@ def test_after_two_yields_of_a_slice_each_a_rank_naps_in_this_wait_and_the_next(
     assert slices == 2
     assert nap_until > 0
     waiter.learned[2] = NEVER
-    assert waiter.wait(NEVER_A_SLICE, limit_ns=500_000) > 0
+    # Beside a process that computes, the shortest naps may all pass while it has the processor: that is no sleep.
+    assert waiter.wait(NEVER_A_SLICE, limit_ns=50_000_000) > 0
     assert waiter.learned.tolist() == [0, 2, NEVER]  # it has not yielded
 
 

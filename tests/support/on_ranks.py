@@ -1,13 +1,15 @@
-"""`on_ranks`: a test that the ranks of a world run, which all tests share."""
+"""`on_ranks`: a test that the ranks of a world run, which all tests share. `on_torch_ranks`: of a process group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from typing import Any
 
 import pytest
+
+from tests.support.torch_ranks import TorchRanks
 
 
 def on_ranks(*worlds: int | str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -33,5 +35,21 @@ def on_ranks(*worlds: int | str) -> Callable[[Callable[..., None]], Callable[...
         parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in sorted(names)]
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # what pytest asks which fixtures it wants
         return pytest.mark.parametrize("ranks", worlds)(run) if len(worlds) > 1 else run
+
+    return decorate
+
+
+def on_torch_ranks(size: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: each rank of a process group of torch.distributed runs the test, with copies of its arguments."""
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @wraps(test)
+        def run(ranks: TorchRanks, **given: Any) -> None:
+            ranks(size)(partial(test, **given))
+
+        names = {*signature(test).parameters, "ranks"}
+        parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in sorted(names)]
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        return run
 
     return decorate

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import CodeType
+from types import CodeType, FrameType
 
 from unisono.calls.work import _Latch
 from unisono.engine.host import Host
@@ -47,7 +48,22 @@ def once(condition: Callable[[], bool], action: Callable[[], object]) -> None:
     threading.Thread(target=watch).start()
 
 
+def frames() -> dict[int, FrameType]:
+    """The frame of each thread, by the thread's number.
+
+    Python may collect garbage while it lists the frames. The finalizers of the garbage let other threads go on, and
+    Python 3.11.7 then takes what lies where a frame was for the frame: any object, or none.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
+
+
 def once_waiting(action: Callable[[], object], places: Iterable[CodeType] = WAITS) -> None:
     """Do something in another thread, as soon as this one waits in a call, at one of these places."""
     me, places = threading.get_ident(), frozenset(places)
-    once(lambda: sys._current_frames()[me].f_code in places, action)
+    once(lambda: frames()[me].f_code in places, action)

@@ -23,6 +23,7 @@ import json
 import os
 import random
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -141,6 +142,7 @@ def _use(link: socket.socket) -> None:
     """Let the process at the other end start processes for this one."""
     global _link, _owner
     _link, _owner = link, os.getpid()
+    atexit.register(link.close)  # else Python may complain at its end, where pytest has frozen what it keeps
     subprocess.Popen = Popen  # type: ignore[misc]
 
 
@@ -149,14 +151,12 @@ def main(fd: int, parent: int) -> list[str]:
     _LIBC.prctl(_SET_PDEATHSIG, signal.SIGKILL)
     subprocess.Popen = Popen  # type: ignore[misc]  # before torchrun's modules take it by its name
     import unisono
-    from unisono.engine.host import interpreter, warm_up
 
     for name in unisono.__all__:
         getattr(unisono, name)
     for name in _NEEDED:
         importlib.import_module(name)
-    interpreter()
-    warm_up()
+    _load_machine_code()
     numba = importlib.import_module("numba")
     numba.njit(lambda x: x).compile((numba.float32,))  # loads, for 0.5 s, what ops of functions are compiled with
     _end_soon()
@@ -164,6 +164,21 @@ def main(fd: int, parent: int) -> list[str]:
     gc.freeze()
     _take_huge_pages()
     return _serve(socket.socket(fileno=fd), parent)
+
+
+def _load_machine_code() -> None:
+    """Load what all ranks need. What is not on disk yet, another process compiles while tests are collected."""
+    from unisono.engine.host import interpreter, warm_up
+
+    compiling = os.fork()
+    if compiling == 0:
+        _LIBC.prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        warm_up()
+        interpreter(logs_rows=True)
+        os._exit(0)
+    if select.select([os.pidfd_open(compiling)], [], [], 1.0)[0]:
+        warm_up()
+        interpreter()
 
 
 def _end_soon() -> None:
@@ -223,6 +238,7 @@ def _next_serves() -> list[str]:
     if os.getppid() != parent:
         os._exit(0)
     link = socket.socket(fileno=fcntl.fcntl(theirs.detach(), fcntl.F_DUPFD, _FIRST))
+    mine.detach()  # else each new process closes another file of this number
     os.closerange(0, _FIRST)  # nobody waits for this process to close them
     for _ in range(3):
         os.open(os.devnull, os.O_RDWR)
@@ -276,6 +292,7 @@ def run(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    sys.modules[__spec__.name] = sys.modules["__main__"]  # in processes of pytest, which set `cold`
     new = main(int(sys.argv[1]), int(sys.argv[2]))
     from unisono.ranks.launch.fork_server import end_process
 

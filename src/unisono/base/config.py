@@ -1,7 +1,5 @@
 """The settings of a group, in one frozen dataclass. Each field has its unit and meaning."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -170,7 +168,7 @@ class Config:
             )
 
     @classmethod
-    def from_env(cls) -> Config:
+    def from_env(cls) -> "Config":
         """The defaults, overridden by what was measured on this machine, and that by the environment.
 
         Raises ArgumentError for values that are no numbers.
@@ -189,7 +187,7 @@ class Config:
                 raise ArgumentError(f"{env}={os.environ[env]!r} is {what} ({why}): unset or correct it") from error
         return cls(**values)
 
-    def having(self, figures: Mapping[str, int]) -> Config:
+    def having(self, figures: Mapping[str, int]) -> "Config":
         """The same with these figures."""
         values: dict[str, Any] = dict(figures)
         return replace(self, **values)

@@ -7,8 +7,6 @@ Between a program and the ranks that it has started, values are pickled. Other p
 messages run no code, and take little memory.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -83,7 +81,7 @@ class Channel:
         self._fds: list[int] = []
 
     @classmethod
-    def pair(cls) -> tuple[Channel, socket.socket]:
+    def pair(cls) -> "tuple[Channel, socket.socket]":
         """A channel, and the raw socket of its other end, to be handed to another process."""
         mine, theirs = socket.socketpair()
         return cls(mine), theirs

@@ -1,7 +1,5 @@
 """What a network link between hosts does: how long a message takes at least, and how many bytes pass per second."""
 
-from __future__ import annotations
-
 import re
 from math import floor, log10
 from typing import NamedTuple
@@ -29,7 +27,7 @@ class Link(NamedTuple):
     bytes_per_s: float = 1.25e9
 
     @classmethod
-    def parse(cls, text: str) -> Link:
+    def parse(cls, text: str) -> "Link":
         """From `1Gbit,100us`, `25Gbit`, `2.5GB,1ms` or the like, or from `auto`. A missing part has its default.
 
         Raises ArgumentError.
@@ -53,7 +51,7 @@ class Link(NamedTuple):
         """Is it neither `auto` nor still to be measured?"""
         return self.bytes_per_s > 0
 
-    def rounded(self) -> Link:
+    def rounded(self) -> "Link":
         """With figures of 1, 2 or 5 and zeros, so that two measurements of one link agree if hosts are not busy."""
         return Link(_rounded(self.latency_s), _rounded(self.bytes_per_s * 8) / 8)
 

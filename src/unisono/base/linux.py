@@ -1,7 +1,5 @@
 """What Linux says of this machine and of this process: its processors, and what control groups leave to it."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -29,6 +27,7 @@ def cpuinfo(name: str) -> str:
     return first_processor().get(name, "")
 
 
+@cache
 def first_processor() -> dict[str, str]:
     """All that the system says of the first processor, by name."""
     said: dict[str, str] = {}

@@ -3,8 +3,6 @@
 Code decides by the fields; `errors` makes messages of them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from enum import IntEnum
@@ -75,7 +73,7 @@ class CallRecord(NamedTuple):
         return data
 
     @classmethod
-    def unpack(cls, data: bytes) -> CallRecord:
+    def unpack(cls, data: bytes) -> "CallRecord":
         """The record of bytes that `pack` has made. Raises ValueError for others."""
         try:
             said = json.loads(data)
@@ -214,7 +212,7 @@ class Wait(NamedTuple):
         return data
 
     @classmethod
-    def unpack(cls, data: bytes) -> Wait:
+    def unpack(cls, data: bytes) -> "Wait":
         """The wait of bytes that `pack` has made. Raises ValueError for others."""
         try:
             match json.loads(data):

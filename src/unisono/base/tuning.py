@@ -4,8 +4,6 @@ They are in a file of the user's cache directory, one for each processor model, 
 unisono, so that machines may share a home directory. UNISONO_MEASURED names another file; empty, it means none.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Reduce ops as users pass them: names, torch's ReduceOp, premultiplied sums, functions of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 

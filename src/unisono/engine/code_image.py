@@ -11,8 +11,6 @@ microseconds. No page is ever writable and executable.
     data     constants and the table, from the next page on; can only be read
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import secrets
 import sys
 import threading
 import time
@@ -134,7 +133,7 @@ class Host:
             [_words(arena.stage(q) + h * arena.half, TagWord.WORDS) for h in (0, 1)] for q in range(self.size)
         ]
         self._programs = _programs.setdefault((self.size, rank), {})
-        self._witness = np.array([secrets.randbits(62) | 1], np.int64)
+        self._witness = np.array([int.from_bytes(os.urandom(7)) | 1], np.int64)
         self._crosses: bool | None = None
         line = self._lines[rank]
         line[LineWord.WITNESS], line[LineWord.CONTENT] = self._witness.ctypes.data, self._witness[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from ..base.errors import ArgumentError
 from .contract import BLOCKED, DUALS, REDUCING, contract
@@ -36,6 +36,9 @@ from .table import (
     trace,
     unwrap,
 )
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def as_collective(schedule: Schedule, collective: str, name: str = "") -> Schedule:

@@ -3,8 +3,6 @@
 A slot is (rank, buffer, chunk). Its content is (origin chunk, set of ranks as bits): the combination of these ranks'
 inputs in the origin chunk."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -3,12 +3,9 @@
 Amounts are fractions of the vector of m bytes. The vector is the tensor; for scatter, gather, all_gather and
 reduce_scatter it is the tensor of all blocks; for all_to_all it is one rank's tensor."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..base.errors import ArgumentError
 from .hosts import Hosts
@@ -65,7 +62,7 @@ def count(schedule: Schedule) -> Counts:
     number, src, dst = messages // (p * p), messages // p % p, messages % p
     busiest = [np.unique(number * p + end, return_counts=True)[1].max(initial=0) for end in (src, dst)]
 
-    def chunks(column: int, some: npt.NDArray[np.int64]) -> tuple[float, ...]:
+    def chunks(column: int, some: Rows) -> tuple[float, ...]:
         return tuple((np.bincount(some[:, column], some[:, N], p) / schedule.chunks).tolist())
 
     return Counts(

@@ -4,8 +4,6 @@ All adds into one slot in one round are one combination of several inputs, in ra
 of these inputs, at its rank's place. So the order of rows and the size of a message do not change a sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from operator import itemgetter

@@ -9,14 +9,11 @@ SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: copied (
 - Chunks have no size until a plan gives them one, so one table serves all sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..base.errors import AlgorithmError
 from .hosts import Hosts
@@ -30,7 +27,7 @@ X, Y, T = 0, 1, 2
 ROUND, SRC, DST, SBUF, SCHUNK, DBUF, DCHUNK, N, OP = range(9)
 """The columns of a table."""
 
-Rows = npt.NDArray[np.int64]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 Transfer = tuple[Any, ...]
 """What `send` returns: the columns after ROUND, each an integer, an array, or a symbolic rank."""
 Rounds = Iterable[Transfer | list[Transfer]]

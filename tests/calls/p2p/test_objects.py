@@ -17,8 +17,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import on_ranks
-from tests.support.torch_ranks import TorchRanks
+from tests.support.on_ranks import on_ranks, on_torch_ranks
 from tests.support.values import values
 from tests.support.worlds import NewWorld, Worlds
 from unisono import WaitTimeout, p2p
@@ -181,10 +180,8 @@ def test_another_thread_ends_a_wait_for_oneself(new_world: NewWorld) -> None:
             assert len(said) == 1
 
 
-def test_torch_waits_for_any_source_in_a_group_of_one(ranks: TorchRanks) -> None:
-    def alone() -> None:
-        mine = [dist.new_group([rank], timeout=timedelta(seconds=WAITS_S)) for rank in range(2)][dist.get_rank()]
-        with pytest.raises(WaitTimeout, match="Only this rank itself can send"):
-            dist.recv(torch.empty(3), None, mine)
-
-    ranks(2)(alone)
+@on_torch_ranks(2)
+def test_torch_waits_for_any_source_in_a_group_of_one() -> None:
+    mine = [dist.new_group([rank], timeout=timedelta(seconds=WAITS_S)) for rank in range(2)][dist.get_rank()]
+    with pytest.raises(WaitTimeout, match="Only this rank itself can send"):
+        dist.recv(torch.empty(3), None, mine)

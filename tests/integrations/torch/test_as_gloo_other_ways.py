@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.integrations.torch.test_as_gloo_refused import said
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 from unisono.base.errors import ArgumentError, MismatchError, WaitTimeout
 
@@ -290,14 +291,12 @@ def test_each_way_is_said_once(ranks: TorchRanks) -> None:
     ]
 
 
-def test_groups_by_our_own_name_go_on_refusing(ranks: TorchRanks) -> None:
-    def work() -> None:
-        for call in (
-            lambda: dist.group.WORLD.allreduce([torch.ones(2)] * 2),
-            lambda: dist.all_gather([torch.ones(2)] * 2, torch.ones(2)),
-            lambda: dist.all_reduce(two(2)),
-        ):
-            with pytest.raises(ArgumentError):
-                call()
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_groups_by_our_own_name_go_on_refusing() -> None:
+    for call in (
+        lambda: dist.group.WORLD.allreduce([torch.ones(2)] * 2),
+        lambda: dist.all_gather([torch.ones(2)] * 2, torch.ones(2)),
+        lambda: dist.all_reduce(two(2)),
+    ):
+        with pytest.raises(ArgumentError):
+            call()

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 SIZES = [1, 3]
@@ -28,21 +29,19 @@ def same(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert torch.equal(got, expected), (got, expected)
 
 
-def test_a_call_in_flight_is_waited_for_by_its_tensor(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch.distributed import _functional_collectives as functional
+@on_torch_ranks(2)
+def test_a_call_in_flight_is_waited_for_by_its_tensor() -> None:
+    from torch.distributed import _functional_collectives as functional
 
-        tensor, late = mine(), torch.zeros(1)
-        with functional.allow_inflight_collective_as_graph_input_ctx():
-            if dist.get_rank():
-                dist.recv(late, 0)
-            dist.all_reduce(tensor, async_op=True)
-        if not dist.get_rank():
-            assert torch.equal(tensor, mine())
-            dist.send(late, 1)
-        same(functional.wait_tensor(tensor), all_of().sum(0))
-
-    ranks(2)(work)
+    tensor, late = mine(), torch.zeros(1)
+    with functional.allow_inflight_collective_as_graph_input_ctx():
+        if dist.get_rank():
+            dist.recv(late, 0)
+        dist.all_reduce(tensor, async_op=True)
+    if not dist.get_rank():
+        assert torch.equal(tensor, mine())
+        dist.send(late, 1)
+    same(functional.wait_tensor(tensor), all_of().sum(0))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -219,32 +218,28 @@ def test_messages(ranks: TorchRanks, size: int) -> None:
     ranks(size)(work)
 
 
-def test_a_future_has_the_tensors_or_raises(ranks: TorchRanks) -> None:
-    def work() -> None:
-        tensor = mine()
-        future = dist.all_reduce(tensor, async_op=True).get_future()
-        assert future.wait()[0] is tensor
-        wrong = dist.all_reduce(mine(3 + dist.get_rank()), async_op=True)
-        with pytest.raises(RuntimeError, match="disagree"):
-            wrong.get_future().wait()
-        assert isinstance(wrong.exception(), unisono.MismatchError)
-        dist.all_reduce(tensor)
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_a_future_has_the_tensors_or_raises() -> None:
+    tensor = mine()
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    assert future.wait()[0] is tensor
+    wrong = dist.all_reduce(mine(3 + dist.get_rank()), async_op=True)
+    with pytest.raises(RuntimeError, match="disagree"):
+        wrong.get_future().wait()
+    assert isinstance(wrong.exception(), unisono.MismatchError)
+    dist.all_reduce(tensor)
 
 
-def test_a_callback_may_wait_for_a_call_of_its_own(ranks: TorchRanks) -> None:
-    def work() -> None:
-        again, lock = torch.ones(3), []
+@on_torch_ranks(2)
+def test_a_callback_may_wait_for_a_call_of_its_own() -> None:
+    again, lock = torch.ones(3), []
 
-        def callback(_: Any) -> None:
-            lock.append(dist.all_reduce(again, async_op=True).get_future().wait())
+    def callback(_: Any) -> None:
+        lock.append(dist.all_reduce(again, async_op=True).get_future().wait())
 
-        dist.all_reduce(mine(1 << 20), async_op=True).get_future().then(callback).wait()
-        same(again, torch.full((3,), 2.0))
-        assert len(lock) == 1
-
-    ranks(2)(work)
+    dist.all_reduce(mine(1 << 20), async_op=True).get_future().then(callback).wait()
+    same(again, torch.full((3,), 2.0))
+    assert len(lock) == 1
 
 
 @pytest.mark.parametrize("size", [2, 3])

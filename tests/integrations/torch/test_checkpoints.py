@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -129,21 +130,19 @@ def test_a_checkpoint_is_loaded_by_another_number_of_ranks(ranks: TorchRanks, tm
     ranks(2)(load, ranks(3)(save)[0])
 
 
-def test_what_a_wrapped_model_has_learnt(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch.distributed import fsdp
-        from torch.distributed.checkpoint import state_dict as states
+@on_torch_ranks(3)
+def test_what_a_wrapped_model_has_learnt() -> None:
+    from torch.distributed import fsdp
+    from torch.distributed.checkpoint import state_dict as states
 
-        kind = fsdp.FullyShardedDataParallel
-        pieces, _, whole, _ = trained(lambda one: kind(one, use_orig_params=True, device_id="cpu"))
-        same(
-            states.get_model_state_dict(pieces, options=states.StateDictOptions(full_state_dict=True)),
-            whole.state_dict(),
-        )
-        with kind.summon_full_params(pieces):
-            same({name: one.detach() for name, one in pieces.named_parameters()}, whole.state_dict())
-
-    ranks(3)(work)
+    kind = fsdp.FullyShardedDataParallel
+    pieces, _, whole, _ = trained(lambda one: kind(one, use_orig_params=True, device_id="cpu"))
+    same(
+        states.get_model_state_dict(pieces, options=states.StateDictOptions(full_state_dict=True)),
+        whole.state_dict(),
+    )
+    with kind.summon_full_params(pieces):
+        same({name: one.detach() for name, one in pieces.named_parameters()}, whole.state_dict())
 
 
 def test_the_state_of_an_optimizer_in_pieces_is_put_together_and_taken_apart(ranks: TorchRanks) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 Function = Callable[[torch.Tensor], Any]
@@ -57,17 +58,15 @@ def in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 @pytest.mark.sampled
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("function", [functional, in_place], ids=["functional", "in place"])
-def test_calls(ranks: TorchRanks, function: Function, backend: str) -> None:
-    def work() -> None:
-        run = compiled(function, backend)
-        for turn in range(2):
-            tensor = torch.arange(12.0).reshape(6, 2) * (turn + 1) + 100 * dist.get_rank()
-            kept = tensor.clone()
-            for one, other in zip(run(tensor), function(kept), strict=True):
-                assert torch.equal(one, other)
-            assert torch.equal(tensor, kept)
-
-    ranks(3)(work)
+@on_torch_ranks(3)
+def test_calls(function: Function, backend: str) -> None:
+    run = compiled(function, backend)
+    for turn in range(2):
+        tensor = torch.arange(12.0).reshape(6, 2) * (turn + 1) + 100 * dist.get_rank()
+        kept = tensor.clone()
+        for one, other in zip(run(tensor), function(kept), strict=True):
+            assert torch.equal(one, other)
+        assert torch.equal(tensor, kept)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -93,46 +92,42 @@ def test_gradients_through_calls(ranks: TorchRanks, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_sharded_model(ranks: TorchRanks, backend: str) -> None:
-    def work() -> None:
-        from torch.distributed.fsdp import fully_shard
+@on_torch_ranks(3)
+def test_a_sharded_model(backend: str) -> None:
+    from torch.distributed.fsdp import fully_shard
 
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        whole = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
-        pieces = copy.deepcopy(whole)
-        for layer in (pieces[0], pieces[2], pieces):
-            fully_shard(layer)
-        run = torch.compile(pieces, backend=backend)
-        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (whole, pieces)]
-        data = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(1))
-        for _ in range(3):
-            expected, got = whole(data.flatten(0, 1)), run(data[dist.get_rank()])
-            assert torch.allclose(got, expected.unflatten(0, (3, 2))[dist.get_rank()], atol=1e-6)
-            for output, optimizer in zip((expected, got), optimizers, strict=True):
-                optimizer.zero_grad()
-                output.square().mean().backward()
-                optimizer.step()
-        for one, other in zip(pieces.parameters(), whole.parameters(), strict=True):
-            assert torch.allclose(one.full_tensor(), other, atol=1e-6)
-
-    ranks(3)(work)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
+    pieces = copy.deepcopy(whole)
+    for layer in (pieces[0], pieces[2], pieces):
+        fully_shard(layer)
+    run = torch.compile(pieces, backend=backend)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (whole, pieces)]
+    data = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(1))
+    for _ in range(3):
+        expected, got = whole(data.flatten(0, 1)), run(data[dist.get_rank()])
+        assert torch.allclose(got, expected.unflatten(0, (3, 2))[dist.get_rank()], atol=1e-6)
+        for output, optimizer in zip((expected, got), optimizers, strict=True):
+            optimizer.zero_grad()
+            output.square().mean().backward()
+            optimizer.step()
+    for one, other in zip(pieces.parameters(), whole.parameters(), strict=True):
+        assert torch.allclose(one.full_tensor(), other, atol=1e-6)
 
 
-def test_tensors_in_pieces(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor, Replicate, Shard
+@on_torch_ranks(3)
+def test_tensors_in_pieces() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
 
-        mesh, me = init_device_mesh("cpu", (3,)), dist.get_rank()
+    mesh, me = init_device_mesh("cpu", (3,)), dist.get_rank()
 
-        def function(local: torch.Tensor) -> torch.Tensor:
-            rows = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
-            product = rows.t() @ rows  # a sum over the ranks
-            return product.redistribute(mesh, [Replicate()]).to_local() + 1
+    def function(local: torch.Tensor) -> torch.Tensor:
+        rows = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+        product = rows.t() @ rows  # a sum over the ranks
+        return product.redistribute(mesh, [Replicate()]).to_local() + 1
 
-        local = torch.arange(8.0).reshape(2, 4) + 10 * me
-        whole = torch.cat([torch.arange(8.0).reshape(2, 4) + 10 * rank for rank in range(3)])
-        assert torch.equal(compiled(function, "aot_eager")(local), whole.t() @ whole + 1)
-
-    ranks(3)(work)
+    local = torch.arange(8.0).reshape(2, 4) + 10 * me
+    whole = torch.cat([torch.arange(8.0).reshape(2, 4) + 10 * rank for rank in range(3)])
+    assert torch.equal(compiled(function, "aot_eager")(local), whole.t() @ whole + 1)

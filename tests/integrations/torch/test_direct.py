@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 MINUTE = timedelta(minutes=1)
@@ -119,29 +120,25 @@ def test_the_value_of_a_future_has_the_lists_of_the_call(ranks: TorchRanks) -> N
     assert ranks(2)(work) == ranks(2, "gloo")(work)
 
 
-def test_messages_by_torch_s_names(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group, tensor = dist.group.WORLD, mine()
-        if dist.get_rank():
-            group.send(tensors=[tensor], dstRank=0, tag=3).wait()
-        else:
-            group.recv(tensors=[tensor], srcRank=1, tag=3).wait()
-        assert torch.equal(tensor, torch.arange(4.0) + 100)
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_messages_by_torch_s_names() -> None:
+    group, tensor = dist.group.WORLD, mine()
+    if dist.get_rank():
+        group.send(tensors=[tensor], dstRank=0, tag=3).wait()
+    else:
+        group.recv(tensors=[tensor], srcRank=1, tag=3).wait()
+    assert torch.equal(tensor, torch.arange(4.0) + 100)
 
 
-def test_calls_are_counted(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group: Any = dist.group.WORLD
-        group._set_sequence_number_for_group()
-        before = group._get_sequence_number_for_group()
-        assert before == 0
-        for _ in range(3):
-            group.allreduce([mine()]).wait()
-        assert group._get_sequence_number_for_group() == before + 3
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_calls_are_counted() -> None:
+    group: Any = dist.group.WORLD
+    group._set_sequence_number_for_group()
+    before = group._get_sequence_number_for_group()
+    assert before == 0
+    for _ in range(3):
+        group.allreduce([mine()]).wait()
+    assert group._get_sequence_number_for_group() == before + 3
 
 
 @pytest.mark.parametrize(
@@ -153,9 +150,7 @@ def test_calls_are_counted(ranks: TorchRanks) -> None:
         (lambda group: group.allreduce(mine(), op=1, opts=dist.AllreduceOptions()), "unexpected keyword argument 'op'"),
     ],
 )
-def test_arguments_that_a_method_does_not_take(ranks: TorchRanks, make: Callable[[Any], Any], says: str) -> None:
-    def work() -> None:
-        with pytest.raises(TypeError, match=says):
-            make(dist.group.WORLD)
-
-    ranks(1)(work)
+@on_torch_ranks(1)
+def test_arguments_that_a_method_does_not_take(make: Callable[[Any], Any], says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        make(dist.group.WORLD)

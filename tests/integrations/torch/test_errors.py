@@ -16,22 +16,21 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 
-def test_errors_are_ours_and_torchs(ranks: TorchRanks) -> None:
-    def work() -> None:
-        tensor = torch.ones(3 + dist.get_rank())
-        for kind in (dist.DistBackendError, unisono.MismatchError, RuntimeError):
-            with pytest.raises(kind, match="disagree"):
-                dist.all_reduce(tensor)
-            with pytest.raises(kind, match="disagree"):
-                dist.all_reduce(tensor, async_op=True).wait()
-        with pytest.raises(ValueError, match="the ranks of this group"):
-            dist.group.WORLD.recv([tensor], 7, 0)
-        dist.barrier()
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_errors_are_ours_and_torchs() -> None:
+    tensor = torch.ones(3 + dist.get_rank())
+    for kind in (dist.DistBackendError, unisono.MismatchError, RuntimeError):
+        with pytest.raises(kind, match="disagree"):
+            dist.all_reduce(tensor)
+        with pytest.raises(kind, match="disagree"):
+            dist.all_reduce(tensor, async_op=True).wait()
+    with pytest.raises(ValueError, match="the ranks of this group"):
+        dist.group.WORLD.recv([tensor], 7, 0)
+    dist.barrier()
 
 
 def coalesced(count: int) -> None:
@@ -50,65 +49,59 @@ def coalesced(count: int) -> None:
     ],
     ids=["all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_coalesced", "all_gather_coalesced", "manager"],
 )  # fmt: skip
-def test_the_line_is_the_user_s_through_torch_s_wrappers(ranks: TorchRanks, call: Callable[[int], object]) -> None:
-    def work() -> None:
-        host = dist.group.WORLD.group.host
-        call(3)
-        logged = host.arena.log(host.rank).latest()
-        note = host.plan_registry.plan(logged.note)
-        assert note.record.where.split(":")[0] == __file__
-        with pytest.raises(unisono.MismatchError) as caught:
-            call(5 + dist.get_rank())
-        assert caught.value.calls[dist.get_rank()].where.split(":")[0] == __file__
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_the_line_is_the_user_s_through_torch_s_wrappers(call: Callable[[int], object]) -> None:
+    host = dist.group.WORLD.group.host
+    call(3)
+    logged = host.arena.log(host.rank).latest()
+    note = host.plan_registry.plan(logged.note)
+    assert note.record.where.split(":")[0] == __file__
+    with pytest.raises(unisono.MismatchError) as caught:
+        call(5 + dist.get_rank())
+    assert caught.value.calls[dist.get_rank()].where.split(":")[0] == __file__
 
 
-def test_tensors_without_elements_of_their_own(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.distributed._functional_collectives import all_reduce
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Shard, distribute_tensor
+@on_torch_ranks(2)
+def test_tensors_without_elements_of_their_own() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._functional_collectives import all_reduce
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
 
-        dist.all_reduce(torch.ones(3))  # the fast path knows such calls
-        with FakeTensorMode():
-            fake = torch.ones(3)
-        mesh = init_device_mesh("cpu", (2,))
-        parts = distribute_tensor(torch.ones(6), mesh, [Shard(0)])
-        for tensor, words in ((fake, "fake"), (torch.ones(3, device="meta"), "meta"), (parts, "to_local")):
-            with pytest.raises(unisono.ArgumentError, match=words):
-                dist.group.WORLD.allreduce([tensor])
-        promised = all_reduce(torch.ones(3), "sum", dist.group.WORLD)
-        dist.all_reduce(promised)
-        assert promised.sum().item() == 12.0
-
-    ranks(2)(work)
+    dist.all_reduce(torch.ones(3))  # the fast path knows such calls
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    mesh = init_device_mesh("cpu", (2,))
+    parts = distribute_tensor(torch.ones(6), mesh, [Shard(0)])
+    for tensor, words in ((fake, "fake"), (torch.ones(3, device="meta"), "meta"), (parts, "to_local")):
+        with pytest.raises(unisono.ArgumentError, match=words):
+            dist.group.WORLD.allreduce([tensor])
+    promised = all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+    dist.all_reduce(promised)
+    assert promised.sum().item() == 12.0
 
 
-def test_time_is_limited(ranks: TorchRanks) -> None:
-    def work() -> None:
-        store = dist.distributed_c10d._get_default_store()
-        group = dist.new_group(timeout=timedelta(seconds=0.3))
-        if dist.get_rank() == 0:
-            with pytest.raises(unisono.WaitTimeout, match="rank 1"):
-                dist.all_reduce(torch.ones(3), group=group)
-            store.set("seen", "1")
-        else:
-            store.wait(["seen"])
-        dist.barrier()
-        dist.group.WORLD.set_timeout(timedelta(seconds=0.3))
-        if dist.get_rank() == 0:
-            pending = dist.all_reduce(torch.ones(3), async_op=True)
-            with pytest.raises(unisono.WaitTimeout):
-                pending.wait(timedelta(seconds=0.05))
-            with pytest.raises(RuntimeError, match="rank 1"):
-                pending.wait()
-            store.set("seen too", "1")
-        else:
-            store.wait(["seen too"])
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_time_is_limited() -> None:
+    store = dist.distributed_c10d._get_default_store()
+    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    if dist.get_rank() == 0:
+        with pytest.raises(unisono.WaitTimeout, match="rank 1"):
+            dist.all_reduce(torch.ones(3), group=group)
+        store.set("seen", "1")
+    else:
+        store.wait(["seen"])
+    dist.barrier()
+    dist.group.WORLD.set_timeout(timedelta(seconds=0.3))
+    if dist.get_rank() == 0:
+        pending = dist.all_reduce(torch.ones(3), async_op=True)
+        with pytest.raises(unisono.WaitTimeout):
+            pending.wait(timedelta(seconds=0.05))
+        with pytest.raises(RuntimeError, match="rank 1"):
+            pending.wait()
+        store.set("seen too", "1")
+    else:
+        store.wait(["seen too"])
 
 
 def test_a_dead_rank_is_named(ranks: TorchRanks) -> None:
@@ -125,16 +118,14 @@ def test_a_dead_rank_is_named(ranks: TorchRanks) -> None:
         ranks(2)(work)
 
 
-def test_an_aborted_group_ends_calls(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group = dist.new_group()
-        if dist.get_rank() == 1:
-            group.abort()
-        with pytest.raises(dist.DistBackendError, match=r"rank 1 .*aborted group"):
-            dist.all_reduce(torch.ones(3), group=group)
-        dist.barrier()
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_an_aborted_group_ends_calls() -> None:
+    group = dist.new_group()
+    if dist.get_rank() == 1:
+        group.abort()
+    with pytest.raises(dist.DistBackendError, match=r"rank 1 .*aborted group"):
+        dist.all_reduce(torch.ones(3), group=group)
+    dist.barrier()
 
 
 @pytest.mark.parametrize("prefix", ["unisono", "gloo"])
@@ -166,39 +157,33 @@ def test_a_profiler_sees_calls(ranks: TorchRanks, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(("shape", "sparse"), [((9, 4), 1), ((5, 4), 2), ((5, 6), 1), ((5,), 1)])
-def test_sparse_tensors_of_other_shapes(ranks: TorchRanks, shape: tuple[int, ...], sparse: int) -> None:
-    def work() -> None:
-        tensor = torch.ones(shape).to_sparse(sparse) if dist.get_rank() else torch.ones(5, 4).to_sparse(1)
-        before = tensor.to_dense()
-        with pytest.raises(unisono.ArgumentError, match=r"one shape on all ranks.*\[5, 4\] with 1 sparse on rank 0"):
-            dist.all_reduce(tensor)
-        assert torch.equal(tensor.to_dense(), before)
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_sparse_tensors_of_other_shapes(shape: tuple[int, ...], sparse: int) -> None:
+    tensor = torch.ones(shape).to_sparse(sparse) if dist.get_rank() else torch.ones(5, 4).to_sparse(1)
+    before = tensor.to_dense()
+    with pytest.raises(unisono.ArgumentError, match=r"one shape on all ranks.*\[5, 4\] with 1 sparse on rank 0"):
+        dist.all_reduce(tensor)
+    assert torch.equal(tensor.to_dense(), before)
 
 
-def test_a_sparse_tensor_among_several_is_refused_on_all_ranks(ranks: TorchRanks) -> None:
-    def work() -> None:
-        pair = [torch.ones(2), torch.ones(2)]
-        if dist.get_rank() == 0:
-            pair[1] = pair[1].to_sparse()
-        with pytest.raises(dist.DistBackendError, match="sparse_coo tensors are not supported"):
-            dist.all_reduce_coalesced(pair)
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_a_sparse_tensor_among_several_is_refused_on_all_ranks() -> None:
+    pair = [torch.ones(2), torch.ones(2)]
+    if dist.get_rank() == 0:
+        pair[1] = pair[1].to_sparse()
+    with pytest.raises(dist.DistBackendError, match="sparse_coo tensors are not supported"):
+        dist.all_reduce_coalesced(pair)
 
 
-def test_lists_that_are_too_short(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group: Any = dist.group.WORLD
-        rows = [[torch.zeros(2)], [torch.zeros(2)]]
-        for outputs, inputs in ((rows[:1], 1), (rows, 2)):
-            with pytest.raises(unisono.ArgumentError, match=f"expected 2 lists, one per rank, of {inputs} tensors"):
-                group.allgather_coalesced(outputs, [torch.ones(2)] * inputs)
-        with pytest.raises(unisono.ArgumentError, match="requires non-empty tensor list"):
-            group.allreduce([])
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_lists_that_are_too_short() -> None:
+    group: Any = dist.group.WORLD
+    rows = [[torch.zeros(2)], [torch.zeros(2)]]
+    for outputs, inputs in ((rows[:1], 1), (rows, 2)):
+        with pytest.raises(unisono.ArgumentError, match=f"expected 2 lists, one per rank, of {inputs} tensors"):
+            group.allgather_coalesced(outputs, [torch.ones(2)] * inputs)
+    with pytest.raises(unisono.ArgumentError, match="requires non-empty tensor list"):
+        group.allreduce([])
 
 
 @pytest.mark.sampled(most=1)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 from tests.support.worlds import Worlds
 
@@ -24,95 +25,85 @@ def test_names(ranks: TorchRanks) -> None:
     assert ranks(2, "UNISONO")(work)[1][0] == "unisono"
 
 
-def test_sub_groups(ranks: TorchRanks) -> None:
-    def work() -> None:
-        me = dist.get_rank()
-        for members in ([0, 2], [1, 2, 3], [3]):
-            group = dist.new_group(members, timeout=timedelta(seconds=30))
-            tensor = torch.tensor([10.0**me])
-            if me in members:
-                assert dist.get_process_group_ranks(group) == members
-                dist.all_reduce(tensor, group=group)
-                assert tensor.item() == sum(10.0**r for r in members)
-                dist.broadcast(tensor.fill_(me), members[-1], group=group)
-                assert tensor.item() == members[-1]
-                dist.destroy_process_group(group)
-        dist.barrier()
-
-    ranks(4)(work)
+@on_torch_ranks(4)
+def test_sub_groups() -> None:
+    me = dist.get_rank()
+    for members in ([0, 2], [1, 2, 3], [3]):
+        group = dist.new_group(members, timeout=timedelta(seconds=30))
+        tensor = torch.tensor([10.0**me])
+        if me in members:
+            assert dist.get_process_group_ranks(group) == members
+            dist.all_reduce(tensor, group=group)
+            assert tensor.item() == sum(10.0**r for r in members)
+            dist.broadcast(tensor.fill_(me), members[-1], group=group)
+            assert tensor.item() == members[-1]
+            dist.destroy_process_group(group)
+    dist.barrier()
 
 
-def test_a_barrier_where_new_tensors_have_no_memory(ranks: TorchRanks) -> None:
-    def work() -> None:
-        with torch.device("meta"):
-            dist.monitored_barrier(timeout=timedelta(seconds=30))
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_a_barrier_where_new_tensors_have_no_memory() -> None:
+    with torch.device("meta"):
+        dist.monitored_barrier(timeout=timedelta(seconds=30))
 
 
-def test_who_holds_a_group_does_not_hold_up_its_end(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from unisono.integrations.torch import join_group
+@on_torch_ranks(3)
+def test_who_holds_a_group_does_not_hold_up_its_end() -> None:
+    from unisono.integrations.torch import join_group
 
-        held, join_group._FOLLOW_S = dist.group.WORLD, 3600.0  # as torch.distributed.nn and DTensor hold it
-        try:
-            dist.destroy_process_group()
-        finally:
-            join_group._FOLLOW_S = 1.0
-        unisono.barrier()  # all have left, and rank 0 still holds it
-        assert held is not None
-
-    ranks(3)(work)
+    held, join_group._FOLLOW_S = dist.group.WORLD, 3600.0  # as torch.distributed.nn and DTensor hold it
+    try:
+        dist.destroy_process_group()
+    finally:
+        join_group._FOLLOW_S = 1.0
+    unisono.barrier()  # all have left, and rank 0 still holds it
+    assert held is not None
 
 
 @pytest.mark.long
-def test_many_sub_groups_leave_nothing_behind(ranks: TorchRanks) -> None:
-    def work() -> None:
-        world = dist.distributed_c10d._world
+@on_torch_ranks(2)
+def test_many_sub_groups_leave_nothing_behind() -> None:
+    world = dist.distributed_c10d._world
 
-        def state() -> dict[str, int]:
-            return {
-                "descriptors": len(os.listdir("/proc/self/fd")),
-                "maps": Path("/proc/self/maps").read_text().count("\n"),
-                "pages": int(Path("/proc/self/statm").read_text().split()[1]),
-                "threads": len(os.listdir("/proc/self/task")),
-                "keys": dist.distributed_c10d._get_default_store().num_keys(),
-                "groups": sum(map(len, (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_to_tag))),
-            }
+    def state() -> dict[str, int]:
+        return {
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "maps": Path("/proc/self/maps").read_text().count("\n"),
+            "pages": int(Path("/proc/self/statm").read_text().split()[1]),
+            "threads": len(os.listdir("/proc/self/task")),
+            "keys": dist.distributed_c10d._get_default_store().num_keys(),
+            "groups": sum(map(len, (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_to_tag))),
+        }
 
-        def make(count: int) -> None:
-            for k in range(count):
-                group = dist.new_group()
-                tensor = torch.full((3,), k + dist.get_rank())
-                dist.all_reduce(tensor, group=group)
-                dist.all_reduce(tensor, group=group, async_op=True).wait()
-                assert tensor[0].item() == 4 * k + 2
-                dist.destroy_process_group(group)
-            dist.barrier()
+    def make(count: int) -> None:
+        for k in range(count):
+            group = dist.new_group()
+            tensor = torch.full((3,), k + dist.get_rank())
+            dist.all_reduce(tensor, group=group)
+            dist.all_reduce(tensor, group=group, async_op=True).wait()
+            assert tensor[0].item() == 4 * k + 2
+            dist.destroy_process_group(group)
+        dist.barrier()
 
-        make(20)
-        before = state()
-        make(1000)
-        more = {what: count - before[what] for what, count in state().items()}
-        assert more["descriptors"] <= 1, more  # a rank that waits long opens one of its peer, once
-        assert more["maps"] <= 20, more  # of threads that have come and gone
-        assert more["pages"] <= 2000, more  # 8 KiB per group
-        assert more["threads"] <= 2, more  # that come and go
-        assert more["keys"] <= 2, more  # of the last group: who has read it deletes them
-        assert more["groups"] == 0, more
-
-    ranks(2)(work)
+    make(20)
+    before = state()
+    make(1000)
+    more = {what: count - before[what] for what, count in state().items()}
+    assert more["descriptors"] <= 1, more  # a rank that waits long opens one of its peer, once
+    assert more["maps"] <= 20, more  # of threads that have come and gone
+    assert more["pages"] <= 2000, more  # 8 KiB per group
+    assert more["threads"] <= 2, more  # that come and go
+    assert more["keys"] <= 2, more  # of the last group: who has read it deletes them
+    assert more["groups"] == 0, more
 
 
-def test_gloo_beside_it(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group = dist.new_group(backend="gloo")
-        for where in (None, group):
-            tensor = torch.tensor([1.0 + dist.get_rank()])
-            dist.all_reduce(tensor, group=where)
-            assert tensor.item() == 3.0
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_gloo_beside_it() -> None:
+    group = dist.new_group(backend="gloo")
+    for where in (None, group):
+        tensor = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(tensor, group=where)
+        assert tensor.item() == 3.0
 
 
 def test_ours_beside_gloo(ranks: TorchRanks) -> None:
@@ -205,30 +196,26 @@ def test_a_monitored_barrier_may_stop_at_the_first(ranks: TorchRanks) -> None:
     assert ranks(3)(work)[0] == (1,)
 
 
-def test_meshes(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+@on_torch_ranks(4)
+def test_meshes() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
-        tensor = torch.tensor([10.0 ** dist.get_rank()])
-        dist.all_reduce(tensor, group=mesh.get_group("rows"))
-        assert tensor.item() in (101.0, 1010.0)
-        whole = torch.arange(32.0).reshape(8, 4)
-        shards = distribute_tensor(whole, mesh, [Shard(0), Replicate()])
-        assert torch.equal(shards.full_tensor(), whole)
-        for layout in ([Replicate(), Shard(1)], [Shard(1), Shard(0)]):
-            assert torch.equal(shards.redistribute(mesh, layout).full_tensor(), whole)
-
-    ranks(4)(work)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    tensor = torch.tensor([10.0 ** dist.get_rank()])
+    dist.all_reduce(tensor, group=mesh.get_group("rows"))
+    assert tensor.item() in (101.0, 1010.0)
+    whole = torch.arange(32.0).reshape(8, 4)
+    shards = distribute_tensor(whole, mesh, [Shard(0), Replicate()])
+    assert torch.equal(shards.full_tensor(), whole)
+    for layout in ([Replicate(), Shard(1)], [Shard(1), Shard(0)]):
+        assert torch.equal(shards.redistribute(mesh, layout).full_tensor(), whole)
 
 
-def test_the_options_of_a_group(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group: Any = dist.new_group(timeout=timedelta(seconds=7))
-        assert group.options._timeout == timedelta(seconds=7)
-        assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=7)
-        group.set_timeout(timedelta(seconds=8))
-        assert group.options._timeout == timedelta(seconds=8)
-
-    ranks(1)(work)
+@on_torch_ranks(1)
+def test_the_options_of_a_group() -> None:
+    group: Any = dist.new_group(timeout=timedelta(seconds=7))
+    assert group.options._timeout == timedelta(seconds=7)
+    assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=7)
+    group.set_timeout(timedelta(seconds=8))
+    assert group.options._timeout == timedelta(seconds=8)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 SHORT = timedelta(seconds=0.3)
@@ -40,21 +41,19 @@ def together(key: str) -> None:
     store.wait([f"{key} all"])
 
 
-def test_a_time_out(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group, tensor = dist.new_group(timeout=SHORT), torch.ones(3)
-        calls: list[Callable[[], Any]] = [
-            lambda: dist.recv(tensor, 1, group=group),
-            lambda: group.recv_anysource([tensor], 0).wait(),
-            lambda: group.recv([tensor], 1, 0).wait(timedelta(milliseconds=20)),
-            lambda: dist.all_reduce(tensor, group=group),
-        ]
-        for call in calls if dist.get_rank() == 0 else ():
-            with pytest.raises(RuntimeError, match=r"Look at what is missing(.|\n)* Timed out waiting"):
-                call()
-        together("all")
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_a_time_out() -> None:
+    group, tensor = dist.new_group(timeout=SHORT), torch.ones(3)
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.recv(tensor, 1, group=group),
+        lambda: group.recv_anysource([tensor], 0).wait(),
+        lambda: group.recv([tensor], 1, 0).wait(timedelta(milliseconds=20)),
+        lambda: dist.all_reduce(tensor, group=group),
+    ]
+    for call in calls if dist.get_rank() == 0 else ():
+        with pytest.raises(RuntimeError, match=r"Look at what is missing(.|\n)* Timed out waiting"):
+            call()
+    together("all")
 
 
 @pytest.mark.parametrize("wait_all_ranks", [False, True])
@@ -79,27 +78,23 @@ def test_ranks_that_miss_a_monitored_barrier(ranks: TorchRanks, wait_all_ranks: 
         assert WAITING.format(rank) in said[rank]
 
 
-def test_a_monitored_barrier_without_time(ranks: TorchRanks) -> None:
-    def work() -> None:
-        if dist.get_rank() == 0:
-            with pytest.raises(RuntimeError, match="Rank 0 timed out in monitoredBarrier after 0 ms"):
-                dist.monitored_barrier(timeout=timedelta(0))
-        together("over")
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_a_monitored_barrier_without_time() -> None:
+    if dist.get_rank() == 0:
+        with pytest.raises(RuntimeError, match="Rank 0 timed out in monitoredBarrier after 0 ms"):
+            dist.monitored_barrier(timeout=timedelta(0))
+    together("over")
 
 
-def test_rank_0_misses_a_monitored_barrier(ranks: TorchRanks) -> None:
-    def work() -> None:
-        if dist.get_rank():
-            from unisono.integrations.torch import monitored_barrier
+@on_torch_ranks(2)
+def test_rank_0_misses_a_monitored_barrier() -> None:
+    if dist.get_rank():
+        from unisono.integrations.torch import monitored_barrier
 
-            monitored_barrier._GRACE_S = 0.1
-            with pytest.raises(RuntimeError, match=WAITING.format(1)):
-                dist.monitored_barrier(timeout=SHORT)
-        together("over")
-
-    ranks(2)(work)
+        monitored_barrier._GRACE_S = 0.1
+        with pytest.raises(RuntimeError, match=WAITING.format(1)):
+            dist.monitored_barrier(timeout=SHORT)
+    together("over")
 
 
 def rooted(options: Any, root: int) -> Any:
@@ -108,50 +103,44 @@ def rooted(options: Any, root: int) -> Any:
 
 
 @pytest.mark.parametrize("root", [-1, 2])
-def test_a_wrong_root(ranks: TorchRanks, root: int) -> None:
-    def work() -> None:
-        group: Any = dist.group.WORLD
-        x = torch.ones(3)
-        calls: list[Callable[[], Any]] = [
-            lambda: group.broadcast([x], rooted(dist.BroadcastOptions(), root)),
-            lambda: group.reduce([x], rooted(dist.ReduceOptions(), root)),
-            lambda: group.gather([], [x], rooted(dist.GatherOptions(), root)),
-            lambda: group.scatter([x], [], rooted(dist.ScatterOptions(), root)),
-        ]
-        for call in calls:
-            with pytest.raises(RuntimeError, match=f"the ranks of this group(.|\n)*invalid root rank: {root}"):
-                call()
-            dist.barrier()
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_a_wrong_root(root: int) -> None:
+    group: Any = dist.group.WORLD
+    x = torch.ones(3)
+    calls: list[Callable[[], Any]] = [
+        lambda: group.broadcast([x], rooted(dist.BroadcastOptions(), root)),
+        lambda: group.reduce([x], rooted(dist.ReduceOptions(), root)),
+        lambda: group.gather([], [x], rooted(dist.GatherOptions(), root)),
+        lambda: group.scatter([x], [], rooted(dist.ScatterOptions(), root)),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match=f"the ranks of this group(.|\n)*invalid root rank: {root}"):
+            call()
+        dist.barrier()
 
 
-def test_empty_lists(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group: Any = dist.group.WORLD
-        for call in (group.allreduce, group.allreduce_coalesced, group.broadcast, group.reduce):
-            with pytest.raises(RuntimeError, match="requires non-empty tensor list"):
-                call([])
-
-    ranks(1)(work)
+@on_torch_ranks(1)
+def test_empty_lists() -> None:
+    group: Any = dist.group.WORLD
+    for call in (group.allreduce, group.allreduce_coalesced, group.broadcast, group.reduce):
+        with pytest.raises(RuntimeError, match="requires non-empty tensor list"):
+            call([])
 
 
-def test_with_detail_a_call_is_checked_before_it_returns(ranks: TorchRanks) -> None:
-    def work() -> None:
-        group: Any = dist.group.WORLD
-        tensor, wrong = torch.ones(3), torch.ones(3 + dist.get_rank())
-        with detail():
-            with pytest.raises(RuntimeError, match="disagree"):
-                group.allreduce([wrong])
-            with pytest.raises(RuntimeError, match="disagree"):
-                dist.all_reduce(wrong, async_op=True)
-            assert group.allreduce([tensor]).is_completed()
-        assert tensor.tolist() == [2.0] * 3
-        pending = group.allreduce([wrong])
+@on_torch_ranks(2)
+def test_with_detail_a_call_is_checked_before_it_returns() -> None:
+    group: Any = dist.group.WORLD
+    tensor, wrong = torch.ones(3), torch.ones(3 + dist.get_rank())
+    with detail():
         with pytest.raises(RuntimeError, match="disagree"):
-            pending.wait()
-
-    ranks(2)(work)
+            group.allreduce([wrong])
+        with pytest.raises(RuntimeError, match="disagree"):
+            dist.all_reduce(wrong, async_op=True)
+        assert group.allreduce([tensor]).is_completed()
+    assert tensor.tolist() == [2.0] * 3
+    pending = group.allreduce([wrong])
+    with pytest.raises(RuntimeError, match="disagree"):
+        pending.wait()
 
 
 def test_with_detail_a_late_rank_is_named_as_by_a_monitored_barrier(ranks: TorchRanks) -> None:
@@ -171,17 +160,15 @@ def test_with_detail_a_late_rank_is_named_as_by_a_monitored_barrier(ranks: Torch
     assert WAITING.format(2) in said[2]
 
 
-def test_errors_can_be_pickled(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from unisono.integrations.torch.torch_errors import for_torch
+@on_torch_ranks(1)
+def test_errors_can_be_pickled() -> None:
+    from unisono.integrations.torch.torch_errors import for_torch
 
-        late: Any = for_torch(unisono.WaitTimeout("all_reduce", 1.5, (1,), 0), "some phrase")
-        again = pickle.loads(pickle.dumps(late))  # noqa: S301  our own bytes
-        assert type(again) is type(late)
-        assert str(again) == str(late)
-        assert str(late).endswith("some phrase")
-        assert again.missing == (1,)
-        gone: Any = for_torch(unisono.PeerGone(1, 99, "was killed by signal 9", 0, "all_reduce"))
-        assert "Connection closed by peer" in str(gone)
-
-    ranks(1)(work)
+    late: Any = for_torch(unisono.WaitTimeout("all_reduce", 1.5, (1,), 0), "some phrase")
+    again = pickle.loads(pickle.dumps(late))  # noqa: S301  our own bytes
+    assert type(again) is type(late)
+    assert str(again) == str(late)
+    assert str(late).endswith("some phrase")
+    assert again.missing == (1,)
+    gone: Any = for_torch(unisono.PeerGone(1, 99, "was killed by signal 9", 0, "all_reduce"))
+    assert "Connection closed by peer" in str(gone)

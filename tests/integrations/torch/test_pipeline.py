@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.torch_ranks import TorchRanks
+from tests.support.on_ranks import on_torch_ranks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -56,50 +56,43 @@ def check(schedule: Any, parts: dict[int, nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])
-def test_a_stage_on_each_rank(ranks: TorchRanks, name: str) -> None:
-    def work() -> None:
-        from torch.distributed import pipelining
+@on_torch_ranks(4)
+def test_a_stage_on_each_rank(name: str) -> None:
+    from torch.distributed import pipelining
 
-        me = dist.get_rank()
-        part = layers()[me]
-        stage = pipelining.PipelineStage(part, me, STAGES, torch.device("cpu"))
-        check(getattr(pipelining, name)(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss), {me: part})
-
-    ranks(4)(work)
+    me = dist.get_rank()
+    part = layers()[me]
+    stage = pipelining.PipelineStage(part, me, STAGES, torch.device("cpu"))
+    check(getattr(pipelining, name)(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss), {me: part})
 
 
 @pytest.mark.parametrize("name", ["ScheduleInterleaved1F1B", "ScheduleLoopedBFS", "ScheduleInterleavedZeroBubble"])
-def test_two_stages_on_each_rank(ranks: TorchRanks, name: str) -> None:
-    def work() -> None:
-        from torch.distributed import pipelining
+@on_torch_ranks(2)
+def test_two_stages_on_each_rank(name: str) -> None:
+    from torch.distributed import pipelining
 
-        whole, mine = layers(), (dist.get_rank(), dist.get_rank() + 2)
-        parts: dict[int, nn.Module] = {number: whole[number] for number in mine}
-        stages: list[Any] = [
-            pipelining.PipelineStage(part, number, STAGES, torch.device("cpu")) for number, part in parts.items()
-        ]
-        check(getattr(pipelining, name)(stages, n_microbatches=4, loss_fn=nn.functional.mse_loss), parts)
-
-    ranks(2)(work)
+    whole, mine = layers(), (dist.get_rank(), dist.get_rank() + 2)
+    parts: dict[int, nn.Module] = {number: whole[number] for number in mine}
+    stages: list[Any] = [
+        pipelining.PipelineStage(part, number, STAGES, torch.device("cpu")) for number, part in parts.items()
+    ]
+    check(getattr(pipelining, name)(stages, n_microbatches=4, loss_fn=nn.functional.mse_loss), parts)
 
 
-def test_stages_that_are_replicated(ranks: TorchRanks) -> None:
+@on_torch_ranks(4)
+def test_stages_that_are_replicated() -> None:
     """Two pipelines of two ranks each, on other examples, whose gradients are averaged."""
+    from torch.distributed import pipelining
+    from torch.distributed.device_mesh import init_device_mesh
 
-    def work() -> None:
-        from torch.distributed import pipelining
-        from torch.distributed.device_mesh import init_device_mesh
-
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "stages"))
-        copy, number = mesh.get_coordinate() or (0, 0)
-        whole, (data, target) = layers(), examples()
-        nn.functional.mse_loss(whole(data), target).backward()
-        half = nn.Sequential(*layers()[2 * number :][:2])
-        stage = pipelining.PipelineStage(half, number, 2, torch.device("cpu"), group=mesh.get_group("stages"))
-        schedule = pipelining.ScheduleGPipe(stage, n_microbatches=3, loss_fn=nn.functional.mse_loss)
-        schedule.step(*[data.chunk(2)[copy]] * (not number), target=target.chunk(2)[copy] if number else None)
-        for one, other in zip(half.parameters(), list(whole.parameters())[4 * number :], strict=False):
-            dist.all_reduce(one.grad, dist.ReduceOp.AVG, mesh.get_group("copies"))
-            assert torch.allclose(one.grad, other.grad, atol=1e-6)
-
-    ranks(4)(work)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "stages"))
+    copy, number = mesh.get_coordinate() or (0, 0)
+    whole, (data, target) = layers(), examples()
+    nn.functional.mse_loss(whole(data), target).backward()
+    half = nn.Sequential(*layers()[2 * number :][:2])
+    stage = pipelining.PipelineStage(half, number, 2, torch.device("cpu"), group=mesh.get_group("stages"))
+    schedule = pipelining.ScheduleGPipe(stage, n_microbatches=3, loss_fn=nn.functional.mse_loss)
+    schedule.step(*[data.chunk(2)[copy]] * (not number), target=target.chunk(2)[copy] if number else None)
+    for one, other in zip(half.parameters(), list(whole.parameters())[4 * number :], strict=False):
+        dist.all_reduce(one.grad, dist.ReduceOp.AVG, mesh.get_group("copies"))
+        assert torch.allclose(one.grad, other.grad, atol=1e-6)

@@ -17,7 +17,9 @@ import torch.distributed as dist
 from torch import nn
 
 import unisono
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
+from tests.support.waiting import until
 from unisono.base.config import Config
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -93,17 +95,15 @@ def test_buckets_lie_in_shared_memory(ranks: TorchRanks, options: dict[str, Any]
     assert ranks(2)(work, True) == ranks(2, "gloo")(work, False)
 
 
-def test_their_calls_are_zero_copy(ranks: TorchRanks) -> None:
-    def work() -> set[str]:
-        whole = layers()
-        wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, broadcast_buffers=False)
-        group: Any = dist.group.WORLD
-        group.group.plans.clear()
-        group.group.shortcuts.clear()
-        train(wrapped, list(whole.parameters()))
-        return lowerings()
-
-    assert ranks(2)(work) == [{"zero copy, in place"}] * 2
+@on_torch_ranks(2)
+def test_their_calls_are_zero_copy() -> None:
+    whole = layers()
+    wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, broadcast_buffers=False)
+    group: Any = dist.group.WORLD
+    group.group.plans.clear()
+    group.group.shortcuts.clear()
+    train(wrapped, list(whole.parameters()))
+    assert lowerings() == {"zero copy, in place"}
 
 
 def test_sub_groups_and_several_dtypes(ranks: TorchRanks) -> None:
@@ -179,7 +179,7 @@ def test_what_is_dropped_is_free_again(ranks: TorchRanks) -> None:
             train(wrapped, list(whole.parameters()))
             assert used() - before >= 3 * WIDTH * WIDTH * 4
             del wrapped, whole
-            assert used() == before
+            until(lambda: used() == before)  # the thread that has made the last call lets go of its tensors a bit later
 
     ranks(2)(work)
 

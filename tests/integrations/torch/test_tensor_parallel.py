@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -67,95 +68,86 @@ def test_a_transformer_layer_in_pieces(ranks: TorchRanks, size: int, sequence: b
     ranks(size)(work)
 
 
-def test_cross_entropy_of_a_vocabulary_in_pieces(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Shard, distribute_tensor
-        from torch.distributed.tensor.parallel import loss_parallel
+@on_torch_ranks(3)
+def test_cross_entropy_of_a_vocabulary_in_pieces() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import loss_parallel
 
-        mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(2)
-        logits = torch.randn(7, 11, generator=generator).requires_grad_()
-        target = torch.randint(11, (7,), generator=generator)
-        target[3] = -100  # to be ignored
-        whole = nn.functional.cross_entropy(logits, target)
-        whole.backward()
-        pieces = distribute_tensor(logits.detach(), mesh, [Shard(1)]).requires_grad_()
-        with loss_parallel():
-            loss = nn.functional.cross_entropy(pieces, target)
-            loss.backward()
-        assert torch.allclose(loss.full_tensor(), whole)
-        assert pieces.grad.placements == (Shard(1),)
-        assert torch.allclose(pieces.grad.full_tensor(), logits.grad, atol=1e-7)
-
-    ranks(3)(work)
+    mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(2)
+    logits = torch.randn(7, 11, generator=generator).requires_grad_()
+    target = torch.randint(11, (7,), generator=generator)
+    target[3] = -100  # to be ignored
+    whole = nn.functional.cross_entropy(logits, target)
+    whole.backward()
+    pieces = distribute_tensor(logits.detach(), mesh, [Shard(1)]).requires_grad_()
+    with loss_parallel():
+        loss = nn.functional.cross_entropy(pieces, target)
+        loss.backward()
+    assert torch.allclose(loss.full_tensor(), whole)
+    assert pieces.grad.placements == (Shard(1),)
+    assert torch.allclose(pieces.grad.full_tensor(), logits.grad, atol=1e-7)
 
 
-def test_layouts_of_a_tensor(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+@on_torch_ranks(3)
+def test_layouts_of_a_tensor() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-        me, mesh = dist.get_rank(), init_device_mesh("cpu", (3,))
-        whole = torch.arange(20.0).reshape(5, 4)  # rows 2, 2, 1; columns 2, 2, none
-        parts = {0: whole.tensor_split([2, 4]), 1: whole.tensor_split([2, 4], dim=1)}
-        mine = whole * (me + 1)  # the ranks' sum is 6 times the whole, their maximum 3 times
-        partial = {op: DTensor.from_local(mine, mesh, [Partial(op)]) for op in ("sum", "max", "avg")}
-        times = {"sum": 6, "max": 3, "avg": 2}
+    me, mesh = dist.get_rank(), init_device_mesh("cpu", (3,))
+    whole = torch.arange(20.0).reshape(5, 4)  # rows 2, 2, 1; columns 2, 2, none
+    parts = {0: whole.tensor_split([2, 4]), 1: whole.tensor_split([2, 4], dim=1)}
+    mine = whole * (me + 1)  # the ranks' sum is 6 times the whole, their maximum 3 times
+    partial = {op: DTensor.from_local(mine, mesh, [Partial(op)]) for op in ("sum", "max", "avg")}
+    times = {"sum": 6, "max": 3, "avg": 2}
 
-        for layout in (Shard(0), Shard(1), Replicate()):
-            one = distribute_tensor(whole if me == 1 else torch.zeros(5, 4), mesh, [layout], src_data_rank=1)
-            assert torch.equal(one.full_tensor(), whole)
-            for other in (Shard(0), Shard(1), Replicate()):
-                moved = one.redistribute(mesh, [other]).to_local()
-                expected = parts[other.dim][me] if isinstance(other, Shard) else whole
-                assert torch.equal(moved, expected), (layout, other)
-            for op, values in partial.items():
-                moved = values.redistribute(mesh, [layout]).to_local()
-                expected = parts[layout.dim][me] if isinstance(layout, Shard) else whole
-                assert torch.equal(moved, expected * times[op]), (op, layout)
-        unasked = distribute_tensor(mine, mesh, [Shard(0)], src_data_rank=None)  # each takes what it has
-        assert torch.equal(unasked.to_local(), parts[0][me] * (me + 1))
-
-    ranks(3)(work)
+    for layout in (Shard(0), Shard(1), Replicate()):
+        one = distribute_tensor(whole if me == 1 else torch.zeros(5, 4), mesh, [layout], src_data_rank=1)
+        assert torch.equal(one.full_tensor(), whole)
+        for other in (Shard(0), Shard(1), Replicate()):
+            moved = one.redistribute(mesh, [other]).to_local()
+            expected = parts[other.dim][me] if isinstance(other, Shard) else whole
+            assert torch.equal(moved, expected), (layout, other)
+        for op, values in partial.items():
+            moved = values.redistribute(mesh, [layout]).to_local()
+            expected = parts[layout.dim][me] if isinstance(layout, Shard) else whole
+            assert torch.equal(moved, expected * times[op]), (op, layout)
+    unasked = distribute_tensor(mine, mesh, [Shard(0)], src_data_rank=None)  # each takes what it has
+    assert torch.equal(unasked.to_local(), parts[0][me] * (me + 1))
 
 
-def test_layouts_of_a_tensor_on_a_mesh(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+@on_torch_ranks(4)
+def test_layouts_of_a_tensor_on_a_mesh() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-        me, mesh = dist.get_rank(), init_device_mesh("cpu", (2, 2))
-        whole = torch.arange(35.0).reshape(7, 5)
-        parts = whole.tensor_split([3], dim=1)
-        twice = distribute_tensor(whole, mesh, [Shard(0), Shard(0)])  # rows 2, 2, 2, 1
-        assert torch.equal(twice.to_local(), whole.tensor_split([2, 4, 6])[me])
-        for layouts in ([Shard(1), Shard(0)], [Replicate(), Shard(1)], [Shard(0), Replicate()]):
-            assert torch.equal(twice.redistribute(mesh, layouts).full_tensor(), whole)
-        both = DTensor.from_local(whole * 10**me, mesh, [Partial(), Partial()])
-        assert torch.equal(both.redistribute(mesh, [Shard(0), Shard(1)]).full_tensor(), whole * 1111)
-        columns = DTensor.from_local(parts[me % 2] * 10**me, mesh, [Partial(), Shard(1)], shape=(7, 5), stride=(5, 1))
-        assert torch.equal(columns.full_tensor(), torch.cat([parts[0] * 101, parts[1] * 1010], 1))
-
-    ranks(4)(work)
+    me, mesh = dist.get_rank(), init_device_mesh("cpu", (2, 2))
+    whole = torch.arange(35.0).reshape(7, 5)
+    parts = whole.tensor_split([3], dim=1)
+    twice = distribute_tensor(whole, mesh, [Shard(0), Shard(0)])  # rows 2, 2, 2, 1
+    assert torch.equal(twice.to_local(), whole.tensor_split([2, 4, 6])[me])
+    for layouts in ([Shard(1), Shard(0)], [Replicate(), Shard(1)], [Shard(0), Replicate()]):
+        assert torch.equal(twice.redistribute(mesh, layouts).full_tensor(), whole)
+    both = DTensor.from_local(whole * 10**me, mesh, [Partial(), Partial()])
+    assert torch.equal(both.redistribute(mesh, [Shard(0), Shard(1)]).full_tensor(), whole * 1111)
+    columns = DTensor.from_local(parts[me % 2] * 10**me, mesh, [Partial(), Shard(1)], shape=(7, 5), stride=(5, 1))
+    assert torch.equal(columns.full_tensor(), torch.cat([parts[0] * 101, parts[1] * 1010], 1))
 
 
-def test_gradients_of_layouts(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+@on_torch_ranks(3)
+def test_gradients_of_layouts() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-        mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(3)
-        a, b, weights = (torch.randn(5, 5, generator=generator) for _ in range(3))
-        whole = [one.clone().requires_grad_() for one in (a, b)]
-        (whole[0] @ whole[1] * weights).sum().backward()
-        for layouts in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Shard(1), Shard(0)), (Shard(0), Shard(0))):
-            pieces = [
-                distribute_tensor(one, mesh, [layout]).requires_grad_()
-                for one, layout in zip((a, b), layouts, strict=True)
-            ]
-            product = (pieces[0] @ pieces[1]).redistribute(mesh, [Shard(1)])
-            (product * distribute_tensor(weights, mesh, [Shard(1)])).sum().full_tensor().backward()
-            for one, other in zip(pieces, whole, strict=True):
-                assert torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-5), layouts
-
-    ranks(3)(work)
+    mesh, generator = init_device_mesh("cpu", (3,)), torch.Generator().manual_seed(3)
+    a, b, weights = (torch.randn(5, 5, generator=generator) for _ in range(3))
+    whole = [one.clone().requires_grad_() for one in (a, b)]
+    (whole[0] @ whole[1] * weights).sum().backward()
+    for layouts in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Shard(1), Shard(0)), (Shard(0), Shard(0))):
+        pieces = [
+            distribute_tensor(one, mesh, [layout]).requires_grad_() for one, layout in zip((a, b), layouts, strict=True)
+        ]
+        product = (pieces[0] @ pieces[1]).redistribute(mesh, [Shard(1)])
+        (product * distribute_tensor(weights, mesh, [Shard(1)])).sum().full_tensor().backward()
+        for one, other in zip(pieces, whole, strict=True):
+            assert torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-5), layouts

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.torch_ranks import TorchRanks
+from tests.support.on_ranks import on_torch_ranks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -42,92 +42,82 @@ def train(wrapped: nn.Module, bare: nn.Module, steps: int = 3) -> torch.Tensor:
     ],
     ids=str,
 )
-def test_data_parallel_training_gives_what_gloo_gives(ranks: TorchRanks, options: dict[str, Any]) -> None:
-    def work() -> None:
-        results = []
-        for group in (None, dist.new_group(backend="gloo")):
-            bare = model()
-            results.append(train(nn.parallel.DistributedDataParallel(bare, process_group=group, **options), bare))
-        assert torch.equal(*results)  # of two summands there is one order
-
-    ranks(2)(work)
-
-
-def test_an_error_within_backward_reaches_the_user(ranks: TorchRanks) -> None:
-    def work() -> None:
-        wrapped = nn.parallel.DistributedDataParallel(model())
-        wrapped(torch.randn(2, 16)).sum().backward()
-        if dist.get_rank():
-            with pytest.raises(RuntimeError, match="disagree"):
-                dist.all_reduce(torch.ones(3))
-            dist.all_reduce(torch.ones(1))
-        else:
-            with pytest.raises(RuntimeError, match="disagree"):
-                wrapped(torch.randn(2, 16)).sum().backward()
-            dist.all_reduce(torch.ones(1))
-
-    ranks(2)(work)
-
-
-def test_sharded_training(ranks: TorchRanks, tmp_path: Path) -> None:
-    def work() -> None:
-        from torch.distributed import checkpoint
-        from torch.distributed.fsdp import fully_shard
-
+@on_torch_ranks(2)
+def test_data_parallel_training_gives_what_gloo_gives(options: dict[str, Any]) -> None:
+    results = []
+    for group in (None, dist.new_group(backend="gloo")):
         bare = model()
-        alone = copy.deepcopy(bare)
-        for layer in bare:
-            if isinstance(layer, nn.Linear):
-                fully_shard(layer)
-        fully_shard(bare)
-        data = torch.randn(4, 16, generator=torch.Generator().manual_seed(5))
-        for one in (bare, alone):
-            one(data).square().mean().backward()
-        gradient = bare[0].weight.grad.full_tensor()
-        assert torch.allclose(gradient, alone[0].weight.grad, atol=1e-6)
-        checkpoint.save(bare.state_dict(), checkpoint_id=str(tmp_path / "saved"))
-        with torch.no_grad():
-            for parameter in bare.parameters():
-                parameter.zero_()
-        state = bare.state_dict()
-        checkpoint.load(state, checkpoint_id=str(tmp_path / "saved"))
-        bare.load_state_dict(state)
-        assert torch.equal(bare[0].weight.full_tensor(), alone[0].weight)
-        checkpoint.async_save(bare.state_dict(), checkpoint_id=str(tmp_path / "later")).result()
-
-    ranks(2)(work)
+        results.append(train(nn.parallel.DistributedDataParallel(bare, process_group=group, **options), bare))
+    assert torch.equal(*results)  # of two summands there is one order
 
 
-def test_functional_collectives(ranks: TorchRanks) -> None:
-    def work() -> None:
-        from torch.distributed import _functional_collectives as functional
-
-        me, world = dist.get_rank(), dist.group.WORLD
-        ones = torch.ones(2) * (me + 1)
-        assert functional.all_reduce(ones, "sum", world).tolist() == [3.0, 3.0]
-        assert functional.all_gather_tensor(ones, 0, world).tolist() == [1.0, 1.0, 2.0, 2.0]
-        assert functional.reduce_scatter_tensor(torch.arange(4.0), "sum", 0, world).tolist() == [4.0 * me, 4.0 * me + 2]
-        assert functional.all_to_all_single(ones, None, None, world).tolist() == [1.0, 2.0]
-        assert functional.broadcast(ones, 1, world).tolist() == [2.0, 2.0]
-        for one in functional.all_reduce_coalesced([ones, ones], "sum", world):
-            assert one.tolist() == [3.0, 3.0]
-        for one in functional.all_gather_into_tensor_coalesced([ones, ones], world):
-            assert one.tolist() == [1.0, 1.0, 2.0, 2.0]
-        for one in functional.reduce_scatter_tensor_coalesced([ones, ones], "sum", [0, 0], world):
-            assert one.tolist() == [3.0]
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_an_error_within_backward_reaches_the_user() -> None:
+    wrapped = nn.parallel.DistributedDataParallel(model())
+    wrapped(torch.randn(2, 16)).sum().backward()
+    if dist.get_rank():
+        with pytest.raises(RuntimeError, match="disagree"):
+            dist.all_reduce(torch.ones(3))
+        dist.all_reduce(torch.ones(1))
+    else:
+        with pytest.raises(RuntimeError, match="disagree"):
+            wrapped(torch.randn(2, 16)).sum().backward()
+        dist.all_reduce(torch.ones(1))
 
 
-def test_compiled_code(ranks: TorchRanks) -> None:
-    def work() -> None:
-        def step(tensor: torch.Tensor) -> torch.Tensor:
-            doubled = tensor * 2
-            dist.all_reduce(doubled)
-            return doubled + 1
+@on_torch_ranks(2)
+def test_sharded_training(tmp_path: Path) -> None:
+    from torch.distributed import checkpoint
+    from torch.distributed.fsdp import fully_shard
 
-        compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
-        for k in range(3):
-            assert compiled(torch.full((4,), k + dist.get_rank() + 1.0)).tolist() == [4.0 * k + 7.0] * 4
+    bare = model()
+    alone = copy.deepcopy(bare)
+    for layer in bare:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    fully_shard(bare)
+    data = torch.randn(4, 16, generator=torch.Generator().manual_seed(5))
+    for one in (bare, alone):
+        one(data).square().mean().backward()
+    gradient = bare[0].weight.grad.full_tensor()
+    assert torch.allclose(gradient, alone[0].weight.grad, atol=1e-6)
+    checkpoint.save(bare.state_dict(), checkpoint_id=str(tmp_path / "saved"))
+    with torch.no_grad():
+        for parameter in bare.parameters():
+            parameter.zero_()
+    state = bare.state_dict()
+    checkpoint.load(state, checkpoint_id=str(tmp_path / "saved"))
+    bare.load_state_dict(state)
+    assert torch.equal(bare[0].weight.full_tensor(), alone[0].weight)
+    checkpoint.async_save(bare.state_dict(), checkpoint_id=str(tmp_path / "later")).result()
 
-    ranks(2)(work)
+
+@on_torch_ranks(2)
+def test_functional_collectives() -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    me, world = dist.get_rank(), dist.group.WORLD
+    ones = torch.ones(2) * (me + 1)
+    assert functional.all_reduce(ones, "sum", world).tolist() == [3.0, 3.0]
+    assert functional.all_gather_tensor(ones, 0, world).tolist() == [1.0, 1.0, 2.0, 2.0]
+    assert functional.reduce_scatter_tensor(torch.arange(4.0), "sum", 0, world).tolist() == [4.0 * me, 4.0 * me + 2]
+    assert functional.all_to_all_single(ones, None, None, world).tolist() == [1.0, 2.0]
+    assert functional.broadcast(ones, 1, world).tolist() == [2.0, 2.0]
+    for one in functional.all_reduce_coalesced([ones, ones], "sum", world):
+        assert one.tolist() == [3.0, 3.0]
+    for one in functional.all_gather_into_tensor_coalesced([ones, ones], world):
+        assert one.tolist() == [1.0, 1.0, 2.0, 2.0]
+    for one in functional.reduce_scatter_tensor_coalesced([ones, ones], "sum", [0, 0], world):
+        assert one.tolist() == [3.0]
+
+
+@on_torch_ranks(2)
+def test_compiled_code() -> None:
+    def step(tensor: torch.Tensor) -> torch.Tensor:
+        doubled = tensor * 2
+        dist.all_reduce(doubled)
+        return doubled + 1
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    for k in range(3):
+        assert compiled(torch.full((4,), k + dist.get_rank() + 1.0)).tolist() == [4.0 * k + 7.0] * 4

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoBackend
 
@@ -44,34 +45,30 @@ def test_gather_into_one_tensor(ranks: TorchRanks, size: int, shape: tuple[int, 
 
 
 @pytest.mark.parametrize("words", ["the same dtype and 6 elements", "contiguous"])
-def test_a_tensor_that_cannot_take_what_is_gathered(ranks: TorchRanks, words: str) -> None:
-    def work() -> None:
-        output = torch.empty(3, 2).t() if words == "contiguous" else torch.empty(5)
-        kind = unisono.MismatchError if dist.get_rank() else unisono.ArgumentError
-        options = torch._C._distributed_c10d.GatherOptions()
-        options.asyncOp = False
-        with pytest.raises(kind, match=words):
-            dist.group.WORLD.gather_single(output, torch.ones(3), options)
-        dist.barrier()  # the group is as good as before
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_a_tensor_that_cannot_take_what_is_gathered(words: str) -> None:
+    output = torch.empty(3, 2).t() if words == "contiguous" else torch.empty(5)
+    kind = unisono.MismatchError if dist.get_rank() else unisono.ArgumentError
+    options = torch._C._distributed_c10d.GatherOptions()
+    options.asyncOp = False
+    with pytest.raises(kind, match=words):
+        dist.group.WORLD.gather_single(output, torch.ones(3), options)
+    dist.barrier()  # the group is as good as before
 
 
-def test_any_backend_for_another_device(ranks: TorchRanks) -> None:
-    def work() -> None:
-        import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake" where torch itself has not
-        group = dist.new_group(backend="cpu:unisono,cuda:fake")
-        assert "Fake" in type(group._get_backend(torch.device("cuda"))).__name__
-        tensor = torch.tensor([1.0 + dist.get_rank()])
-        dist.all_reduce(tensor, group=group)
-        assert tensor.item() == 3.0
-        with pytest.raises(unisono.ArgumentError, match=r"other: torch .* cannot make this backend beside unisono"):
-            dist.new_group(backend="cpu:unisono,cuda:other")
-        if not dist.is_nccl_available():
-            with pytest.raises(unisono.ArgumentError, match=r"nccl: torch .* was built without NCCL"):
-                dist.new_group(backend="cpu:unisono,cuda:nccl")
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_any_backend_for_another_device() -> None:
+    import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake" where torch itself has not
+    group = dist.new_group(backend="cpu:unisono,cuda:fake")
+    assert "Fake" in type(group._get_backend(torch.device("cuda"))).__name__
+    tensor = torch.tensor([1.0 + dist.get_rank()])
+    dist.all_reduce(tensor, group=group)
+    assert tensor.item() == 3.0
+    with pytest.raises(unisono.ArgumentError, match=r"other: torch .* cannot make this backend beside unisono"):
+        dist.new_group(backend="cpu:unisono,cuda:other")
+    if not dist.is_nccl_available():
+        with pytest.raises(unisono.ArgumentError, match=r"nccl: torch .* was built without NCCL"):
+            dist.new_group(backend="cpu:unisono,cuda:nccl")
 
 
 def test_messages_of_several_ranks_in_one_operator(ranks: TorchRanks) -> None:
@@ -107,67 +104,59 @@ def test_a_gather_into_a_tensor_that_is_there(ranks: TorchRanks) -> None:
         ranks(size)(work)
 
 
-def test_a_compiled_exchange(ranks: TorchRanks) -> None:
-    def work() -> None:
-        def exchange(mine: torch.Tensor, other: int) -> torch.Tensor:
-            theirs = torch.zeros(3)
-            ends = [dist.P2POp(dist.isend, 2 * mine, other), dist.P2POp(dist.irecv, theirs, other)]
-            for work in dist.batch_isend_irecv(ends):
-                work.wait()
-            return 10 * theirs
+@on_torch_ranks(2)
+def test_a_compiled_exchange() -> None:
+    def exchange(mine: torch.Tensor, other: int) -> torch.Tensor:
+        theirs = torch.zeros(3)
+        ends = [dist.P2POp(dist.isend, 2 * mine, other), dist.P2POp(dist.irecv, theirs, other)]
+        for work in dist.batch_isend_irecv(ends):
+            work.wait()
+        return 10 * theirs
 
-        me = dist.get_rank()
-        with import_module("torch._dynamo.config").patch(enable_p2p_compilation=True):
-            compiled = torch.compile(exchange, fullgraph=True, backend="aot_eager")
-            assert torch.equal(compiled(torch.full((3,), 1.0 + me), 1 - me), torch.full((3,), 20.0 * (2 - me)))
-
-    ranks(2)(work)
+    me = dist.get_rank()
+    with import_module("torch._dynamo.config").patch(enable_p2p_compilation=True):
+        compiled = torch.compile(exchange, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(torch.full((3,), 1.0 + me), 1 - me), torch.full((3,), 20.0 * (2 - me)))
 
 
 @with_a_backend
-def test_what_a_group_does_not_do_it_says(ranks: TorchRanks) -> None:
-    def work() -> None:
-        world: Any = dist.group.WORLD
-        assert not dist.distributed_c10d._supports_reconfigure(world)
-        assert not dist.distributed_c10d._supports_window(world)
-        with pytest.raises(RuntimeError, match="Backend unisono does not support new_window"):
-            world.new_window()
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_what_a_group_does_not_do_it_says() -> None:
+    world: Any = dist.group.WORLD
+    assert not dist.distributed_c10d._supports_reconfigure(world)
+    assert not dist.distributed_c10d._supports_window(world)
+    with pytest.raises(RuntimeError, match="Backend unisono does not support new_window"):
+        world.new_window()
 
 
 @with_a_backend
-def test_a_backend_ends_with_its_group(ranks: TorchRanks) -> None:
-    def work() -> None:
-        def living() -> int:
-            gc.collect()
-            return sum(isinstance(thing, UnisonoBackend) for thing in gc.get_objects())
+@on_torch_ranks(2)
+def test_a_backend_ends_with_its_group() -> None:
+    def living() -> int:
+        gc.collect()
+        return sum(isinstance(thing, UnisonoBackend) for thing in gc.get_objects())
 
-        before = living()
-        group = dist.new_group([0, 1])
-        assert living() == before + 1
-        dist.destroy_process_group(group)
-        del group
-        assert living() == before
-
-    ranks(2)(work)
+    before = living()
+    group = dist.new_group([0, 1])
+    assert living() == before + 1
+    dist.destroy_process_group(group)
+    del group
+    assert living() == before
 
 
 @pytest.mark.skipif(
     not hasattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS"), reason="torch 2.15 was the first to record calls"
 )
-def test_the_calls_of_another_backend_are_recorded(ranks: TorchRanks) -> None:
-    def work() -> None:
-        torch_c10d = dist.distributed_c10d
-        recorders = torch_c10d._FR_SELF_RECORDING_BACKENDS
-        recorders.discard("gloo")  # as NCCL, which keeps no record itself
-        try:
-            group = dist.new_group(backend="cpu:unisono,cuda:gloo")
-        finally:
-            recorders.add("gloo")
-        assert group in torch_c10d._world.pg_flight_recorder_hooks
-        tensor = torch.tensor([1.0 + dist.get_rank()])
-        dist.all_reduce(tensor, group=group)
-        assert tensor.item() == 3.0
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_the_calls_of_another_backend_are_recorded() -> None:
+    torch_c10d = dist.distributed_c10d
+    recorders = torch_c10d._FR_SELF_RECORDING_BACKENDS
+    recorders.discard("gloo")  # as NCCL, which keeps no record itself
+    try:
+        group = dist.new_group(backend="cpu:unisono,cuda:gloo")
+    finally:
+        recorders.add("gloo")
+    assert group in torch_c10d._world.pg_flight_recorder_hooks
+    tensor = torch.tensor([1.0 + dist.get_rank()])
+    dist.all_reduce(tensor, group=group)
+    assert tensor.item() == 3.0

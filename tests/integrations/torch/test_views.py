@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 
@@ -84,15 +85,13 @@ def test_a_model_s_parameters_are_sent_between_forward_passes(ranks: TorchRanks)
     assert len(ours[0]) == 2
 
 
-def test_backward_through_what_a_call_has_overwritten(ranks: TorchRanks) -> None:
-    def work() -> None:
-        weight = torch.ones(4, requires_grad=True)
-        for name in calls(torch.ones(4)):
-            for tensor in (torch.ones(4), weight * 2):  # one that an operation saves, and a result in the graph
-                loss = (tensor * weight).sum()
-                calls(tensor)[name]()
-                if dist.get_rank() == 0:
-                    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                        loss.backward()
-
-    ranks(2)(work)
+@on_torch_ranks(2)
+def test_backward_through_what_a_call_has_overwritten() -> None:
+    weight = torch.ones(4, requires_grad=True)
+    for name in calls(torch.ones(4)):
+        for tensor in (torch.ones(4), weight * 2):  # one that an operation saves, and a result in the graph
+            loss = (tensor * weight).sum()
+            calls(tensor)[name]()
+            if dist.get_rank() == 0:
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    loss.backward()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import torch
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S
 from tests.support.on_ranks import on_ranks
-from tests.support.waiting import once, until
+from tests.support.waiting import frames, once, until
 from unisono import PeerFailed, p2p
 from unisono.calls.work import _Latch
 from unisono.engine.mailbox.poller import Poller
@@ -59,7 +58,7 @@ def once_waiting(action: Callable[[], object]) -> None:
     me = threading.get_ident()
 
     def waits() -> bool:
-        at = {thread: frame.f_code for thread, frame in sys._current_frames().items()}
+        at = {thread: frame.f_code for thread, frame in frames().items()}
         return at[me] in WAITS and bool(FOR_PEERS & {*at.values()})
 
     once(waits, action)

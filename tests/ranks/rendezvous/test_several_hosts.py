@@ -120,23 +120,10 @@ def test_who_does_not_get_the_memory_is_a_host_of_its_own(rank, monkeypatch, cap
     assert "UNISONO_HOST_ID" in said
 
 
-def test_a_rank_without_memory_of_its_own_is_heard_by_all(rank, monkeypatch):
-    refuse(monkeypatch, 1)
-    create, own = Arena.create, rank[0]
-
-    def scarce(size, config):
-        if own.number == 1:
-            raise OutOfMemory("no room")
-        return create(size, config)
-
-    monkeypatch.setattr(Arena, "create", scarce)
-    for error in together(rank, "001"):
-        assert isinstance(error, OutOfMemory)
-        assert "no room" in str(error)
-
-
-@pytest.mark.parametrize("number", [0, 2])
-def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, number):
+@pytest.mark.parametrize(("host_of", "refused", "number"), [("0011", [], 0), ("0011", [], 2), ("0001", [1], 1)])
+def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, host_of, refused, number):
+    """Rank 1 is a host of its own where it is refused."""
+    refuse(monkeypatch, *refused)
     create, own = Arena.create, rank[0]
 
     def scarce(size, config):
@@ -145,7 +132,7 @@ def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, number):
         return create(size, config)
 
     monkeypatch.setattr(Arena, "create", scarce)
-    for error in together(rank, "0011"):
+    for error in together(rank, host_of):
         assert isinstance(error, OutOfMemory)
         assert "no room for 4" in str(error)
 
@@ -308,16 +295,12 @@ def test_a_rank_that_looks_up_at_another_pace_is_told_to_all(rank, monkeypatch, 
 
 
 def test_each_host_has_the_settings_of_its_first_rank(rank):
-    own, changes = rank
-    changes.update(enumerate("0011"))
     store = HashStore()
 
-    def one(number):
-        own.number = number
+    def act(number):
         return meet(number, 4, store, 60.0, Config(heap_bytes=1 << 20, segment_bytes=(number + 1) << 16))
 
-    with ThreadPoolExecutor(4) as pool:
-        mets = list(pool.map(one, range(4)))
+    mets = together(rank, "0011", act)
     assert [met.arena.shape["segment_bytes"] >> 16 for met in mets] == [1, 1, 3, 3]
     for met in mets:
         met.arena.close()
@@ -335,15 +318,16 @@ def test_an_address_on_the_way_between_hosts():
     assert "set MASTER_ADDR" in reason
 
 
-def tell_addresses(monkeypatch, own_address):
+def each_on_a_machine(rank, monkeypatch, own_address):
+    """Let each rank be on a machine of its own, which says that this is its address."""
+    mine, own = Identity.mine, rank[0]
+    monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: mine()._replace(boot=f"boot-{own.number}")))
     for module in (meeting_member, rendezvous):
         monkeypatch.setattr(module, "own_address", own_address)
 
 
 def test_hosts_with_no_way_between_them_are_refused_everywhere(rank, monkeypatch):
-    mine, own = Identity.mine, rank[0]
-    monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: mine()._replace(boot=f"boot-{own.number}")))
-    tell_addresses(monkeypatch, lambda _toward: LOOP)
+    each_on_a_machine(rank, monkeypatch, lambda _toward: LOOP)
     for error in together(rank, "012"):
         assert isinstance(error, ArgumentError)
         assert "set MASTER_ADDR to an address of rank 0's host" in str(error)
@@ -351,15 +335,13 @@ def test_hosts_with_no_way_between_them_are_refused_everywhere(rank, monkeypatch
 
 def test_a_master_address_that_means_itself_on_its_own_host(rank, monkeypatch):
     """As where /etc/hosts says that the host's name is 127.0.1.1: the way to the others tells the own address."""
-    mine, own = Identity.mine, rank[0]
-    monkeypatch.setattr(Identity, "mine", classmethod(lambda _cls: mine()._replace(boot=f"boot-{own.number}")))
 
     def address(toward):
-        if own.number:
+        if rank[0].number:
             return "10.0.0.2"
         return "10.0.0.1" if toward == "10.0.0.2" else "127.0.1.1"
 
-    tell_addresses(monkeypatch, address)
+    each_on_a_machine(rank, monkeypatch, address)
     outcomes = together(rank, "01")
     assert [met.address for met in outcomes] == ["10.0.0.1", "10.0.0.2"]
     for met in outcomes:

@@ -1,7 +1,5 @@
 """The plans of earlier calls, kept for the fast paths. Their keys are made of unchecked calls."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -127,7 +125,7 @@ class UnevenCalls(dict[tuple[str, int], int]):
     """(collective, root) with blocks of several sizes -> how many more calls of the group exchange sizes."""
 
     @classmethod
-    def of(cls, group: Group) -> UnevenCalls:
+    def of(cls, group: Group) -> "UnevenCalls":
         """The group's own."""
         found: UnevenCalls = group.kept.setdefault(cls, cls())
         return found

@@ -1,7 +1,5 @@
 """Make the plan of a checked call: choose the algorithm, compile its table, bind the program."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple

@@ -1,7 +1,5 @@
 """`Request`: a checked call."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple, TypeGuard
 

@@ -3,8 +3,6 @@
 Tensors that a call cannot work on are copied to plain ones (`PlainTensors`).
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -46,7 +44,7 @@ class PlainTensors(NamedTuple):
     given: list[_Pair]
 
     @classmethod
-    def of(cls, request: Request, group: Group) -> PlainTensors:
+    def of(cls, request: Request, group: Group) -> "PlainTensors":
         """The tensors of a call of this group's rank. Copies hold no values yet."""
         copied: list[_Pair] = []
 

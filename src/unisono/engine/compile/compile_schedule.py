@@ -4,8 +4,6 @@ The passes are `versions` (what each move reads and makes), `place` (where each 
 waits); `compile_schedule` writes the rows. `interpret` runs them. `program_proof` proves them independently.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from typing import NamedTuple
@@ -95,7 +93,7 @@ def _each(versions: Versions) -> list[Version]:
 
 
 def _copy(version: Version, at: float, to: Place) -> ProgramMove:
-    move = ProgramMove(version.rank, at, version.sub, [], None, version.extent)
+    move = ProgramMove(version.rank, at, version.sub, [], version.extent)
     if version.given:
         move.source = [version.given]
     move.to = [to]
@@ -191,7 +189,7 @@ class _Order:
 
     def leave(self, rank: int) -> None:
         """Add a last wait: a rank returns when no peer uses its tensors any more."""
-        last = ProgramMove(rank, float("inf"), 0, [], None)
+        last = ProgramMove(rank, float("inf"), 0, [])
         self.wait(last, [m for place, users in self.users.items() if place.rank == rank for m in users])
         if last.waits:
             last.step = self.gate + len(self.after[rank]) + 1
@@ -227,6 +225,8 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
     one_way = any(readers) and not all(readers)
     programs, table = [], digest(schedule.root, schedule.rows.tobytes())
     for rank in range(ranks):
+        flags = np.zeros(ranks, np.int64)
+        flags[list(readers[rank])] = 1
         rows, refs, rounds = _encode(rank, before[rank], after[rank], gate, waited)
         if gate + len(after[rank]) >= 1 << STEP_BITS:
             raise AlgorithmError(
@@ -235,9 +235,9 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             )
         programs.append(
             Program(
-                schedule.name, table, lowering, ranks, rows, refs, frozenset(readers[rank]), max(placed.slots), gate,
-                versions.contract.blocks, versions.contract.per_block, one_post,
-                one_way, rounds,
+                schedule.name, table, lowering, ranks, rows, refs, frozenset(readers[rank]), flags,
+                max(placed.slots), gate, versions.contract.blocks, versions.contract.per_block, one_post, one_way,
+                rounds,
             )
         )  # fmt: skip
     return programs

@@ -5,20 +5,17 @@ of the table. Short tensors are one segment; if the program allows it, signature
 tag).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...base.config import Config
 from ...base.errors import AlgorithmError
 from ...base.records import CallRecord, digest
 from ..logs.plan_registry import ProgramRow
-from .program import CROSSED, MAPPED, Op, PlanWord, Program, RefWord, RowWord, TagWord
+from .program import CROSSED, MAPPED, Op, PlanWord, Program, RefWord, RowWord, TagWord, Words
 
 _LINE = 64
 _SMALLEST_SLOT = 4096
@@ -86,8 +83,8 @@ class Plan(CallPlan):
     program: the program that is bound.
     """
 
-    words: npt.NDArray[np.int64]
-    kept: tuple[npt.NDArray[np.int64], ...]
+    words: Words
+    kept: tuple[Words, ...]
     program: Program
 
     @property

@@ -10,15 +10,13 @@ A ref is a symbolic address, (where, rank, block, sub): in the input, the output
 contains no sizes; the plan has them.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+"""What `numpy.typing.NDArray` is; to import that takes a millisecond."""
 
 IN, OUT, STAGE = 0, 1, 2
 """Where a ref points: the user's input, the user's output, a staging slot."""
@@ -185,12 +183,12 @@ class Lowering(NamedTuple):
         return how + (", in place" if self.in_place else "")
 
 
-@dataclass(frozen=True, eq=False)
-class Program:
+class Program(NamedTuple):
     """The program of one rank.
 
     name, table: the name of the schedule, and a digest of its rows.
     readers: the ranks that read this rank's staging area.
+    reader_flags: the same for the kernel, one flag per rank. It reads them after the call, too.
     slots: the staging slots of the rank that needs most.
     one_post: ranks wait for no step after the gate, so signature and payload can share a cache line.
     one_way: some ranks only stage, others only read, as in a broadcast.
@@ -201,9 +199,10 @@ class Program:
     table: int
     lowering: Lowering
     ranks: int
-    rows: npt.NDArray[np.int64]
-    refs: npt.NDArray[np.int64]
+    rows: Words
+    refs: Words
     readers: frozenset[int]
+    reader_flags: Words
     slots: int
     gate_step: int
     blocks: int
@@ -211,13 +210,6 @@ class Program:
     one_post: bool
     one_way: bool
     rounds: tuple[int, ...]
-
-    @cached_property
-    def reader_flags(self) -> npt.NDArray[np.int64]:
-        """`readers` for the kernel, one flag per rank. The kernel reads them after the call, too."""
-        flags = np.zeros(self.ranks, np.int64)
-        flags[list(self.readers)] = 1
-        return flags
 
     @property
     def gate_row(self) -> int:

@@ -9,8 +9,6 @@ to find errors between calls, of three segments each, because the third is the f
 - Values are exact sums of random integers: a wrong sum passes with a probability below 2^-40.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -5,9 +5,6 @@ slot is one move with its inputs in rank order, so sums have the same bits howev
 result needs are dropped.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +24,6 @@ class Place(NamedTuple):
     sub: int
 
 
-@dataclass(eq=False)
 class Version:
     """The content of a slot between two writes.
 
@@ -38,38 +34,41 @@ class Version:
     abroad: where peers read it.
     """
 
-    rank: int
-    sub: int
-    maker: ProgramMove | None
-    contributions: int
-    extent: int = 0
-    given: Place | None = None
     result: Place | None = None
-    readers: list[ProgramMove] = field(default_factory=list)
     home: Place | None = None
     abroad: Place | None = None
 
-    def peers(self) -> list[ProgramMove]:
+    def __init__(
+        self,
+        rank: int,
+        sub: int,
+        maker: "ProgramMove | None",
+        contributions: int,
+        extent: int = 0,
+        given: Place | None = None,
+    ) -> None:
+        self.rank, self.sub, self.maker, self.contributions = rank, sub, maker, contributions
+        self.extent, self.given = extent, given
+        self.readers: list[ProgramMove] = []
+
+    def peers(self) -> "list[ProgramMove]":
         """The moves of other ranks that read this version."""
         return [m for m in self.readers if m.rank != self.rank]
 
 
-@dataclass(eq=False)
 class ProgramMove:
     """One step of a rank: copy or combine `inputs` into all places of `to`. A publishing move makes no version."""
 
-    rank: int
-    round: float
-    sub: int
-    inputs: list[Version]
-    makes: Version | None
-    extent: int = 0
-    source: list[Place] = field(default_factory=list)
-    to: list[Place] = field(default_factory=list)
-    waits: list[tuple[int, int]] = field(default_factory=list)
-    step: int = 0
-    clock: list[int] = field(default_factory=list)
-    last: bool = False
+    makes: Version | None = None
+    step = 0
+    last = False
+
+    def __init__(self, rank: int, number: float, sub: int, inputs: list[Version], extent: int = 0) -> None:
+        self.rank, self.round, self.sub, self.inputs, self.extent = rank, number, sub, inputs, extent
+        self.source: list[Place] = []
+        self.to: list[Place] = []
+        self.waits: list[tuple[int, int]] = []
+        self.clock: list[int] = []
 
 
 class Versions(NamedTuple):
@@ -118,7 +117,7 @@ def make_versions(schedule: Schedule) -> Versions:
             extent = inputs[0].extent
             if any(version.extent != extent for version in inputs):
                 raise AlgorithmError(f"{schedule.name}, round {k}: blocks are combined whose sizes may differ")
-            move = ProgramMove(slot[0], k, slot[2] % per, inputs, None, extent)
+            move = ProgramMove(slot[0], k, slot[2] % per, inputs, extent)
             union = 0
             for version in inputs:
                 union |= version.contributions

@@ -5,8 +5,6 @@ when the rank has entered the call and when it has left it, by the processor's c
 that says what was called (`plan_registry`). Nothing else is written while a call runs.
 """
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
 from typing import NamedTuple
@@ -55,7 +53,7 @@ class LoggedCall(NamedTuple):
     background: bool = False
 
     @classmethod
-    def of(cls, number: int, note: int, entered: int, left: int) -> LoggedCall:
+    def of(cls, number: int, note: int, entered: int, left: int) -> "LoggedCall":
         return cls(number, note & ~_BACKGROUND, entered, left if left > entered else 0, bool(note & _BACKGROUND))
 
 

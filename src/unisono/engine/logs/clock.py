@@ -1,7 +1,5 @@
 """The processor's cycle counter, by which calls are logged and yields are timed, and the system's clock."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import cache
@@ -17,13 +15,13 @@ class Clock(NamedTuple):
     ns: int
 
     @classmethod
-    def now(cls) -> Clock:
+    def now(cls) -> "Clock":
         """This moment."""
         before = time.monotonic_ns()
         cycles = read_cycles()
         return cls(cycles, (before + time.monotonic_ns()) // 2)
 
-    def ns_at(self, cycles: int, later: Clock) -> int:
+    def ns_at(self, cycles: int, later: "Clock") -> int:
         """The moment when the counter was at `cycles`. later: another moment, which gives the rate."""
         passed = later.cycles - self.cycles
         return self.ns + (cycles - self.cycles) * (later.ns - self.ns) // passed if passed else self.ns

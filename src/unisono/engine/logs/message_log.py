@@ -3,8 +3,6 @@
 The rank logs a message when it is done. It logs a slow one earlier: when it first checks whether its peers live.
 """
 
-from __future__ import annotations
-
 import itertools
 import struct
 from enum import IntEnum

@@ -5,8 +5,6 @@ replaces the oldest one that no call in the rank's logs has used. The rank write
 that finds the number finds the whole note.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import struct

@@ -3,8 +3,6 @@
 Only a trace that asks for rounds has one (`Host.log_rows_to`). The usual kernel knows nothing of it.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from mmap import mmap
 from typing import NamedTuple

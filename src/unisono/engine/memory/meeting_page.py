@@ -3,8 +3,6 @@
 `unisono doctor` reads it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

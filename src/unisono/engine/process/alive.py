@@ -4,8 +4,6 @@ And may this process read its memory? Linux asks as it does for a debugger: it m
 Yama, a filter for system calls or the other process forbids it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

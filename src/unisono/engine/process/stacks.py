@@ -6,8 +6,6 @@ through /proc. The signal would end a process without a handler, so it is sent o
 and file.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import fcntl
 import os
@@ -39,7 +37,7 @@ class Answer(NamedTuple):
     silent: str = ""
 
     @classmethod
-    def of(cls, text: str) -> Answer:
+    def of(cls, text: str) -> "Answer":
         """The last answer in the file."""
         found: dict[str, list[str]] = {}
         first = ""

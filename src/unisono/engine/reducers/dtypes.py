@@ -1,7 +1,5 @@
 """The dtypes that can be combined, their elements in memory and in sums, and the ops that each kind of number has."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 Stored = Literal["i8", "i16", "i32", "i64", "float", "double"]

@@ -4,8 +4,6 @@ Identities show which ranks seem to share a host (`place`), why ranks cannot for
 group is slower than it might be (`remark`).
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -60,7 +58,7 @@ class Identity(NamedTuple):
     """The address where other hosts reach it."""
 
     @classmethod
-    def mine(cls) -> Identity:
+    def mine(cls) -> "Identity":
         """This process's identity, without settings and address."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))

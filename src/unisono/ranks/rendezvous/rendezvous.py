@@ -8,9 +8,7 @@ Ranks do not trust the store (`rendezvous_messages`): the kernel says which proc
 (`handover`).
 """
 
-from __future__ import annotations
-
-import secrets
+import os
 import sys
 import time
 from collections import Counter
@@ -63,7 +61,7 @@ class MeetingResult(NamedTuple):
 
     arena: Arena
     hosts: Hosts
-    store: TorchStore | None = None
+    store: "TorchStore | None" = None
     identities: Mapping[int, Identity] | None = None
     names: tuple[str, ...] = ()
     address: str = ""
@@ -170,7 +168,7 @@ class _Meeting(MeetingMember):
         return arena, verdict
 
     def _hand_out(self, arena: Arena, others: Sequence[int], until_told: ExitStack) -> Handover:
-        name = f"unisono-{secrets.token_hex(16)}"
+        name = f"unisono-{os.urandom(16).hex()}"
         for rank in others:
             self._identities[rank] = self._identity(rank)
         with listen(name) as listener:
@@ -206,7 +204,7 @@ class _Meeting(MeetingMember):
         names = host_names(self._identities, hosts)
         on_machine = Counter(one.boot for one in self._identities.values())
         neighbours = tuple(on_machine[self._identities[host[0]].boot] for host in hosts.members)
-        secret = secrets.token_hex(32)
+        secret = os.urandom(32).hex()
         verdict = MeetingVerdict(hosts.members, names=names, neighbours=neighbours, secret=secret, toward=toward)
         self._end(verdict)
         sys.stderr.write(remark(self._identities, hosts, self._apart))

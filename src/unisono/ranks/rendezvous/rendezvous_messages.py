@@ -6,12 +6,9 @@ hands the memory of a group over, between processes that it knows.
 If ranks do not meet, there is an error for each reason, made of its fields, and a `MeetingVerdict` at the store.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
-import secrets
 import socket
 import sys
 from contextlib import suppress
@@ -75,7 +72,7 @@ class MeetingVerdict(NamedTuple):
         return json.dumps(self._asdict())
 
     @classmethod
-    def read(cls, said: bytes, size: int, teller: int = 0) -> MeetingVerdict:
+    def read(cls, said: bytes, size: int, teller: int = 0) -> "MeetingVerdict":
         """The verdict for `size` ranks. Raises ArgumentError if these bytes are none."""
         told = _fields(said)
         texts, lists = {"name", "reason", "full", "secret", "toward"}, {"proven", "missing", "dead"}
@@ -120,10 +117,10 @@ class MeetingNotice(NamedTuple):
     program: str
 
     @classmethod
-    def mine(cls, size: int, job: str) -> MeetingNotice:
+    def mine(cls, size: int, job: str) -> "MeetingNotice":
         """The notice of a new meeting of this process."""
         program = os.path.basename(sys.argv[0] if sys.argv else "")[:_MOST_TEXT]
-        return cls(secrets.token_hex(8), size, job[:_MOST_TEXT], socket.gethostname(), os.getpid(), program)
+        return cls(os.urandom(8).hex(), size, job[:_MOST_TEXT], socket.gethostname(), os.getpid(), program)
 
     @property
     def who(self) -> str:
@@ -135,7 +132,7 @@ class MeetingNotice(NamedTuple):
         return json.dumps(self._asdict())
 
     @classmethod
-    def read(cls, said: bytes) -> MeetingNotice:
+    def read(cls, said: bytes) -> "MeetingNotice":
         """The notice of rank 0. Raises ArgumentError if these bytes are none."""
         told = _fields(said)
         if _has_kinds(cls, told) and _MEETING.fullmatch(told["name"]) and told["size"]:
@@ -155,7 +152,7 @@ class SentinelNotice(NamedTuple):
         return json.dumps(self)
 
     @classmethod
-    def read(cls, said: bytes, teller: int) -> SentinelNotice:
+    def read(cls, said: bytes, teller: int) -> "SentinelNotice":
         """The notice of the rank that has started the sentinel. Raises ArgumentError if these bytes are none."""
         told = _json(said)
         if (

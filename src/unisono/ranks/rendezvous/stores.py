@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import time
 from contextlib import closing, suppress
 from datetime import timedelta
@@ -175,7 +175,7 @@ def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
     store: TCPStore | None = None
     told = bytearray(_MOST_BYTES)
     if launch.rank == 0:
-        store, own = _tcp_store(_LOOPBACK, 0, launch.size, deadline, serve=True), secrets.token_hex(16)
+        store, own = _tcp_store(_LOOPBACK, 0, launch.size, deadline, serve=True), os.urandom(16).hex()
         store.set(_OWN, own)
         words = json.dumps([own_addresses(), store.port, own]).encode()
         told[: len(words)] = words

@@ -3,8 +3,6 @@
 Open MPI, MPICH, Slurm and others have variables by which their processes know rank, size and job.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping

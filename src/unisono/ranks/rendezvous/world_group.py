@@ -6,7 +6,7 @@ one thread connects, and the caller's thread looks.
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -161,7 +161,7 @@ class _Joining:
         from ...hosts.sentinel.start import Sentinel
 
         met, identities = self._met, self._met.identities or {}
-        name = f"unisono-{secrets.token_hex(16)}"
+        name = f"unisono-{os.urandom(16).hex()}"
         ranks = {rank: (identities[rank].pid, identities[rank].ticks) for rank in met.hosts.members[self._host]}
         sentinel = Sentinel.start(
             met.arena.fd, met.hosts, self._host, ranks, met.address, met.secret, name, self._silent_s, self._deadline

@@ -1,13 +1,11 @@
 """The catalogue: all algorithms by name, with their restrictions as data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...base.errors import ArgumentError
 from ..contract import ROOTED
@@ -22,8 +20,7 @@ RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
 """Name of a restriction -> what an algorithm with it needs, and whether a number of ranks will do."""
 
 
-@dataclass(frozen=True)
-class Algorithm:
+class Algorithm(NamedTuple):
     """One way to do a collective.
 
     build: makes the table for (ranks, root).
@@ -33,15 +30,12 @@ class Algorithm:
 
     collective: str
     name: str
-    build: Callable[[int, int], Schedule] = field(repr=False)
+    build: Callable[[int, int], Schedule]
     requires: tuple[str, ...] = ()
-    doc: str = field(default="", repr=False)
+    doc: str = ""
 
-    def __post_init__(self) -> None:
-        for restriction in self.requires:
-            if restriction not in RESTRICTIONS:
-                known = ", ".join(RESTRICTIONS)
-                raise ArgumentError(f"{self.full_name} requires {restriction!r}; the restrictions there are: {known}")
+    def __repr__(self) -> str:
+        return f"Algorithm(collective={self.collective!r}, name={self.name!r}, requires={self.requires!r})"
 
     @property
     def full_name(self) -> str:
@@ -148,6 +142,10 @@ def _built(build: Callable[[int, int], Schedule], ranks: int, root: int) -> Sche
 def _of(function: Callable[..., Any], collective: str = "") -> Algorithm:
     """A function as an algorithm; without a declaration, it is one of the given collective."""
     note = declaration(function, collective)
+    for restriction in note.requires:
+        if restriction not in RESTRICTIONS:
+            known, name = ", ".join(RESTRICTIONS), f"{note.collective}.{note.name}"
+            raise ArgumentError(f"{name} requires {restriction!r}; the restrictions there are: {known}")
     build = partial(table, function, collective=collective)
     return Algorithm(note.collective, note.name, build, note.requires, function.__doc__ or "")
 

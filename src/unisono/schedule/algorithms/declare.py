@@ -12,8 +12,6 @@
 The decorators leave the functions as they are and add the attribute `declared`.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import replace

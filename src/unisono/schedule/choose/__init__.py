@@ -6,8 +6,6 @@ cost of one more wait and B the rate of a copy, both take the same time at L·B 
 processors, L is the time to give a processor to another rank. Both combine in rank order, so they give the same bits.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from typing import NamedTuple

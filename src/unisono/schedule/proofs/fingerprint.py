@@ -9,9 +9,9 @@ chunks can be followed through a table with millions of rows.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...base.errors import ArgumentError
 from ..contract import BLOCKED, HOLDERS, fault
@@ -22,8 +22,8 @@ from .table_proof import Proof
 _PRIME = (1 << 61) - 1
 _LOW = (1 << 32) - 1
 
-_Numbers = npt.NDArray[np.int64]
-_Flags = npt.NDArray[np.bool_]
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
+_Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def prove_by_fingerprints(schedule: Schedule, *, columns: int = 16, seed: int = 0) -> Proof:

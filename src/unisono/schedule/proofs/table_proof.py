@@ -4,8 +4,6 @@ The proof runs the table on sets instead of numbers: a slot holds an origin chun
 contributed to it. It also tracks the order of combination, so it says whether all ranks end with the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
