@@ -18,6 +18,7 @@ import unisono
 from tests.support import warm_python
 from tests.support.scripts import Scripts
 from tests.support.torch_ranks import TorchRanks
+from tests.support.ucx import why_no_ucx
 from unisono.base.python import no_collections
 from unisono.schedule import Hosts
 
@@ -176,6 +177,15 @@ def on_hosts() -> Iterator[Callable[[str], unisono.World]]:
             return made[shape]
 
         yield of
+
+
+@pytest.fixture(params=["gloo", "ucx"])
+def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What takes messages between the hosts of worlds that this test makes: its name."""
+    if request.param == "ucx" and (reason := why_no_ucx()):
+        pytest.skip(reason)
+    monkeypatch.setenv("UNISONO_CARRIER", request.param)
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

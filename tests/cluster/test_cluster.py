@@ -40,19 +40,20 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
 """
 
 
-def total(count: int) -> tuple[str, list[float]]:
+def total(count: int, carrier: str) -> tuple[str, list[float]]:
     group = unisono.init()
+    assert group.span.carrier.name == carrier
     mine = torch.arange(float(count)) + 1000 * group.rank
     unisono.all_reduce(mine)
     return group.hosts.text, mine.tolist()
 
 
 @pytest.mark.parametrize("shape", ["2x1", "2x2:round_robin", "3+1"])
-def test_a_call_over_hosts(cluster: Clusters, shape: str) -> None:
+def test_a_call_over_hosts(cluster: Clusters, carrier: str, shape: str) -> None:
     some = cluster(shape)
     ranks, before = some.hosts.ranks, some.sent(1)
     expected = [ranks * n + 1000.0 * sum(range(ranks)) for n in range(5)]
-    assert some.run(total, 5) == [(some.hosts.text, expected)] * ranks
+    assert some.run(total, 5, carrier) == [(some.hosts.text, expected)] * ranks
     assert some.sent(1) > before
 
 

@@ -13,12 +13,15 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.namespaces import PORT
 
+Clusters = Callable[[str], Cluster]
+
 PROGRAM = """
 import json, sys, time
 import torch, unisono
 
 group = unisono.init()
-tensor = torch.ones(1000)
+assert group.span.carrier.name == sys.argv[1]
+tensor = torch.ones(int(sys.argv[2]))
 unisono.all_reduce(tensor)
 print("ready", flush=True)
 try:
@@ -38,21 +41,22 @@ group.close()
 """
 
 
-def start(some: Cluster) -> dict[int, subprocess.Popen[str]]:
+def start(some: Cluster, *words: object) -> dict[int, subprocess.Popen[str]]:
     """Start the program on all ranks; return when all have made a call."""
     hosts, programs = some.hosts, {}
     for rank in range(hosts.ranks):
         env = {"RANK": rank, "WORLD_SIZE": hosts.ranks, "MASTER_ADDR": some.address(0), "MASTER_PORT": PORT}
-        programs[rank] = some.start(hosts.host_of(rank), "-c", PROGRAM, env=env)
+        programs[rank] = some.start(hosts.host_of(rank), "-c", PROGRAM, *words, env=env)
     for rank, program in programs.items():
         assert program.stdout.readline() == "ready\n", (rank, program.communicate())
     return programs
 
 
-@pytest.mark.parametrize("shape", ["2x2", "2+1"])
-def test_both_sides_are_told_and_one_goes_on(cluster: Callable[[str], Cluster], shape: str) -> None:
+@pytest.mark.parametrize(("shape", "items"), [("2x2", 1_000), ("2+1", 4_000_000)])
+def test_both_sides_are_told_and_one_goes_on(cluster: Clusters, carrier: str, shape: str, items: int) -> None:
+    """In short calls, or in the middle of long ones."""
     some = cluster(shape)
-    hosts, programs = some.hosts, start(some)
+    hosts, programs = some.hosts, start(some, carrier, items)
     some.cut(1)
     for rank, program in programs.items():
         line = program.stdout.readline()
@@ -69,10 +73,10 @@ def test_both_sides_are_told_and_one_goes_on(cluster: Callable[[str], Cluster], 
 
 
 @pytest.mark.parametrize("fault", ["cut", "kill"])
-def test_one_of_three_hosts_goes_and_all_agree(cluster: Callable[[str], Cluster], fault: str) -> None:
+def test_one_of_three_hosts_goes_and_all_agree(cluster: Clusters, carrier: str, fault: str) -> None:
     """Where only the way between two hosts is cut, though it hears the third; or where its sentinel is killed."""
     some = cluster("3x1")
-    programs = start(some)
+    programs = start(some, carrier, 1_000)
     if fault == "cut":
         some.cut_pair(0, 1)
         why = "the others go on without it"

@@ -30,6 +30,14 @@ class Cluster(Namespaces):
         """Plug it in again."""
         _ip("-n", self.switch, "link", "set", f"p{host}", "master", "br0")
 
+    def link_down(self, host: int) -> None:
+        """Let a host have no network."""
+        _ip("-n", self.names[host], "link", "set", "eth0", "down")
+
+    def link_up(self, host: int) -> None:
+        """Let it have it again."""
+        _ip("-n", self.names[host], "link", "set", "eth0", "up")
+
     def cut_pair(self, one: int, other: int) -> None:
         """Let these two hosts not reach each other, while others reach both."""
         for here, there in ((one, other), (other, one)):

@@ -15,6 +15,7 @@ import torch
 
 import unisono
 from tests.support.ucx import why_no_ucx
+from tests.support.waiting import until
 from unisono.schedule import Hosts
 
 pytestmark = pytest.mark.skipif(bool(why_no_ucx()), reason=why_no_ucx() or "it is installed")
@@ -125,12 +126,14 @@ def test_a_death_is_told_and_the_others_go_on(nbytes: int) -> None:
         assert result[1] == 111.0
 
 
-def test_an_abort_in_the_middle_of_long_calls() -> None:
+def test_an_abort_in_the_middle_of_long_calls(tmp_path: Path) -> None:
     def work() -> tuple[str, float]:
         group = unisono.init()
         tensor = torch.ones(4 << 20)
         unisono.all_reduce(tensor)
+        (tmp_path / f"{group.rank}").touch()
         if group.rank == 1:
+            until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have made the first call
             group.abort("the disk is full")
         with pytest.raises(unisono.PeerFailed) as told:
             go_on(tensor)

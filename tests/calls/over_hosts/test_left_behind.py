@@ -37,9 +37,10 @@ def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
     assert gone
 
 
-def test_a_forked_child_may_collect_what_its_parent_has_used() -> None:
+def test_a_forked_child_may_collect_what_its_parent_has_used(carrier: str) -> None:
     def fork() -> int:
         use(unisono.init())
+        assert unisono.init().span.carrier.name == carrier
         child = os.fork()
         if child == 0:
             with pytest.raises(unisono.NotInitialized):
@@ -54,16 +55,17 @@ def test_a_forked_child_may_collect_what_its_parent_has_used() -> None:
     assert unisono.run(fork, 2, hosts="2x1", timeout_s=90) == [7, 7]
 
 
-def test_a_forked_child_may_collect_what_its_parent_has_dropped() -> None:
+def test_a_forked_child_may_collect_what_its_parent_has_dropped(carrier: str) -> None:
     def fork() -> int:
         group = unisono.init()
         use(group)
-        carrier = group.span.carrier
-        group.cycle = [carrier, group]  # as an error's traceback may make one
+        engine = group.span.carrier
+        assert engine.name == carrier
+        group.cycle = [engine, group]  # as an error's traceback may make one
         unisono.barrier()
         unisono.shutdown()
         gc.disable()
-        del group, carrier
+        del group, engine
         child = os.fork()
         if child == 0:
             gc.collect()

@@ -312,8 +312,12 @@ def test_a_peer_that_cannot_be_reached_is_named(kind: Kind, worlds: Worlds, tmp_
 
 
 def test_a_forked_process_has_no_carrier(kind: Kind, worlds: Worlds, tmp_path: Path) -> None:
+    """Also where another thread is in the carrier meanwhile."""
+
     def run() -> int:
-        carrier = carrier_of(kind, tmp_path)
+        carrier, got = carrier_of(kind, tmp_path), word()
+        waiting = threading.Thread(target=carrier.irecv(1 - unisono.get_rank(), 6, got).settle)
+        waiting.start()
         child = os.fork()
         if not child:
             try:
@@ -323,7 +327,10 @@ def test_a_forked_process_has_no_carrier(kind: Kind, worlds: Worlds, tmp_path: P
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         unisono.barrier()
+        carrier.isend(1 - unisono.get_rank(), 6, word(code)).settle()
+        waiting.join(LATE_S)
+        unisono.barrier()
         carrier.close()
-        return code
+        return int(got[0])
 
     assert worlds(2).run(run) == [7, 7]

@@ -82,6 +82,18 @@ def test_who_waits_for_an_answer_looks_at_once_when_a_rank_dies() -> None:
         assert not far.fresh(far.ask(WORLD + 3))
 
 
+def test_a_rank_that_leaves_before_it_has_read_an_answer_has_left() -> None:
+    """The kernel says so as an error, before what the rank has said at last."""
+    with FakeHosts("1+1") as fake:
+        fake.far[0].ask(WORLD)
+        assert select.select([fake.far[0]._socket], [], [], 20.0)[0]
+        signal.pidfd_send_signal(fake.pidfds[0], signal.SIGSTOP)
+        fake.far[0].close()
+        signal.pidfd_send_signal(fake.pidfds[0], signal.SIGCONT)
+        until(lambda: fake.far[1].left(0) is not None, 20.0)
+        assert fake.far[1].left(0).how is DepartureKind.LEFT
+
+
 def test_a_stopped_rank_is_no_lost_host() -> None:
     with FakeHosts("2+2") as fake:
         fake.sleepers[3].send_signal(signal.SIGSTOP)

@@ -90,8 +90,8 @@ class Ranks:
                 data, _, flags, _ = connection.sock.recvmsg(MOST_BYTES_LOCAL)
             except BlockingIOError:
                 return
-            except ConnectionError:
-                data, flags = b"", 0
+            except ConnectionError:  # the rank has left before it had read all; what it has said can still be read
+                continue
             if not data:
                 self.drop(fd)
                 return
