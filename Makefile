@@ -52,6 +52,10 @@ $(VENV)/ready-bench: $(VENV)/ready
 	$(PIP) --editable '.[bench]'
 	touch $@
 
+$(VENV)/ready-ucx: $(VENV)/ready
+	$(PIP) --editable '.[ucx]'
+	touch $@
+
 $(VENV)/ready-integrations: $(VENV)/ready
 	$(PIP) --editable '.[integrations]'
 	-$(PIP) 'torchft>=0.2'  # not for all systems; without it its test is skipped
@@ -75,7 +79,7 @@ quick: $(VENV)/ready
 
 nightly: nightly-tests mutants matrix chaos fuzz fuzz-faults leaks
 
-nightly-tests: $(VENV)/ready
+nightly-tests: $(VENV)/ready-ucx
 	NIGHTLY=1 $(PYTEST) --reruns 1 --durations=30
 
 mutants: $(VENV)/ready
