@@ -24,9 +24,9 @@ from unisono.engine.logs.call_log import CALLS
 from unisono.engine.memory.arena import Arena
 from unisono.observe.live.jobs import attached, find_jobs, the_job
 from unisono.observe.live.rank_stacks import stack_of
-from unisono.observe.live.snapshot import Culprit, Snapshot, diagnose, rates, snapshot, time_inside_ns
+from unisono.observe.live.snapshot import Culprit, Snapshot, diagnose, rates, snapshot
 from unisono.observe.traces.last_calls import last_calls_text
-from unisono.observe.traces.tracks import RankCall, Track
+from unisono.observe.traces.tracks import RankCall, Track, time_inside_ns
 from unisono.tools.cli import app
 from unisono.tools.cli.top import _command
 

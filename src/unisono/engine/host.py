@@ -19,13 +19,13 @@ from ..base.config import Config
 from ..base.records import CallRecord
 from ..schedule.proofs.table_proof import prove
 from ..schedule.table import Schedule
+from .clock import Clock, read_cycles, slow_yield_cycles
 from .compile.compile_schedule import compile_schedule
 from .compile.plan import Blocks, CallPlan, Plan, bind
 from .compile.program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
 from .logs.call_log import CALLS, CallLog
-from .logs.clock import Clock, read_cycles, slow_yield_cycles
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.row_log import RowWriter, row_log_bytes
 from .memory.arena import LINE, Arena

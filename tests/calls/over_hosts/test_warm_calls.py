@@ -33,7 +33,7 @@ FILES = {
 }
 WAITING = {
     "base/units.py",
-    "engine/logs/clock.py",
+    "engine/clock.py",
     "engine/mailbox/poller.py",
     "engine/memory/arena.py",
     "hosts/carriers/waiter.py",

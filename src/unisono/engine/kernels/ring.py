@@ -1,10 +1,10 @@
-"""Write and read the ring buffer that `mailbox.ring_buffer` describes. No function here waits."""
+"""Write and read the ring buffer that `ring_buffer` describes. No function here waits."""
 
 from __future__ import annotations
 
-from ..mailbox.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, HeaderWord
 from .atomics import load, load_acquire, memcpy, now_ns, store, store_release
 from .compiled import compiled
+from .ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, HeaderWord
 from .waiting import publish_and_wake
 
 # Numba takes module constants as literals, but not members of an enumeration.

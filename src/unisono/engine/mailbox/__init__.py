@@ -1,6 +1,6 @@
 """Messages between pairs of ranks. A send passes these files:
 
-`mailbox` queues it on the `channel` to its receiver, which writes it into a `ring_buffer` in shared memory. There,
+`mailbox` queues it on the `channel` to its receiver, which writes it into a ring buffer in shared memory. There,
 `poller` tells the receiver's mailbox that bytes have arrived, and the queues in `requests` find the receive that they
 are for. To a rank on another host it goes through a `far_channel`, which a carrier moves; `streams` keeps these.
 

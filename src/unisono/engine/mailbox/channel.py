@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
+from ..kernels import kernel
+from ..kernels.ring_buffer import CURSOR_WORDS, CursorWord, HeaderWord
 from ..tensors import ALL_DTYPES, DTYPE_CODES
 from .requests import Message, Send
-from .ring_buffer import CURSOR_WORDS, CursorWord, HeaderWord, kernels
 
 _DONE = int(CursorWord.DONE)
 _NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeaderWord)
+
+
+class Kernels(NamedTuple):
+    """The functions of `kernels/ring.py`; all arguments and results are integers."""
+
+    write: Callable[[int, int], int]
+    read_header: Callable[[int], int]
+    read_payload: Callable[[int, int], int]
+    publish: Callable[[int, int, int], int]
+
+
+@cache
+def kernels() -> Kernels:
+    """Compile them, or load them from disk."""
+    return Kernels(*(kernel(f"ring.{name}") for name in Kernels._fields))
 
 
 class _Channel:

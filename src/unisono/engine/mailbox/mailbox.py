@@ -10,16 +10,16 @@ from time import monotonic_ns
 import torch
 
 from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
+from ..kernels.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord
 from ..logs.message_log import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of, dtype_name
-from .channel import ReceiveChannel, SendChannel
+from .channel import ReceiveChannel, SendChannel, kernels
 from .far_channel import FarFrame
 from .far_ends import FarReceiveChannel, FarSendChannel
 from .poller import Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
-from .ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord, kernels
 from .streams import FarPeers
 
 _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10

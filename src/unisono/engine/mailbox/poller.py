@@ -8,9 +8,9 @@ import math
 import numpy as np
 
 from ..carrier import Wait
+from ..clock import slow_yield_cycles
 from ..compile.program import LEARNED_WORDS
 from ..kernels import kernel
-from ..logs.clock import slow_yield_cycles
 
 
 class Poller:

@@ -12,8 +12,8 @@ import torch
 
 from ...base.errors import InternalError
 from ...engine.carrier import Carrier, Handle
+from ...engine.clock import read_cycles
 from ...engine.compile.program import Op
-from ...engine.logs.clock import read_cycles
 from ...engine.logs.plan_registry import ProgramRow
 from ...engine.logs.row_log import LoggedRow, RowWriter
 from ..carriers.waiter import CarrierWaiter, Settling, settle_apart

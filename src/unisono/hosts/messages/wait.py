@@ -12,8 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...engine.carrier import Carrier
+from ...engine.clock import read_cycles
 from ...engine.compile.program import WAITING, StateWord
-from ...engine.logs.clock import read_cycles
 from ...engine.mailbox.poller import Poller
 from .exchange import Exchange
 

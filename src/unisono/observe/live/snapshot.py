@@ -15,7 +15,7 @@ from ...base.records import Wait
 from ...base.units import format_seconds, plural, ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import ProcessStatus, process_status, start_ticks
-from ..traces.tracks import Track, tracks
+from ..traces.tracks import Track, time_inside_ns, tracks
 
 _MOST_SHOWN = 8
 
@@ -238,20 +238,6 @@ def rates(before: Snapshot, after: Snapshot) -> list[Rate]:
 def _known_since(track: Track) -> int:
     """When the rank entered the oldest call in its log; 0 if the log has all calls."""
     return track.calls[0].entered_ns if track.calls and track.calls[0].number > 1 else 0
-
-
-def time_inside_ns(some: Sequence[Track], since_ns: int, until_ns: int) -> int:
-    """How long one rank was in calls in this time; calls within calls count once."""
-    spans = sorted(
-        (max(since_ns, call.entered_ns), min(until_ns, call.left_ns or until_ns))
-        for track in some
-        for call in track.calls
-    )
-    inside, end = 0, since_ns
-    for first, last in spans:
-        inside += max(0, last - max(first, end))
-        end = max(end, last)
-    return inside
 
 
 class Diagnosis(NamedTuple):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...base.records import CallRecord
+from ...engine.clock import Clock
 from ...engine.logs.call_log import CallLog
-from ...engine.logs.clock import Clock
 from ...engine.logs.message_log import LoggedMessage, MessageLog
 from ...engine.logs.plan_registry import PlanNote, ProgramRow
 from ...engine.logs.row_log import RowLog

@@ -29,9 +29,9 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from ...engine.clock import Clock
 from ...engine.host import Host
 from ...engine.logs.call_log import log_bytes
-from ...engine.logs.clock import Clock
 from ...engine.logs.message_log import message_log_bytes
 from ...engine.logs.plan_registry import PlanNote
 from ...engine.logs.row_log import row_log_bytes

@@ -10,8 +10,7 @@ from ...base.errors import UnisonoError
 from ...base.records import CallRecord
 from ...schedule import count, lower_bounds
 from ...schedule.algorithms import find
-from ..live.snapshot import time_inside_ns
-from .tracks import RankCall, Track, by_number, waits_for_last
+from .tracks import RankCall, Track, by_number, time_inside_ns, waits_for_last
 
 _BACK_TO_BACK_NS, _SERIES, _SMALL = 50_000, 4, 64 << 10
 """A series: at most this time between two calls, at least this number of calls, at most these bytes in each."""

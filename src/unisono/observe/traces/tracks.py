@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ...base.units import format_bytes
+from ...engine.clock import Clock
 from ...engine.compile.program import ENTER, Op
 from ...engine.logs.call_log import CallLog
-from ...engine.logs.clock import Clock
 from ...engine.logs.message_log import LoggedMessage
 from ...engine.logs.plan_registry import GroupNote, PlanNote, ProgramRow
 from ...engine.logs.row_log import RowLog
@@ -291,3 +291,17 @@ def message_flows(pairs: Iterable[MessagePair]) -> list[MessageFlow]:
         for ends, some in found.items()
     ]
     return sorted(rows, key=lambda row: -row.waited_ns)
+
+
+def time_inside_ns(some: Sequence[Track], since_ns: int, until_ns: int) -> int:
+    """How long one rank was in calls in this time; calls within calls count once."""
+    spans = sorted(
+        (max(since_ns, call.entered_ns), min(until_ns, call.left_ns or until_ns))
+        for track in some
+        for call in track.calls
+    )
+    inside, end = 0, since_ns
+    for first, last in spans:
+        inside += max(0, last - max(first, end))
+        end = max(end, last)
+    return inside

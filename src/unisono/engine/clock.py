@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from ..kernels import kernel
+from .kernels import kernel
 
 
 class Clock(NamedTuple):

@@ -10,12 +10,7 @@ count, the writer publishes bytes that may be read, and the reader bytes that ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
-from functools import cache
-from typing import NamedTuple
-
-from ..kernels import kernel
 
 WRITTEN, CAPACITY, READ, DATA = 0, 8, 128, 256
 """Offsets in a ring, in bytes: each count has a pair of cache lines of its own. The capacity is a power of two."""
@@ -44,18 +39,3 @@ class HeaderWord(IntEnum):
 
 CURSOR_WORDS = int(CursorWord.HEADER) + int(HeaderWord.SHAPE) + 255
 """A tensor of torch has up to 64 dimensions; a header can claim to have 255."""
-
-
-class Kernels(NamedTuple):
-    """The functions of `kernels/ring.py`; all arguments and results are integers."""
-
-    write: Callable[[int, int], int]
-    read_header: Callable[[int], int]
-    read_payload: Callable[[int, int], int]
-    publish: Callable[[int, int, int], int]
-
-
-@cache
-def kernels() -> Kernels:
-    """Compile them, or load them from disk."""
-    return Kernels(*(kernel(f"ring.{name}") for name in Kernels._fields))
