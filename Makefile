@@ -101,6 +101,7 @@ test-integrations: $(VENV)/ready-integrations
 check: $(VENV)/ready
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/house/test_house.py
 

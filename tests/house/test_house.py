@@ -1,4 +1,4 @@
-"""The house rules, as tests: who may import whom, how modules look, what prose must be there."""
+"""The house rules, as tests: how modules look, what prose must be there, what loads what."""
 
 from __future__ import annotations
 
@@ -19,20 +19,6 @@ pytestmark = pytest.mark.quick
 ROOT = Path(unisono.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py"))
 
-FLOORS = [
-    {"base"},
-    {"schedule"},
-    {"engine"},
-    {"observe"},
-    {"hosts"},
-    {"ranks"},
-    {"calls"},
-    {"integrations", "tools"},
-]
-"""The rooms, from the ground up. A room imports from the floors below it only. The package only names what it has."""
-
-ENTRANCES = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
-
 TORCH_FREE = {"base", "schedule"}
 
 MIRRORED = ("schedule/algorithms/", "calls/collectives/")
@@ -51,10 +37,6 @@ def module(path: Path) -> str:
 
 MODULES = {module(path): path for path in FILES}
 TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
-
-
-def floor(name: str) -> int:
-    return next(k for k, rooms in enumerate(FLOORS) if name in rooms)
 
 
 def exported(name: str) -> set[str]:
@@ -89,20 +71,6 @@ def imported(name: str) -> set[str]:
 IMPORTED = {name: imported(name) for name in MODULES}
 
 
-def test_there_are_nine_rooms() -> None:
-    rooms = {name for names in FLOORS for name in names}
-    assert len(rooms) == 9
-    assert {path.name for path in ROOT.iterdir() if path.name != "__pycache__"} == rooms | ENTRANCES
-
-
-def test_no_files_import_each_other_in_a_circle() -> None:
-    """No import is left out: a tool that reads the code finds no circle either."""
-    try:
-        tuple(TopologicalSorter(IMPORTED).static_order())
-    except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
-
-
 def test_no_packages_load_each_other_in_a_circle() -> None:
     """Python imports a package before a module in it. Whichever module a program imports first, it can be imported."""
     graph = {
@@ -135,16 +103,6 @@ def test_one_word_is_one_idea() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert not {name for name in names if names.count(name) > 1}
-
-
-def imports(path: Path, tree: ast.Module) -> Iterator[str]:
-    """A room imports from the floors below its own only."""
-    if path.parent == ROOT:
-        return
-    mine = room(path)
-    for other in sorted({room(MODULES[name]) for name in IMPORTED[module(path)]} - {mine}):
-        if floor(other) >= floor(mine):
-            yield f"{mine} (floor {floor(mine)}) imports {other} (floor {floor(other)})"
 
 
 def devices(path: Path, tree: ast.Module) -> Iterator[str]:
@@ -187,7 +145,7 @@ def definitions(tree: ast.Module) -> list[ast.FunctionDef | ast.ClassDef]:
     ]
 
 
-@pytest.mark.parametrize("rule", [imports, devices, length, surface, docstrings])
+@pytest.mark.parametrize("rule", [devices, length, surface, docstrings])
 def test_every_module_keeps_the_rule(rule: Callable[[Path, ast.Module], Iterator[str]]) -> None:
     assert not [
         f"{path.relative_to(ROOT)}: {what}" for name, path in MODULES.items() for what in rule(path, TREES[name])

@@ -21,10 +21,10 @@ from ..base.units import hints_timeout_s
 from ..engine.memory.sub_arena import SubArena
 from ..ranks.elastic.join_admission import Decision, JoinAdmission
 from ..ranks.elastic.join_request import until_all_are_in
-from ..ranks.elastic.survivors import go_on
-from ..ranks.failures.abort import give_up
+from ..ranks.group.abort import give_up
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
+from ..ranks.group.survivors import go_on
 from .collectives import barrier
 from .objects import broadcast_object_list
 

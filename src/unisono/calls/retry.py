@@ -10,9 +10,9 @@ import torch
 
 from ..base.errors import DTypeError, LeftOut, PeerError, PeerFailed, PeerGone
 from ..engine.tensors import as_bits, copy_of
-from ..ranks.elastic.survivors import SHRINK
 from ..ranks.group.group import Group
 from ..ranks.group.initialize import group_or_default
+from ..ranks.group.survivors import SHRINK
 from .collectives import barrier
 
 Result = TypeVar("Result")

@@ -17,7 +17,7 @@ from ..base.errors import WaitTimeout
 from ..base.python import LateModule
 from ..base.units import seconds
 from ..engine.process.nested import check_nested
-from ..ranks.failures.abort import give_up
+from ..ranks.group.abort import give_up
 from ..ranks.group.group import Group
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from ..calls.p2p import recv, send
 from ..engine.memory.arena import Arena
 from ..hosts.addresses import reachable
 from ..ranks.group.group import Group
+from ..ranks.group.world_group import world_group
 from ..ranks.rendezvous.rendezvous import meet
-from ..ranks.rendezvous.world_group import world_group
 from .torch.torch_errors import for_torch
 
 _NAME = "UNISONO"

@@ -1,1 +1,1 @@
-"""The processes of a job: how they are started, meet, form groups, are watched, and become fewer and more."""
+"""The processes of a job: how they start, meet, form groups, watch each other, and join or leave a group."""

@@ -28,7 +28,7 @@ from unisono import ArgumentError
 from unisono.engine.carrier import Lost
 from unisono.hosts.carriers import ucx_library as library
 from unisono.hosts.carriers.ucx import UcxCarrier, network_interface
-from unisono.ranks.rendezvous import world_group
+from unisono.ranks.group import world_group
 
 Worlds = Callable[[int], unisono.World]
 

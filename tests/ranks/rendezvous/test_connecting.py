@@ -29,7 +29,7 @@ from unisono.schedule import Hosts
 SCRIPT = """
 import os, sys, time, unisono
 from unisono.hosts.carriers.gloo import GlooCarrier
-from unisono.ranks.rendezvous.world_group import _Joining
+from unisono.ranks.group.world_group import _Joining
 rank, event, here, *late = int(os.environ["RANK"]), *sys.argv[1:]
 
 def before_connecting(*_):

@@ -25,13 +25,13 @@ from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone
 from unisono.base.fd_channel import PlainChannel
 from unisono.engine.memory.arena import Arena
+from unisono.ranks.group.world_group import world_group
 from unisono.ranks.rendezvous.handover import Handover, fetch
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.local_sockets import listen
 from unisono.ranks.rendezvous.rendezvous import MeetingResult, meet
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingVerdict, SentinelNotice, read_identity, write_identity
 from unisono.ranks.rendezvous.socket_store import SocketStore
-from unisono.ranks.rendezvous.world_group import world_group
 from unisono.schedule import Hosts
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)

@@ -8,7 +8,7 @@ from typing import Self
 from ...base.errors import DTypeError, MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
 from ...base.records import CallRecord
 from ...engine.process.nested import caller, check_nested, holds
-from ...ranks.failures.abort import aborted
+from ...ranks.group.abort import aborted
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ...ranks.group.sub_groups import NonMember

@@ -13,10 +13,10 @@ from ...base.errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, P
 from ...base.records import Departure, DepartureKind, GivenUp
 from ...engine.mailbox import ANY_SOURCE, CarrierStreams, FarPeers, Mailbox, MessageRequest, Receive, Send
 from ...engine.process.nested import check_nested, holds
-from ...ranks.elastic.survivors import check_left_out
-from ...ranks.failures.abort import check_abort, give_up
 from ...ranks.failures.stall import Stall
+from ...ranks.group.abort import check_abort, give_up
 from ...ranks.group.group import Group
+from ...ranks.group.survivors import check_left_out
 
 Result = TypeVar("Result")
 

@@ -17,7 +17,7 @@ from ...base.errors import PeerFailed, WaitTimeout
 from ...base.python import members
 from ...base.records import DepartureKind
 from ...engine.mailbox import CarrierStreams, MessageRequest, Send
-from ...ranks.failures.abort import check_abort
+from ...ranks.group.abort import check_abort
 from ...ranks.group.group import Group
 from .progress import ProgressLoop
 

@@ -24,12 +24,12 @@ from ...hosts.carriers.waiter import end_threads
 from ...ranks.group.current import get_default, set_default
 from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group
+from ...ranks.group.world_group import world_group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.meetings import enter_meeting, may_come
 from ...ranks.rendezvous.rendezvous import MeetingResult, meet
 from ...ranks.rendezvous.rendezvous_messages import missing
 from ...ranks.rendezvous.which_rank import job_at_store
-from ...ranks.rendezvous.world_group import world_group
 from ...schedule import Hosts
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from ...engine.memory.sub_arena import SubArena
 from ...engine.process.alive import start_ticks
 from ..group.current import get_default, set_default
 from ..group.group import Group
+from ..group.survivors import MOST_NAMED
 from ..rendezvous.local_sockets import connect
 from ..rendezvous.which_rank import integer
 from .join_listener import ANY, job_name, socket_name
-from .survivors import MOST_NAMED
 
 _RETRY_S = 0.02
 """How often to look for a join listener. `join_admission` waits a little longer when it has just begun to listen."""

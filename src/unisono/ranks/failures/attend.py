@@ -34,9 +34,9 @@ from ...engine.compile.program import DONE, FAILED, LOST
 from ...engine.memory.arena import Arena
 from ...observe.traces.last_calls import last_calls
 from ...schedule import BLOCKED
-from ..elastic.survivors import agree_on_failed, check_left_out
+from ..group.abort import check_abort
 from ..group.group import Group
-from .abort import check_abort
+from ..group.survivors import agree_on_failed, check_left_out
 from .stall import Stall
 from .verdict import Disagree, Failed, Gone, Late, PeerView, Situation, judge
 

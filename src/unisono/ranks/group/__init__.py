@@ -1,1 +1,6 @@
-"""Groups: `Group` itself, the default group, `init`, sub-groups in the memory of the world, shared tensors."""
+"""Groups. `world_group` makes the group of all ranks of a job, and `sub_groups` makes smaller ones in its memory.
+
+`rank_liveness` tells whether a member is still there. `abort` tells whether a rank has aborted the group. After a
+failure, the surviving ranks agree on the failed ranks (`agreement`). `survivors` makes their smaller group, in memory
+that its first living member lends.
+"""

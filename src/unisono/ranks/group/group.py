@@ -25,7 +25,7 @@ from ...engine.memory.arena import Arena
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
 from ...schedule import Hosts
-from ..failures.rank_liveness import RankLiveness
+from .rank_liveness import RankLiveness
 
 _AT_EXIT_S = 10.0
 """How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""

@@ -18,10 +18,10 @@ from ...schedule import Hosts
 from ..rendezvous.rendezvous import MeetingResult, meet_in_rounds
 from ..rendezvous.stores import MeetingPlace
 from ..rendezvous.which_rank import detect
-from ..rendezvous.world_group import world_group
 from .current import get_default, is_rank_of_run, set_default
 from .group import Group
 from .sub_groups import NonMember
+from .world_group import world_group
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it

@@ -13,7 +13,7 @@ from ...base.errors import ArgumentError, InternalError, OutOfMemory, PeerGone, 
 from ...engine.memory.arena import NO_ROOM
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
-from ..failures.abort import check_abort
+from .abort import check_abort
 from .group import Group
 
 _ASK_S, _ASK_SELDOM_S = 0.0002, 0.005

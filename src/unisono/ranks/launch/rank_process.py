@@ -25,9 +25,9 @@ from ...schedule import Hosts
 from ..elastic.join_request import enter
 from ..group.current import join_run
 from ..group.group import Group
+from ..group.world_group import world_group
 from ..rendezvous.identity import HOST_ID
 from ..rendezvous.rendezvous import MeetingResult, met_in_run
-from ..rendezvous.world_group import world_group
 from .launch_messages import STARTED, RankSetup, Report, Task, pack, unpack
 
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep

@@ -17,7 +17,7 @@ from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.heap import Heap
 from unisono.engine.memory.sub_arena import Lender
 from unisono.engine.process.alive import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
-from unisono.ranks.failures.rank_liveness import RankLiveness
+from unisono.ranks.group.rank_liveness import RankLiveness
 
 MINE = start_ticks(os.getpid())
 
@@ -124,7 +124,7 @@ def test_only_a_parent_that_tells_the_end_is_waited_for(group: Any, monkeypatch:
         slept.append(duration_s)
         board.set_gone(DepartureKind.DIED, "was killed by signal 9")
 
-    monkeypatch.setattr("unisono.ranks.failures.rank_liveness.time.sleep", sleep)
+    monkeypatch.setattr("unisono.ranks.group.rank_liveness.time.sleep", sleep)
     group.child.kill()
     group.child.wait()
     assert str(group.liveness.gone(1)) == "died"

@@ -11,9 +11,9 @@ from ...base.units import ranks_text, seconds
 from ...engine.memory.board import Topic
 from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
-from ..group.current import get_default, set_default
-from ..group.group import Group, shrinks
 from .agreement import agree, next_proposal, next_to_shrink
+from .current import get_default, set_default
+from .group import Group, shrinks
 
 SHRINK = "shrink()"
 """The name of the call in errors."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ...base.errors import PeerFailed
 from ...base.records import DepartureKind, GivenUp
 from ...engine.memory.board import Topic
-from ..group.group import Group
+from .group import Group
 
 _OWN_S = 0.5
 """How long another thread of this rank, in the group that others shrink, may take to hear why they do so."""

@@ -23,12 +23,12 @@ from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from ...hosts.span import Span
-from ..elastic import survivors  # noqa: F401  it tells groups how they shrink
-from ..group.group import Group
-from .asked_store import AskedStore, at_store
-from .meeting_member import stay_for
-from .rendezvous import MeetingResult
-from .rendezvous_messages import SentinelNotice, died, missing
+from ..rendezvous.asked_store import AskedStore, at_store
+from ..rendezvous.meeting_member import stay_for
+from ..rendezvous.rendezvous import MeetingResult
+from ..rendezvous.rendezvous_messages import SentinelNotice, died, missing
+from . import survivors  # noqa: F401  it tells groups how they shrink
+from .group import Group
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
@@ -67,7 +67,7 @@ def world_group(
         else:
             carrier = _connected(met, rank, met.store, far, deadline, ucx=config.carrier == "ucx")
         if not config.link.known:
-            from .measured_link import agreed_link
+            from ..rendezvous.measured_link import agreed_link
 
             config = replace(config, link=agreed_link(carrier, met.hosts, rank, met.store, deadline))
     except BaseException as error:

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import unisono
-from tests.ranks.elastic.test_survivors import kill, replace_lend
+from tests.ranks.group.test_survivors import kill, replace_lend
 from tests.support.faults import DEADLINE_S, note, notes
 from tests.support.waiting import until
 from unisono import PeerGone, RankFailed
 from unisono.engine.memory.sub_arena import SubArena
-from unisono.ranks.elastic import survivors
+from unisono.ranks.group import survivors
 
 
 def told(folder: Path) -> dict[int, dict[str, object]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from unisono.base.records import Proposal
-from unisono.ranks.elastic.agreement import next_proposal
+from unisono.ranks.group.agreement import next_proposal
 
 pytestmark = pytest.mark.quick
 

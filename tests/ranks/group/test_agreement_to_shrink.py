@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from unisono.base.records import Proposal
-from unisono.ranks.elastic.agreement import agree, next_to_shrink
+from unisono.ranks.group.agreement import agree, next_to_shrink
 
 pytestmark = pytest.mark.quick
 
