@@ -5,6 +5,9 @@ the two lengths and the number of descriptors, the value, the payload; the descr
 
 Between a program and the ranks that it has started, values are pickled. Other processes use a `PlainChannel`: its
 messages run no code, and take little memory.
+
+Ranks of one host find each other by the name of a socket in the host's abstract namespace (`listen`, `connect`). Such
+names are public. So each end first asks the kernel which process is at the other end.
 """
 
 import errno
@@ -19,6 +22,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from .errors import ArgumentError
+
 _HEADER = struct.Struct("<IQB")
 _CREDENTIALS = struct.Struct("3i")
 _CHUNK = 1 << 18
@@ -26,6 +31,10 @@ _MAX_FDS = 16
 
 LONGEST_S = 20 * 86_400.0
 """The longest wait for one message: the system counts milliseconds in 32 bits."""
+
+_RETRY_S = 0.005
+WAITING = 1024
+"""Connections that may wait to be accepted."""
 
 
 class Packet(NamedTuple):
@@ -204,3 +213,49 @@ class PlainChannel(Channel):
 def remaining(deadline: float | None) -> float | None:
     """Seconds until a deadline on the monotonic clock, a millisecond to LONGEST_S; None where there is none."""
     return None if deadline is None else max(1e-3, min(LONGEST_S, deadline - time.monotonic()))
+
+
+def listen(name: str) -> socket.socket:
+    """A socket that listens at a name: it has no file, and ends with its process."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(f"\0{name}")
+        listener.listen(WAITING)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def accept(listener: socket.socket) -> PlainChannel | None:
+    """The next connection; None if another user has made it. Raises BlockingIOError if there is none yet."""
+    sock, _ = listener.accept()
+    channel = PlainChannel(sock)
+    if channel.peer.user == os.getuid():
+        return channel
+    channel.close()
+    return None
+
+
+def connect(name: str, deadline: float) -> PlainChannel:
+    """A connection to the process that listens at a name. Raises ArgumentError if it is another user's process.
+
+    Raises OSError if no process listens, and at the deadline, if too many connections wait to be accepted.
+    """
+    while True:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(remaining(deadline))
+            with suppress(BlockingIOError):
+                sock.connect(f"\0{name}")
+                channel = PlainChannel(sock)
+                break
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"too many processes connect to {name}")
+        time.sleep(_RETRY_S)
+    if channel.peer.user != os.getuid():
+        raise ArgumentError(
+            f"the socket where rank 0 should wait belongs to user {channel.peer.user}, process {channel.peer.pid}: "
+            "another process has taken its name, or changed what the ranks read at the store where they meet"
+        )
+    return channel

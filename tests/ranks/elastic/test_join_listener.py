@@ -16,15 +16,14 @@ import pytest
 
 from tests.support.faults import DEADLINE_S
 from tests.support.waiting import until
+from unisono.base import fd_channel
 from unisono.base.errors import ArgumentError
-from unisono.base.fd_channel import PlainChannel
+from unisono.base.fd_channel import PlainChannel, connect
 from unisono.engine.memory.arena import Arena
 from unisono.engine.process.alive import start_ticks
 from unisono.ranks.elastic.join_admission import _places
 from unisono.ranks.elastic.join_listener import ANY, JoinListener, JoinRequest, job_name, socket_name
 from unisono.ranks.elastic.join_request import Offer
-from unisono.ranks.rendezvous import local_sockets
-from unisono.ranks.rendezvous.local_sockets import connect
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ def test_a_process_that_asks_waits_until_it_goes(listener: JoinListener) -> None
 def test_another_user_is_sent_away_without_a_word(listener: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
     stranger = come(listener)
     stranger.send(["join", ANY, os.getpid()])
-    monkeypatch.setattr(local_sockets.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(fd_channel.os, "getuid", lambda: 12345)
     assert listener.requests() == ()
     monkeypatch.undo()
     until(lambda: ended(stranger))
@@ -67,7 +66,7 @@ def test_another_user_is_sent_away_without_a_word(listener: JoinListener, monkey
 
 def test_the_listener_of_another_user_is_not_believed(listener: JoinListener, monkeypatch: pytest.MonkeyPatch) -> None:
     name = socket_name(listener.job)
-    monkeypatch.setattr(local_sockets.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(fd_channel.os, "getuid", lambda: 12345)
     with pytest.raises(ArgumentError, match="belongs to user"):
         connect(name, time.monotonic() + DEADLINE_S)
 

@@ -23,12 +23,11 @@ from torch.distributed import HashStore
 from tests.conftest import examples
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone
-from unisono.base.fd_channel import PlainChannel
+from unisono.base.fd_channel import PlainChannel, listen
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.group.world_group import world_group
 from unisono.ranks.rendezvous.handover import Handover, fetch
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.local_sockets import listen
 from unisono.ranks.rendezvous.rendezvous import MeetingResult, meet
 from unisono.ranks.rendezvous.rendezvous_messages import MeetingVerdict, SentinelNotice, read_identity, write_identity
 from unisono.ranks.rendezvous.socket_store import SocketStore

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from ...base.errors import ArgumentError
-from ...base.fd_channel import PlainChannel
+from ...base.fd_channel import WAITING, PlainChannel, accept, listen
 from ...engine.process.alive import start_ticks
 from ..group.current import get_job
-from ..rendezvous.local_sockets import WAITING, accept, listen
 from ..rendezvous.which_rank import find_job
 
 ANY = -1

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, WaitTimeout
-from ...base.fd_channel import PlainChannel
+from ...base.fd_channel import PlainChannel, connect
 from ...base.records import DepartureKind
 from ...base.units import hints_timeout_s, ranks_text, seconds
 from ...engine.host import interpreter
@@ -20,7 +20,6 @@ from ...engine.process.alive import start_ticks
 from ..group.current import get_default, set_default
 from ..group.group import Group
 from ..group.survivors import MOST_NAMED
-from ..rendezvous.local_sockets import connect
 from ..rendezvous.which_rank import integer
 from .join_listener import ANY, job_name, socket_name
 

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from ...base.errors import ArgumentError, OutOfMemory
-from ...base.fd_channel import PlainChannel
+from ...base.fd_channel import PlainChannel, accept, connect
 from ...engine.memory.arena import Arena
 from .identity import Identity
-from .local_sockets import accept, connect
 
 _LOOK_S = 0.05
 _SEND_S = 1.0

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
+from ...base.fd_channel import listen
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page, waits
@@ -27,7 +28,6 @@ from ...hosts.addresses import is_loopback, own_address
 from ...schedule import Hosts
 from .handover import Handover, fetch
 from .identity import Identity, host_names, place, remark, way_between, why_refused
-from .local_sockets import listen
 from .meeting_member import MeetingMember
 from .meetings import END, may_come
 from .rendezvous_messages import MeetingVerdict

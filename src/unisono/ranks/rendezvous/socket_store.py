@@ -15,12 +15,11 @@ from contextlib import suppress
 from hashlib import sha256
 
 from ...base.errors import ArgumentError
-from ...base.fd_channel import PlainChannel
+from ...base.fd_channel import WAITING, PlainChannel, accept, connect, listen
 from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from .identity import Identity
-from .local_sockets import WAITING, accept, connect, listen
 from .meetings import END
 from .rendezvous_messages import MeetingVerdict, died, missing, read_identity, twice, verdict_of
 
