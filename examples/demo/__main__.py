@@ -18,8 +18,7 @@ import unisono
 from unisono.base.errors import ArgumentError
 from unisono.schedule.choose import choose
 from unisono.schedule.draw import text
-from unisono.tools.cli.shared.printing import console
-from unisono.tools.cli.shared.progress_bar import compile_first, progress
+from unisono.tools.cli.shared.printing import compile_first, console, progress
 from unisono.tools.cli.shared.timed_calls import ENGINES
 
 from .collectives import SMALL_BYTES, perform

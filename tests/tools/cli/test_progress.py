@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 import unisono
 from unisono.engine.kernels import unit
 from unisono.tools.cli import app
-from unisono.tools.cli.shared import progress_bar
-from unisono.tools.cli.shared.progress_bar import progress
+from unisono.tools.cli.shared import printing
+from unisono.tools.cli.shared.printing import progress
 
 COUNT = (
     "import sys\n"
-    "from unisono.tools.cli.shared.progress_bar import progress\n"
+    "from unisono.tools.cli.shared.printing import progress\n"
     "with progress('counting [1] {2}', 4, after_s=0) as show:\n"
     "    show(3, 'the [last] {but} one')\n"
     "    sys.stdin.readline()\n"
@@ -147,12 +147,12 @@ def test_work_that_may_take_long_has_a_title(
 def test_commands_compile_first_where_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     monkeypatch.setattr("unisono.engine.host.warm_up", lambda: compiled.append("all"))
-    progress_bar.compile_first()
+    printing.compile_first()
     assert compiled == ([] if unit("interpret.run").on_disk else ["all"])
     monkeypatch.setenv("UNISONO_CACHE_DIR", f"{tmp_path}")
-    progress_bar.compile_first()
+    printing.compile_first()
     assert compiled[-1:] == ["all"]
     monkeypatch.setenv("UNISONO_CACHE_DIR", "/proc/nowhere")
     compiled.clear()
-    progress_bar.compile_first()
+    printing.compile_first()
     assert compiled == [], "it could not be kept"

@@ -1,8 +1,8 @@
 """Combine kernels: out = ins[0] op ins[1] op ... op ins[nin - 1], from left to right, in one pass over all outputs.
 
 The interpreter calls a kernel by its address. Start reading at `kernels`, the code of the ops with a name, which is
-kept on disk; `custom_kernels` compiles users' functions (`custom`). `conversion` and `float8` convert between memory
-and numbers.
+kept on disk; `custom_kernels` compiles users' functions (`custom`). `conversion` converts between memory and
+numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ABLE = {op: tuple(dtype for dtype in DTYPES if op in OPS_OF[ELEMENT_TYPES[dtype
 """Op -> the dtypes that it combines."""
 
 _KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
-_SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("conversion", "dtypes", "float8", "kernels")]
+_SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("conversion", "dtypes", "kernels")]
 
 
 def check_combine(dtype: str, op: str | CustomOp) -> None:

@@ -19,8 +19,7 @@ from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
 from ..machine.load import check_load, look_at_load
 from .shared.costs_over_hosts import known_hosts
-from .shared.printing import console, date, plain_table, processors
-from .shared.progress_bar import compile_first, progress
+from .shared.printing import compile_first, console, date, plain_table, processors, progress
 from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
 
 _TURNS = 5

@@ -11,8 +11,7 @@ from ...base.errors import ArgumentError
 from ...base.units import format_bytes, parse_bytes, plural
 from ...schedule.algorithms import CATALOGUE, lines
 from .explain import VERBS, amount_text, bits_text, rounds_text
-from .shared.printing import console, plain_table
-from .shared.progress_bar import progress
+from .shared.printing import console, plain_table, progress
 from .shared.target import Costs, Facts, Target, bound_costs, facts, find_target
 
 _Row = tuple[str, list[str]]

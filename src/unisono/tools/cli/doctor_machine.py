@@ -27,8 +27,7 @@ from ...observe.live.jobs import find_jobs
 from ..machine.checks import Seen, look, starts, surroundings
 from ..machine.finding import Finding, judge
 from ..machine.load import shares
-from .shared.printing import console, date, plain_table, processors
-from .shared.progress_bar import compile_first, progress
+from .shared.printing import compile_first, console, date, plain_table, processors, progress
 from .shared.timed_calls import Trial, measure, quietest
 
 LONG, SHORT = 16 << 20, 64 << 10

@@ -17,8 +17,7 @@ from ...base.units import parse_bytes, plural
 from ...schedule import Hosts, Schedule, find_fault
 from ...schedule.draw import html, svg, svg_contract, svg_film, text
 from .shared.costs_over_hosts import find_call, known_hosts
-from .shared.printing import console, paint, write
-from .shared.progress_bar import progress
+from .shared.printing import console, paint, progress, write
 from .shared.target import find_target
 
 _MOST_RANKS = 1024

@@ -33,8 +33,7 @@ from .shared.costs_over_hosts import (
     prove_call,
     times_of,
 )
-from .shared.printing import console, paint, plain_table
-from .shared.progress_bar import progress
+from .shared.printing import console, paint, plain_table, progress
 from .shared.target import MOST_EXACT, Costs, Facts, Target, bound_costs, facts, find_target
 
 VERBS = {"sends": "sent", "receives": "received", "adds": "added"}

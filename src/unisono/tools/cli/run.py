@@ -8,7 +8,7 @@ import typer
 
 from ...base.errors import ArgumentError
 from ...ranks.launch.worlds import run_script
-from .shared.progress_bar import compile_first
+from .shared.printing import compile_first
 
 _RANKS = ("-n", "--ranks")
 

@@ -31,8 +31,7 @@ from ...schedule.simulate import (
     whole_call,
     without_own,
 )
-from .shared.printing import console, plain_table
-from .shared.progress_bar import progress
+from .shared.printing import console, plain_table, progress
 from .shared.target import check_collective
 
 _LATE = re.compile(r"(?P<rank>\d+):(?P<time>.+)")

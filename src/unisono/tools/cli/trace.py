@@ -22,8 +22,7 @@ from ...observe.traces.recording import export
 from ...observe.traces.rounds import RoundKind, WaitedIn, round_name, round_report
 from ...observe.traces.trace_report import TraceReport, report
 from ...observe.traces.tracks import message_flows, pairs_of
-from .shared.printing import console, make_folder, plain_table
-from .shared.progress_bar import progress
+from .shared.printing import console, make_folder, plain_table, progress
 
 _MOST_ROWS, _WIDTH = 12, 110
 

@@ -22,8 +22,7 @@ from ...schedule.algorithms import CATALOGUE
 from ...schedule.choose import is_oversubscribed, one_shot_limit, one_shot_product
 from ...schedule.simulate import Timed, calibrate, trusted
 from ..machine.load import check_load, look_at_load
-from .shared.printing import console, date, plain_table, processors
-from .shared.progress_bar import compile_first, progress
+from .shared.printing import compile_first, console, date, plain_table, processors, progress
 from .shared.timed_calls import Trial, measure, quietest
 
 _CALL_TURNS = 5

@@ -1,4 +1,4 @@
-"""What commands print and write: the console, tables, colours, files, and the machine and date of figures."""
+"""What commands print and write: the console, tables, colours, progress, files, and the machine and date of figures."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import datetime
 import os
 import re
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -63,3 +67,51 @@ def processors() -> int:
 def date() -> str:
     """Now, to the minute, as `2026-11-20 20:42 UTC`."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+@contextmanager
+def progress(title: str, total: int | None = None, after_s: float = 1.0) -> Iterator[Callable[[int, str], None]]:
+    """Show on standard error how many of `total` steps are done. Yields a function of this number and a comment.
+
+    The bar comes after a second, and goes when the work is done. It is for terminals: a pipe, a file or a log gets
+    results only.
+
+    Without a total, the bar says only that work goes on, and since when. One bar at a time.
+    """
+    console = Console(stderr=True, highlight=False, markup=False)
+    if not console.is_terminal:
+        yield lambda _done, _comment: None
+        return
+    columns = (
+        TextColumn("{task.fields[title]}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("", total=total, title=title)
+    timer = threading.Timer(after_s, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done, comment: bar.update(task, completed=done, description=comment)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def compile_first() -> None:
+    """Compile the kernels if they are not on disk and can be kept there. It takes ten seconds or more.
+
+    Commands call this before they start ranks, as ranks show no progress.
+    """
+    from ....engine.kernels import unit
+    from ....engine.machine_code import writable_folder
+
+    if unit("interpret.run").on_disk or writable_folder() is None:
+        return
+    with progress("compiling, once per installation"):
+        from ....engine.host import warm_up  # torch and numba
+
+        warm_up()
