@@ -62,8 +62,8 @@ def test_a_long_vector_is_not_copied_where_no_timing_asks_for_it() -> None:
 
 def test_what_is_read_is_where_it_was_written() -> None:
     (first, second) = lower(CATALOGUE["all_reduce.circulant"].schedule(2))
-    assert [spot.where for spot in first.messages[0].spots] == [GIVEN]
-    assert [writing.spot.where for writing in second.writings] == [FINAL, FINAL]
+    assert [place.where for place in first.messages[0].places] == [GIVEN]
+    assert [writing.place.where for writing in second.writings] == [FINAL, FINAL]
     assert [row.kind for row in first.rows] == [POST, SEND, POST, TAKE, MOVE, SEND, TAKE, MOVE]
 
 
@@ -82,4 +82,4 @@ def test_writes_on_one_rank_do_not_overwrite_what_others_of_the_round_read() -> 
     schedule = trace(shift, 2, 3, "broadcast", name="shift")
     programs = lower(schedule)
     prove_messages(schedule, programs)
-    assert [writing.spot.chunk for writing in programs[0].writings] == [2, 1, 0]
+    assert [writing.place.chunk for writing in programs[0].writings] == [2, 1, 0]

@@ -91,9 +91,9 @@ def test_what_is_taken_sent_or_moved_at_another_time(name: str, p: int) -> None:
         for k, (kind, number) in enumerate(program.rows):
             rest = [*program.rows[:k], *program.rows[k + 1 :]]
             if kind == MOVE:
-                made[program.writings[number].spot] = k
+                made[program.writings[number].place] = k
             elif kind == SEND:
-                earlier = [made[spot] for spot in program.messages[number].spots if spot in made]
+                earlier = [made[place] for place in program.messages[number].places if place in made]
                 if earlier:
                     rest.insert(max(earlier), program.rows[k])
                     assert refused(schedule, changed(programs, rank, rows=tuple(rest)))
@@ -151,9 +151,9 @@ def test_results_are_not_written_before_all_ranks_are_known_to_have_begun() -> N
     schedule = CATALOGUE["broadcast.linear"].schedule(3)
     programs = lower(schedule)
     program = programs[1]
-    final = program.writings[0].spot._replace(where=2)
-    messages = (replace(program.messages[0], spots=(final,)),)
-    mutant = changed(programs, 1, messages=messages, writings=(replace(program.writings[0], spot=final),))
+    final = program.writings[0].place._replace(where=2)
+    messages = (replace(program.messages[0], places=(final,)),)
+    mutant = changed(programs, 1, messages=messages, writings=(replace(program.writings[0], place=final),))
     with pytest.raises(ProgramError, match="while ranks may be in another call"):
         prove_messages(schedule, mutant)
 
@@ -187,9 +187,9 @@ def test_an_input_that_is_read_later_is_not_overwritten_by_a_result() -> None:
     schedule = own(inputs_sent_late)
     programs = lower(schedule)
     program = programs[1]
-    assert [writing.spot.where for writing in program.writings if writing.spot.buffer == Y] == [KEPT]
+    assert [writing.place.where for writing in program.writings if writing.place.buffer == Y] == [KEPT]
     early = tuple(
-        replace(writing, spot=writing.spot._replace(where=FINAL)) if writing.spot.buffer == Y else writing
+        replace(writing, place=writing.place._replace(where=FINAL)) if writing.place.buffer == Y else writing
         for writing in program.writings
     )
     with pytest.raises(ProgramError, match="may be written there"):
@@ -203,7 +203,7 @@ def test_an_input_over_which_a_result_comes_is_not_sent_from_where_it_lies(sched
     for rank, program in enumerate(programs):
         for number, message in enumerate(program.messages):
             sends = any(row == (SEND, number) for row in program.rows)
-            if sends and not message.direct and message.spots[0].buffer == X:
+            if sends and not message.direct and message.places[0].buffer == X:
                 messages = (*program.messages[:number], replace(message, direct=True), *program.messages[number + 1 :])
                 assert refused(schedule, changed(programs, rank, messages=messages)), (rank, number)
                 refusals += 1
@@ -214,6 +214,6 @@ def test_a_message_of_another_size_is_refused() -> None:
     schedule = CATALOGUE["all_gather.direct"].schedule(2)
     programs = lower(schedule)
     message = programs[0].messages[0]
-    messages = (replace(message, spots=message.spots * 2), *programs[0].messages[1:])
+    messages = (replace(message, places=message.places * 2), *programs[0].messages[1:])
     with pytest.raises(ProgramError, match="another size"):
         prove_messages(schedule, changed(programs, 0, messages=messages))

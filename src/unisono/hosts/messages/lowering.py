@@ -278,7 +278,7 @@ def _program(table: _Table, rank: int, letters: list[list[_Letter]], writes: lis
             if write.slot[0] == rank:
                 rows.append(MessageRow(MOVE, len(writings)))
                 writings.append(_writing(table, k, number, write))
-    ends = {writing.spot[:2]: writing.spot.where for writing in writings if writing.spot.buffer != T}
+    ends = {writing.place[:2]: writing.place.where for writing in writings if writing.place.buffer != T}
     return MessageProgram(
         rank, table.schedule.ranks, table.schedule.chunks, len(letters), messages, tuple(writings), tuple(rows), ends
     )
@@ -288,10 +288,10 @@ def _message(table: _Table, rank: int, letter: _Letter) -> TableMessage:
     """A message as this rank sees it."""
     if letter.src == rank:
         versions = zip(letter.slots, letter.versions, strict=True)
-        spots = tuple(table.where(source, version) for (source, _), version in versions)
-        return TableMessage(letter.round, letter.dst, spots, letter.runs(), letter.sole, letter.straight_out)
-    spots = tuple(table.where(slot, letter.made[slot]) for _, slot in letter.slots)
-    return TableMessage(letter.round, letter.src, spots, letter.runs(), letter.sole, letter.straight_in)
+        places = tuple(table.where(source, version) for (source, _), version in versions)
+        return TableMessage(letter.round, letter.dst, places, letter.runs(), letter.sole, letter.straight_out)
+    places = tuple(table.where(slot, letter.made[slot]) for _, slot in letter.slots)
+    return TableMessage(letter.round, letter.src, places, letter.runs(), letter.sole, letter.straight_in)
 
 
 def _writing(table: _Table, k: int, number: dict[_Letter, int], write: _Write) -> Writing:

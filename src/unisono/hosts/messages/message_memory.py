@@ -157,26 +157,26 @@ class Memory:
         leaves: it is sent, not received.
         receive_buffer: bytes -> where a short message of this size arrives.
         """
-        places = [self._at(spot) for spot in message.spots]
-        ends = list(accumulate((place.stop - place.start for place in places), initial=0))
+        spans = [self._at(place) for place in message.places]
+        ends = list(accumulate((span.stop - span.start for span in spans), initial=0))
         if ends[-1] < LARGE_BYTES:
             size = -(-ends[-1] // _WORD) * _WORD + _WORD
             lands = None if leaves or receive_buffer is None else receive_buffer(size)
             whole = lands.whole if lands else self._take(size)
-            wire = self._packed([whole[:size]], whole, places, ends, leaves, marked=True)
+            wire = self._packed([whole[:size]], whole, spans, ends, leaves, marked=True)
             return wire._replace(short=True, receive_buffer=lands)
         parts = [(ends[a], ends[b]) for a, b in pairwise(message.runs) if ends[a] < ends[b]]
         marked = message.copied or parts[-1][1] - parts[-1][0] < _WORD  # then the last part has no word of its own
         word = [self._take(_WORD)[:_WORD]] if marked else []
-        if message.direct and (leaves or not self._final or all(spot.where != FINAL for spot in message.spots)):
-            runs = [_joined([(place,) for place in places[a:b]]) for a, b in pairwise(message.runs)]
+        if message.direct and (leaves or not self._final or all(place.where != FINAL for place in message.places)):
+            runs = [_joined([(span,) for span in spans[a:b]]) for a, b in pairwise(message.runs)]
             if all(len(run) <= 1 for run in runs):
                 straight = [run[0][0].whole().view(torch.uint8) for run in runs if run]
                 payloads = [*straight, *word]
-                return _wire(payloads, 0, places, True, [], marked)
+                return _wire(payloads, 0, spans, True, [], marked)
         whole = self._take(ends[-1])
         cuts = [whole[start:stop] for start, stop in parts]
-        return self._packed([*cuts, *word], whole, places, ends, leaves, marked=marked)
+        return self._packed([*cuts, *word], whole, spans, ends, leaves, marked=marked)
 
     def actions(self, writings: Sequence[Writing], wires: Mapping[int, Wire]) -> list[Action]:
         """The actions of consecutive writes of one round. wires: messages, by the numbers of their messages."""
@@ -190,9 +190,9 @@ class Memory:
 
     def _steps(self, writing: Writing, wires: Mapping[int, Wire]) -> list[_Step]:
         """The combination of all sources of a write, in their order, whatever memory it overwrites."""
-        out = self._at(writing.spot)
+        out = self._at(writing.place)
         sources = [
-            wires[source.message].pieces[source.place] if isinstance(source, Piece) else self._at(source)
+            wires[source.message].pieces[source.part] if isinstance(source, Piece) else self._at(source)
             for source in writing.sources
         ]
         if len(sources) == 1:
@@ -214,7 +214,7 @@ class Memory:
         self,
         payloads: list[torch.Tensor],
         whole: torch.Tensor,
-        places: Sequence[_Span],
+        spans: Sequence[_Span],
         ends: Sequence[int],
         leaves: bool,
         marked: bool,
@@ -223,22 +223,22 @@ class Memory:
         start = whole.data_ptr()
         typed = whole.view(self._dtype)
         pieces = [_Span(typed, start, start + a, start + b) for a, b in pairwise(ends)]
-        packing = _actions(list(zip(pieces, places, strict=True))) if leaves else []
+        packing = _actions(list(zip(pieces, spans, strict=True))) if leaves else []
         missing = 0 if marked else _UNLIKELY
         return _wire(payloads, missing, pieces, False, packing, marked)
 
-    def _at(self, spot: ChunkPlace) -> _Span:
+    def _at(self, place: ChunkPlace) -> _Span:
         """The memory of a place."""
-        span = self._spans.get(spot)
+        span = self._spans.get(place)
         if span is None:
-            span = self._spans[spot] = _span(self._tensor(spot))
+            span = self._spans[place] = _span(self._tensor(place))
         return span
 
     def _room(self, nbytes: int) -> torch.Tensor:
         return self._take(nbytes)[:nbytes].view(self._dtype)
 
-    def _tensor(self, spot: ChunkPlace) -> torch.Tensor:
-        buffer, chunk, where = spot
+    def _tensor(self, place: ChunkPlace) -> torch.Tensor:
+        buffer, chunk, where = place
         if not len(self._kept[X]):
             return torch.empty(0, dtype=self._dtype, device="cpu")
         if buffer == T:

@@ -49,10 +49,10 @@ def memory_of(schedule: Schedule, slot: Slot) -> Slot:
 
 
 class Piece(NamedTuple):
-    """A part of a received message: the number of the message in the program, and the part's place in it."""
+    """A part of a received message: the number of the message in the program, and the number of the part in it."""
 
     message: int
-    place: int
+    part: int
 
 
 class MessageRow(NamedTuple):
@@ -67,7 +67,7 @@ class TableMessage:
     """A message as one of its two ranks sees it: all that one rank sends to another in one round.
 
     peer: the other rank of the table.
-    spots: the places that it leaves, or where it arrives, in order.
+    places: what it is read from, or where it arrives, in order.
     runs: where each part begins, and the end of the last. The chunks of a part are neighbours at both ends.
     copied: all its slots become copies of it, so it may arrive straight in them.
     direct: this side needs no copy.
@@ -75,7 +75,7 @@ class TableMessage:
 
     round: int
     peer: int
-    spots: tuple[ChunkPlace, ...]
+    places: tuple[ChunkPlace, ...]
     runs: tuple[int, ...]
     copied: bool
     direct: bool
@@ -86,7 +86,7 @@ class Writing:
     """One write: a copy of the only source, or the combination of all sources, which are in rank order."""
 
     round: int
-    spot: ChunkPlace
+    place: ChunkPlace
     sources: tuple[ChunkPlace | Piece, ...]
 
 

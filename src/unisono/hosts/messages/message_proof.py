@@ -137,7 +137,7 @@ class _Run:
     def post(self, rank: int, side: _Side, number: int, message: TableMessage) -> None:
         if number in side.open or number in side.taken:
             raise self.fault(rank, "posts a receive twice")
-        slots = [self.memory((rank, *spot[:2])) for spot in message.spots] if message.direct else []
+        slots = [self.memory((rank, *place[:2])) for place in message.places] if message.direct else []
         self.free(rank, slots)
         flying = [key for slot in slots for key, _ in self.leaving.get(slot, ())]
         side.open[number] = _Open(list(side.clock), slots, flying)
@@ -146,8 +146,8 @@ class _Run:
         key = (message.round, rank, message.peer)
         if key in self.flights:
             raise self.fault(rank, "sends a message twice")
-        slots = [(rank, *spot[:2]) for spot in message.spots]
-        values = [self.read(rank, slot, spot.where) for slot, spot in zip(slots, message.spots, strict=True)]
+        slots = [(rank, *place[:2]) for place in message.places]
+        values = [self.read(rank, slot, place.where) for slot, place in zip(slots, message.places, strict=True)]
         self.flights[key] = _Flight(values, list(side.clock))
         for slot in slots if message.direct else ():
             self.leaving.setdefault(self.memory(slot), []).append((key, slot))
@@ -159,7 +159,7 @@ class _Run:
         entry = side.open.pop(number, None)
         if entry is None:
             raise self.fault(rank, "takes a message for which it has posted no receive")
-        if len(flight.values) != len(message.spots):
+        if len(flight.values) != len(message.places):
             raise self.fault(rank, "takes a message that has another size")
         # The carrier wrote at any time after both the post and the send.
         knows = list(map(max, entry.clock, flight.clock))
@@ -174,8 +174,8 @@ class _Run:
 
     def move(self, rank: int, side: _Side, number: int) -> None:
         writing = side.program.writings[number]
-        spot, sources = writing.spot, writing.sources
-        slot, values, direct = (rank, *spot[:2]), [], False
+        place, sources = writing.place, writing.sources
+        slot, values, direct = (rank, *place[:2]), [], False
         memory = self.memory(slot)
         for source in sources:
             if not isinstance(source, Piece):
@@ -183,16 +183,16 @@ class _Run:
                 continue
             if source.message not in side.taken:
                 raise self.fault(rank, "reads a message that it has not taken")
-            values.append(side.taken[source.message][source.place])
+            values.append(side.taken[source.message][source.part])
             message = side.program.messages[source.message]
             direct = message.direct
-            if direct and (len(sources) > 1 or message.spots[source.place] != spot):
+            if direct and (len(sources) > 1 or message.places[source.part] != place):
                 raise self.fault(rank, "combines what has arrived in another place")
         knows = side.landed.pop(memory, side.clock) if direct else side.clock
         self.free(rank, [memory])
         for key, _ in self.leaving.pop(memory, ()):
             self.has_left(rank, key, side.clock)
-        self.put(rank, slot, spot.where, self.combined(values), knows)
+        self.put(rank, slot, place.where, self.combined(values), knows)
 
     def memory(self, slot: Slot) -> Slot:
         return memory_of(self.schedule, slot)
