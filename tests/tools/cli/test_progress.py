@@ -113,7 +113,6 @@ def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], mon
 @pytest.mark.parametrize(
     ("module", "arguments", "titles"),
     [
-        ("compare", ["compare", "ring", "tree"], ["compare, 8 ranks"]),
         (
             "draw",
             ["draw", "all_reduce.ring", "--film", "-o", "film.svg"],
