@@ -17,7 +17,7 @@ from unisono.tools.cli import app
 MISTAKES = {
     "a process that is not there": (["doctor", str(1 << 22)], "there is no process 4194304 on this host"),
     "no process at all": (["top", "0"], "there is no process 0 on this host"),
-    "fewer than no ranks": (["doctor", "--ranks", "-1", "--seconds", "0"], "--ranks"),
+    "fewer than no ranks": (["doctor", "--ranks", "-1"], "--ranks"),
     "too many ranks for a picture": (["draw", "all_reduce.ring", "--ranks", "100000"], "100000 ranks are too many"),
     "a page where no file can be": (["draw", "all_reduce.ring", "-o", "/proc/no.html"], "cannot write /proc/no.html"),
     "a trace where no folder can be": (["trace", "-o", "/proc/no", "--", "true"], "cannot make the folder /proc/no"),

@@ -12,9 +12,10 @@ import pytest
 
 from unisono.base.linux import Allowance
 from unisono.base.tuning import HostCosts, Moment, Rates, TuningResults
-from unisono.tools.cli.doctor_machine import Speed, check_barriers, time_copies
+from unisono.tools.machine import checks
 from unisono.tools.machine.checks import Seen, check_tuned, look, starts, surroundings
 from unisono.tools.machine.finding import Finding
+from unisono.tools.machine.huge_pages import huge_gain
 from unisono.tools.machine.load import Load, look_at_load, shares
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -157,18 +158,13 @@ def test_tuned_or_not() -> None:
         assert told.change.startswith("unisono tune")
 
 
-def test_a_barrier_that_takes_long_is_told() -> None:
-    quick, slow = Speed("barrier", 4, "private", 2, 1e-6), Speed("barrier", 4, "private", 4, 1e-3)
-    assert check_barriers([], 4) == []
-    assert check_barriers([quick, slow], usable=2)[0].level == "ok", "four ranks on two processors do take long"
-    found = check_barriers([quick, slow], usable=4)[0]
-    assert (found.level, found.says) == ("advice", "1 µs on 2 ranks, 1 ms on 4 ranks")
+def test_copies_on_huge_pages_are_timed() -> None:
+    assert 0 <= huge_gain() < 1
 
 
-def test_copies_are_timed() -> None:
-    took_s, gain = time_copies()
-    assert took_s > 0
-    assert 0 <= gain < 1
+def test_a_filter_for_system_calls_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "read_word", lambda *_: None)
+    assert not look().may_read
 
 
 def test_what_this_system_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,73 +82,14 @@ def rails(hosts: Hosts, hardware: Hardware, *, oversubscription: float = 1.0, sp
     return Network("rails", hardware, place, fabric, path)
 
 
-def dragonfly(hosts: Hosts, hardware: Hardware, *, p: int = 0, a: int = 0, h: int = 0) -> Network:
-    """Groups of a routers, all with cables to each other; a router has p hosts and h cables to other groups.
-
-    By default a = 2 p = 2 h, the least with room for all hosts. Routes are minimal: to the router with the cable,
-    across, to the receiver's router. If two groups have several cables, a hash of sender and receiver chooses one.
-
-    source: Kim, Dally, Scott and Abts 2008
-    """
-    place, n = place_of(hosts), len(hosts.members)
-    least = next(h for h in range(1, n + 1) if h * 2 * h * (2 * h * h + 1) >= n)
-    h = h or least
-    p, a = p or h, a or 2 * h
-    each = p * a
-    groups = -(-n // each)
-    if min(p, a, h) < 1 or groups > a * h + 1:
-        room = max(each * (a * h + 1), 0)
-        raise ArgumentError(f"dragonfly:p={p},a={a},h={h} has room for {room} hosts, not for {n}")
-    others = max(groups - 1, 1)
-    first = np.cumsum([0, n, n, groups * a * a])
-
-    def port(group: Ints, other: Ints, copy: Ints) -> Ints:
-        return np.asarray(np.where(other < group, other, other - 1) + copy * others)
-
-    def path(src: Ints, dst: Ints) -> Ints:
-        x, y = place[src], place[dst]
-        here, there = x // p, y // p
-        group, other = here // a, there // a
-        cables = a * h // others
-        copy = mix(src, dst) % max(cables, 1)
-        leaves, enters = port(group, other, copy), port(other, group, copy)
-        away = group != other
-        out, into = np.where(away, group * a + leaves // h, there), np.where(away, other * a + enters // h, there)
-        hop = np.where(here != out, first[2] + here * a + out % a, -1)
-        across = np.where(away, first[3] + group * a * h + leaves, -1)
-        last = np.where(into != there, first[2] + into * a + there % a, -1)
-        return np.stack([x, n + y, hop, across, last])
-
-    def local(index: int) -> tuple[str, str]:
-        router, other = divmod(index, a)
-        return f"router{router}", f"router{router // a * a + other}"
-
-    def cable(index: int) -> tuple[str, str]:
-        group, leaves = divmod(index, a * h)
-        copy, at = divmod(leaves, others)
-        other = at + (at >= group)
-        enters = int(port(np.array(other), np.array(group), np.array(copy)))
-        return f"router{group * a + leaves // h}", f"router{other * a + enters // h}"
-
-    rate = hardware.between.bytes_per_s
-    fabric = (
-        *host_ports(n, hardware, "router", p),
-        Bundle(groups * a * a, rate, local),
-        Bundle(groups * a * h, rate, cable),
-    )
-    return Network(f"dragonfly:p={p},a={a},h={h}", hardware, place, fabric, path)
-
-
-def fat_tree(
-    hosts: Hosts, hardware: Hardware, *, k: int = 0, oversubscription: float = 1.0, routing: str = "ecmp"
-) -> Network:
+def fat_tree(hosts: Hosts, hardware: Hardware, *, k: int = 0, oversubscription: float = 1.0) -> Network:
     """k pods of k / 2 edge and k / 2 aggregation switches, k / 2 hosts at each edge switch, (k / 2)^2 core switches.
 
     k: even; by default the least with room for all hosts.
     oversubscription: how much more the hosts of an edge switch can send than its links upwards carry. The links to the
     core are as slow as these.
-    routing: `ecmp` chooses the way upwards by a hash of sender and receiver, `dmodk` by the number of the receiver's
-    host. With `dmodk`, shifts never collide (Zahavi 2010).
+
+    A hash of sender and receiver chooses the way upwards.
 
     source: Al-Fares, Loukissas and Vahdat 2008, after Leiserson 1985
     """
@@ -156,8 +97,6 @@ def fat_tree(
     k = k or next(k for k in range(2, n + 4, 2) if k**3 // 4 >= n)
     if k < 2 or k % 2 or k**3 // 4 < n:
         raise ArgumentError(f"fat-tree: k={k} has room for {max(k, 0) ** 3 // 4} hosts, not for {n}; k must be even")
-    if routing not in ("ecmp", "dmodk"):
-        raise ArgumentError(f"fat-tree: routing={routing} is neither ecmp nor dmodk")
     half = k // 2
     edges = -(-n // half)
     pods = -(-edges // half)
@@ -168,7 +107,7 @@ def fat_tree(
         a, b = place[src], place[dst]
         edge_a, edge_b = a // half, b // half
         pod_a, pod_b = edge_a // half, edge_b // half
-        way = mix(src, dst) if routing == "ecmp" else b
+        way = mix(src, dst)
         agg, core = way % half, way // half % half
         up = np.where(edge_a != edge_b, first[2] + edge_a * half + agg, -1)
         down = np.where(edge_a != edge_b, first[3] + edge_b * half + agg, -1)
@@ -192,7 +131,7 @@ def fat_tree(
         Bundle(pods * half * half, slow, lambda index: core_of(index)[::-1]),
     )
     name = f"fat-tree:k={k}" + (f",oversubscription={oversubscription:g}" if oversubscription != 1 else "")
-    return Network(name + (",routing=dmodk" if routing == "dmodk" else ""), hardware, place, fabric, path)
+    return Network(name, hardware, place, fabric, path)
 
 
 def torus(hosts: Hosts, hardware: Hardware, *, sides: tuple[int, ...] = ()) -> Network:
@@ -254,14 +193,12 @@ NETWORKS: Mapping[str, Callable[..., Network]] = {
     "rails": rails,
     "fat-tree": fat_tree,
     "torus": torus,
-    "dragonfly": dragonfly,
 }
 """Name -> the function that makes the network from hosts, a hardware, and the options behind the name."""
 
 _KINDS: Mapping[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
-    "str": str,
     "tuple[int, ...]": lambda text: tuple(map(int, text.split("x"))),
 }
 

@@ -29,7 +29,6 @@ def doctor(
     ] = None,
     *,
     ranks: Annotated[int, typer.Option(min=0, help="Of the machine: how many ranks; 0: one per processor.")] = 0,
-    seconds: Annotated[float, typer.Option(min=0.0, help="Of the machine: time to measure for; 0: only look.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Of the machine: as JSON, for scripts.")] = False,
 ) -> None:
     """Say what is right with this machine and what to change; with a process, why its job does not go on.
@@ -44,7 +43,7 @@ def doctor(
     if pid is None:
         from .doctor_machine import doctor_machine
 
-        doctor_machine(ranks, seconds, as_json)
+        doctor_machine(ranks, as_json)
         return
     if as_json:
         raise ArgumentError(f"--json is of the machine: unisono top {pid} --once --json is of a job")

@@ -50,7 +50,7 @@ def simulate(
         str,
         typer.Option(
             "--network",
-            help="flat, two-levels, rails, fat-tree:k=16,oversubscription=2, torus:4x4x4, dragonfly:p=4,a=8,h=4; "
+            help="flat, two-levels, rails, fat-tree:k=16,oversubscription=2, torus:4x4x4; "
             "measured: two-levels, of hosts like this one.",
         ),
     ] = "two-levels",

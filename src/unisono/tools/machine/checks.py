@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import ipaddress
 import math
@@ -21,6 +22,7 @@ from ...base.tuning import TuningResults, measured
 from ...base.units import format_bytes, plural
 from ...engine.kernels import unit
 from ...engine.machine_code import writable_folder
+from ...engine.process.alive import read_word
 from ...hosts.addresses import interfaces, own_address
 from .finding import Finding, judge
 from .load import Load, check_load, look_at_load
@@ -109,7 +111,7 @@ def look() -> Seen:
         code_folder=writable_folder(),
         code_kept=unit("interpret.run").on_disk,
         crosses=config.cross_memory_bytes > 0,
-        may_read=scope == 0 or (capable > 0 and scope < _NOBODY),
+        may_read=_reads_itself() and (scope == 0 or (capable > 0 and scope < _NOBODY)),
         ptrace_scope=scope,
         filtered=status.get("Seccomp") == "2",
         huge_pages=next((word[1:-1] for word in _text(_HUGE_PAGES).split() if word[0] == "["), "not known"),
@@ -326,6 +328,12 @@ def _refused(name: str, attempt: Callable[[], int]) -> str:
     except OSError as error:
         return f"{name} is refused: {errno.errorcode.get(error.errno or 0, '')}, {error.strerror}"
     return ""
+
+
+def _reads_itself() -> bool:
+    """Does no filter for system calls refuse process_vm_readv?"""
+    word = ctypes.c_int64()
+    return read_word(os.getpid(), ctypes.addressof(word)) is not None
 
 
 def _limit(which: int) -> float:

@@ -55,7 +55,7 @@ def check_load(load: Load, usable: int, ranks: int) -> Finding:
         return Finding("ok", "load", "other programs are quiet")
     said, room = f"other programs use {load.busy:.1f} of {plural(usable, 'processor')}", load.busy + ranks <= usable
     said += ", which is room enough" if room else f" (most: {load.busiest})" if load.busiest else ""
-    reason = "each call waits for the rank that has to share its processor; what is measured below suffers, too"
+    reason = "each call waits for the rank that has to share its processor"
     return judge("load", said, room, reason, "end them, or leave them processors of their own (taskset)")
 
 

@@ -151,7 +151,6 @@ class Costs:
     sent: float
     received: float | None
     added: float | None
-    messages: int | None = None
     ports: int = 1
     alike: frozenset[str] = frozenset()
     bound: bool = False
@@ -213,7 +212,6 @@ def _counted(schedule: Schedule) -> Costs:
         counts.most_sent,
         counts.most_received,
         counts.most_added,
-        max(counts.messages),
         counts.ports,
         alike,
     )
