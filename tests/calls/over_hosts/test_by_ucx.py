@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -145,6 +146,29 @@ def test_an_abort_in_the_middle_of_long_calls(tmp_path: Path) -> None:
     for words, total in unisono.run(work, 4, hosts="2x2", timeout_s=90):
         assert "the disk is full" in words
         assert total == 1111.0
+
+
+def test_a_sent_message_arrives_whatever_its_rank_does_next(tmp_path: Path) -> None:
+    """It makes no call, it waits in one for a rank of its host, or it ends."""
+
+    def work() -> float:
+        group = unisono.init()
+        me, long, got = group.rank, torch.full((70_000,), 3.0), 0.0
+        gathered = [torch.empty(3) for _ in range(4)]
+        for turn in ("no call", "a call", "the end"):
+            if me == 3:
+                unisono.send(long, 0)
+            if me == 0:
+                time.sleep(0.1)  # rank 3 has returned
+                got += unisono.recv(src=3)[-1].item()
+                (tmp_path / turn).touch()
+            if turn == "no call":
+                until((tmp_path / turn).exists)
+            if turn == "a call":
+                unisono.all_gather(gathered, torch.ones(3), timeout_s=20.0)
+        return got
+
+    assert unisono.run(work, 4, hosts="2x2", timeout_s=90) == [9.0, 0.0, 0.0, 0.0]
 
 
 def test_a_rank_that_is_stopped_is_waited_for(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ...base.errors import NotInitialized, OutOfMemory, PeerError, PeerFailed, P
 from ...base.records import Departure, DepartureKind, GivenUp
 from ...engine.mailbox import ANY_SOURCE, CarrierStreams, FarPeers, Mailbox, MessageRequest, Receive, Send
 from ...engine.process.nested import check_nested, holds
+from ...hosts.carriers.waiter import SentMessages
 from ...ranks.failures.stall import Stall
 from ...ranks.group.abort import check_abort, give_up
 from ...ranks.group.group import Group
@@ -240,5 +241,6 @@ def _far_peers(group: Group) -> FarPeers | None:
     if group.span is None or world_span is None:
         return None
     far = frozenset(range(group.size)) - set(group.span.hosts.beside(group.rank))
-    traffic = world_span.resources.setdefault(CarrierStreams, CarrierStreams(world_span.carrier))
+    carrier = world_span.carrier
+    traffic = world_span.resources.setdefault(CarrierStreams, CarrierStreams(carrier, SentMessages(carrier).add))
     return FarPeers(group.rank, far, group.world_ranks, group.span.gid, traffic)

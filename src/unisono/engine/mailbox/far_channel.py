@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from enum import IntEnum
 
 import torch
@@ -77,10 +78,13 @@ class ZeroCopyFrame(FarFrame):
 
 
 class Frames:
-    """Makes the pieces of all groups of a process. Pieces of the usual size are used again."""
+    """Makes the pieces of all groups of a process. Pieces of the usual size are used again.
 
-    def __init__(self, carrier: Carrier) -> None:
-        self.carrier = carrier
+    sent: called with each copied piece that is sent. Its rank may make no call for long.
+    """
+
+    def __init__(self, carrier: Carrier, sent: Callable[[Handle], None]) -> None:
+        self.carrier, self._sent = carrier, sent
         self._spare: list[FarFrame] = []
 
     def take(self, nbytes: int) -> FarFrame:
@@ -107,6 +111,7 @@ class Frames:
             piece.handle = _Both(body, self.carrier.isend(peer, tag, piece.data))
         else:
             piece.handle = self.carrier.isend(peer, tag, piece.data)
+            self._sent(piece.handle)
 
     def expect(self, piece: FarFrame, peer: int, tag: int) -> None:
         """Let the carrier fill a piece. Raises Lost."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...base.records import digest
-from ..carrier import Carrier
+from ..carrier import Carrier, Handle
 from .far_channel import Frames
 from .far_ends import FarReceiveChannel, FarSendChannel
 
@@ -19,11 +19,13 @@ _Stream: TypeAlias = FarReceiveChannel | FarSendChannel
 
 
 class CarrierStreams:
-    """Keeps streams as long as the carrier may touch their pieces, also when their groups have ended."""
+    """Keeps streams as long as the carrier may touch their pieces, also when their groups have ended. sent: see
+    `Frames`.
+    """
 
-    def __init__(self, carrier: Carrier) -> None:
+    def __init__(self, carrier: Carrier, sent: Callable[[Handle], None] = lambda _: None) -> None:
         self.carrier = carrier
-        self.pieces = Frames(carrier)
+        self.pieces = Frames(carrier, sent)
         self._used: list[tuple[weakref.ref[object], list[tuple[int, _Stream]]]] = []
         self._left: list[tuple[int, _Stream]] = []
         self._lock = threading.RLock()

@@ -11,10 +11,11 @@ import itertools
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
-from ...engine.carrier import Handle, Lost
+from ...engine.carrier import Carrier, Handle, Lost
 
 _END_S = 1.0
 """How long the process waits for threads at its end."""
@@ -116,3 +117,33 @@ def settle_apart(handles: Sequence[Handle], at_end: Callable[[], object]) -> Set
         at_end()
 
     return settler.settle(handles, at_end=over)
+
+
+class SentMessages:
+    """Lets sent messages of a carrier without a thread go on, when the rank that has sent them makes no call. A thread
+    waits for one of them at a time, and with it moves them all.
+    """
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier, self._lock = carrier, threading.Lock()
+        self._waiting: deque[Handle] = deque()
+        self._is_moved = False
+
+    def add(self, handle: Handle) -> None:
+        """Let this message go on, if it has not left yet."""
+        if self._carrier.own_thread or not self._carrier.pending([handle]):
+            return
+        with self._lock:
+            self._waiting.append(handle)
+            if self._is_moved:
+                return
+            self._is_moved = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._is_moved = False
+                return
+            handle = self._waiting.popleft()
+        settle_apart([handle], self._go_on)
