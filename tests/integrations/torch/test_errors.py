@@ -215,10 +215,10 @@ def test_a_program_that_ends_with_a_call_on_its_way(tmp_path: Path, ending: str,
 PROGRAM = """
 import os, sys, torch
 import torch.distributed as dist
-from unisono.ranks.group import group
+from unisono.ranks.group import initialize
 from unisono.integrations.torch import register
 
-group._AT_EXIT_S = 0.1
+initialize._AT_EXIT_S = 0.1
 register()
 rank = int(os.environ["RANK"])
 dist.init_process_group("unisono", os.environ["MEETING"], rank=rank, world_size=2)

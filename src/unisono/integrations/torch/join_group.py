@@ -23,6 +23,7 @@ from ...engine.memory.meeting_page import meeting_page
 from ...hosts.carriers.waiter import end_threads
 from ...ranks.group.current import get_default, set_default
 from ...ranks.group.group import Group
+from ...ranks.group.initialize import leave_at_exit
 from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.group.world_group import world_group
 from ...ranks.rendezvous.asked_store import AskedStore
@@ -214,5 +215,5 @@ _alive: weakref.WeakSet[Group] = weakref.WeakSet()
 def _leave_all() -> None:
     for group in members(_alive):
         if not group.closed:
-            group.leave_at_exit()
+            leave_at_exit(group)
     end_threads()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import weakref
@@ -26,10 +25,6 @@ from ...engine.memory.sub_arena import SubArena
 from ...hosts.span import Span
 from ...schedule import Hosts
 from .rank_liveness import RankLiveness
-
-_AT_EXIT_S = 10.0
-"""How long the end of a program waits for its asynchronous calls: peers may be late, or never come."""
-
 
 _CALL_ENDS_S = 10.0
 """How long a call that cannot go on may take to find that out: it looks fifty times a second."""
@@ -293,23 +288,6 @@ class Group:
             if group.worker is not None and group.worker.busy:
                 left_s = None if until is None else max(0.0, until - time.monotonic())
                 group.worker.submit("the end of the group", lambda: None).wait(left_s)
-
-    def leave_at_exit(self) -> None:
-        """When the program ends: finish asynchronous calls, unless an exception ends it; tell the peers; close."""
-        how, words = DepartureKind.ENDED, "ended"
-        error = getattr(sys, "last_value", None)  # the exception whose traceback Python has just printed
-        if error is not None:
-            how, words = DepartureKind.RAISED, f"raised {type(error).__qualname__}: {' '.join(str(error).split())}"
-        else:
-            try:
-                self.finish(_AT_EXIT_S)  # peers still need them
-            except WaitTimeout:
-                words = "ended while its call waited in the background"
-        for group in self.all_of_it:
-            if not group.closed:
-                group.tell_departure(how, words)
-                group.give_up(PeerFailed(group.rank, words, group.rank, "a call"))
-        self.close()
 
     def close(self) -> None:
         """Close the group on this rank, and with the world its sub-groups: finish asynchronous calls, then release
