@@ -48,7 +48,7 @@ SUBJECTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {
             "Shared memory": "empty share_",
             "Many tensors in one call": """all_reduce_coalesced broadcast_coalesced all_gather_coalesced
-                reduce_scatter_coalesced coalescing Coalescing flatten_""",
+                reduce_scatter_coalesced flatten_""",
         },
     ),
     "models": (

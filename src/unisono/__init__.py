@@ -46,8 +46,7 @@ _NAMES = {
         "destroy_group", "get_global_rank", "get_group_rank", "get_process_group_ranks", "new_group", "split",
     ],
     "calls.coalesced": [
-        "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing", "flatten_",
-        "reduce_scatter_coalesced",
+        "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "flatten_", "reduce_scatter_coalesced",
     ],
     "calls.compression": ["Compression", "compress_hook"],
     "calls.retry": ["retry"],

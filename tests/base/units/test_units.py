@@ -105,7 +105,7 @@ def test_it_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _with_time_out() -> dict[str, Callable[..., Any]]:
     """The public functions, classes that programs make, and methods of groups, that take a timeout_s."""
-    found = {name: getattr(unisono, name) for name in {*unisono.__all__} - {"Config", "Coalescing"}}
+    found = {name: getattr(unisono, name) for name in {*unisono.__all__} - {"Config"}}
     found |= {f"Group.{name}": method for name, method in vars(unisono.Group).items() if name[0] != "_"}
     named = {name: one for name, one in found.items() if callable(one) and not _is_error(one)}
     return {name: one for name, one in named.items() if "timeout_s" in signature(one).parameters}

@@ -54,8 +54,6 @@ def make_every_call(group: unisono.Group) -> None:
         p2p.sendrecv(ones(count), after, ones(count), before, group)
         uneven = [ones(1 + rank) for rank in range(size)]
         unisono.all_gather(uneven, ones(1 + me), group)
-        with unisono.coalescing(group) as calls:
-            calls.all_reduce(ones(count))
     unisono.barrier(group)
     unisono.all_gather_object([None] * size, {"rank": me}, group)
     p2p.sendrecv(ones(1), me, ones(1), me, group)

@@ -1,16 +1,13 @@
 """Coalesced calls: many tensors in one call. This costs far less than one call each."""
 
 from .coalesced_calls import (
-    Coalescing,
     all_gather_coalesced,
     all_reduce_coalesced,
     broadcast_coalesced,
-    coalescing,
     flatten_,
     reduce_scatter_coalesced,
 )
 
 __all__ = [
-    "Coalescing", "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "coalescing", "flatten_",
-    "reduce_scatter_coalesced",
+    "all_gather_coalesced", "all_reduce_coalesced", "broadcast_coalesced", "flatten_", "reduce_scatter_coalesced",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ that differ at the gate only in sizes of blocks, or in lowerings, are made again
 """
 
 from .call import Call
-from .checking import checking, refuse
+from .checking import checking
 from .plan_cache import UNKNOWN, CallKey
 from .rank_order import plan_step
 from .request import Request
@@ -29,7 +29,6 @@ __all__ = [
     "list_shortcut",
     "makes_again",
     "plan_step",
-    "refuse",
     "run_plan",
     "shortcut",
 ]  # fmt: skip

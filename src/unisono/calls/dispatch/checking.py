@@ -36,10 +36,10 @@ class checking:  # noqa: N801  used as a statement: with checking(group, "reduce
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, _NO_REFUSALS):
-            refuse(self.group, self.collective, error)
+            _refuse(self.group, self.collective, error)
 
 
-def refuse(group: Group, collective: str, error: BaseException) -> None:
+def _refuse(group: Group, collective: str, error: Exception) -> None:
     """Tell the other ranks that this rank refuses its call, and why."""
     if group.size == 1 or group.closed or group.broken:
         return

@@ -119,7 +119,7 @@ def _tables(found: TraceReport) -> Iterator[Table | Text]:
     )
     if found.series:
         yield _table(
-            "calls that could be one (coalescing, flatten_)",
+            "calls that could be one (all_reduce_coalesced, flatten_)",
             ["call", "times", "calls", "bytes", "took", "line"],
             [
                 [
