@@ -15,7 +15,7 @@ import unisono
 from unisono.base.errors import ArgumentError
 from unisono.tools.cli import bench as command
 from unisono.tools.cli.shared.timed_calls import ENGINES, Compared, Trial, compare
-from unisono.tools.machine.load import Load
+from unisono.tools.machine.probes import Load
 
 ROW = r"^(\w+) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +(?:\S+x (?:faster|slower) than|about as fast as) Gloo"
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...base.errors import ArgumentError
 from ..contract import ROOTED
-from ..proofs.symmetric import trace_symmetric
+from ..proofs.large_proofs import trace_symmetric
 from ..table import Schedule, X, Y, trace
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -13,8 +13,7 @@ import numpy as np
 
 from ....base.errors import AlgorithmError
 from ...contract import BLOCKED, HOLDERS, Fault
-from ...proofs.fingerprint import prove_by_fingerprints
-from ...proofs.symmetric import prove_symmetric
+from ...proofs.large_proofs import prove_by_fingerprints, prove_symmetric
 from ...proofs.table_proof import Proof, prove
 from ...table import N, X
 from .whole import HierarchicalTable, Part, alike
