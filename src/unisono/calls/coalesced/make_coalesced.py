@@ -116,7 +116,7 @@ class _Memory:
 
 def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any]) -> ListLayout | None:
     """The layout of an earlier list of this kind with the same dtypes, shapes and strides; None if there is none."""
-    memory: _Memory | None = group.kept.get(_Memory)
+    memory = group.kept.get(_Memory)
     if memory is None:
         return None
     layouts = memory.layouts.get((*kind, len(tensors)))
@@ -130,7 +130,7 @@ def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any])
 
 def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> ListLayout:
     """The layout of checked tensors: `count` parts, then their wholes, if the call has wholes."""
-    memory: _Memory = group.kept.setdefault(_Memory, _Memory())
+    memory = group.kept.setdefault(_Memory, _Memory())
     parts = tensors[:count]
     names = [count_name(tensor) for tensor in parts]
     words = f"{count} tensors: {' '.join(names[:_NAMED])}"
