@@ -89,7 +89,7 @@ def test_the_load_of_other_programs_stands_beside_the_verdict(busy: float, monke
     ],
 )
 def test_verdicts(ratio: float, words: str) -> None:
-    assert command.verdict(ratio) == words
+    assert command.ratio_text(ratio) == words
 
 
 @pytest.mark.parametrize(

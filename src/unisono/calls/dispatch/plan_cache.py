@@ -25,7 +25,7 @@ ListKey = tuple[CallKey, int, int]
 
 UNKNOWN: Any = type("Unknown", (), {"__doc__": "What a fast path returns for a call that must be checked."})()
 
-_ALIKE_AGAIN = 16
+_EVEN_AGAIN = 16
 """The calls with blocks of one size after which a collective stops exchanging sizes at once."""
 _MOST_LISTS = 4
 """The most plans that are kept for one ListKey."""
@@ -132,7 +132,7 @@ class UnevenCalls(dict[tuple[str, int], int]):
 
 def ask_for_sizes(group: Group, collective: str, root: int) -> None:
     """Drop the shortcuts of this collective, so that its calls exchange sizes until blocks have one size again."""
-    UnevenCalls.of(group)[collective, root] = _ALIKE_AGAIN
+    UnevenCalls.of(group)[collective, root] = _EVEN_AGAIN
     drop_shortcuts(group, lambda plan: plan.record.collective == collective)
 
 

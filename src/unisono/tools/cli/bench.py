@@ -123,17 +123,17 @@ def _table(cells: Sequence[_Cell]) -> Table:
     table.add_column("unisono is")
     for cell in cells:
         times = (format_seconds(median(one.times)) for one in cell.found)
-        table.add_row(cell.call, cell.size, *times, f"[bold]{verdict(cell.ratio)}[/]")
+        table.add_row(cell.call, cell.size, *times, f"[bold]{ratio_text(cell.ratio)}[/]")
     return table
 
 
 def _summary(cells: Sequence[_Cell]) -> str:
     best, worst = (of(cells, key=lambda cell: cell.ratio) for of in (max, min))
-    said = f"[bold]Best: {verdict(best.ratio)}, {best.call} of {best.size}."
-    return said + (f" Worst: {verdict(worst.ratio)}, {worst.call} of {worst.size}.[/]" if worst != best else "[/]")
+    said = f"[bold]Best: {ratio_text(best.ratio)}, {best.call} of {best.size}."
+    return said + (f" Worst: {ratio_text(worst.ratio)}, {worst.call} of {worst.size}.[/]" if worst != best else "[/]")
 
 
-def verdict(ratio: float) -> str:
+def ratio_text(ratio: float) -> str:
     """`17x faster than Gloo`, `1.5x slower than Gloo`, or, within 10 %, `about as fast as Gloo`."""
     more = max(ratio, 1 / ratio)
     if more < 1.1:
