@@ -238,7 +238,7 @@ MUTANTS = [
         "ranks/group/sub_groups.py",
         "parent.span.gid if parent.span is not None else 0)",
         "0)",
-        ("calls/over_hosts/test_threads.py",),
+        ("calls/over_hosts/test_calls.py",),
     ),
 ]
 """`make mutants` runs them, and says which ring has caught each."""

@@ -1,21 +1,34 @@
-"""Every algorithm, in place and not, with every setting that shapes programs, over hosts: against the oracle."""
+"""Every algorithm over hosts, in place and not, with every setting that shapes programs: against the oracle.
+
+Each algorithm that a call names gives what it must, and a name means one table wherever it is used. Machines differ,
+and so do the figures measured on them: a job over several hosts takes them as they are.
+"""
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import unisono
 from tests.conftest import NIGHTLY, commit
 from tests.support.matrix import ALIASED, FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
+from tests.support.on_ranks import on_ranks
+from tests.support.ports import free_port
 from tests.support.worlds import OnHosts
-from unisono.schedule import ADD, COPY, ROOTED, Hosts, T, Y, send
+from unisono.base.errors import AlgorithmError, ArgumentError, MismatchError
+from unisono.base.tuning import TuningResults, save
+from unisono.schedule import ADD, COPY, ROOTED, Hosts, Rows, T, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
 
 SHAPES = ["2x1", "2x2", "3+1", "3x1", "1x3"]
@@ -118,3 +131,144 @@ def test_every_algorithm_with_every_setting(setting: str, shape: str) -> None:
     config = unisono.Config(**SETTINGS[setting])
     with unisono.World(Hosts.parse(shape).ranks, hosts=shape, config=config, timeout_s=90) as world:
         world.run(everything, (1_001,), seed(shape, setting), shared=setting.startswith("zero copy"))
+
+
+UNEVEN = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
+
+
+def numbers(rank: int, count: int, place: int = 0) -> torch.Tensor:
+    """Small whole numbers, others on each rank and in each block: sums of them are exact."""
+    return ((torch.arange(count) * 7 + 3 * rank + 5 * place) % 11 - 5).float()
+
+
+@pytest.mark.sampled(most=1)
+@on_ranks("2x2", "3+1")
+def test_blocks_of_several_sizes_go_by_every_algorithm_or_are_refused() -> None:
+    size, refused = unisono.get_world_size(), {}
+    for some in CATALOGUE.values():
+        if some.collective not in UNEVEN or not some.allows(size):
+            continue
+        op, name = ops(some.collective, "float32")[0], some.full_name
+        try:
+            check(Case(some.collective, "float32", op, 9, blocks="uneven", root=1, seed=1, exact=True), name)
+        except (AlgorithmError, ArgumentError) as error:
+            refused[name] = str(error)
+    assert refused.keys() == {"all_to_all.bruck", "all_to_all.hierarchical"}
+    assert "moves blocks to places of others" in refused["all_to_all.bruck"]
+
+
+def test_a_name_means_one_table_short_or_full(on_hosts: OnHosts) -> None:
+    """Ranks that name it in several ways make one call; a table of the user's own is another one."""
+
+    def work() -> str:
+        me, size = unisono.get_rank(), unisono.get_world_size()
+        ways = ["circulant", "all_reduce.circulant"] * 2
+        total = torch.stack([numbers(rank, 1000) for rank in range(size)]).sum(0)
+        tensor = numbers(me, 1000)
+        unisono.all_reduce(tensor, algorithm=ways[me])
+        assert torch.equal(tensor, total)
+        own = CATALOGUE["all_reduce.circulant"].schedule(size)
+        with pytest.raises(MismatchError) as caught:
+            unisono.all_reduce(tensor, algorithm=own if me else "circulant")
+        unisono.all_reduce(tensor.copy_(numbers(me, 1000)), algorithm=own)
+        assert torch.equal(tensor, total)
+        return str(caught.value)
+
+    said = on_hosts("2x2").run(work)
+    assert "all_reduce.spanning circulant ×1 over 2x2" in said[0]
+    assert "all_reduce.circulant over 2x2" in said[0]
+
+
+def _by_the_neighbour(r: Rows, p: int) -> Iterator[Transfer]:
+    """An all_to_all of 4 ranks: what is for the rank after the next waits at the next one, in the place of another."""
+    yield send(r, (r + 1) % p, (r + 2) % p, dbuf=Y)
+    yield send(r, (r + 1) % p, (r + 1) % p, to=(r - 1) % p, sbuf=Y, dbuf=Y)
+    for step in (0, 1, 3):
+        yield send(r, (r + step) % p, (r + step) % p, to=r, dbuf=Y)
+
+
+@on_ranks("2x2")
+def test_a_table_that_cannot_take_blocks_of_several_sizes_is_not_dropped() -> None:
+    me = unisono.get_rank()
+
+    def exchange(pairs: Callable[[int, int], int]) -> None:
+        taken = [torch.empty(pairs(rank, me)) for rank in range(4)]
+        given = [numbers(me, pairs(me, rank), rank) for rank in range(4)]
+        unisono.all_to_all(taken, given, algorithm=_by_the_neighbour)
+        assert all(torch.equal(block, numbers(rank, pairs(rank, me), me)) for rank, block in enumerate(taken))
+
+    exchange(lambda _a, _b: 5)
+    with pytest.raises(AlgorithmError) as caught:
+        exchange(lambda a, b: 2 * a + b)
+    exchange(lambda _a, _b: 6)
+    said = str(caught.value)
+    assert "all_to_all._by_the_neighbour moves blocks to places of others" in said
+    assert "leave algorithm= out" in said
+
+
+@algorithm("broadcast", chunks=2)
+def _by_another_chunk(r: Rows, p: int, root: int) -> Iterator[Transfer]:
+    """A broadcast whose chunk 0 comes to the first rank but the root in the place of chunk 1."""
+    first = (root + 1) % p
+    yield send(root, first, 0, to=1)
+    yield send(first, first, 1, to=0)
+    yield send(root, first, 1)
+    for rank in range(2, p):
+        yield send(root, (root + rank) % p, 0, n=2)
+
+
+@on_ranks(4, "2x2")
+def test_a_table_that_changes_the_places_of_chunks_is_refused_as_on_one_host() -> None:
+    with pytest.raises(AlgorithmError, match=r"chunk 0 goes to 1|moves chunks to places of others"):
+        unisono.broadcast(torch.zeros(7), 0, algorithm=_by_another_chunk)
+
+
+FIGURES = {
+    "segment_bytes": (64 << 10, 1 << 20),
+    "one_way_segment_bytes": (16 << 10, 512 << 10),
+    "one_shot_bytes": (1 << 10, 64 << 10),
+    "crowd_one_shot_bytes": (16 << 10, 128 << 10),
+    "zero_copy_bytes": (0, 32 << 10),
+    "cross_memory_bytes": (0, 128 << 10),
+    "fetch_bytes": (1 << 20, 0),
+}
+
+SCRIPT = """
+import sys, torch, unisono
+group, seen = unisono.init(), []
+me, size = group.rank, group.size
+for count in (3, 5_000, 300_001):
+    whole = (torch.arange(size * count) % 7 + 1).view(size, count).double() / 3
+    tensor = whole[me].clone()
+    unisono.all_reduce(tensor)
+    assert torch.allclose(tensor, whole.sum(0))
+    seen.append(tensor.view(torch.int64).sum().item())
+    taken = torch.empty(size, count, dtype=torch.double)
+    unisono.all_gather_single(taken, whole[me].clone())
+    assert torch.equal(taken, whole)
+    unisono.broadcast(tensor.copy_(whole[me]), 3)
+    assert torch.equal(tensor, whole[3])
+print(group.hosts.text, group.host.config.segment_bytes, *seen)
+unisono.shutdown()
+"""
+
+
+@pytest.mark.long
+def test_hosts_with_figures_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for host in (0, 1):
+        monkeypatch.setenv("UNISONO_MEASURED", f"{tmp_path / str(host)}.json")
+        save(TuningResults("2026-01-01", {name: both[host] for name, both in FIGURES.items()}))
+    port = free_port()
+    ranks = []
+    for rank in range(4):
+        place = {
+            "RANK": f"{rank}", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
+            "UNISONO_HOST_ID": f"{rank // 2}", "UNISONO_MEASURED": f"{tmp_path / str(rank // 2)}.json",
+            "UNISONO_TIMEOUT_S": "60", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        words = [sys.executable, "-c", SCRIPT]
+        ranks.append(subprocess.Popen(words, env={**os.environ, **place}, stdout=subprocess.PIPE, text=True))
+    said = [rank.communicate(timeout=110)[0].split() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * 4
+    assert [words[:2] for words in said] == [["2x2", f"{64 << 10}"]] * 2 + [["2x2", f"{1 << 20}"]] * 2
+    assert len({tuple(words[2:]) for words in said}) == 1

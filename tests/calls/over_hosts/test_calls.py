@@ -1,10 +1,18 @@
-"""Every collective over several hosts, against what its inputs must give."""
+"""Every collective over several hosts, against what its inputs must give; and calls of several threads.
+
+A call that has been made before passes these files on its way, and none of planning.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import sys
+import threading
+from collections.abc import Callable
 from itertools import product
+from pathlib import Path
+from types import FrameType
 
 import pytest
 import torch
@@ -14,6 +22,7 @@ from tests.support.matrix import FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import check
 from tests.support.on_ranks import on_ranks
 from tests.support.worlds import OnHosts
+from unisono.base.config import Config
 from unisono.schedule import ROOTED
 
 MANY = 20_011
@@ -209,3 +218,146 @@ def test_quantized_tensors_of_two_scales_are_two_calls() -> None:
         else:
             unisono.broadcast(tensor, 1, group=group)
             assert torch.equal(tensor.dequantize(), torch.arange(6.0) + 2)
+
+
+THREADS, ROUNDS = 4, 5
+
+
+def in_threads(work: Callable[[int], object]) -> list[object]:
+    """What a function returns or raises in threads that begin together; it gets the number of its thread."""
+    begin, got = threading.Barrier(THREADS), list[object]([None] * THREADS)
+
+    def run(thread: int) -> None:
+        try:
+            begin.wait(30)
+            got[thread] = work(thread)
+        except Exception as error:  # noqa: BLE001  of any kind: the caller tells it
+            got[thread] = f"{type(error).__name__}: {error}"
+
+    threads = [threading.Thread(target=run, args=(thread,)) for thread in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return got
+
+
+def total(group: unisono.Group, thread: int) -> float:
+    """The sum over the group of a value that differs between threads and ranks: a digit tells each."""
+    tensor = torch.full((3,), (thread + 1) * 10.0**group.rank)
+    unisono.all_reduce(tensor, group=group)
+    (value,) = set(tensor.tolist())
+    return value
+
+
+WANTED = [(thread + 1) * 1111.0 for thread in range(THREADS)]
+
+
+def first_calls() -> list[list[object]]:
+    seen = []
+    for _ in range(ROUNDS):
+        groups = [unisono.new_group() for _ in range(THREADS)]
+        seen.append(in_threads(lambda thread, groups=groups: total(groups[thread], thread)))
+        for group in groups:
+            unisono.destroy_group(group)
+    return seen
+
+
+def groups_of_groups() -> list[list[object]]:
+    parents = [unisono.new_group() for _ in range(THREADS)]
+
+    def work(thread: int) -> float:
+        group = unisono.new_group(group=parents[thread])
+        value = total(group, thread)
+        unisono.destroy_group(group)
+        return value
+
+    seen = [in_threads(work) for _ in range(ROUNDS)]
+    for parent in parents:
+        unisono.destroy_group(parent)
+    return seen
+
+
+def test_groups_make_their_first_calls_at_once(on_hosts: Callable[[str], unisono.World]) -> None:
+    """Each makes a group of its ranks on this host then, and the threads of different ranks do so in any order."""
+    assert on_hosts("2x2").run(first_calls) == [[WANTED] * ROUNDS] * 4
+
+
+def test_groups_are_made_of_groups_at_once(on_hosts: Callable[[str], unisono.World]) -> None:
+    assert on_hosts("2x2").run(groups_of_groups) == [[WANTED] * ROUNDS] * 4
+
+
+SOURCE = Path(unisono.__file__).parent
+CALLS = 40
+
+FILES = {
+    "calls/collectives/all_reduce.py",
+    "calls/dispatch/shortcut.py",
+    "calls/dispatch/over_hosts/hosts_run.py",
+    "calls/dispatch/over_hosts/hosts_steps.py",
+    "calls/dispatch/over_hosts/chunks.py",
+    "engine/host.py",
+    "engine/logs/rank_logs.py",
+    "engine/reducers/__init__.py",
+    "hosts/carriers/gloo.py",
+    "hosts/far.py",
+    "hosts/messages/exchange.py",
+    "hosts/messages/persistent_receives.py",
+    "hosts/span.py",
+    "ranks/group/group.py",
+}
+WAITING = {
+    "base/units.py",
+    "engine/clock.py",
+    "engine/mailbox/poller.py",
+    "engine/memory/arena.py",
+    "hosts/carriers/waiter.py",
+    "hosts/messages/wait.py",
+}
+"""Passed by a rank that waits for others, too."""
+NEWS = {"hosts/far.py", "hosts/sentinel/shared_facts.py", "hosts/sentinel/wire.py"}
+"""Passed more than once when the sentinel has told something."""
+
+
+class Seen:
+    """What a call enters: the files, and how many functions, but for those of a wait and of news."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.functions, self._aside = 0, 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event not in ("call", "return") or not path.is_relative_to(SOURCE):
+            return
+        file = str(path.relative_to(SOURCE))
+        aside = file in WAITING | NEWS
+        if event == "call":
+            self.files.add(file)
+            self.functions += not (aside or self._aside)
+        self._aside += aside * (1 if event == "call" else -1)
+
+
+def walk() -> tuple[list[str], list[int]]:
+    """The files of all of some calls, and how many functions each of these enters."""
+    tensor, all_reduce = torch.ones(2), unisono.all_reduce
+    for _ in range(8):
+        all_reduce(tensor)
+    calls = [Seen() for _ in range(CALLS)]
+    for seen in calls:
+        unisono.barrier()
+        sys.setprofile(seen)
+        all_reduce(tensor)
+        sys.setprofile(None)
+    return sorted(set().union(*(seen.files for seen in calls))), [seen.functions for seen in calls]
+
+
+@pytest.mark.parametrize(("shape", "most"), [("2x1", 60), ("2x2", 76)])
+def test_a_warm_call_passes_these_files(shape: str, most: int) -> None:
+    patient = Config(look_up_s=60.0)  # on a busy machine any rank may wait for long, and would look at the others
+    hosts = unisono.schedule.Hosts.parse(shape)
+    with unisono.world(hosts.ranks, hosts=shape, config=patient) as world:
+        found = world.run(walk)
+    passed = set().union(*(paths for paths, _ in found))  # some ranks of a host may have no messages
+    assert FILES <= passed <= FILES | WAITING | NEWS
+    assert max(max(counts) for _, counts in found) <= most

@@ -1,9 +1,16 @@
-"""A program over hosts that catches mismatches again and again: the memory has a limit, and is given back."""
+"""Calls over hosts that are refused, wait, or end: memory is given back, and groups leave nothing behind.
+
+A relay stops as a kernel does: if a rank is late, the relay comes back, says which rank, and can be run again. A forked
+child has nothing to do with the carriers of its parent.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
 import re
 import weakref
+from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
@@ -12,8 +19,12 @@ import torch
 
 import unisono
 from tests.support.in_process_carrier import InProcessCarrier, Wires
+from tests.support.on_ranks import on_ranks
+from tests.support.waiting import until
 from unisono.calls.dispatch.over_hosts.hosts_run import RefusedCalls
+from unisono.engine.compile.program import DONE, WAITING
 from unisono.engine.memory import arena
+from unisono.schedule import Hosts
 
 LONG = 300_000
 """Elements of float64: such a tensor is sent from where it is."""
@@ -58,3 +69,90 @@ def test_memory_of_refused_calls_is_given_back_when_nobody_has_the_carrier() -> 
     carriers.pop()
     assert refused[0]() is not None
     assert refused[1]() is None
+
+
+@pytest.mark.sampled(most=2)
+@pytest.mark.parametrize(("shape", "late"), [("2x1", 1), ("2x2", 1), ("2x2", 2)])
+def test_a_call_that_waits_comes_back_and_goes_on(shape: str, late: int, tmp_path: Path) -> None:
+    came_back = tmp_path / "came back"
+
+    def work() -> tuple[set[int], float]:
+        group, tensor, seen = unisono.init(), torch.ones(3), set()
+        unisono.all_reduce(tensor)
+        if group.rank == 0:
+            ((plan,), place) = group.plans.values(), tensor.data_ptr()
+            while (outcome := group.run(plan.address, place, place, group.state)) != DONE:
+                seen.add(outcome)
+                came_back.touch()
+        else:
+            until(lambda: group.rank != late or came_back.exists())
+            unisono.all_reduce(tensor)
+        return seen, tensor[1].item()
+
+    ranks = Hosts.parse(shape).ranks
+    results = unisono.run(work, ranks, hosts=shape, timeout_s=60)
+    assert [total for _, total in results] == [ranks**2] * ranks
+    assert WAITING | late << 8 in results[0][0]
+    assert all(outcome & 0xFF == WAITING for outcome in results[0][0])
+
+
+def use(group: unisono.Group) -> None:
+    tensor = torch.ones(1000)
+    unisono.all_reduce(tensor, group=group)
+    unisono.all_reduce_coalesced([tensor, torch.ones(3)], group=group)
+    assert tensor[7].item() == group.size**2
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
+@on_ranks("2x2")
+def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
+    gc.collect()
+    gc.disable()
+    group = unisono.new_group(range(unisono.get_world_size()))
+    use(group)
+    here = weakref.ref(group)
+    if closed:
+        group.close()
+    unisono.barrier()
+    del group
+    gone = here() is None
+    gc.enable()
+    assert gone
+
+
+def test_a_forked_child_may_collect_what_its_parent_has_used(carrier: str) -> None:
+    def fork() -> int:
+        use(unisono.init())
+        assert unisono.init().span.carrier.name == carrier
+        child = os.fork()
+        if child == 0:
+            with pytest.raises(unisono.NotInitialized):
+                unisono.barrier()
+            unisono.shutdown()
+            gc.collect()
+            os._exit(7)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        use(unisono.init())
+        return code
+
+    assert unisono.run(fork, 2, hosts="2x1", timeout_s=90) == [7, 7]
+
+
+def test_a_forked_child_may_collect_what_its_parent_has_dropped(carrier: str) -> None:
+    def fork() -> int:
+        group = unisono.init()
+        use(group)
+        engine = group.span.carrier
+        assert engine.name == carrier
+        group.cycle = [engine, group]  # as an error's traceback may make one
+        unisono.barrier()
+        unisono.shutdown()
+        gc.disable()
+        del group, engine
+        child = os.fork()
+        if child == 0:
+            gc.collect()
+            os._exit(7)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert unisono.run(fork, 2, hosts="2x1", timeout_s=90) == [7, 7]
