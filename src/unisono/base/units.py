@@ -45,7 +45,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def hints_timeout_s(function: Function) -> Function:
-    """Decorator: a call with `timeout=`, the name in torch, is refused with ours. From 3.13 on Python does that.
+    """Decorator: the error for `timeout=`, the name in torch, names `timeout_s`. From 3.13 on Python does that.
 
     Each call takes a tenth of a microsecond longer: not for collectives, which take two.
     """

@@ -43,7 +43,7 @@ REDUCING = frozenset(name for name, (before, _) in HOLDERS.items() if before == 
 DUALS = {"all_to_all": "all_to_all"} | {
     name: dual for name, who in HOLDERS.items() for dual, other in HOLDERS.items() if other == who[::-1] != who
 }
-"""Collective -> the one with all arrows reversed: the holders before and after change places."""
+"""Collective -> its dual, with all arrows reversed: the holders before and after change places."""
 
 
 class Contract(NamedTuple):

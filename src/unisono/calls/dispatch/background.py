@@ -129,7 +129,7 @@ def _finish(
 ) -> bool:
     """Run a call to its end. status: the kernel's status on the caller's thread; None: it has not begun.
 
-    False: see `attend`.
+    Returns False if system calls do not reach all tensors: the call is then made anew, staged.
     """
     if status is None:
         if group.lock.locked():

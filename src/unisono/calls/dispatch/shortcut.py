@@ -112,7 +112,10 @@ def shortcut(
 def run_plan(
     group: Group, plan: CallPlan, inp: int, out: int, timeout_s: float | None, where: str | None = None
 ) -> bool:
-    """Run a plan on the tensors at these addresses. where: the user's line, if it is known. False: see `attend`."""
+    """Run a plan on the tensors at these addresses. where: the user's line, if it is known.
+
+    Returns False if system calls do not reach all tensors: the caller then plans the call anew, staged.
+    """
     began = time.perf_counter()
     if group.lock.locked():
         check_nested(group, str(group))

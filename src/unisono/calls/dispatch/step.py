@@ -120,7 +120,7 @@ def plan_inside(how: CallOptions, request: Request, known_as: CallKey | None = N
 
 
 def plan_plain(how: CallOptions, request: Request, known_as: CallKey | None = None) -> Action:
-    """The same on plain tensors that may be written at once."""
+    """Plan one run of a table on plain tensors; the returned action writes them. known_as: see `plan_inside`."""
     inp, out = request.inp, request.out
     plan = make_plan(how.group, request, inp, out, how.algorithm)
     if known_as is not None and not waits_its_turn(how.group, plan):

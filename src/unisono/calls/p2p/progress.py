@@ -194,14 +194,14 @@ class ProgressLoop:
         return None
 
     def _cut(self, rank: int) -> Departure | None:
-        """The departure of a rank that cannot be reached any more, though no rank reports it gone."""
+        """The departure of a rank that this rank no longer reaches, though no rank reports it gone."""
         cut = self._mailbox.cut(rank)
         if cut is None or time.monotonic() - cut[1] < _CUT_S:
             return None
         return Departure(DepartureKind.DIED, f"cannot be reached any more: {cut[0]}")
 
     def _may_come(self, request: MessageRequest, rank: int, how: Departure | GivenUp) -> bool:
-        """May there still be news from a rank on another host, from before it went: a message, or that it took one?"""
+        """May bytes still arrive that a rank on another host sent before it went: a message, or an acknowledgement?"""
         group, stream = self.group, self._mailbox.stream_from(rank)
         if group.span is None or rank in group.span.here:
             return False
@@ -215,7 +215,7 @@ class ProgressLoop:
         return now - max(noticed_at, stream.news_at if stream else 0.0) < _LAST_NEWS_S
 
     def _said(self, request: MessageRequest, ranks: Sequence[int]) -> str:
-        """The messages of these ranks that a receive does not take, in words. No ranks: only this one can send it."""
+        """Text: messages of these ranks that a receive does not take. ranks: empty if only this rank can send one."""
         if not isinstance(request, Receive):
             return ""
         alone = "" if ranks else _ALONE

@@ -177,7 +177,7 @@ def _gate(plan, half, inp, out, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _nobody_has_left(control, number, signature, ranks):  # type: ignore[no-untyped-def]
+def _no_rank_has_left(control, number, signature, ranks):  # type: ignore[no-untyped-def]
     """DONE if no rank has given up the call, else WAITING: values read from the tensors of such a rank are invalid."""
     odd = 8 * (number & 1)
     for rank in range(ranks):
@@ -355,7 +355,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                 _end_row(state)
             pc += 1
         if status == DONE and shared and offset + span >= total:
-            status = _nobody_has_left(control, get(state, StateWord.CALL), get(plan, PlanWord.SIGNATURE), ranks)
+            status = _no_rank_has_left(control, get(state, StateWord.CALL), get(plan, PlanWord.SIGNATURE), ranks)
         if status != DONE:
             break
         offset += span

@@ -53,7 +53,7 @@ class LoggedCall(NamedTuple):
     note: the number of the note that says what was called.
     entered: when the rank entered the call, in cycles.
     left: when the rank left it; 0: it is still in the call.
-    background: another thread than the caller's has made the call.
+    background: a background thread has made the call.
     """
 
     number: int
@@ -118,7 +118,7 @@ class CallLog:
         words[LogWord.NUMBER] = number
 
     def mark_background(self, number: int) -> None:
-        """Note that another thread than the caller's has made this call, which has ended."""
+        """Note that a background thread has made this call, which has ended."""
         at = number % self.calls * _CALL.size
         words = self._memory[at : at + _CALL.size].cast("q")
         if words[LogWord.NUMBER] == number:

@@ -73,7 +73,7 @@ class SendChannel(_Channel):
 
 
 class ReceiveChannel(_Channel):
-    """The receiver's end. message: the one that is arriving, or None."""
+    """The receiver's end. message: the message that is arriving, or None."""
 
     def __init__(self, ring: int, source: int, peer: int) -> None:
         super().__init__(ring, peer)

@@ -27,7 +27,7 @@ __all__ = ["register"]
 def register() -> None:
     """Register "unisono" as a backend of torch.distributed for CPU tensors. Idempotent.
 
-    With UNISONO_AS=gloo in the environment, groups that programs ask of Gloo are ours, too (`answer_to`). With
+    With UNISONO_AS=gloo in the environment, programs that ask for Gloo get our groups, too (`answer_to`). With
     UNISONO_DEFAULT=1 the backend becomes torch's default for CPU tensors. It never raises, because an error here would
     be an error of `import torch`. It logs a warning instead.
     """

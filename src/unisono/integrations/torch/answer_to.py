@@ -1,7 +1,7 @@
 """`answer_to("gloo")`: groups for CPU tensors that a program asks of Gloo are this library's.
 
 `UNISONO_AS=gloo` in the environment does the same at the end of `import torch`. torch and programs make each group of
-Gloo by its class, `torch.distributed.ProcessGroupGloo`. So another class takes its place there, and makes ours
+Gloo by its class, `torch.distributed.ProcessGroupGloo`. So another class takes its place there, and makes our groups
 (`create_named`, loaded with the first group). torch's class stays in `torch._C`, where this library takes Gloo from.
 """
 

@@ -1,4 +1,4 @@
-"""Make our group from the arguments of torch's ProcessGroupGloo; or Gloo's, if the ranks cannot have ours."""
+"""Make our group from the arguments of torch's ProcessGroupGloo; or Gloo's group, if the ranks cannot have ours."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _described(
 
 
 class _GloosRanks:
-    """The ranks that make Gloo's group while others make ours, at the same store.
+    """The ranks that make Gloo's group while others make our group, at the same store.
 
     A rank in Gloo's group puts its address into the store at once, and then waits for the addresses of the others.
     members: the ranks' numbers in the group of all ranks, for messages.
@@ -142,7 +142,7 @@ class _GloosRanks:
 
 
 def _leaving_ours(original: Any) -> Any:
-    """Let torch's wrapper of backends for TORCH_DISTRIBUTED_DEBUG=DETAIL leave ours out: they compare calls anyway."""
+    """Let torch's wrapper for TORCH_DISTRIBUTED_DEBUG=DETAIL leave out our groups: they compare calls anyway."""
 
     def create_process_group_wrapper(wrapped_pg: Any, *args: Any, **options: Any) -> Any:
         return wrapped_pg if isinstance(wrapped_pg, NamedGloo) else original(wrapped_pg, *args, **options)

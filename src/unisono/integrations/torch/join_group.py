@@ -43,7 +43,7 @@ _FOLLOW_S = 1.0
 _LEFT = DepartureKind.LEFT, "left the group with destroy_process_group()"
 
 _world: Group | None = None
-"""The group of all ranks of torch.distributed, if it is ours; its sub-groups use its memory."""
+"""The group of all ranks of torch.distributed, if unisono has made it; its sub-groups use its memory."""
 _meeting = ""
 """The name of the world's meeting. It keeps the keys of its sub-groups apart from the keys of an earlier world."""
 

@@ -61,7 +61,7 @@ class GlooBeside:
         self._made: Any = None
 
     def call(self, names: list[str], args: tuple[Any, ...], store: Any, timeout: Any) -> None:
-        """Make a call in Gloo's group, once all ranks have agreed on it in ours.
+        """Make a call in Gloo's group, once all ranks have agreed on it in our group.
 
         names: the names of the method; a version of torch has one of these.
 
@@ -150,7 +150,7 @@ def _shapes(place: Any) -> list[str]:
 
 
 class NamedGloo(UnisonoProcessGroup):
-    """A process group that a program has asked of Gloo, and that is ours."""
+    """A process group that a program has asked of Gloo, and that unisono has made."""
 
     asked_as = "gloo"
     lenient = True

@@ -1,4 +1,4 @@
-"""Changes of torch's own functions, for all groups of ours.
+"""Changes of torch's functions, for all groups of unisono.
 
 `patch_torch`: `monitored_barrier` takes Gloo's groups only, by name; DDP drops the Python half of a work object; the
 buffers of DDP and fully_shard should lie in shared memory.
@@ -74,7 +74,7 @@ def _with_our_barrier(original: Any) -> Any:
 
 
 def _with_ours_as_it_is(original: Any) -> Any:
-    """If the backend of a shrunk group is ours, it is the group itself. For C++ backends torch makes a group."""
+    """If unisono is the backend of a shrunk group, the backend is the group. For C++ backends torch makes a group."""
 
     def create_shrunk_process_group(
         new_backend: Any, remaining_ranks: list[int], metadata: dict[str, Any], is_default_group: bool

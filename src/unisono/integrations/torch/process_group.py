@@ -193,7 +193,7 @@ def _batch_p2p_ops(kinds: list[str], peers: list[int], tags: list[int], tensors:
 
 
 def _ours(group_name: Any) -> Any:
-    """The group of this name, if it is ours; else None."""
+    """The group of this name, if unisono has made it; else None."""
     resolve: Any = c10d._resolve_process_group  # noqa: SLF001
     group = resolve(group_name) if isinstance(group_name, str) else group_name
     return group if isinstance(group, Calls) else None

@@ -1,4 +1,4 @@
-"""Buffers that torch makes for communication lie in shared memory if the group is ours. So calls on them are zero copy.
+"""Buffers that torch makes for groups of unisono lie in shared memory. So calls on them are zero copy.
 
 `SharedBuffers` is for DistributedDataParallel, whose C++ code makes its buckets with at::empty. `share_sharded` lets
 fully_shard ask the process group for its buffers (`allocate_tensor`). If the heap is full, a buffer is private, and
@@ -24,7 +24,7 @@ _groups: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()
 
 
 def process_group_of(reducer: Any) -> Calls | None:
-    """The process group of a reducer; None if it is not ours."""
+    """The process group of a reducer; None if unisono has not made it."""
     return _groups.get(reducer)
 
 

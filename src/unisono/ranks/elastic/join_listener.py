@@ -22,7 +22,7 @@ from ..rendezvous.which_rank import find_job
 ANY = -1
 """Stands for any free place."""
 _MOST_SILENT = _MOST_REQUESTS = 128
-"""The most connections that are kept: without a word yet, and waiting for a place."""
+"""The most connections that are kept: before the first message, and while a process waits for a place."""
 _SAY_S = 1.0
 
 
@@ -43,7 +43,7 @@ class JoinRequest:
 
     @property
     def is_there(self) -> bool:
-        """Does the process still wait, without another word?"""
+        """Does the process still wait? It sends no second message."""
         with suppress(EOFError, OSError):
             return self.channel.poll() is None
         return False

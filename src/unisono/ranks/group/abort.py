@@ -17,7 +17,7 @@ _OWN_S = 0.5
 
 
 def aborted(group: Group) -> tuple[Group, int, str] | None:
-    """The abort of a group, or of one that it was made of: the aborted group, the rank, its words; None: none."""
+    """The abort of a group, or of a group that it was made of: that group, the rank and its reason; None: no abort."""
     at: Group | None = group
     while at is not None:
         if not at.closed:

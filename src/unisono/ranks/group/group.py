@@ -186,7 +186,7 @@ class Group:
         self._stop()
 
     def tell_departure(self, how: DepartureKind, words: str) -> None:
-        """Tell all other ranks that this one makes no more calls; the first words stay."""
+        """Tell all other ranks that this one makes no more calls. If it is called again, the first words stay."""
         self.host.arena.board(self.rank).set_gone(how, words)
         if self.span is not None:
             self.span.tell()

@@ -98,7 +98,7 @@ class Making:
         return None
 
     def group(self, above: Group) -> Group:
-        """The group, which holds this one above it, of the same world."""
+        """The group that has been made. above: a group of the same world, which lives as long as the new one."""
         arena, world, span = self._arena, self._world, None
         if arena is None:
             raise InternalError(f"{self.call} has not ended")

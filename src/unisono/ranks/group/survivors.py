@@ -196,8 +196,8 @@ def agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAre
         nap(changed_at)
     free_others(group, mine.failed)
     if me in mine.failed:
-        nobody = "" if len(mine.failed) < group.size else "all ranks have gone, or are left out by another one"
-        raise LeftOut(me, sorted(mine.failed), group.name, named(group), nobody)
+        details = "" if len(mine.failed) < group.size else "all ranks have gone, or are left out by another one"
+        raise LeftOut(me, sorted(mine.failed), group.name, named(group), details)
     return group.smaller[mine.failed]
 
 

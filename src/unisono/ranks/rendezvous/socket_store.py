@@ -196,7 +196,7 @@ class SocketStore:
         return False
 
     def _is_of(self, key: str, value: str, peer: PlainChannel) -> bool:
-        """Is the process there the one in its identity? One from another container counts, too: errors name it."""
+        """Is the process there the process in its identity? Also true in another container: errors name the process."""
         try:
             identity = read_identity(int(key.removeprefix("rank ")), value.encode())
         except ArgumentError:

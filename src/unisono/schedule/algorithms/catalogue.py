@@ -169,7 +169,7 @@ def _declared(file: str) -> Mapping[str, Algorithm]:
 
 
 class _Catalogue(Mapping[str, Algorithm]):
-    """Who asks for one algorithm imports its file only."""
+    """A look-up of one algorithm imports only the file of this algorithm."""
 
     def __getitem__(self, full_name: str) -> Algorithm:
         collective, _, name = full_name.partition(".")
