@@ -292,7 +292,7 @@ def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(
 
             with monkeypatch.context() as patch:
                 patch.setattr(Watch, "look", look_at_once)
-                patch.setattr(Span, "has_bad_news", lambda _: True)
+                patch.setattr(Span, "must_look", lambda _: True)
                 unisono.all_reduce(tensor, group=pair)
             assert looks[:2] == [0, 0]
         else:

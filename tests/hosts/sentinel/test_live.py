@@ -67,19 +67,17 @@ def test_a_killed_rank_is_told_everywhere(by: signal.Signals) -> None:
         late.close()
 
 
-def test_who_waits_for_an_answer_looks_at_once_when_a_rank_dies() -> None:
-    """Whether it has asked before it is told of the death, or asks next."""
-    with FakeHosts("1+2") as fake:
-        far, gone = fake.far[0], DepartureKind.LEFT
-        ticket = far.ask(WORLD + 1)  # nobody knows this group, so nobody answers
+def test_ranks_that_die_are_counted_in_the_memory_of_each_host_and_those_that_leave_are_not() -> None:
+    with FakeHosts("1+3") as fake:
         fake.far[1].close()
-        until(lambda: far.left(1) is not None and far.left(1).how is gone)
-        assert not far.fresh(ticket)  # what a rank has told that leaves in order is waited for
-        fake.sleepers[2].kill()
-        until(lambda: far.fresh(ticket))
-        assert not far.answered(ticket)
-        assert far.fresh(far.ask(WORLD + 2))
-        assert not far.fresh(far.ask(WORLD + 3))
+        until(lambda: all(arena.board(1).gone == (DepartureKind.LEFT, "left the group") for arena in fake.arenas))
+        assert [arena.departures.value for arena in fake.arenas] == [0, 0]
+        for count, rank in enumerate((2, 3), 1):
+            fake.sleepers[rank].kill()
+            for arena in fake.arenas:
+                until(lambda arena=arena, count=count: arena.departures.value == count)
+                assert arena.board(rank).gone is not None
+        assert fake.far[0].departures.value == 2
 
 
 def test_a_rank_that_leaves_before_it_has_read_an_answer_has_left() -> None:

@@ -48,9 +48,11 @@ NO_ROOM = 0
 """In place of an offset: the group cannot be made. No region begins there, because the arena's header does."""
 
 _MAGIC = 0x6F6E6F73696E75
-_VERSION = digest(4, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
+_VERSION = digest(5, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
+_DEPARTURES = PAGE // 2
+"""Where the header has the count of departures, in a cache line of its own."""
 _MOST = 1 << 62
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -248,6 +250,13 @@ class Arena(Layout):
             raise self._too_large("the address space", resource.RLIMIT_AS, "ulimit -v") from error
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
+
+    @property
+    def departures(self) -> ctypes.c_uint64:
+        """How many ranks of the world have gone, other than in order. The host's sentinel counts them here."""
+        if self.map is None:
+            raise ArgumentError("this arena has been closed")
+        return ctypes.c_uint64.from_buffer(self.map, _DEPARTURES)
 
     def wait_status(self, rank: int) -> WaitStatus:
         """Where a rank waits, if it has said so."""

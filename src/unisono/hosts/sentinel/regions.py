@@ -41,7 +41,7 @@ class Regions:
     """The regions of groups in an arena, by the number of the group."""
 
     def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+        self._arena, self._departures = arena, arena.departures
         self._regions: dict[int, tuple[int, list[_Pages]]] = {}
 
     def add(self, gid: int, start: int, size: int) -> None:
@@ -67,8 +67,13 @@ class Regions:
         members[member].write(image, keep_gone=keep_gone and start == self._arena.start)
 
     def depart(self, rank: int, how: int, words: str) -> None:
-        """Write on a rank's board of the world how it has gone, if the board does not say so yet."""
-        self._arena.board(rank).set_gone(DepartureKind(how), words)
+        """Write on a rank's board of the world how it has gone, if the board does not say so yet. Then count it, if it
+        has not gone in order: a rank that sees the count finds the departure on the board.
+        """
+        gone = Departure(DepartureKind(how), words)
+        self._arena.board(rank).set_gone(*gone)
+        if not gone.in_order:
+            self._departures.value += 1
 
     def departure(self, rank: int) -> Departure | None:
         """How a rank has left the world, by its board."""

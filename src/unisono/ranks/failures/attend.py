@@ -135,12 +135,13 @@ class Watch:
         self.is_fresh = False
         if self.span is None or waiting_for == self.group.rank:
             return True
-        far, now = self.span.far, time.monotonic()
+        now = time.monotonic()
         if not self.ticket:
             self.ticket, self.asked_at = self.span.ask(), now
-        if not (far.fresh(self.ticket) or now >= self.asked_at + _STALE_S):
+        self.is_fresh = self.span.far.answered(self.ticket)
+        if not self.is_fresh and now < self.asked_at + _STALE_S:
             return False
-        self.is_fresh, self.ticket = far.answered(self.ticket), 0
+        self.ticket = 0
         return True
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:
@@ -148,9 +149,9 @@ class Watch:
         if not self.told:
             self.board.set_call(self.number, self.record)
             self.told = True
-        me = Situation(
-            self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan.gate_row), waited_s > allowed_s
-        )
+        overdue = waited_s > allowed_s and waiting_for != self.group.rank  # else no rank is known to be missing
+        at_gate = self.host.at_gate(self.plan.gate_row)
+        me = Situation(self.number, self.plan.signature, waiting_for, at_gate, overdue)
         peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
         check_abort(self.group, lambda: self.call)  # after the views: a peer that hears of it earlier gives up, too
         self.group.check_usable()  # another thread of this rank may have given up
@@ -183,8 +184,9 @@ class Watch:
         if isinstance(verdict, Late):
             missing = tuple(rank for rank in verdict.missing if rank != self.group.rank)
             raise self.stall.late(missing, waited_s, self.under_way.details if self.under_way else "")
-        absent = tuple(peer.rank for peer in peers if peer.number < self.number)
-        self.stall.look(absent or (waiting_for,), waited_s)
+        missing = tuple(peer.rank for peer in peers if peer.number < self.number) or (waiting_for,)
+        if missing != (self.group.rank,):
+            self.stall.look(missing, waited_s)
 
     def unreachable(self, rank: int, number: int) -> NoReturn:
         """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
