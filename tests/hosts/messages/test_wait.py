@@ -1,14 +1,21 @@
-"""A wait for messages ends at once when a rank of the world has gone."""
+"""A wait for messages: it ends at once when a rank of the world has gone, and takes little of a processor."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
+import time
 
+import pytest
+import torch
+
+import unisono
 from tests.support.waiting import until as until_true
 from unisono.engine.compile.program import WAITING, StateWord
 from unisono.engine.mailbox.poller import Poller
 from unisono.hosts.messages import until
+
+WAIT_S = 4.0
 
 
 def test_a_word_that_others_count_up_ends_a_wait() -> None:
@@ -36,3 +43,17 @@ def test_a_rank_that_waits_looks_at_once_and_then_waits_on() -> None:
 
     assert [*until(lambda: next(missing), pause, words, lambda: looks[len(paused)])] == [WAITING, WAITING | 1 << 8]
     assert paused == [5, 5, 5]
+
+
+@pytest.mark.long
+def test_a_rank_that_waits_for_another_host_leaves_its_processor_to_others() -> None:
+    def work() -> float:
+        tensor = torch.ones(4)
+        unisono.all_reduce(tensor)
+        before = time.process_time()
+        if unisono.get_rank() == 1:
+            time.sleep(WAIT_S)
+        unisono.all_reduce(tensor)
+        return time.process_time() - before
+
+    assert unisono.run(work, 2, hosts="2x1", timeout_s=90)[0] < 0.06 * WAIT_S

@@ -23,6 +23,10 @@ _LOOKS_S = 1e-3
 """How long a rank looks for short messages. Then another thread waits, and wakes the rank when they are there. It waits
 from the start if the carriers' threads need the processors of ranks that look.
 """
+_AGAIN_S, _AGAIN_SHARE = 300e-6, 30
+"""A rank that sleeps wakes by itself, too, after a thirtieth of its wait so far, at least _AGAIN_S, and looks. Beside
+processes that compute, the thread that would wake it may get a processor later than the rank does.
+"""
 _POLLED = 4
 """The most messages that a rank looks at; each rank has one under way in each piece of a vector."""
 
@@ -103,12 +107,12 @@ class MessageWait:
             poller.watch(slot, *(watched[slot] if slot < len(watched) else (poller.zero, poller.zero)))
         return bool(watched) and poller.wait(span.seen, waited_s, min(self._looks_s, most_s))
 
-    def _sleep(self, exchanges: Sequence[Exchange], _: float, most_s: float) -> bool:
-        """Sleep until there is news; False if no thread would wake this one."""
+    def _sleep(self, exchanges: Sequence[Exchange], waited_s: float, most_s: float) -> bool:
+        """Sleep until there is news, or it is time to look again; False if no thread would wake this one."""
         news = self._news
         told = [exchange.wake(lambda: news.put(None)) for exchange in exchanges if exchange.is_under_way]
         if not told or not all(told):
             return False
         with suppress(Empty):
-            news.get(timeout=most_s)
+            news.get(timeout=min(max(waited_s / _AGAIN_SHARE, _AGAIN_S), most_s))
         return True
