@@ -149,9 +149,9 @@ class Watch:
         if not self.told:
             self.board.set_call(self.number, self.record)
             self.told = True
-        overdue = waited_s > allowed_s and waiting_for != self.group.rank  # else no rank is known to be missing
-        at_gate = self.host.at_gate(self.plan.gate_row)
-        me = Situation(self.number, self.plan.signature, waiting_for, at_gate, overdue)
+        me = Situation(
+            self.number, self.plan.signature, waiting_for, self.host.at_gate(self.plan.gate_row), waited_s > allowed_s
+        )
         peers = [self.view(rank) for rank in range(self.group.size) if rank != self.group.rank]
         check_abort(self.group, lambda: self.call)  # after the views: a peer that hears of it earlier gives up, too
         self.group.check_usable()  # another thread of this rank may have given up
@@ -184,9 +184,8 @@ class Watch:
         if isinstance(verdict, Late):
             missing = tuple(rank for rank in verdict.missing if rank != self.group.rank)
             raise self.stall.late(missing, waited_s, self.under_way.details if self.under_way else "")
-        missing = tuple(peer.rank for peer in peers if peer.number < self.number) or (waiting_for,)
-        if missing != (self.group.rank,):
-            self.stall.look(missing, waited_s)
+        absent = tuple(peer.rank for peer in peers if peer.number < self.number)
+        self.stall.look(absent or (waiting_for,), waited_s)
 
     def unreachable(self, rank: int, number: int) -> NoReturn:
         """Raise the reason why the system has refused access to a peer's tensors, with this errno."""
