@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..base.errors import ArgumentError
 from ..base.fd_channel import remaining
 from ..base.records import Departure, DepartureKind
-from ..engine.memory.arena import PAGE
+from ..engine.memory.arena import PAGE, SENTINEL_ENDED
 from .sentinel.host_liveness import BEAT_S
 from .sentinel.local_ranks import CREDENTIALS, MOST_BYTES_LOCAL
 
@@ -179,12 +179,15 @@ class Far:
         """Read the sentinel's messages."""
         with self._lock:
             self._flush()
+            ended = self.departures.value >= SENTINEL_ENDED  # its last words are here; the socket closes a bit later
             while not (self.closed or self._ended):
                 try:
                     data = self._socket.recv(MOST_BYTES_LOCAL)
                 except BlockingIOError:
-                    self._mind_the_silence()
-                    return
+                    if not ended:
+                        self._mind_the_silence()
+                        return
+                    data = b""
                 except OSError:
                     data = b""
                 if data:

@@ -73,7 +73,7 @@ class Span:
         """Owner -> what it keeps from one call to the next."""
         self.kept: dict[Any, _Steps] = {}
         """The steps of calls that may be made again."""
-        self.departures, self.seen = far.departures, 0
+        self.departures, self.seen = far.departures, far.sentinel_pid << 32
 
     @property
     def recorded_at(self) -> RecordedAt:
@@ -103,7 +103,7 @@ class Span:
         return True
 
     def must_look(self) -> bool:
-        """Has a rank of the world, perhaps of this group, gone since the last call of this method?"""
+        """Has a rank of the world, perhaps of this group, or the sentinel gone since the last call of this method?"""
         before, self.seen = self.seen, self.departures.value
         return self.seen > before
 

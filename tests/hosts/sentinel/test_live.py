@@ -16,7 +16,7 @@ from tests.support.fake_hosts import WORLD, FakeHosts
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
-from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.arena import SENTINEL_ENDED, Arena
 from unisono.engine.memory.board import Topic
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel import start
@@ -24,6 +24,9 @@ from unisono.hosts.sentinel.main import Watching
 from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.sentinel.state_machine import Ended
 from unisono.schedule import Hosts
+
+RANKS = (1 << 32) - 1
+"""The part of the word `Arena.departures` that counts ranks."""
 
 
 def refresh(fake: FakeHosts, host: int, gid: int = WORLD) -> None:
@@ -71,13 +74,30 @@ def test_ranks_that_die_are_counted_in_the_memory_of_each_host_and_those_that_le
     with FakeHosts("1+3") as fake:
         fake.far[1].close()
         until(lambda: all(arena.board(1).gone == (DepartureKind.LEFT, "left the group") for arena in fake.arenas))
-        assert [arena.departures.value for arena in fake.arenas] == [0, 0]
+        assert [arena.departures.value >> 32 for arena in fake.arenas] == [far.sentinel_pid for far in fake.far]
+        assert [arena.departures.value & RANKS for arena in fake.arenas] == [0, 0]
         for count, rank in enumerate((2, 3), 1):
             fake.sleepers[rank].kill()
             for arena in fake.arenas:
-                until(lambda arena=arena, count=count: arena.departures.value == count)
+                until(lambda arena=arena, count=count: arena.departures.value & RANKS == count)
                 assert arena.board(rank).gone is not None
-        assert fake.far[0].departures.value == 2
+        assert fake.far[0].departures.value & RANKS == 2
+
+
+def test_the_system_counts_the_end_of_a_sentinel_that_is_killed() -> None:
+    with FakeHosts("1+1") as fake:
+        refresh(fake, 0)
+        before = fake.far[1].departures.value
+        fake.kill_sentinel(1)
+        until(lambda: fake.far[1].departures.value > before)
+        assert fake.far[1].departures.value & RANKS == before & RANKS
+
+
+def test_a_sentinel_that_the_system_has_counted_has_ended_though_its_socket_is_still_open() -> None:
+    with FakeHosts("1+1") as fake:
+        refresh(fake, 0)
+        fake.far[0].departures.value |= SENTINEL_ENDED
+        assert "has ended" in str(fake.far[0].cut_off)
 
 
 def test_a_rank_that_leaves_before_it_has_read_an_answer_has_left() -> None:
@@ -232,7 +252,7 @@ def test_a_group_is_forgotten_by_its_last_rank_here() -> None:
 LEADER = """
 import os, sys, secrets, signal
 from unisono import Config
-from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.arena import SENTINEL_ENDED, Arena
 from unisono.engine.process.alive import start_ticks
 from unisono.schedule import Hosts
 from unisono.hosts.sentinel.start import Sentinel

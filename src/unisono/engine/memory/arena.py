@@ -53,6 +53,8 @@ _VERSION = digest(5, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAG
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
 _DEPARTURES = PAGE // 2
 """Where the header has the count of departures, in a cache line of its own."""
+SENTINEL_ENDED = 0x40000000 << 32
+"""FUTEX_OWNER_DIED, of linux/futex.h, in the upper half of the count of departures."""
 _MOST = 1 << 62
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -253,7 +255,11 @@ class Arena(Layout):
 
     @property
     def departures(self) -> ctypes.c_uint64:
-        """How many ranks of the world have gone, other than in order. The host's sentinel counts them here."""
+        """A number that grows when a rank of the world goes, other than in order, and when the host's sentinel ends.
+
+        The sentinel counts ranks in the lower half. The upper half has the number of its thread. Once it has ended, the
+        number is at least SENTINEL_ENDED: see `hosts.sentinel.regions`.
+        """
         if self.map is None:
             raise ArgumentError("this arena has been closed")
         return ctypes.c_uint64.from_buffer(self.map, _DEPARTURES)
