@@ -22,7 +22,7 @@ FILES = {
     "calls/dispatch/over_hosts/hosts_steps.py",
     "calls/dispatch/over_hosts/chunks.py",
     "engine/host.py",
-    "engine/logs/call_log.py",
+    "engine/logs/rank_logs.py",
     "engine/reducers/__init__.py",
     "hosts/carriers/gloo.py",
     "hosts/messages/exchange.py",

@@ -29,9 +29,8 @@ from ...base.errors import ArgumentError, OutOfMemory
 from ...base.linux import free_bytes
 from ...base.records import digest
 from ...base.units import format_bytes
-from ..logs.call_log import CALL_LOG_BYTES, CALLS, CallLog
-from ..logs.message_log import MESSAGE_LOG_BYTES, MESSAGES, MessageLog
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
+from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, MESSAGE_LOG_BYTES, MESSAGES, CallLog, MessageLog
 from ..process.alive import start_ticks
 from .board import BOARD_BYTES, MAX_RANKS, WHEREABOUTS_BYTES, Board, WaitStatus
 

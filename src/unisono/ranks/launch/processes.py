@@ -23,7 +23,7 @@ from ...engine.memory.arena import Arena
 from ...engine.process.stacks import Answer, ask_for_stacks
 from .fork_client import open_world
 from .launch_messages import RankSetup, Report, SeveralHosts, Task
-from .report_collector import Collector, RankOutput, Substitutes
+from .reports import Collector, RankOutput, Substitutes
 
 if TYPE_CHECKING:
     from ...schedule import Hosts

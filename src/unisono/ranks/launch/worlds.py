@@ -19,9 +19,8 @@ from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
 from ...base.units import hints_timeout_s
 from .launch_messages import pack
-from .outcome import outcomes, results
 from .processes import RankProcesses
-from .report_collector import RankOutput
+from .reports import RankOutput, outcomes, results
 
 if TYPE_CHECKING:
     from ...schedule import Hosts

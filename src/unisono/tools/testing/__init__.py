@@ -1,8 +1,5 @@
 """For users' tests: expected results of each collective, proofs of an algorithm, tests that run on several ranks."""
 
-from .chaos import chaos
-from .check import check_algorithm, lowerings
-from .multi_process import ranks
 from .oracle import (
     all_gather,
     all_reduce,
@@ -16,7 +13,8 @@ from .oracle import (
     scan,
     scatter,
 )
-from .rehearsal import rehearse, rows_of
+from .rehearsal import check_algorithm, lowerings, rehearse, rows_of
+from .several_ranks import chaos, ranks
 
 __all__ = [
     "all_gather", "all_reduce", "all_to_all", "broadcast", "chaos", "check_algorithm", "combine", "exscan", "gather",

@@ -25,7 +25,8 @@ from ....hosts.messages import Exchange, MessageWait, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
-from .hosts_plan import PLANS, SpanPlan
+from ..planning import SpanPlanner
+from .hosts_plan import PLANS, SpanPlan, plan_span
 from .hosts_steps import WaveSteps, forget_all, steps_of
 
 _OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
@@ -79,9 +80,10 @@ class Relay:
 
     @classmethod
     def serve(cls, group: Group, span: Span) -> None:
-        """Give this group over hosts a relay."""
+        """Give this group over hosts a relay, and what makes its plans."""
         if cls not in group.kept:
             group.kept[cls] = relay = cls(group, span)
+            group.kept[SpanPlanner] = SpanPlanner(plan_span)
             group.run = relay.run
 
     def run(self, address: int, inp: int, out: int, _: int) -> int:
