@@ -31,6 +31,9 @@ os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whateve
 NIGHTLY = bool(os.environ.get("NIGHTLY"))
 """Is this `make nightly`? Tests that draw their cases draw more of them then."""
 
+RUN_S = 270.0 if NIGHTLY else 90.0
+"""The limit of a run on ranks of several hosts: by night it makes all cases, by day a sample of them."""
+
 
 def examples(most: int) -> int:
     """How many examples hypothesis draws of a property: a quarter, which are others each time, but in the nightly."""
@@ -173,7 +176,7 @@ def on_hosts() -> Iterator[Callable[[str], unisono.World]]:
 
         def of(shape: str) -> unisono.World:
             if shape not in made:
-                made[shape] = stack.enter_context(unisono.world(Hosts.parse(shape).ranks, timeout_s=90, hosts=shape))
+                made[shape] = stack.enter_context(unisono.world(Hosts.parse(shape).ranks, timeout_s=RUN_S, hosts=shape))
             return made[shape]
 
         yield of

@@ -170,6 +170,7 @@ def other_pythons() -> dict[int, str]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # it installs Numba for each
 def test_other_versions_of_python_compile_the_kernels(tmp_path: Path) -> None:
     if not (commands := other_pythons()):
         pytest.skip("no other Python is installed")
