@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono import testing as oracle
 
@@ -44,7 +43,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@on_ranks(2, 3, 5)
+@pytest.mark.ranks(2, 3, 5)
 def test_bits_depend_on_the_numbers_only(dtype: torch.dtype) -> None:
     group = unisono.init()
     data = [numbers(rank, dtype) for rank in range(group.size)]
@@ -62,7 +61,7 @@ def test_bits_depend_on_the_numbers_only(dtype: torch.dtype) -> None:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_every_reducing_collective_gives_these_bits(dtype: torch.dtype) -> None:
     group = unisono.init()
     data = [numbers(rank, dtype) for rank in range(group.size)]
@@ -93,7 +92,7 @@ def test_other_orders_would_show(worlds: Worlds) -> None:
     assert torch.allclose(results[0], want, rtol=1e-5, atol=1e-3)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_special_values_pass_like_any_other() -> None:
     rank = unisono.init().rank
     values = [[float("inf"), 1.0, 65_504.0, -0.0, float("nan")], [-float("inf"), float("inf"), 65_504.0, -0.0, 1.0]]

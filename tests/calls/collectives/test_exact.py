@@ -13,7 +13,6 @@ import torch
 import unisono
 from tests.support.matrix import ALIASED, FORMS, MOVED, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
-from tests.support.on_ranks import on_ranks
 from tests.support.reducers_driver import NUMERIC
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
@@ -35,7 +34,7 @@ def usual(form: str, n: int, **more: Any) -> Case:
 
 @pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("form", FORMS)
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_every_algorithm_and_form(form: str) -> None:
     calls = 0
     for root, n, name in product(roots(form), (0, 1, 7, 1000), [None, *algorithms(form)]):
@@ -47,7 +46,7 @@ def test_every_algorithm_and_form(form: str) -> None:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("form", WHOLE)
-@on_ranks(2, 3, 5)
+@pytest.mark.ranks(2, 3, 5)
 def test_every_algorithm_on_large_tensors(form: str, ranks: int) -> None:
     for name, shared in product([None, *algorithms(form)], BOTH):
         check(usual(form, 100_003, shared=shared, root=ranks - 1, seed=int(shared)), name)
@@ -73,7 +72,7 @@ def test_every_algorithm_in_many_small_segments(short_segments: unisono.World, f
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("form", WHOLE)
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_several_mebibytes(form: str) -> None:
     for shared in BOTH:
         check(usual(form, 1_000_003, shared=shared, root=1))
@@ -83,7 +82,7 @@ def test_several_mebibytes(form: str) -> None:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("form", REDUCING)
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_every_dtype_and_op(form: str, ranks: int) -> None:
     for dtype, op, n in product(COMMON, NUMERIC, (1, 7, 2003)):
         for shared in BOTH if op in ops(form, dtype) else ():
@@ -92,7 +91,7 @@ def test_every_dtype_and_op(form: str, ranks: int) -> None:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("op", ["avg", "product", "min", "max"])
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_every_op_with_every_algorithm(op: str) -> None:
     for form in REDUCING:
         for name in algorithms(form) if op in ops(form, "float32") else ():
@@ -101,7 +100,7 @@ def test_every_op_with_every_algorithm(op: str) -> None:
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_data_of_any_dtype_can_be_moved() -> None:
     kinds = ((1, False), (1000, True)), ((7, True), (1000, False))
     for form in FORMS.keys() - {*REDUCING}:
@@ -112,14 +111,14 @@ def test_data_of_any_dtype_can_be_moved() -> None:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("layout", ["offset", "strided", "transposed"])
-@on_ranks(1, 2, 3)
+@pytest.mark.ranks(1, 2, 3)
 def test_views_of_larger_tensors(layout: str, ranks: int) -> None:
     for form, dtype in product(FORMS, ("float32", "uint8", "bfloat16")):
         for n, shared in product((0, 1, 10, 1002, 20_006), BOTH):
             check(Case(form, dtype, ops(form, dtype)[0], n, layout, shared=shared, root=ranks - 1))
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_repeated_calls_take_other_tensors_of_the_same_size() -> None:
     """The plan of a call is kept for the next one; the tensors' addresses, contents and layouts must not be."""
     for form, seed, layout in product(WHOLE, range(6), ("contiguous", "offset", "strided")):
@@ -127,7 +126,7 @@ def test_repeated_calls_take_other_tensors_of_the_same_size() -> None:
 
 
 @pytest.mark.parametrize("form", ["all_reduce", "all_gather_single", "broadcast"])
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_an_algorithm_of_ones_own(form: str) -> None:
     def everybody_to_everybody(r, p):
         yield [send(q, r, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
@@ -149,7 +148,7 @@ def test_an_algorithm_of_ones_own(form: str) -> None:
         check(usual(form, n, shared=shared, seed=seed), functions[form])
 
 
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_barrier_holds_everybody_until_the_last_has_come() -> None:
     group = unisono.init()
     arrived = group.empty(1, dtype=torch.int64).zero_()
@@ -179,7 +178,7 @@ def test_shapes_may_differ_where_counts_do_not(worlds: Worlds) -> None:
     assert worlds(3).run(reshaped) == [want] * 3
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_conjugate_negative_and_expanded_views_are_read_as_what_they_mean() -> None:
     rank = unisono.init().rank
     number = torch.tensor([1 + 2j, 3 - 4j]) * (rank + 1)
@@ -200,7 +199,7 @@ def test_conjugate_negative_and_expanded_views_are_read_as_what_they_mean() -> N
         assert gathered[2:4].tolist() == [2 - 4j, 6 + 8j]
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_tensors_moved_to_shared_memory_stay_what_they_are() -> None:
     group = unisono.init()
     layer = torch.nn.Linear(100, 50)

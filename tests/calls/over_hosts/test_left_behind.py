@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 
 
 def use(group: unisono.Group) -> None:
@@ -21,7 +20,7 @@ def use(group: unisono.Group) -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
     gc.collect()
     gc.disable()

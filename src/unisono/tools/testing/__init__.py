@@ -1,8 +1,7 @@
-"""For users' tests: expected results of each collective, proofs of an algorithm, tests that run on several ranks."""
+"""For users' tests: expected results of each collective, proofs of an algorithm, ranks that fail where a test says."""
 
 from .chaos import chaos
 from .check import check_algorithm, lowerings
-from .multi_process import ranks
 from .oracle import (
     all_gather,
     all_reduce,
@@ -20,5 +19,5 @@ from .rehearsal import rehearse, rows_of
 
 __all__ = [
     "all_gather", "all_reduce", "all_to_all", "broadcast", "chaos", "check_algorithm", "combine", "exscan", "gather",
-    "lowerings", "ranks", "reduce", "reduce_scatter", "rehearse", "rows_of", "scan", "scatter",
+    "lowerings", "reduce", "reduce_scatter", "rehearse", "rows_of", "scan", "scatter",
 ]  # fmt: skip
