@@ -37,7 +37,7 @@ class TestSum(MultiProcessTestCase):
         super().setUp()
         self._spawn_processes()
 
-def test_sum(self):
+def body(self):
     dist.init_process_group("gloo", f"file://{{self.file_name}}", rank=self.rank, world_size=4)
     tensor = torch.tensor([self.rank])
     dist.all_reduce(tensor)
@@ -45,7 +45,7 @@ def test_sum(self):
     dist.destroy_process_group()
 
 for number in range({tests}):
-    setattr(TestSum, f"test_sum_{{number}}", test_sum)
+    setattr(TestSum, f"test_sum_{{number}}", body)
 """
 
 _SPAWN = """

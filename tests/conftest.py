@@ -31,6 +31,9 @@ os.environ["UNISONO_MEASURED"] = ""  # the tests are about the defaults, whateve
 NIGHTLY = bool(os.environ.get("NIGHTLY"))
 """Is this `make nightly`? Tests that draw their cases draw more of them then."""
 
+RUN_S = 270.0 if NIGHTLY else 90.0
+"""The limit of a run on ranks of several hosts: by night it makes all cases, by day a sample of them."""
+
 
 def examples(most: int) -> int:
     """How many examples hypothesis draws of a property: a quarter, which are others each time, but in the nightly."""
@@ -155,7 +158,7 @@ def worlds(pytestconfig: pytest.Config) -> Worlds:
 @pytest.fixture(scope="session")
 def on_hosts(pytestconfig: pytest.Config) -> OnHosts:
     """on_hosts("2x2"): the same of this shape."""
-    return partial(worlds_of(pytestconfig), timeout_s=90)
+    return partial(worlds_of(pytestconfig), timeout_s=RUN_S)
 
 
 @pytest.fixture(params=["gloo", "ucx"])

@@ -19,6 +19,7 @@ from tests.support.waiting import until
 from unisono import PeerFailed, PeerGone, PeerUnreachable, RankFailed
 from unisono.base.config import Config
 from unisono.base.records import GivenUp
+from unisono.calls.dispatch.plan_cache import forget_plans
 from unisono.engine import host
 from unisono.engine.compile.compile_schedule import compile_schedule
 from unisono.engine.compile.program import STEP_BITS, LineWord, Lowering
@@ -52,8 +53,7 @@ def lowerings() -> set[str]:
     """The lowerings of the calls planned since the last look."""
     group = unisono.init()
     found = {plan.record.lowering for plan in group.plans.values() if plan.record.collective != "barrier"}
-    group.plans.clear()
-    group.shortcuts.clear()
+    forget_plans(group)
     return found
 
 

@@ -20,9 +20,8 @@ from unisono.engine.clock import Clock, read_cycles
 from unisono.engine.code_image import image_of
 from unisono.engine.kernels import interpret, kernel, unit
 from unisono.engine.kernels.compiled import compiled, object_file
-from unisono.engine.logs.call_log import CALLS, CallLog, LoggedCall, log_bytes
 from unisono.engine.logs.plan_registry import PLAN_REGISTRY_BYTES, GroupNote, PlanNote, PlanRegistry
-from unisono.engine.logs.row_log import REUSE, LoggedRow, RowLog, row_log_bytes
+from unisono.engine.logs.rank_logs import CALLS, REUSE, CallLog, LoggedCall, LoggedRow, RowLog, log_bytes, row_log_bytes
 from unisono.engine.machine_code import symbol
 from unisono.ranks.group.group import Group
 

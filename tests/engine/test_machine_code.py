@@ -170,6 +170,7 @@ def other_pythons() -> dict[int, str]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # it installs Numba for each
 def test_other_versions_of_python_compile_the_kernels(tmp_path: Path) -> None:
     if not (commands := other_pythons()):
         pytest.skip("no other Python is installed")
@@ -218,9 +219,9 @@ def test_only_these_files_import_numba() -> None:
 def test_compiled_functions_depend_on_nothing_but_what_renews_them(path: Path) -> None:
     """The constants that they take from other files are part of their code."""
     siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
-    others = {"..compile.program", "..logs.call_log", "..logs.row_log"}
+    others = {"..compile.program", "..logs.rank_logs"}
     if path.stem in ("__init__", "compiled"):  # their own code is not compiled
         others = {"..machine_code", "..object_code", "...base.errors", "...base.python"}
     assert {name for name in imports(path) if name.startswith(".")} <= siblings | others
-    shared = {"compile/program.py", "logs/call_log.py", "logs/row_log.py"}
+    shared = {"compile/program.py", "logs/rank_logs.py"}
     assert {ENGINE / file for file in shared} <= set(kernels.SOURCES)

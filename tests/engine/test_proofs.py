@@ -28,7 +28,7 @@ from unisono.schedule import ADD, ROOTED, Schedule, send, trace
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.choose import choose
 from unisono.tools.testing import check_algorithm
-from unisono.tools.testing.check import lowerings
+from unisono.tools.testing.rehearsal import lowerings
 
 pytestmark = pytest.mark.quick
 

@@ -20,8 +20,8 @@ MOST_MODULES = 145
 
 NOT_NEEDED = (
     "calls.coalesced", "calls.codec", "calls.dispatch.over_hosts.", "calls.p2p", "engine.mailbox",
-    "hosts.carriers.gloo", "hosts.far", "hosts.messages", "hosts.sentinel", "integrations.torch.monitored_barrier",
-    "integrations.torch.sparse", "observe", "ranks.elastic.join_", "ranks.failures.attend", "ranks.failures.stall",
+    "hosts.carriers.gloo", "hosts.far", "hosts.messages", "hosts.sentinel", "integrations.torch.composed_calls",
+    "observe", "ranks.elastic.join_", "ranks.failures.attend", "ranks.failures.stall",
     "ranks.failures.verdict", "ranks.launch", "ranks.rendezvous.measured_link", "schedule.algorithms.all_to_all",
     "schedule.algorithms.over_hosts", "schedule.algorithms.reduce", "schedule.algorithms.scan",
     "schedule.choose.over_hosts", "schedule.draw", "schedule.simulate", "tools",

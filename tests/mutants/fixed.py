@@ -149,7 +149,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rank without memory fails a run with TypeError",
-        "ranks/launch/outcome.py",
+        "ranks/launch/reports.py",
         "layout.__new__(kind, str(plain))",
         "kind.__new__(kind, str(plain))",
         ("ranks/launch/test_outcome.py",),
@@ -185,7 +185,7 @@ MUTANTS = [
     ),
     Mutant(
         "a call that fails in a backward pass raises a plain RuntimeError there",
-        "integrations/torch/works.py",
+        "integrations/torch/to_torch.py",
         "if torch._C._current_graph_task_id() >= 0:",
         "if False:",
         ("calls/retry/test_retry.py",),

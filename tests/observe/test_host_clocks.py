@@ -19,9 +19,8 @@ import unisono
 from tests.observe.test_trace import check, read
 from unisono.base.records import CallRecord
 from unisono.engine.logs.plan_registry import PlanNote
-from unisono.observe.traces.host_clocks import aligned
 from unisono.observe.traces.perfetto import events
-from unisono.observe.traces.recorded import Recorded
+from unisono.observe.traces.recorded import Recorded, aligned
 from unisono.observe.traces.tracks import RankCall, Track
 
 REDUCE = PlanNote(CallRecord("all_reduce", "float32", (2,), op="sum", algorithm="all_reduce.ring", where="a.py:1"), 8)

@@ -20,10 +20,9 @@ from typer.testing import CliRunner
 import unisono
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError
-from unisono.engine.logs.call_log import CALLS
+from unisono.engine.logs.rank_logs import CALLS
 from unisono.engine.memory.arena import Arena
-from unisono.observe.live.jobs import attached, find_jobs, the_job
-from unisono.observe.live.rank_stacks import stack_of
+from unisono.observe.live.jobs import attached, find_jobs, stack_of, the_job
 from unisono.observe.live.snapshot import Culprit, Snapshot, diagnose, rates, snapshot
 from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.tracks import RankCall, Track, time_inside_ns

@@ -24,8 +24,8 @@ from tests.observe.test_trace import NEEDED, read
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
 from unisono.base.records import CallRecord
-from unisono.engine.logs.message_log import MESSAGES, LoggedMessage, MessageLog, message_log_bytes
 from unisono.engine.logs.plan_registry import PlanNote
+from unisono.engine.logs.rank_logs import MESSAGES, LoggedMessage, MessageLog, message_log_bytes
 from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.recorded import jobs_in, recorded
 from unisono.observe.traces.tracks import MessageGroup, RankCall, Track, message_flows, pairs_of, rank_messages

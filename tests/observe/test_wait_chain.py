@@ -11,11 +11,11 @@ import typing_extensions
 
 import unisono
 from unisono.base.records import Sighting, Wait
-from unisono.base.user_code import is_users
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import Board
+from unisono.engine.process.nested import is_users
 from unisono.engine.process.stacks import Answer
-from unisono.observe.live.rank_stacks import shown
+from unisono.observe.live.jobs import shown
 from unisono.observe.live.snapshot import wait_chain
 
 PACKAGE, TORCH = (os.path.dirname(module.__file__ or "") for module in (unisono, torch))

@@ -232,6 +232,10 @@ class Worker:
             self._queue.put((work, action, over))
         return work
 
+    def finish(self, timeout_s: float | None) -> None:
+        """Wait until all calls have ended. Raises WaitTimeout after timeout_s, if given."""
+        self.submit("the end of the group", lambda: None).wait(timeout_s)
+
     def close(self, *, wait: bool = True) -> None:
         """End the thread after its calls. wait: return when it has ended."""
         self._queue.put(None)
@@ -245,6 +249,14 @@ class Worker:
             _perform(work, action)
             over.set()
             del item, work, action
+
+
+def worker_of(group: Group) -> Worker:
+    """The thread that runs the group's asynchronous calls. Starts it for the first one."""
+    worker = group.worker
+    if not isinstance(worker, Worker):
+        worker = group.worker = Worker(group)
+    return worker
 
 
 def _perform(work: Work[Any], action: Callable[[], Any]) -> None:

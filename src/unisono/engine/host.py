@@ -25,9 +25,8 @@ from .compile.plan import Blocks, CallPlan, Plan, bind
 from .compile.program import ROOM, STEP_BITS, LineWord, Lowering, PlanWord, Program, StateWord, TagWord
 from .compile.program_proof import prove_programs
 from .kernels import kernel, unit
-from .logs.call_log import CALLS, CallLog
 from .logs.plan_registry import GroupNote, PlanNote
-from .logs.row_log import RowWriter, row_log_bytes
+from .logs.rank_logs import CALLS, CallLog, RowWriter, row_log_bytes
 from .memory.arena import LINE, Arena
 from .memory.heap import Heap
 from .memory.sub_arena import Lender, SubArena

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING
 from ..base.errors import ArgumentError
 from ..base.fd_channel import remaining
 from ..base.records import Departure, DepartureKind
-from ..engine.memory.arena import PAGE
+from ..engine.memory.arena import PAGE, SENTINEL_ENDED
 from .sentinel.host_liveness import BEAT_S
 from .sentinel.local_ranks import CREDENTIALS, MOST_BYTES_LOCAL
 
 if TYPE_CHECKING:
     from ..engine.memory.arena import Arena
     from ..schedule import Hosts
-
-_HEARS_S = 0.005
-"""How often a rank that makes calls reads its sentinel's unasked messages."""
 
 
 class Far:
@@ -32,6 +29,8 @@ class Far:
     Any thread may use it, and signal handlers; only `close` waits. Boards and control lines of far members are in the
     regions of this host's arena. They are as fresh as the last ticket. Changes that their owners announce by `wake`
     come at once.
+
+    departures: see `Arena.departures`.
 
     If the sentinel itself has ended, or does not answer for as long as hosts may be silent, this host is cut off: other
     hosts count it as lost, and their ranks count as gone here.
@@ -44,19 +43,17 @@ class Far:
 
         Raises OSError if no sentinel serves, ArgumentError if it is another user's.
         """
-        self.silent_s = silent_s
+        self.silent_s, self.departures = silent_s, arena.departures
         self._arena, self._hosts, self._rank, self._pid = arena, hosts, rank, os.getpid()
         self._socket, self.sentinel_pid = _connect(name, deadline)
         self._lock = threading.RLock()
         self._out: deque[bytes] = deque()
-        self._newest = self._alarm = 0
-        """The newest ticket; and the last ticket that became fresh because a rank had gone, other than in order."""
+        self._newest = 0  # the newest ticket
         self._asked: dict[int, int] = {}
         """Group -> the ticket that is under way."""
         self._next: dict[int, int] = {}
         """Group -> the ticket that follows."""
         self._used: set[int] = set()
-        self._bad_news, self._heard_at = 0, 0.0
         self._lost: dict[int, str] = {}
         self._left: dict[int, Departure] = {}
         self._cut_off: str | None = None
@@ -98,7 +95,7 @@ class Far:
 
     def ask(self, gid: int) -> int:
         """Ask for fresh copies of far members' boards. Returns a ticket. One question of a group is under way at a
-        time. The next question follows with the next call of `ask` or `fresh` after that.
+        time. The next question follows with the next call of `ask` or `answered` after that.
         """
         with self._lock:
             self._take_in()
@@ -108,27 +105,12 @@ class Far:
             self._say(["ask", gid, ticket])
             return ticket
 
-    def fresh(self, ticket: int) -> bool:
-        """Is it time to look: is the ticket answered, or has a rank gone meanwhile, other than in order?"""
-        return self.answered(ticket) or ticket <= self._alarm
-
     def answered(self, ticket: int) -> bool:
         """Have all hosts that live answered a question asked after this ticket was? True without a sentinel."""
         with self._lock:
             self._take_in()
             waits = ticket in self._asked.values() or ticket in self._next.values()
             return not waits or self._is_blind
-
-    @property
-    def bad_news(self) -> int:
-        """How many ranks have gone, other than in order; the end of the sentinel counts, too. The number may be some
-        milliseconds old, so the call costs almost nothing.
-        """
-        now = time.monotonic()
-        if now >= self._heard_at + _HEARS_S:
-            self._heard_at = now
-            self._take_in()
-        return self._bad_news
 
     def wake(self, gid: int | None = None) -> None:
         """Show the others at once this rank's board of this group; None: of all its groups.
@@ -197,12 +179,15 @@ class Far:
         """Read the sentinel's messages."""
         with self._lock:
             self._flush()
+            ended = self.departures.value >= SENTINEL_ENDED  # its last words are here; the socket closes a bit later
             while not (self.closed or self._ended):
                 try:
                     data = self._socket.recv(MOST_BYTES_LOCAL)
                 except BlockingIOError:
-                    self._mind_the_silence()
-                    return
+                    if not ended:
+                        self._mind_the_silence()
+                        return
+                    data = b""
                 except OSError:
                     data = b""
                 if data:
@@ -238,10 +223,7 @@ class Far:
             case ["forgotten", int(gid)]:
                 self._used.discard(gid)
             case ["gone", int(rank), int(how), str(words)]:
-                self._left[rank] = gone = Departure(DepartureKind(how), words)
-                if not gone.in_order:
-                    self._bad_news += 1
-                    self._alarm = self._newest + 1  # the next one, too: perhaps no ticket is under way
+                self._left[rank] = Departure(DepartureKind(how), words)
             case ["lost", int(host), str(words)]:
                 self._lost[host] = words
             case ["crashed", str(words)]:
@@ -256,7 +238,6 @@ class Far:
             self._lose_sight(f"has crashed: {self._crash}" if self._crash else "has ended or hung up")
 
     def _lose_sight(self, how: str) -> None:
-        self._bad_news += 1
         self._cut_off = self._cut_off or (
             f"this host is cut off, because its sentinel (process {self.sentinel_pid}) {how} (end the ranks of this "
             "host, and start them again)"

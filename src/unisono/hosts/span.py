@@ -56,6 +56,7 @@ class Span:
     name: the name of this host.
     local: the group of the ranks on this host, once a call has needed it.
     call: the call that is made now.
+    seen: the departures that this group has looked at, see `Arena.departures`.
     """
 
     def __init__(self, hosts: Hosts, rank: int, gid: int, carrier: Carrier, far: Far, name: str = "") -> None:
@@ -72,7 +73,7 @@ class Span:
         """Owner -> what it keeps from one call to the next."""
         self.kept: dict[Any, _Steps] = {}
         """The steps of calls that may be made again."""
-        self._bad_news = 0
+        self.departures, self.seen = far.departures, far.sentinel_pid << 32
 
     @property
     def recorded_at(self) -> RecordedAt:
@@ -101,10 +102,10 @@ class Span:
             self.ask()
         return True
 
-    def has_bad_news(self) -> bool:
-        """Has a rank of the world, perhaps of this group, gone since the last call of this method?"""
-        before, self._bad_news = self._bad_news, self.far.bad_news
-        return self._bad_news > before
+    def must_look(self) -> bool:
+        """Has a rank of the world, perhaps of this group, or the sentinel gone since the last call of this method?"""
+        before, self.seen = self.seen, self.departures.value
+        return self.seen > before
 
     def explain(self, how: Departure) -> Departure:
         """How a rank of another host has gone, with a note if this host is cut off."""

@@ -36,7 +36,7 @@ from ..hosts.addresses import reachable
 from ..ranks.group.group import Group
 from ..ranks.group.world_group import world_group
 from ..ranks.rendezvous.rendezvous import meet
-from .torch.torch_errors import for_torch
+from .torch.to_torch import for_torch
 
 _NAME = "UNISONO"
 _ASK_S = 0.01

@@ -5,8 +5,7 @@ from .contract import BLOCKED, DUALS, HOLDERS, ONE_IN, ONE_OUT, REDUCING, ROOTED
 from .count import Bounds, Counts, HostBounds, Levels, count, host_bounds, levels, levels_of, lower_bounds
 from .hosts import Hosts
 from .moves import Move, check_rows, moves
-from .proofs.fingerprint import prove_by_fingerprints
-from .proofs.symmetric import Rank, prove_symmetric, trace_symmetric
+from .proofs.large_proofs import Rank, prove_by_fingerprints, prove_symmetric, trace_symmetric
 from .proofs.table_proof import Proof, find_fault, prove
 from .table import (
     ADD,

@@ -18,6 +18,7 @@ from tests.support.matrix import Case, ops
 from tests.support.matrix_driver import begin
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
+from unisono.calls.dispatch.plan_cache import forget_plans
 from unisono.calls.dispatch.retry_rules import StagedCalls
 
 COUNT = 6000
@@ -73,7 +74,7 @@ def test_right_values_and_few_disagreements(
 def test_once_all_ranks_share_again_nothing_is_staged() -> None:
     group, seen = unisono.init(), []
     group.kept.pop(StagedCalls, None)
-    group.shortcuts.clear()  # those of other tests, on the world that all share
+    forget_plans(group)  # those of other tests, on the world that all share
     for _ in range(2):
         often("all_reduce", 0, 16)
         for _ in range(3):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import unisono
-from tests.conftest import NIGHTLY, commit
+from tests.conftest import NIGHTLY, RUN_S, commit
 from tests.support.matrix import ALIASED, FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
 from tests.support.worlds import OnHosts
@@ -105,16 +105,18 @@ def seed(*case: str) -> str:
     return "" if NIGHTLY else f"{commit()} {case}"
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_algorithm(on_hosts: OnHosts, shape: str) -> None:
     on_hosts(shape).run(everything, (*COUNTS, LONG), seed(shape))
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_algorithm_with_every_setting(setting: str, shape: str) -> None:
     config = unisono.Config(**SETTINGS[setting])
-    with unisono.World(Hosts.parse(shape).ranks, hosts=shape, config=config, timeout_s=90) as world:
+    with unisono.World(Hosts.parse(shape).ranks, hosts=shape, config=config, timeout_s=RUN_S) as world:
         world.run(everything, (1_001,), seed(shape, setting), shared=setting.startswith("zero copy"))

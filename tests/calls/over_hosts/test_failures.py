@@ -189,6 +189,7 @@ def test_a_time_out_that_names_no_rank_is_told() -> None:
         return ""
 
     said = unisono.run(work, 4, hosts="2x2", timeout_s=90)
+    assert "waited 20 s" not in " ".join(said)
     assert "making the process group" in said[0]
     assert all(said), said
     assert "IndexError" not in " ".join(said)
@@ -291,7 +292,7 @@ def test_who_has_returned_is_waited_for_until_its_last_calls_are_known(
 
             with monkeypatch.context() as patch:
                 patch.setattr(Watch, "look", look_at_once)
-                patch.setattr(Span, "has_bad_news", lambda _: True)
+                patch.setattr(Span, "must_look", lambda _: True)
                 unisono.all_reduce(tensor, group=pair)
             assert looks[:2] == [0, 0]
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,21 @@ def test_a_host_that_is_cut_off_is_told_in_calls_in_which_nobody_waits() -> None
     patient = Config(look_up_s=4.0)  # a call that waits for less does not look at its peers
     with unisono.World(3, hosts="3x1", timeout_s=90, config=patient) as world:
         assert world.run(work) == [(1,), (0, 2), (1,)]
+
+
+def test_a_rank_that_waits_learns_at_once_that_its_sentinel_has_been_killed(tmp_path: Path) -> None:
+    def work() -> str:
+        group = unisono.init()
+        tensor = torch.ones(10)
+        unisono.all_reduce(tensor)
+        if group.rank == 0:
+            until(lambda: (tmp_path / "told").exists(), 20.0)
+            return ""
+        threading.Timer(0.2, os.kill, (group.span.far.sentinel_pid, signal.SIGKILL)).start()
+        with pytest.raises(unisono.PeerGone) as raised:
+            unisono.all_reduce(tensor)
+        (tmp_path / "told").touch()
+        return str(raised.value)
+
+    with unisono.World(2, hosts="2x1", timeout_s=90, config=Config(look_up_s=60.0)) as world:
+        assert "its sentinel (process" in world.run(work)[1]

@@ -22,10 +22,9 @@ FILES = {
     "calls/dispatch/over_hosts/hosts_steps.py",
     "calls/dispatch/over_hosts/chunks.py",
     "engine/host.py",
-    "engine/logs/call_log.py",
+    "engine/logs/rank_logs.py",
     "engine/reducers/__init__.py",
     "hosts/carriers/gloo.py",
-    "hosts/far.py",
     "hosts/messages/exchange.py",
     "hosts/messages/persistent_receives.py",
     "hosts/span.py",
@@ -40,12 +39,10 @@ WAITING = {
     "hosts/messages/wait.py",
 }
 """Passed by a rank that waits for others, too."""
-NEWS = {"hosts/far.py", "hosts/sentinel/shared_facts.py", "hosts/sentinel/wire.py"}
-"""Passed more than once when the sentinel has told something."""
 
 
 class Seen:
-    """What a call enters: the files, and how many functions, but for those of a wait and of news."""
+    """What a call enters: the files, and how many functions, but for those of a wait."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
@@ -56,7 +53,7 @@ class Seen:
         if event not in ("call", "return") or not path.is_relative_to(SOURCE):
             return
         file = str(path.relative_to(SOURCE))
-        aside = file in WAITING | NEWS
+        aside = file in WAITING
         if event == "call":
             self.files.add(file)
             self.functions += not (aside or self._aside)
@@ -84,5 +81,5 @@ def test_a_warm_call_passes_these_files(shape: str, most: int) -> None:
     with unisono.world(hosts.ranks, hosts=shape, config=patient) as world:
         found = world.run(walk)
     passed = set().union(*(paths for paths, _ in found))  # some ranks of a host may have no messages
-    assert FILES <= passed <= FILES | WAITING | NEWS
+    assert FILES <= passed <= FILES | WAITING
     assert max(max(counts) for _, counts in found) <= most

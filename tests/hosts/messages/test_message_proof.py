@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ def refused(schedule: Schedule, programs: tuple[MessageProgram, ...]) -> bool:
 
 
 def changed(programs: tuple[MessageProgram, ...], rank: int, **what: object) -> tuple[MessageProgram, ...]:
-    return tuple(replace(one, **what) if r == rank else one for r, one in enumerate(programs))
+    return tuple(one._replace(**what) if r == rank else one for r, one in enumerate(programs))
 
 
 def swapped(programs: tuple[MessageProgram, ...]) -> Iterator[tuple[MessageProgram, ...]]:
@@ -128,7 +127,7 @@ def test_copies_that_are_needed_cannot_be_left_out() -> None:
     for rank, program in enumerate(programs):
         for number, message in enumerate(program.messages):
             if not message.direct:
-                messages = (*program.messages[:number], replace(message, direct=True), *program.messages[number + 1 :])
+                messages = (*program.messages[:number], message._replace(direct=True), *program.messages[number + 1 :])
                 assert refused(schedule, changed(programs, rank, messages=messages)), (rank, message)
                 flipped += 1
     assert flipped
@@ -152,8 +151,8 @@ def test_results_are_not_written_before_all_ranks_are_known_to_have_begun() -> N
     programs = lower(schedule)
     program = programs[1]
     final = program.writings[0].place._replace(where=2)
-    messages = (replace(program.messages[0], places=(final,)),)
-    mutant = changed(programs, 1, messages=messages, writings=(replace(program.writings[0], place=final),))
+    messages = (program.messages[0]._replace(places=(final,)),)
+    mutant = changed(programs, 1, messages=messages, writings=(program.writings[0]._replace(place=final),))
     with pytest.raises(ProgramError, match="while ranks may be in another call"):
         prove_messages(schedule, mutant)
 
@@ -189,7 +188,7 @@ def test_an_input_that_is_read_later_is_not_overwritten_by_a_result() -> None:
     program = programs[1]
     assert [writing.place.where for writing in program.writings if writing.place.buffer == Y] == [KEPT]
     early = tuple(
-        replace(writing, place=writing.place._replace(where=FINAL)) if writing.place.buffer == Y else writing
+        writing._replace(place=writing.place._replace(where=FINAL)) if writing.place.buffer == Y else writing
         for writing in program.writings
     )
     with pytest.raises(ProgramError, match="may be written there"):
@@ -204,7 +203,7 @@ def test_an_input_over_which_a_result_comes_is_not_sent_from_where_it_lies(sched
         for number, message in enumerate(program.messages):
             sends = any(row == (SEND, number) for row in program.rows)
             if sends and not message.direct and message.places[0].buffer == X:
-                messages = (*program.messages[:number], replace(message, direct=True), *program.messages[number + 1 :])
+                messages = (*program.messages[:number], message._replace(direct=True), *program.messages[number + 1 :])
                 assert refused(schedule, changed(programs, rank, messages=messages)), (rank, number)
                 refusals += 1
     assert refusals
@@ -214,6 +213,6 @@ def test_a_message_of_another_size_is_refused() -> None:
     schedule = CATALOGUE["all_gather.direct"].schedule(2)
     programs = lower(schedule)
     message = programs[0].messages[0]
-    messages = (replace(message, places=message.places * 2), *programs[0].messages[1:])
+    messages = (message._replace(places=message.places * 2), *programs[0].messages[1:])
     with pytest.raises(ProgramError, match="another size"):
         prove_messages(schedule, changed(programs, 0, messages=messages))

@@ -16,7 +16,7 @@ from tests.support.fake_hosts import WORLD, FakeHosts
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.records import CallRecord, Departure, DepartureKind, GivenUp, Proposal
-from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.arena import SENTINEL_ENDED, Arena
 from unisono.engine.memory.board import Topic
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel import start
@@ -24,6 +24,9 @@ from unisono.hosts.sentinel.main import Watching
 from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.sentinel.state_machine import Ended
 from unisono.schedule import Hosts
+
+RANKS = (1 << 32) - 1
+"""The part of the word `Arena.departures` that counts ranks."""
 
 
 def refresh(fake: FakeHosts, host: int, gid: int = WORLD) -> None:
@@ -67,19 +70,34 @@ def test_a_killed_rank_is_told_everywhere(by: signal.Signals) -> None:
         late.close()
 
 
-def test_who_waits_for_an_answer_looks_at_once_when_a_rank_dies() -> None:
-    """Whether it has asked before it is told of the death, or asks next."""
-    with FakeHosts("1+2") as fake:
-        far, gone = fake.far[0], DepartureKind.LEFT
-        ticket = far.ask(WORLD + 1)  # nobody knows this group, so nobody answers
+def test_ranks_that_die_are_counted_in_the_memory_of_each_host_and_those_that_leave_are_not() -> None:
+    with FakeHosts("1+3") as fake:
         fake.far[1].close()
-        until(lambda: far.left(1) is not None and far.left(1).how is gone)
-        assert not far.fresh(ticket)  # what a rank has told that leaves in order is waited for
-        fake.sleepers[2].kill()
-        until(lambda: far.fresh(ticket))
-        assert not far.answered(ticket)
-        assert far.fresh(far.ask(WORLD + 2))
-        assert not far.fresh(far.ask(WORLD + 3))
+        until(lambda: all(arena.board(1).gone == (DepartureKind.LEFT, "left the group") for arena in fake.arenas))
+        assert [arena.departures.value >> 32 for arena in fake.arenas] == [far.sentinel_pid for far in fake.far]
+        assert [arena.departures.value & RANKS for arena in fake.arenas] == [0, 0]
+        for count, rank in enumerate((2, 3), 1):
+            fake.sleepers[rank].kill()
+            for arena in fake.arenas:
+                until(lambda arena=arena, count=count: arena.departures.value & RANKS == count)
+                assert arena.board(rank).gone is not None
+        assert fake.far[0].departures.value & RANKS == 2
+
+
+def test_the_system_counts_the_end_of_a_sentinel_that_is_killed() -> None:
+    with FakeHosts("1+1") as fake:
+        refresh(fake, 0)
+        before = fake.far[1].departures.value
+        fake.kill_sentinel(1)
+        until(lambda: fake.far[1].departures.value > before)
+        assert fake.far[1].departures.value & RANKS == before & RANKS
+
+
+def test_a_sentinel_that_the_system_has_counted_has_ended_though_its_socket_is_still_open() -> None:
+    with FakeHosts("1+1") as fake:
+        refresh(fake, 0)
+        fake.far[0].departures.value |= SENTINEL_ENDED
+        assert "has ended" in str(fake.far[0].cut_off)
 
 
 def test_a_rank_that_leaves_before_it_has_read_an_answer_has_left() -> None:
@@ -234,7 +252,7 @@ def test_a_group_is_forgotten_by_its_last_rank_here() -> None:
 LEADER = """
 import os, sys, secrets, signal
 from unisono import Config
-from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.arena import SENTINEL_ENDED, Arena
 from unisono.engine.process.alive import start_ticks
 from unisono.schedule import Hosts
 from unisono.hosts.sentinel.start import Sentinel

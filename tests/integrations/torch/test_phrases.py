@@ -88,9 +88,9 @@ def test_a_monitored_barrier_without_time() -> None:
 @pytest.mark.ranks(2, backend="unisono")
 def test_rank_0_misses_a_monitored_barrier() -> None:
     if dist.get_rank():
-        from unisono.integrations.torch import monitored_barrier
+        from unisono.integrations.torch import composed_calls
 
-        monitored_barrier._GRACE_S = 0.1
+        composed_calls._GRACE_S = 0.1
         with pytest.raises(RuntimeError, match=WAITING.format(1)):
             dist.monitored_barrier(timeout=SHORT)
     together("over")
@@ -161,7 +161,7 @@ def test_with_detail_a_late_rank_is_named_as_by_a_monitored_barrier(ranks: Torch
 
 @pytest.mark.ranks(1, backend="unisono")
 def test_errors_can_be_pickled() -> None:
-    from unisono.integrations.torch.torch_errors import for_torch
+    from unisono.integrations.torch.to_torch import for_torch
 
     late: Any = for_torch(unisono.WaitTimeout("all_reduce", 1.5, (1,), 0), "some phrase")
     again = pickle.loads(pickle.dumps(late))  # noqa: S301  our own bytes

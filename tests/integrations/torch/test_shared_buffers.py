@@ -20,6 +20,7 @@ import unisono
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import until
 from unisono.base.config import Config
+from unisono.calls.dispatch.plan_cache import forget_plans
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -99,8 +100,7 @@ def test_their_calls_are_zero_copy() -> None:
     whole = layers()
     wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, broadcast_buffers=False)
     group: Any = dist.group.WORLD
-    group.group.plans.clear()
-    group.group.shortcuts.clear()
+    forget_plans(group.group)
     train(wrapped, list(whole.parameters()))
     assert lowerings() == {"zero copy, in place"}
 
@@ -225,8 +225,7 @@ def test_sharded_models_use_shared_memory(ranks: TorchRanks) -> None:
         fully_shard(whole)
         group: Any = dist.group.WORLD
         if ours:
-            group.group.plans.clear()
-            group.group.shortcuts.clear()
+            forget_plans(group.group)
         losses = train(whole, list(whole.parameters()))
         if ours:
             assert lowerings() == {"zero copy"}

@@ -7,7 +7,7 @@ import pytest
 from unisono.base.errors import ArgumentError, MismatchError, OutOfMemory, PeerGone, RankFailed, UsageError, WaitTimeout
 from unisono.base.records import CallRecord
 from unisono.ranks.launch.launch_messages import Report, pack, unpack
-from unisono.ranks.launch.outcome import outcomes, rank_failed, results
+from unisono.ranks.launch.reports import outcomes, rank_failed, results
 
 
 def returned(rank, value):

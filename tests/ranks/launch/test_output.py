@@ -29,7 +29,7 @@ from unisono import init, run, world
 from unisono.base.errors import MismatchError, RankFailed
 from unisono.base.records import CallRecord
 from unisono.ranks.launch.launch_messages import pack, unpack
-from unisono.ranks.launch.outcome import rank_failed
+from unisono.ranks.launch.reports import rank_failed
 
 
 def speak():

@@ -22,7 +22,7 @@ from tests.support.newcomers import catch_up
 from tests.support.waiting import until
 from unisono import PeerGone, RankFailed, WaitTimeout, init, run, world
 from unisono.ranks.launch import processes
-from unisono.ranks.launch.report_collector import Collector
+from unisono.ranks.launch.reports import Collector
 
 DEADLINE_S = 60.0
 

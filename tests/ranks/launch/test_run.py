@@ -15,6 +15,7 @@ import unisono
 from unisono import init, run, shutdown, world
 from unisono.base.errors import ArgumentError, NotInitialized, RankFailed
 from unisono.ranks.group.current import get_default
+from unisono.ranks.launch.worlds import run_script
 
 KEPT = {}
 
@@ -242,3 +243,24 @@ def test_a_plain_script_needs_no_guard(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=True)
     assert (done.stdout, done.stderr) == ("[0, 1, 2] True\n", "")
+
+
+SCRIPT = """
+import errno, os, socket
+from torch import distributed
+
+try:
+    socket.socket().bind(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+except OSError as error:
+    assert error.errno == errno.EADDRINUSE, error
+else:
+    raise AssertionError("another process could take the port")
+distributed.init_process_group("gloo")
+distributed.barrier()
+"""
+
+
+def test_the_port_of_a_script_is_its_own(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert run_script(str(script), ranks=2, timeout_s=60.0) == [None, None]

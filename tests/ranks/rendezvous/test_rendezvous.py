@@ -20,7 +20,7 @@ from unisono.engine.memory.arena import Arena
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.rendezvous_messages import MeetingVerdict, store_silent, verdict_of, why_ended
+from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage, message_of, store_silent, why_ended
 from unisono.ranks.rendezvous.stores import open_store
 from unisono.ranks.rendezvous.which_rank import Launch
 
@@ -160,7 +160,7 @@ def test_rank_0_tells_its_user_first_and_its_process_stays_for_ranks_that_come_l
 
 def test_where_the_store_of_rank_0_has_not_answered_in_time_the_others_wait_for_rank_0_no_longer():
     silent = store_silent("127.0.0.1:1234", 0, 5.0, 5.0)
-    said = MeetingVerdict.read(verdict_of(silent, 0).text().encode(), 3)
+    said = MeetingMessage.read(message_of(silent, 0).text().encode(), 3)
     error = why_ended(said, 2, 5.0, {})
     assert isinstance(error, WaitTimeout)
     assert error.missing == (0,)

@@ -93,7 +93,7 @@ def test_two_processes_that_claim_one_rank_are_told(job):
         assert not first.check(["end"])
         host.close()
         with pytest.raises(RuntimeError, match="rank 0 has ended the meeting"):
-            first.check(["verdict"])
+            first.check(["hosts"])
         first.close()
         second.close()
     finally:

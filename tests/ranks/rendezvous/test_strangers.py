@@ -29,7 +29,7 @@ from unisono.ranks.group.world_group import world_group
 from unisono.ranks.rendezvous.handover import Handover, fetch
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous import MeetingResult, meet
-from unisono.ranks.rendezvous.rendezvous_messages import MeetingVerdict, SentinelNotice, read_identity, write_identity
+from unisono.ranks.rendezvous.rendezvous_messages import MeetingMessage, SentinelNotice, read_identity, write_identity
 from unisono.ranks.rendezvous.socket_store import SocketStore
 from unisono.schedule import Hosts
 
@@ -217,10 +217,10 @@ def test_what_strangers_write_of_a_sentinel_ends_the_start(written: bytes) -> No
             world_group(met, 0, config=SMALL)
 
 
-@pytest.mark.parametrize("key", ["rank 1", "rank 0", "verdict"])
+@pytest.mark.parametrize("key", ["rank 1", "rank 0", "hosts"])
 def test_a_meeting_refuses_what_strangers_write(key: str) -> None:
     store = HashStore()
-    others = {"rank 0": write_identity(Identity.mine()), "verdict": MeetingVerdict(reason="x").text()}
+    others = {"rank 0": write_identity(Identity.mine()), "hosts": MeetingMessage(reason="x").text()}
     store.set(key, '{"start": 35184372088832}')
     rank = 0 if key == "rank 1" else 1
     for other, value in others.items():
@@ -250,9 +250,9 @@ words = st.recursive(
     max_leaves=8,
 )
 identity_like = st.fixed_dictionaries(dict.fromkeys(Identity._fields, words))
-verdict_like = st.fixed_dictionaries(dict.fromkeys(MeetingVerdict._fields, words))
+message_like = st.fixed_dictionaries(dict.fromkeys(MeetingMessage._fields, words))
 notice_like = st.tuples(st.just(NAME) | words, st.ip_addresses().map(str) | words, st.integers() | words)
-anything = st.binary(max_size=300) | (words | identity_like | verdict_like | notice_like).map(
+anything = st.binary(max_size=300) | (words | identity_like | message_like | notice_like).map(
     lambda it: json.dumps(it).encode()
 )
 
@@ -271,11 +271,11 @@ def test_any_bytes_are_an_identity_or_an_error(written: bytes) -> None:
 @settings(max_examples=examples(400), deadline=None)
 def test_any_bytes_are_a_verdict_or_an_error(written: bytes) -> None:
     try:
-        verdict = MeetingVerdict.read(written, 3)
+        message = MeetingMessage.read(written, 3)
     except ArgumentError:
         return
-    assert set(verdict.missing) | set(verdict.dead) <= {0, 1, 2}
-    assert MeetingVerdict.read(verdict.text().encode(), 3) == verdict
+    assert set(message.missing) | set(message.dead) <= {0, 1, 2}
+    assert MeetingMessage.read(message.text().encode(), 3) == message
 
 
 @given(anything)
@@ -290,14 +290,14 @@ def test_any_bytes_are_a_notice_of_a_sentinel_or_an_error(written: bytes) -> Non
 
 @pytest.mark.parametrize("size", [1, 2, 1024])
 def test_what_rank_0_says_is_understood(size: int) -> None:
-    for verdict in (
-        MeetingVerdict(name=f"unisono-{secrets.token_hex(16)}"),
-        MeetingVerdict(reason="they are apart: ü"),
-        MeetingVerdict(full="no room"),
-        MeetingVerdict(missing=tuple(range(size))),
-        MeetingVerdict(dead=(size - 1,)),
+    for message in (
+        MeetingMessage(name=f"unisono-{secrets.token_hex(16)}"),
+        MeetingMessage(reason="they are apart: ü"),
+        MeetingMessage(full="no room"),
+        MeetingMessage(missing=tuple(range(size))),
+        MeetingMessage(dead=(size - 1,)),
     ):
-        assert MeetingVerdict.read(verdict.text().encode(), size) == verdict
+        assert MeetingMessage.read(message.text().encode(), size) == message
 
 
 @given(st.lists(st.binary(max_size=200) | anything.map(lambda it: b"\x05\x00\x00\x00" + bytes(9) + it), max_size=4))

@@ -15,7 +15,7 @@ import unisono
 from unisono.base.errors import ArgumentError
 from unisono.tools.cli import bench as command
 from unisono.tools.cli.shared.timed_calls import ENGINES, Compared, Trial, compare
-from unisono.tools.machine.load import Load
+from unisono.tools.machine.probes import Load
 
 ROW = r"^(\w+) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +(?:\S+x (?:faster|slower) than|about as fast as) Gloo"
 
@@ -89,7 +89,7 @@ def test_the_load_of_other_programs_stands_beside_the_verdict(busy: float, monke
     ],
 )
 def test_verdicts(ratio: float, words: str) -> None:
-    assert command.verdict(ratio) == words
+    assert command.ratio_text(ratio) == words
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from tests.support.waiting import until
 from unisono.engine.memory.meeting_page import waiting_of
-from unisono.tools.cli import app, doctor_machine
+from unisono.tools.cli import app, doctor
+from unisono.tools.machine import checks, probes
 from unisono.tools.machine.checks import look
 
 TOPICS = {
@@ -42,8 +43,8 @@ def test_it_says_all_as_text() -> None:
 
 def test_a_problem_ends_it_with_1_and_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     without_memfd = look()._replace(no_memfd="memfd_create is refused")
-    monkeypatch.setattr(doctor_machine, "look", lambda: without_memfd)
-    monkeypatch.setattr(doctor_machine, "huge_gain", None)
+    monkeypatch.setattr(checks, "look", lambda: without_memfd)
+    monkeypatch.setattr(probes, "huge_gain", None)
     done = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"})
     assert done.exit_code == 1
     assert done.stdout.splitlines()[2].split()[:4] == ["problem", "memfd", "memfd_create", "is"]
@@ -53,7 +54,7 @@ def test_a_problem_ends_it_with_1_and_nothing_is_measured(monkeypatch: pytest.Mo
 def test_a_job_that_runs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from unisono.observe.live.jobs import LiveJob
 
-    monkeypatch.setattr(doctor_machine, "find_jobs", lambda: [LiveJob(1, ((4711, 3),))])
+    monkeypatch.setattr(doctor, "find_jobs", lambda: [LiveJob(1, ((4711, 3),))])
     done = CliRunner().invoke(app, ["doctor"])
     assert "A job runs here: unisono doctor 4711 says what it does." in done.stdout
 

@@ -120,7 +120,7 @@ def test_who_starts_ranks_compiles_before(module: str, arguments: list[str], mon
         ("explain", ["explain", "all_reduce.ring"], ["proving all_reduce.ring for 4 ranks"]),
         ("explain", ["explain", "all_reduce", "--hosts", "2x2"], ["explaining 4 ranks on 2 hosts (2x2)"]),
         ("simulate", ["simulate", "broadcast", "--hosts", "2x1"], ["simulate, 2 ranks"]),
-        ("doctor_machine", ["doctor"], ["doctor: looking at the machine"]),
+        ("doctor", ["doctor"], ["doctor: looking at the machine"]),
     ],
 )
 def test_work_that_may_take_long_has_a_title(

@@ -21,7 +21,7 @@ from unisono.tools.cli import app, tune
 from unisono.tools.cli.shared.timed_calls import Trial, measure
 from unisono.tools.cli.tune import cut, pick
 from unisono.tools.machine.checks import check_tuned
-from unisono.tools.machine.load import Load
+from unisono.tools.machine.probes import Load
 
 SIZES = (1, 2, 4, 8)
 RATES = Rates(1 << 20, 2.5e-11, 3.5e-11, 1.5e-11)

@@ -13,10 +13,8 @@ import pytest
 from unisono.base.linux import Allowance
 from unisono.base.tuning import HostCosts, Moment, Rates, TuningResults
 from unisono.tools.machine import checks
-from unisono.tools.machine.checks import Seen, check_tuned, look, starts, surroundings
-from unisono.tools.machine.finding import Finding
-from unisono.tools.machine.huge_pages import huge_gain
-from unisono.tools.machine.load import Load, look_at_load, shares
+from unisono.tools.machine.checks import Finding, Seen, check_tuned, look, starts, surroundings
+from unisono.tools.machine.probes import Load, huge_gain, look_at_load, shares
 
 GIB, MIB = 1 << 30, 1 << 20
 

@@ -43,7 +43,7 @@ PASS_BYTES = 1 << 20
 """The most bytes in one pass: they stay in the caches between packing, combining and unpacking."""
 
 _ALIGN = 64
-_MOST_ALIKE, _MOST_KINDS, _MOST_STEPS = 4, 64, 16
+_MOST_LAYOUTS, _MOST_KINDS, _MOST_STEPS = 4, 64, 16
 _NAMED = 6
 """How many tensors an error message lists."""
 
@@ -76,7 +76,7 @@ class ListLayout:
     words: the list as text, on which ranks must agree.
     scattered: the indices of tensors that are not contiguous.
     nbytes: the bytes of each contiguous tensor; 0 for the others, which may share their gaps with other tensors.
-    alike: tells whether other tensors have this layout.
+    fits: tells whether other tensors have this layout.
     tracked: does any of the tensors require grad?
     apart: the latest addresses that were found to share no memory.
     steps: (call, timeout) -> the first pass's request, and an action for each pass.
@@ -86,7 +86,7 @@ class ListLayout:
     passes: tuple[Pass, ...]
     scattered: tuple[int, ...]
     nbytes: Table
-    alike: Callable[..., bool] | None
+    fits: Callable[..., bool] | None
     tracked: bool
     apart: bytes = b""
     steps: dict[Any, tuple[Request, list[Action]]] = field(default_factory=dict)
@@ -116,21 +116,21 @@ class _Memory:
 
 def known_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[Any]) -> ListLayout | None:
     """The layout of an earlier list of this kind with the same dtypes, shapes and strides; None if there is none."""
-    memory: _Memory | None = group.kept.get(_Memory)
+    memory = group.kept.get(_Memory)
     if memory is None:
         return None
     layouts = memory.layouts.get((*kind, len(tensors)))
     if layouts is None or not have_strides(tensors):
         return None
     for layout in layouts:
-        if layout.alike is not None and layout.alike(*tensors):
+        if layout.fits is not None and layout.fits(*tensors):
             return layout
     return None
 
 
 def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.Tensor], count: int) -> ListLayout:
     """The layout of checked tensors: `count` parts, then their wholes, if the call has wholes."""
-    memory: _Memory = group.kept.setdefault(_Memory, _Memory())
+    memory = group.kept.setdefault(_Memory, _Memory())
     parts = tensors[:count]
     names = [count_name(tensor) for tensor in parts]
     words = f"{count} tensors: {' '.join(names[:_NAMED])}"
@@ -147,18 +147,18 @@ def make_layout(group: Group, kind: tuple[object, ...], tensors: Sequence[torch.
         tuple([one for one in passes if one.flats[PART].numel()] or passes[:1]),
         tuple(k for k, tensor in enumerate(tensors) if not is_plain(tensor)),
         np.array([tensor.nbytes if is_plain(tensor) else 0 for tensor in tensors], np.int64),
-        _alike(tensors),
+        _check_of(tensors),
         any(tensor.requires_grad for tensor in tensors),
     )
     if len(memory.layouts) >= _MOST_KINDS:
         memory.layouts.clear()
-    alike = memory.layouts.setdefault((*kind, len(tensors)), [])
-    alike.insert(0, layout)
-    del alike[_MOST_ALIKE:]
+    layouts = memory.layouts.setdefault((*kind, len(tensors)), [])
+    layouts.insert(0, layout)
+    del layouts[_MOST_LAYOUTS:]
     return layout
 
 
-def _alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+def _check_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
     """A function that tells whether other tensors differ from these in addresses and values only."""
     make: Any = getattr(guards, "TensorGuards", None)
     return make(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check if make else None

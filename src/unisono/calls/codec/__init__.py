@@ -18,8 +18,7 @@ import numpy as np
 import torch
 
 from ...base.errors import ArgumentError, DTypeError, UnisonoError
-from .reader import read
-from .writer import write
+from .encoding import read, write
 
 __all__ = ["Buffer", "decode", "encode", "to_tensor"]
 

@@ -54,8 +54,8 @@ def all_gather(
             sizes = check_tensors("tensor_list", tensor_list, call.group, tensor.dtype, written=True)
             check_apart(tensor_list, tensor, call.group.rank)
             check_own("tensor_list", tensor_list, "tensor", tensor, call.group)
-        alike = sizes is not None and len(set(sizes)) == 1
-        call.plan(Request("all_gather", tensor, tensor, tensor_list, alike=alike, sizes=sizes))
+        even = sizes is not None and len(set(sizes)) == 1
+        call.plan(Request("all_gather", tensor, tensor, tensor_list, even=even, sizes=sizes))
         call.returns = tensor_list is None
     return call.run()
 

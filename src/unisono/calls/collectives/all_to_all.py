@@ -59,8 +59,8 @@ def all_to_all(
             sizes += check_tensors("output_tensor_list", outputs, call.group, like.dtype, written=True)
             for tensor in input_tensor_list:
                 check_apart(outputs, tensor, None)
-        alike = outputs is not None and len(set(sizes)) == 1
-        call.plan(Request("all_to_all", like, input_tensor_list, outputs, alike=alike))
+        even = outputs is not None and len(set(sizes)) == 1
+        call.plan(Request("all_to_all", like, input_tensor_list, outputs, even=even))
         call.returns = outputs is None
     return call.run()
 

@@ -57,7 +57,7 @@ def gather(
         if blocks is not None:
             check_apart(blocks, tensor, root)
             check_own("gather_list", blocks, "tensor", tensor, call.group)
-        alike = not is_root or len(set(sizes)) == 1
-        call.plan(Request("gather", tensor, tensor, blocks, root=root, alike=alike))
+        even = not is_root or len(set(sizes)) == 1
+        call.plan(Request("gather", tensor, tensor, blocks, root=root, even=even))
         call.returns = is_root and blocks is None
     return call.run()

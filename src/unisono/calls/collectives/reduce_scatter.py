@@ -63,8 +63,8 @@ def reduce_scatter(
         check_tensor("output", output, written=True)
         check_apart(input_list, output, call.group.rank)
         check_own("input_list", input_list, "output", output, call.group)
-        alike, name = len(set(sizes)) == 1, check_op(op, output)
-        call.plan(Request("reduce_scatter", output, input_list, output, name, alike=alike, sizes=sizes))
+        even, name = len(set(sizes)) == 1, check_op(op, output)
+        call.plan(Request("reduce_scatter", output, input_list, output, name, even=even, sizes=sizes))
     return call.run()
 
 

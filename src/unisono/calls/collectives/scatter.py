@@ -63,8 +63,8 @@ def scatter(
         if blocks is not None and tensor is not None:
             check_apart(blocks, tensor, root)
             check_own("scatter_list", blocks, "tensor", tensor, call.group)
-        alike = tensor is not None and len(set(sizes)) <= 1
+        even = tensor is not None and len(set(sizes)) <= 1
         like = tensor if tensor is not None else blank(0, torch.uint8)
-        call.plan(Request("scatter", like, blocks, tensor, root=root, alike=alike))
+        call.plan(Request("scatter", like, blocks, tensor, root=root, even=even))
         call.returns = tensor is None
     return call.run()

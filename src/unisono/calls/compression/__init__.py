@@ -13,7 +13,6 @@ Rounding errors are not lost: each rank keeps its error, and adds it to the valu
 "DoubleSqueeze").
 """
 
-from .compressed import Compression
-from .hook import compress_hook
+from .compressed import Compression, compress_hook
 
 __all__ = ["Compression", "compress_hook"]

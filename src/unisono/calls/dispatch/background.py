@@ -23,7 +23,7 @@ from ...engine.compile.program import DONE, StateWord
 from ...engine.process.nested import caller, check_nested, holds
 from ...engine.tensors import mark_written
 from ...ranks.group.group import Group
-from ..work import FinishedWork, Work, Worker
+from ..work import FinishedWork, Work, worker_of
 from .plan_cache import CallKey, as_list
 from .request import Tensors
 from .retry_rules import can_make_again, make_again, stage_private
@@ -66,9 +66,7 @@ def begin(
     places: input and output for the kernel, and the owner of the tables that they may point to.
     marked: the written tensors of which autograd may need the old values.
     """
-    if group.worker is None:
-        group.worker = Worker(group)
-    if not plan.patience_ns or group.worker.busy or not group.lock.acquire(False):
+    if not plan.patience_ns or worker_of(group).busy or not group.lock.acquire(False):
         return _pass_on(group, what, plan, places, inp, out, timeout_s, marked, None)
     words = group.words
     usual = words[_LOOK_UP]
@@ -122,8 +120,7 @@ def _pass_on(
         _ = memory  # alive until here
         return out
 
-    work: Work[Any] = group.worker.submit(plan.record, action)
-    return work
+    return worker_of(group).submit(plan.record, action)
 
 
 @holds("group")

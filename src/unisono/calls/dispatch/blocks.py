@@ -155,7 +155,7 @@ def plan_blocks(how: CallOptions, request: Request, known_as: CallKey | None) ->
     group, plain = how.group, None
     written = needed_by_autograd(request.written_on(group.rank))
     if _kind(request) not in UnevenCalls.of(group):
-        if request.alike:
+        if request.even:
             plain = plan_step(how, request, known_as)
         elif request.sizes is not None:
             plain = plan_step(how, _sized(request, group, _takes(request, group), request.sizes))
@@ -213,10 +213,10 @@ def _kind(request: Request) -> tuple[str, int]:
     return request.collective, request.root if request.collective in ROOTED else 0
 
 
-def _remember(group: Group, request: Request, alike: bool) -> None:
+def _remember(group: Group, request: Request, even: bool) -> None:
     """Decide, equally on all ranks, whether the next call exchanges sizes at once."""
     kind, uneven = _kind(request), UnevenCalls.of(group)
-    if not alike:
+    if not even:
         ask_for_sizes(group, *kind)
     elif kind in uneven:
         uneven[kind] -= 1
@@ -273,6 +273,6 @@ def _sized(
         like=blank(max(extents, default=0), dtype or (given or taken)[0].dtype),
         inp=given[0] if request.collective in ONE_IN else given or None,
         out=taken[0] if request.collective in ONE_OUT else taken or None,
-        alike=True,
+        even=True,
         extents=tuple(extents) if len(set(extents)) > 1 else None,
     )

@@ -10,7 +10,7 @@ from ...base.records import CallRecord
 from ...engine.process.nested import caller
 from ...ranks.group.group import Group
 from ...schedule import BLOCKED
-from ..work import Worker
+from ..work import worker_of
 from .blocks import plan_blocks
 from .checking import checking
 from .plan_cache import CallKey
@@ -57,10 +57,8 @@ class Call(checking):
         """Make the call, and return its result if `returns` is set. With `async_op`: return a Work at once."""
         group, action = self.group, self.action
         if self.how.async_op or (group.worker is not None and group.worker.busy):
-            if group.worker is None:
-                group.worker = Worker(group)
             where = caller()
-            work = group.worker.submit(self.record, partial(_make, group, action, where))
+            work = worker_of(group).submit(self.record, partial(_make, group, action, where))
             if self.how.async_op:
                 return work
             result = work.result()

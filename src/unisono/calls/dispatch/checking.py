@@ -12,6 +12,7 @@ from ...ranks.group.abort import aborted
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from ...ranks.group.sub_groups import NonMember
+from ..work import worker_of
 
 _PATIENCE_S = 1.0
 _NO_REFUSALS = (MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout)
@@ -46,7 +47,7 @@ def _refuse(group: Group, collective: str, error: Exception) -> None:
     reason = " ".join(str(error).split()) or type(error).__name__
     record = CallRecord(collective, refused=reason, where=caller())
     if group.worker is not None and group.worker.busy:
-        group.worker.submit(record, lambda: _announce(group, record))
+        worker_of(group).submit(record, lambda: _announce(group, record))
     else:
         _announce(group, record)
 

@@ -20,12 +20,15 @@ except ImportError:  # then every call on lists is checked and planned
 CallKey = tuple[str, Any, int, Any]
 """The call as the user makes it: collective, op, root and algorithm."""
 
+ListKey = tuple[CallKey, int, int]
+"""The key of a shortcut of calls on lists: the call, the lengths of input and output; -1: one tensor; 0: none."""
+
 UNKNOWN: Any = type("Unknown", (), {"__doc__": "What a fast path returns for a call that must be checked."})()
 
-_ALIKE_AGAIN = 16
+_EVEN_AGAIN = 16
 """The calls with blocks of one size after which a collective stops exchanging sizes at once."""
 _MOST_LISTS = 4
-"""The most kinds of lists that are kept for one ListKey."""
+"""The most plans that are kept for one ListKey."""
 
 
 class ShortcutKey(NamedTuple):
@@ -39,18 +42,10 @@ class ShortcutKey(NamedTuple):
     shared_out: bool
 
 
-class ListKey(NamedTuple):
-    """The key of a shortcut of calls on lists. inputs, outputs: the length of the list; -1: one tensor; 0: none."""
-
-    what: CallKey
-    inputs: int
-    outputs: int
-
-
 class ListPlan:
     """The plan of a call on lists of tensors.
 
-    alike: tells whether tensors have the dtypes, shapes and strides that the plan was made for.
+    fits: tells whether tensors have the dtypes, shapes and strides that the plan was made for.
     tracked: does a written tensor require grad?
     """
 
@@ -58,7 +53,7 @@ class ListPlan:
         inputs, outputs = as_list(inp), as_list(out)
         tensors = [*inputs, *outputs]
         self.plan = plan
-        self.alike: Callable[..., bool] = guards.TensorGuards(
+        self.fits: Callable[..., bool] = guards.TensorGuards(
             *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
         ).check
         self.tracked = any(tensor.requires_grad for tensor in outputs)
@@ -92,6 +87,10 @@ class ListPlan:
         return first if self._inputs else 0, second if len(addresses) > self._inputs else 0, table
 
 
+class ListShortcuts(dict[ListKey, list[ListPlan]]):
+    """The plans of a group for calls on lists, for the fast path."""
+
+
 def keep(group: Group, plan: CallPlan, what: CallKey, inp: Tensors, out: Tensors) -> None:
     """Keep the plan for the fast paths, if they know such tensors."""
     if group.host.config.debug:  # the fast paths print no debug line
@@ -105,7 +104,8 @@ def keep(group: Group, plan: CallPlan, what: CallKey, inp: Tensors, out: Tensors
     elif guards is not None:
         tensors = [*as_list(inp), *as_list(out)]
         if all(is_plain(tensor) and tensor.numel() and not tensor.is_quantized for tensor in tensors):
-            known = group.shortcuts.setdefault(ListKey(what, _length(inp), _length(out)), [])
+            shortcuts = group.kept.setdefault(ListShortcuts, ListShortcuts())
+            known = shortcuts.setdefault((what, _length(inp), _length(out)), [])
             known.insert(0, ListPlan(plan, inp, out))
             del known[_MOST_LISTS:]
 
@@ -127,15 +127,30 @@ class UnevenCalls(dict[tuple[str, int], int]):
     @classmethod
     def of(cls, group: Group) -> "UnevenCalls":
         """The group's own."""
-        found: UnevenCalls = group.kept.setdefault(cls, cls())
-        return found
+        return group.kept.setdefault(cls, cls())
 
 
 def ask_for_sizes(group: Group, collective: str, root: int) -> None:
     """Drop the shortcuts of this collective, so that its calls exchange sizes until blocks have one size again."""
-    UnevenCalls.of(group)[collective, root] = _ALIKE_AGAIN
-    for key in [key for key in list(group.shortcuts) if key.what[0] == collective]:
-        group.shortcuts.pop(key, None)
+    UnevenCalls.of(group)[collective, root] = _EVEN_AGAIN
+    drop_shortcuts(group, lambda plan: plan.record.collective == collective)
+
+
+def drop_shortcuts(group: Group, which: Callable[[CallPlan], bool]) -> None:
+    """Drop the shortcuts to these plans."""
+    for key, plan in list(group.shortcuts.items()):
+        if which(plan):
+            group.shortcuts.pop(key, None)
+    lists = group.kept.get(ListShortcuts) or ListShortcuts()
+    for what, known in list(lists.items()):
+        if any(which(one.plan) for one in known):
+            lists.pop(what, None)
+
+
+def forget_plans(group: Group) -> None:
+    """Drop all plans of the group: the next calls are planned anew."""
+    group.plans.clear()
+    drop_shortcuts(group, lambda _: True)
 
 
 def in_heap(group: Group, tensor: torch.Tensor) -> bool:

@@ -1,5 +1,6 @@
 """Make the plan of a checked call: choose the algorithm, compile its table, bind the program."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from ...base.errors import AlgorithmError, ArgumentError
+from ...base.errors import AlgorithmError, ArgumentError, InternalError
 from ...base.python import LateModule
 from ...base.records import CallRecord
 from ...engine.compile.plan import Blocks, CallPlan
@@ -21,15 +22,14 @@ from ...schedule.algorithms.catalogue import find
 from ...schedule.choose import choose, crosses_memory, is_oversubscribed, zero_copy_limit
 from ..arguments import scale_name
 from .background import patience_ns
-from .plan_cache import in_heap
+from .plan_cache import drop_shortcuts, in_heap
 from .request import Request, Tensors, is_one
 
 if TYPE_CHECKING:
+    from ...schedule.algorithms.over_hosts import HierarchicalTable
     from ...schedule.choose import over_hosts as spanning
-    from .over_hosts import hosts_plan
-else:  # groups on one host need none of them
+else:  # groups on one host do not need it
     spanning = LateModule("...schedule.choose.over_hosts", __package__)
-    hosts_plan = LateModule(".over_hosts.hosts_plan", __package__)
 
 _MOST_PLANS = 4096
 """The most plans of a group, so that a program with ever new sizes does not use ever more memory."""
@@ -50,6 +50,12 @@ class PlanKey(NamedTuple):
     says: CallRecord | None
     has: tuple[bool, bool]
     """Has this rank an input, an output?"""
+
+
+class SpanPlanner(NamedTuple):
+    """Makes the plans of a group over hosts, whose tables are chosen here. The group has it from `over_hosts`."""
+
+    plan: Callable[[Group, Span, Request, "HierarchicalTable", int, str], CallPlan]
 
 
 def make_plan(
@@ -88,7 +94,7 @@ def make_plan(
         if len(group.plans) >= _MOST_PLANS:
             for old in list(group.plans)[: _MOST_PLANS // 2]:
                 group.plans.pop(old, None)
-            group.shortcuts.clear()
+            drop_shortcuts(group, lambda _: True)
         group.plans[key] = plan
     return plan
 
@@ -116,7 +122,10 @@ def _over_hosts(group: Group, span: Span, request: Request, algorithm: Any, nbyt
         check_order(request, made.schedule())
         _check_places(request, made.schedule())
     pieces = chosen.pieces if request.extents is None else 1
-    return hosts_plan.plan_span(group, span, request, made, pieces, chosen.why)
+    if (planner := group.kept.get(SpanPlanner)) is None:
+        group.check_usable()
+        raise InternalError(f"group {group.name!r} over hosts has no planner")
+    return planner.plan(group, span, request, made, pieces, chosen.why)
 
 
 def check_order(request: Request, schedule: Schedule) -> None:

@@ -73,7 +73,7 @@ def plan_in_rank_order(how: CallOptions, request: Request) -> Action:
         raise ArgumentError(
             f"algorithm: {request.record} combines in rank order on each rank; leave algorithm= out{hint}"
         )
-    if whole_tensors(request.op) and not request.alike:
+    if whole_tensors(request.op) and not request.even:
         raise ArgumentError(f"{request.record}: this op combines whole tensors, so all blocks must be of one size")
     shape, extents = like.shape, None
     if kind == "reduce_scatter" and request.extents is not None:

@@ -27,7 +27,7 @@ class Request(NamedTuple):
     like: a tensor like a block, the largest if they differ; without blocks, the tensor.
     inp, out: a tensor, a list with one block per rank, or None if this rank has none.
     in_place: inp is out.
-    alike: do all blocks have one size, as far as this rank knows?
+    even: do all blocks have one size, as far as this rank knows?
     sizes: the elements of each block, if every rank knows them.
     extents: the elements of each block (all_to_all: of each pair of ranks), if they differ and all ranks know them.
     words: what else the ranks must agree on.
@@ -41,7 +41,7 @@ class Request(NamedTuple):
     op: str | CustomOp | PremulSum | None = None
     root: int = 0
     in_place: bool = False
-    alike: bool = True
+    even: bool = True
     sizes: Sequence[int] | None = None
     extents: tuple[int, ...] | None = None
     words: str = ""
@@ -59,7 +59,7 @@ class Request(NamedTuple):
         """The call as a record; calls with different records raise MismatchError."""
         if self.says is not None:
             return self.says
-        if not self.alike:
+        if not self.even:
             return self.question
         if self.collective == "barrier":
             return CallRecord("barrier")

@@ -15,7 +15,7 @@ from ...base.records import CallRecord, only_lowerings_differ, only_sizes_differ
 from ...engine.compile.plan import CallPlan
 from ...ranks.group.group import Group
 from ...schedule import BLOCKED
-from .plan_cache import CallKey, ask_for_sizes
+from .plan_cache import CallKey, ask_for_sizes, drop_shortcuts, forget_plans
 
 _FIRST_TURNS, _MOST_TURNS = 16, 1024
 """How many calls run staged after the first disagreement; twice as many after each further disagreement."""
@@ -41,10 +41,7 @@ def stage_for_a_while(group: Group, plan: CallPlan) -> None:
     staged[like] = turns, min(2 * turns, _MOST_TURNS)
     if len(staged) > _MOST_KINDS:  # drop the oldest, which is the same on all ranks
         del staged[next(iter(staged))]
-    for key, kept in list(group.shortcuts.items()):
-        plans = [one.plan for one in kept] if isinstance(kept, list) else [kept]
-        if like in map(_like, plans):
-            group.shortcuts.pop(key, None)
+    drop_shortcuts(group, lambda plan: _like(plan) == like)
 
 
 def waits_its_turn(group: Group, plan: CallPlan) -> bool:
@@ -81,8 +78,7 @@ def can_make_again(group: Group, plan: CallPlan, what: CallKey, error: MismatchE
 
 def stage_private(group: Group) -> None:
     """Drop the plans that copy private tensors by system calls: such calls do not reach all tensors of this rank."""
-    group.plans.clear()
-    group.shortcuts.clear()
+    forget_plans(group)
 
 
 def makes_again(function: Again) -> Again:

@@ -22,7 +22,7 @@ from ...engine.tensors import have_strides, mark_written, needed_by_autograd, us
 from ...ranks.group import current
 from ...ranks.group.group import Group
 from .background import begin
-from .plan_cache import UNKNOWN, CallKey, ListPlan, as_list
+from .plan_cache import UNKNOWN, CallKey, ListShortcuts, as_list
 from .request import is_one
 from .retry_rules import can_make_again, stage_private
 
@@ -53,7 +53,7 @@ def shortcut(
     try:
         if inp is None:
             first = second = 0
-            plan: CallPlan = group.shortcuts[what, None, 0, 0, False, False]
+            plan = group.shortcuts[what, None, 0, 0, False, False]
         else:
             heap, end = group.heap_first, group.heap_end
             first = second = inp.data_ptr()
@@ -141,10 +141,10 @@ def list_shortcut(
         inputs, outputs = as_list(inp), as_list(out)
         key = what, -1 if is_one(inp) else len(inputs), -1 if is_one(out) else len(outputs)
         tensors = [*inputs, *outputs]
-        plans: list[ListPlan] = group.shortcuts[key]
+        plans = group.kept[ListShortcuts][key]
         if not have_strides(tensors):
             return UNKNOWN
-        known = next(plan for plan in plans if plan.alike(*tensors))
+        known = next(plan for plan in plans if plan.fits(*tensors))
         addresses = tuple(map(_data_ptr, tensors))
     except (AttributeError, KeyError, RuntimeError, StopIteration, TypeError):
         return UNKNOWN

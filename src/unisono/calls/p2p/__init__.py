@@ -17,8 +17,18 @@ A call passes these files: `send_recv` (checks) → `progress_engine` (waiting; 
 `progress` (the loop) → `engine.mailbox` (the bytes).
 """
 
-from .object_messages import recv_object_list, send_object_list
-from .send_recv import P2POp, Transfer, batch_isend_irecv, irecv, isend, recv, send, sendrecv
+from .send_recv import (
+    P2POp,
+    Transfer,
+    batch_isend_irecv,
+    irecv,
+    isend,
+    recv,
+    recv_object_list,
+    send,
+    send_object_list,
+    sendrecv,
+)
 
 __all__ = [
     "P2POp", "Transfer", "batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list",

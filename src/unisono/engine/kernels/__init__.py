@@ -1,7 +1,7 @@
 """The functions that Numba compiles: integers in, an integer out. Called by name: `kernel("interpret.run")`.
 
 The first call after an installation compiles them. Only then Python imports the other files of this folder; it always
-imports `ring_buffer`. Kernels and Python code share constants by `program`, `call_log`, `row_log` and `ring_buffer`.
+imports `ring_buffer`. Kernels and Python code share constants by `program`, `rank_logs` and `ring_buffer`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..machine_code import Unit, entry_point
 __all__ = ["kernel", "unit"]
 
 _FOLDER = Path(__file__).parent
-_SHARED = "compile/program.py", "logs/call_log.py", "logs/row_log.py"
+_SHARED = "compile/program.py", "logs/rank_logs.py"
 SOURCES = (*_FOLDER.glob("*.py"), *(_FOLDER.parent / file for file in _SHARED))
 """All files that the code of these functions depends on."""
 

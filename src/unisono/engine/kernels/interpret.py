@@ -28,8 +28,7 @@ from ..compile.program import (
     StateWord,
     TagWord,
 )  # fmt: skip
-from ..logs.call_log import LogWord
-from ..logs.row_log import RowLogWord
+from ..logs.rank_logs import LogWord, RowLogWord
 from .atomics import call_combine, copy_line, cycles, load, load_acquire, memcpy, store, store_release
 from .compiled import compiled
 from .cross_memory import is_far, move_far, within_reach

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...base.python import members
 from ...base.records import CallRecord
-from .call_log import CallLog
+from .rank_logs import CallLog
 
 _GROUPS, _PLANS, _SLOT = 32, 224, 512
 _HEAD = struct.Struct("<QQQ")

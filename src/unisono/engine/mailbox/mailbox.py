@@ -11,7 +11,7 @@ import torch
 
 from ...base.errors import InternalError, MessageMismatch, PeerFailed, PeerGone
 from ..kernels.ring_buffer import CAPACITY, DATA, READ, WRITTEN, CursorWord
-from ..logs.message_log import MESSAGE_LOG_BYTES, MessageLog
+from ..logs.rank_logs import MESSAGE_LOG_BYTES, MessageLog
 from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of, dtype_name

@@ -22,17 +22,20 @@ class Poller:
     asleep: the address of the word that tells writers that a thread sleeps; 0: writers wake no thread, so it naps.
     carrier: brings messages while a thread waits, see `engine.carrier`.
     wakeups: how often `wake` has been called.
+    counter: the address of a word that others count up, which ends waits in place of `wake`; 0: there is none.
     zero: the address of a word that stays 0.
     """
 
-    def __init__(self, count: int, most_spins: int, asleep: int = 0, carrier: Wait | None = None) -> None:
+    def __init__(
+        self, count: int, most_spins: int, asleep: int = 0, carrier: Wait | None = None, counter: int = 0
+    ) -> None:
         # The pairs of addresses, the slots that are ready, wakeups, zero, and what `wait` learns.
         words = np.zeros(3 * count + 2 + LEARNED_WORDS, np.int64)
         self._words, self._count = words.data, count
         self._pairs = words.ctypes.data
         self._ready = self._pairs + 16 * count
         self._wakeups = self._ready + 8 * count
-        self.zero = self._wakeups + 8
+        self.zero, self._counter = self._wakeups + 8, counter or self._wakeups
         self._spinning = most_spins, slow_yield_cycles(), self._wakeups + 16
         words[: 2 * count] = self.zero
         words[3 * count + 2] = most_spins
@@ -75,13 +78,14 @@ class Poller:
         if self._asleep:
             self._wake(self._asleep)
 
-    def wait(self, wakeups: int, waited_s: float, limit_s: float) -> bool:
-        """Wait until a slot is ready or `wakeups` has grown; False after limit_s seconds.
+    def wait(self, counted: int, waited_s: float, limit_s: float) -> bool:
+        """Wait until a slot is ready or the counter has grown; False after limit_s seconds.
 
+        counted: the counter as the caller has seen it: `wakeups`, or the word at `counter`.
         waited_s: how long the caller has waited already: longer waits have longer naps.
         """
         waited_ns, limit_ns = int(waited_s * 1e9), int(limit_s * 1e9)
-        goal, began = (self._wakeups, wakeups + 1), next(self._moments)
+        goal, began = (self._counter, counted + 1), next(self._moments)
         self._waiting.add(began)
         try:
             if self._carrier is not None:

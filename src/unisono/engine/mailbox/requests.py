@@ -21,7 +21,7 @@ class MessageRequest:
     done: whether it has ended.
     error: why it failed, or None.
     on_done: called once it is done.
-    entered_ns, nbytes, place, whom: for the log of messages, see `engine.logs.message_log.MessageWord`.
+    entered_ns, nbytes, place, whom: for the log of messages, see `engine.logs.rank_logs.MessageWord`.
     logged: its number there, or 0.
     """
 

@@ -29,9 +29,8 @@ from ...base.errors import ArgumentError, OutOfMemory
 from ...base.linux import free_bytes
 from ...base.records import digest
 from ...base.units import format_bytes
-from ..logs.call_log import CALL_LOG_BYTES, CALLS, CallLog
-from ..logs.message_log import MESSAGE_LOG_BYTES, MESSAGES, MessageLog
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
+from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, MESSAGE_LOG_BYTES, MESSAGES, CallLog, MessageLog
 from ..process.alive import start_ticks
 from .board import BOARD_BYTES, MAX_RANKS, WHEREABOUTS_BYTES, Board, WaitStatus
 
@@ -48,9 +47,13 @@ NO_ROOM = 0
 """In place of an offset: the group cannot be made. No region begins there, because the arena's header does."""
 
 _MAGIC = 0x6F6E6F73696E75
-_VERSION = digest(4, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
+_VERSION = digest(5, LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MESSAGES, MAX_RANKS, SHAPING)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<5Q{len(SHAPING)}Q")
+_DEPARTURES = PAGE // 2
+"""Where the header has the count of departures, in a cache line of its own."""
+SENTINEL_ENDED = 0x40000000 << 32
+"""FUTEX_OWNER_DIED, of linux/futex.h, in the upper half of the count of departures."""
 _MOST = 1 << 62
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -248,6 +251,17 @@ class Arena(Layout):
             raise self._too_large("the address space", resource.RLIMIT_AS, "ulimit -v") from error
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.heaps = range(self.base + self.end, self.base + self.bytes, self.heap_stride)
+
+    @property
+    def departures(self) -> ctypes.c_uint64:
+        """A number that grows when a rank of the world goes, other than in order, and when the host's sentinel ends.
+
+        The sentinel counts ranks in the lower half. The upper half has the number of its thread. Once it has ended, the
+        number is at least SENTINEL_ENDED: see `hosts.sentinel.regions`.
+        """
+        if self.map is None:
+            raise ArgumentError("this arena has been closed")
+        return ctypes.c_uint64.from_buffer(self.map, _DEPARTURES)
 
     def wait_status(self, rank: int) -> WaitStatus:
         """Where a rank waits, if it has said so."""

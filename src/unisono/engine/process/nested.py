@@ -1,18 +1,51 @@
-"""Calls made inside another call of the same thread: by a signal handler, or by code that the garbage collector runs.
+"""Whose code runs here? Lines of the user's code for errors, logs and stacks; and calls inside another call.
 
-Such code runs between any two steps of its thread, also while the thread holds a lock: then the lock would never become
-free. So code that finds a lock taken looks up the stack: does a function of its own thread hold it?
+A signal handler, or code that the garbage collector runs, may make a call inside another call of the same thread. It
+runs between any two steps of its thread, also while the thread holds a lock: then the lock would never become free. So
+code that finds a lock taken looks up the stack: does a function of its own thread hold it?
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from functools import lru_cache
+from importlib.util import find_spec
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from ...base.errors import NestedCall
-from ...base.user_code import PACKAGE, TORCH, is_users
+
+
+def _origin(name: str) -> str:
+    spec = find_spec(name)  # a process that looks at a job from outside needs no torch
+    return (spec and spec.origin) or f"{name}/"
+
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+"""The folder of this package."""
+
+TORCH = (
+    os.path.dirname(_origin("torch")) + os.sep,
+    _origin("typing_extensions"),
+    os.path.join(os.path.dirname(_origin("ray")), "util", "collective", ""),
+)
+"""Files with frames between the user's line and ours: torch's folder, the file with the wrapper of its `@deprecated`
+functions, and Ray's calls.
+"""
+
+_PYTHON = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = tuple(_PYTHON + name for name in ("site-packages", "dist-packages"))
+
+
+@lru_cache(1024)
+def is_users(file: str) -> bool:
+    """Is this file the user's, or of a package that the user has installed: not this one, nor torch, nor Python?"""
+    if file.startswith((PACKAGE, *TORCH)):
+        return False
+    return not file.startswith(_PYTHON) or file.startswith(_INSTALLED)
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -15,7 +15,7 @@ from ...engine.carrier import Carrier, Handle
 from ...engine.clock import read_cycles
 from ...engine.compile.program import Op
 from ...engine.logs.plan_registry import ProgramRow
-from ...engine.logs.row_log import LoggedRow, RowWriter
+from ...engine.logs.rank_logs import LoggedRow, RowWriter
 from ..carriers.waiter import CarrierWaiter, Settling, settle_apart
 from .message_memory import NO_WIRE, Action, Buffers, Memory, Wire
 from .message_program import MOVE, POST, SEND, TAKE, MessageProgram, Piece

@@ -13,7 +13,6 @@ Only TAKE waits, and it waits for the same message at any timing: so a program a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -62,8 +61,7 @@ class MessageRow(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True)
-class TableMessage:
+class TableMessage(NamedTuple):
     """A message as one of its two ranks sees it: all that one rank sends to another in one round.
 
     peer: the other rank of the table.
@@ -81,8 +79,7 @@ class TableMessage:
     direct: bool
 
 
-@dataclass(frozen=True)
-class Writing:
+class Writing(NamedTuple):
     """One write: a copy of the only source, or the combination of all sources, which are in rank order."""
 
     round: int
@@ -90,8 +87,7 @@ class Writing:
     sources: tuple[ChunkPlace | Piece, ...]
 
 
-@dataclass(frozen=True)
-class MessageProgram:
+class MessageProgram(NamedTuple):
     """The program of one rank.
 
     ranks: the number of the table's ranks.

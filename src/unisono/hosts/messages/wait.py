@@ -6,20 +6,26 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ...engine.carrier import Carrier
 from ...engine.clock import read_cycles
 from ...engine.compile.program import WAITING, StateWord
 from ...engine.mailbox.poller import Poller
 from .exchange import Exchange
 
+if TYPE_CHECKING:
+    from ..span import Span
+
 _LOOKS_S = 1e-3
 """How long a rank looks for short messages. Then another thread waits, and wakes the rank when they are there. It waits
 from the start if the carriers' threads need the processors of ranks that look.
+"""
+_AGAIN_S, _AGAIN_SHARE = 300e-6, 30
+"""A rank that sleeps wakes by itself, too, after a thirtieth of its wait so far, at least _AGAIN_S, and looks. Beside
+processes that compute, the thread that would wake it may get a processor later than the rank does.
 """
 _POLLED = 4
 """The most messages that a rank looks at; each rank has one under way in each piece of a vector."""
@@ -36,10 +42,16 @@ would end this wait in time, so the caller naps.
 _LOOK_UP = int(StateWord.LOOK_UP_NS)
 
 
-def until(missing: Callable[[], int | None], pause: Pause, words: memoryview) -> Iterator[int]:
-    """Wait until no rank is missing. Yields WAITING | rank << 8 after each LOOK_UP_NS, see `StateWord`, of waiting."""
+def until(
+    missing: Callable[[], int | None], pause: Pause, words: memoryview, look: Callable[[], Iterable[int]]
+) -> Iterator[int]:
+    """Wait until no rank is missing. Yields WAITING | rank << 8 after each LOOK_UP_NS, see `StateWord`, of waiting.
+
+    look: the outcomes by which this rank looks at its peers before that, if it must.
+    """
     began = since = now = time.monotonic()
     while (rank := missing()) is not None:
+        yield from look()
         left_s = since + words[_LOOK_UP] * 1e-9 - now
         if left_s <= 0.0:
             yield WAITING | rank << 8
@@ -64,14 +76,14 @@ def nap(waited_s: float) -> None:
 class MessageWait:
     """The wait of one call for messages.
 
-    looks: has each rank a processor of its own, and one for its carrier's thread?
+    span: of the group; it keeps one `Poller` for all calls.
     most_spins: see `Poller`.
-    kept: has one `Poller` for all calls.
+    looks: has each rank a processor of its own, and one for its carrier's thread?
     """
 
-    def __init__(self, carrier: Carrier, most_spins: int, *, looks: bool, kept: dict[Any, Any]) -> None:
-        self._carrier, self._most_spins, self._kept = carrier, most_spins, kept
-        self._looks_s = math.inf if carrier.wait is not None else _LOOKS_S if looks else 0.0
+    def __init__(self, span: Span, most_spins: int, *, looks: bool) -> None:
+        self._span, self._most_spins = span, most_spins
+        self._looks_s = math.inf if span.carrier.wait is not None else _LOOKS_S if looks else 0.0
         self._news: SimpleQueue[None] = SimpleQueue()
 
     def pause(self, exchanges: Sequence[Exchange], _: int, waited_s: float, most_s: float) -> bool:
@@ -83,21 +95,24 @@ class MessageWait:
         return heard
 
     def _poll(self, exchanges: Sequence[Exchange], waited_s: float, most_s: float) -> bool:
-        """Look at memory until there is news; False if no thread would write there."""
-        poller: Poller | None = self._kept.get(Poller)
+        """Look at memory until there is news, or a rank of the world has gone; False if no thread would write there."""
+        span = self._span
+        poller: Poller | None = span.resources.get(Poller)
         if poller is None:
-            poller = self._kept[Poller] = Poller(_POLLED, self._most_spins, carrier=self._carrier.wait)
+            counter = ctypes.addressof(span.departures)
+            poller = Poller(_POLLED, self._most_spins, carrier=span.carrier.wait, counter=counter)
+            span.resources[Poller] = poller
         watched = [pair for exchange in exchanges if (pair := exchange.watched)][:_POLLED]
         for slot in range(_POLLED):
             poller.watch(slot, *(watched[slot] if slot < len(watched) else (poller.zero, poller.zero)))
-        return bool(watched) and poller.wait(poller.wakeups, waited_s, min(self._looks_s, most_s))
+        return bool(watched) and poller.wait(span.seen, waited_s, min(self._looks_s, most_s))
 
-    def _sleep(self, exchanges: Sequence[Exchange], _: float, most_s: float) -> bool:
-        """Sleep until there is news; False if no thread would wake this one."""
+    def _sleep(self, exchanges: Sequence[Exchange], waited_s: float, most_s: float) -> bool:
+        """Sleep until there is news, or it is time to look again; False if no thread would wake this one."""
         news = self._news
         told = [exchange.wake(lambda: news.put(None)) for exchange in exchanges if exchange.is_under_way]
         if not told or not all(told):
             return False
         with suppress(Empty):
-            news.get(timeout=most_s)
+            news.get(timeout=min(max(waited_s / _AGAIN_SHARE, _AGAIN_S), most_s))
         return True

@@ -85,6 +85,7 @@ def main(channel_fd: int, arena_fd: int) -> None:
         setup = json.loads(lines.readline())
         ranks = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
         regions = Regions(Arena.attach(arena_fd))
+        regions.count_own_end()
         watching = Watching(ranks, regions)
         udp = _udp_socket(setup["address"])
         listener = listen_for_ranks(setup["name"])

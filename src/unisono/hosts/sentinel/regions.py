@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
+import threading
 from dataclasses import dataclass
 
 from ...base.records import Departure, DepartureKind
@@ -10,6 +13,9 @@ from ...engine.memory.board import Board
 
 _NUMBERS = slice(1, 3)
 """The words of a control line with the numbers of calls. The other words belong to these calls."""
+
+_SET_ROBUST_LIST = 99 if platform.machine() == "aarch64" else 273
+_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,21 @@ class Regions:
     """The regions of groups in an arena, by the number of the group."""
 
     def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+        self._arena, self._departures = arena, arena.departures
         self._regions: dict[int, tuple[int, list[_Pages]]] = {}
+
+    def count_own_end(self) -> None:
+        """Let the system count the end of this thread as a departure, also if it is killed.
+
+        A robust futex has the number of its owner's thread. When the owner ends, Linux writes FUTEX_OWNER_DIED there,
+        which is larger than any such number. If the system refuses, ranks learn of the end when they ask.
+        """
+        upper = ctypes.addressof(self._departures) + 4
+        ctypes.c_uint32.from_address(upper).value = threading.get_native_id()
+        self._robust_list = head = (ctypes.c_int64 * 4)()  # Linux reads it: the entry, the word's place from there, 0
+        at = ctypes.addressof(head)
+        head[:] = [at + 24, upper - (at + 24), 0, at]  # and the entry, which leads back to the head
+        _LIBC.syscall(_SET_ROBUST_LIST, ctypes.c_void_p(at), ctypes.c_size_t(24))
 
     def add(self, gid: int, start: int, size: int) -> None:
         """A group of `size` ranks has a region at `start`. Raises ValueError if that is impossible."""
@@ -67,8 +86,13 @@ class Regions:
         members[member].write(image, keep_gone=keep_gone and start == self._arena.start)
 
     def depart(self, rank: int, how: int, words: str) -> None:
-        """Write on a rank's board of the world how it has gone, if the board does not say so yet."""
-        self._arena.board(rank).set_gone(DepartureKind(how), words)
+        """Write on a rank's board of the world how it has gone, if the board does not say so yet. Then count it, if it
+        has not gone in order: a rank that sees the count finds the departure on the board.
+        """
+        gone = Departure(DepartureKind(how), words)
+        self._arena.board(rank).set_gone(*gone)
+        if not gone.in_order:
+            self._departures.value += 1
 
     def departure(self, rank: int) -> Departure | None:
         """How a rank has left the world, by its board."""

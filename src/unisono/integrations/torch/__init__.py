@@ -1,20 +1,97 @@
 """The torch.distributed backend: `dist.init_process_group("unisono")` on CPU tensors.
 
-No import is needed: once the package is installed, `import torch` calls `register` through an entry point. The other
-modules are loaded when the first process group is made.
+No import is needed: once the package is installed, `import torch` calls `register` through an entry point. So this file
+imports very little. The other modules are loaded when the first process group is made.
 
 `create` makes a group, and backends for other devices beside it; `join_group` joins and leaves it. `process_group` has
 the classes that torch sees, and `group_methods` their methods. `entry` decorates each method: with the forms of torch's
-calls, events for profilers, and torch's classes and phrases of errors (`torch_errors`). `works` are what asynchronous
-calls return. `patch` changes torch itself; `shared_buffers` is one reason for it.
+calls, events for profilers, and torch's classes and phrases of errors. `to_torch` has these, and the works that
+asynchronous calls return. `patch` changes torch itself; `shared_buffers` is one reason for it.
 
 `answer_to` changes more: programs that ask for Gloo get our groups (`create_named`, `named_gloo`), also within groups
 that they put together. `private_names` lists the names of torch that this library needs; torch may move these names.
 """
 
-from .register import register
+from __future__ import annotations
 
-# isort: split
-import torch  # noqa: F401  it calls `register`, which imports modules of this room, before one of them imports torch
+import logging
+import os
+from functools import cache, wraps
+from typing import Any
+
+from ...base.release import NAME
 
 __all__ = ["register"]
+
+
+def register() -> None:
+    """Register "unisono" as a backend of torch.distributed for CPU tensors. Idempotent.
+
+    With UNISONO_AS=gloo in the environment, groups that programs ask of Gloo are ours, too (`answer_to`). With
+    UNISONO_DEFAULT=1 the backend becomes torch's default for CPU tensors. It never raises, because an error here would
+    be an error of `import torch`. It logs a warning instead.
+    """
+    try:
+        _register()
+    except Exception as error:  # noqa: BLE001  see above; init_process_group then says that the name is unknown
+        logging.getLogger(NAME).warning("torch.distributed does not take the backend %r: %s", NAME, error)
+
+
+def _register() -> None:
+    from torch import distributed
+
+    if not distributed.is_available():
+        return
+    backends: Any = distributed.Backend
+    if NAME.upper() not in backends._plugins:  # noqa: SLF001  there is no other way to ask
+        backends.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        # From torch 2.15 on, the flight recorder records calls through torch's dispatcher, unless their backend says
+        # that it records by itself. Few of our calls go there, and the recorder would not see their ends.
+        recording = getattr(distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
+        if isinstance(recording, set):
+            recording.add(NAME)
+        if new_comm := getattr(distributed.distributed_c10d, "new_comm", None):  # torchcomms is installed
+            distributed.distributed_c10d.new_comm = _without_ours(new_comm)  # type: ignore[attr-defined]
+    if os.environ.get("UNISONO_DEFAULT") == "1":
+        backends.default_device_backend_map["cpu"] = NAME
+    if os.environ.get("UNISONO_AS"):
+        from .answer_to import answer_by_environment
+
+        answer_by_environment()
+
+
+def _without_ours(new_comm: Any) -> Any:
+    """torchcomms' function that makes communicators: torch calls it for every backend, where the user says so."""
+
+    @wraps(new_comm)
+    def changed(backend: str, *args: Any, **options: Any) -> Any:
+        if backend == NAME:
+            from ...base.errors import ArgumentError
+
+            raise ArgumentError(
+                "with TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 torch makes its groups by torchcomms, which has no "
+                f'backend "{NAME}"; unset this variable'
+            )
+        return new_comm(backend, *args, **options)
+
+    return changed
+
+
+def _create(options: Any, pg_options: Any) -> Any:
+    """Make a process group. torch calls this on every member of a new group."""
+    return _imported()(options, pg_options)
+
+
+@cache
+def _imported() -> Any:
+    """What makes process groups: imported once, because `no_collections` counts all that a rank has frozen."""
+    from ...base.python import no_collections
+
+    with no_collections():
+        from .create import create
+
+    return create
+
+
+# After `register` is there: it calls `register`, which imports modules of this room, before one of them imports torch.
+import torch  # noqa: E402, F401

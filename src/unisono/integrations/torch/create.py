@@ -22,7 +22,7 @@ from ...ranks.rendezvous.meetings import may_come
 from .join_group import join
 from .patch import patch_torch
 from .process_group import UnisonoProcessGroup, add_backend
-from .torch_errors import for_torch
+from .to_torch import for_torch
 
 
 def create(

@@ -35,10 +35,9 @@ from ...calls.dispatch import Call, checking
 from ...calls.work import FinishedWork, Work
 from ...engine.tensors import mark_written, needed_by_autograd
 from ...ranks.group.group import Group
-from .entry import detail, entry
+from .entry import detail, entry, one, real, reals
 from .other_ways import tensors_in
-from .own_memory import one, real, reals
-from .works import DONE, Finished, Together, TorchWork
+from .to_torch import DONE, Finished, Together, TorchWork
 
 if TYPE_CHECKING:
     from ...calls import coalesced, p2p
@@ -85,7 +84,7 @@ class Calls:
         return self._work(work, tensors) if async_op else DONE
 
     def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> c10d.Work:
-        from .sparse import all_reduce_sparse
+        from .composed_calls import all_reduce_sparse
 
         op, limit_s = _op(opts), _limit(opts)
 
@@ -244,7 +243,7 @@ class Calls:
     @entry()
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the first missing rank, or all of them with `wait_all_ranks`."""
-        from .monitored_barrier import monitored_barrier
+        from .composed_calls import monitored_barrier
 
         number, self._barriers = self._barriers, self._barriers + 1
         limit_s = self.group.timeout_s if timeout is None else timeout.total_seconds()

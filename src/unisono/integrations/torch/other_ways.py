@@ -21,7 +21,7 @@ from ...base.release import NAME
 from ...calls.dispatch import Call
 from ...calls.work import FinishedWork
 from ...engine.tensors import mark_written, needed_by_autograd, share_memory
-from .works import Finished
+from .to_torch import Finished
 
 Method = Callable[..., Any]
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]

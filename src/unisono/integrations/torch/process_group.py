@@ -20,7 +20,7 @@ from .group_methods import Calls
 from .join_group import go_on, leave
 from .patch import hide_from_dynamo
 from .shared_buffers import make_buffer
-from .works import Finished, TorchWork
+from .to_torch import Finished, TorchWork
 
 if TYPE_CHECKING:
     from ...ranks.group.group import Group

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.units import format_bytes
-from .host_clocks import HostClock
-from .recorded import Recorded
+from .recorded import HostClock, Recorded
 from .rounds import Stretch, stretches
 from .tracks import RankCall, RankMessage, Track, by_number, pairs_of, waits_for_last
 

@@ -31,15 +31,12 @@ from typing import NamedTuple
 
 from ...engine.clock import Clock
 from ...engine.host import Host
-from ...engine.logs.call_log import log_bytes
-from ...engine.logs.message_log import message_log_bytes
 from ...engine.logs.plan_registry import PlanNote
-from ...engine.logs.row_log import row_log_bytes
+from ...engine.logs.rank_logs import log_bytes, message_log_bytes, row_log_bytes
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
-from .host_clocks import aligned
 from .perfetto import write_trace
-from .recorded import recorded, this_machine
+from .recorded import aligned, recorded, this_machine
 
 _WRITTEN_S, _ASK_S = 60.0, 0.01
 """How long a process waits for another process that writes the trace of a job, and how long between two looks."""

@@ -12,10 +12,8 @@ from typing import NamedTuple
 from ...base.units import format_bytes
 from ...engine.clock import Clock
 from ...engine.compile.program import ENTER, Op
-from ...engine.logs.call_log import CallLog
-from ...engine.logs.message_log import LoggedMessage
 from ...engine.logs.plan_registry import GroupNote, PlanNote, ProgramRow
-from ...engine.logs.row_log import RowLog
+from ...engine.logs.rank_logs import CallLog, LoggedMessage, RowLog
 from ...engine.memory.arena import PAGE, Arena, Layout
 from ...schedule import BLOCKED
 

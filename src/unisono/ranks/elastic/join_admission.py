@@ -17,7 +17,7 @@ from ...base.units import seconds
 from ...engine.memory.sub_arena import SubArena
 from ..group.group import Group
 from .join_listener import ANY, JoinListener, JoinRequest, job_name
-from .join_request import VERDICT_S, Offer
+from .join_request import OUTCOME_S, Offer
 
 _ROUND_S = 0.2
 """How often the other members hear that no process has come yet."""
@@ -137,7 +137,7 @@ class JoinAdmission:
         """
         world, chosen, memory = self._world, self._chosen, None
         listener, board = world.join_listener, world.host.arena.board(world.rank)
-        until = time.monotonic() + VERDICT_S
+        until = time.monotonic() + OUTCOME_S
         try:
             members = sorted({*self._group.world_ranks, *chosen})
             lender = world.host.lender

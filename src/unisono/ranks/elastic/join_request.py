@@ -26,7 +26,7 @@ from .join_listener import ANY, job_name, socket_name
 _RETRY_S = 0.02
 """How often to look for a join listener. `join_admission` waits a little longer when it has just begun to listen."""
 _ASK_S = 0.0002
-VERDICT_S = 10.0
+OUTCOME_S = 10.0
 """How long a process may take to accept an offered place, and how long it waits for the outcome."""
 
 
@@ -155,8 +155,8 @@ def _follow(channel: PlainChannel, config: Config, deadline: float) -> Group | N
         host = arena.board(offer.host)
         with suppress(EOFError, OSError):
             # From here on, not the limit counts, but the word of the rank that listens, or its end.
-            channel.send("here", deadline=time.monotonic() + VERDICT_S)
-            channel.receive(time.monotonic() + VERDICT_S)
+            channel.send("here", deadline=time.monotonic() + OUTCOME_S)
+            channel.receive(time.monotonic() + OUTCOME_S)
         if host.growth(offer.number) != offer.start:
             arena.close()
             return None

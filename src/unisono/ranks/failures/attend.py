@@ -135,12 +135,13 @@ class Watch:
         self.is_fresh = False
         if self.span is None or waiting_for == self.group.rank:
             return True
-        far, now = self.span.far, time.monotonic()
+        now = time.monotonic()
         if not self.ticket:
             self.ticket, self.asked_at = self.span.ask(), now
-        if not (far.fresh(self.ticket) or now >= self.asked_at + _STALE_S):
+        self.is_fresh = self.span.far.answered(self.ticket)
+        if not self.is_fresh and now < self.asked_at + _STALE_S:
             return False
-        self.is_fresh, self.ticket = far.answered(self.ticket), 0
+        self.ticket = 0
         return True
 
     def look(self, waiting_for: int, waited_s: float, allowed_s: float) -> None:

@@ -21,7 +21,7 @@ from ...base.units import ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import process_status, start_ticks
 from ...engine.process.stacks import Answer, ask_for_stacks
-from ...observe.live.rank_stacks import shown
+from ...observe.live.jobs import shown
 from ...observe.live.snapshot import WaitChain, wait_chain
 from ..group.group import Group
 

@@ -6,10 +6,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Hashable, Iterable, Set
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -28,6 +28,30 @@ from .rank_liveness import RankLiveness
 
 _CALL_ENDS_S = 10.0
 """How long a call that cannot go on may take to find that out: it looks fifty times a second."""
+
+
+_T = TypeVar("_T")
+
+
+class KeptObjects(Protocol):
+    """A dict: class -> the object of this class that calls keep for a group from one call to the next."""
+
+    def __contains__(self, kind: object, /) -> bool: ...
+    def __getitem__(self, kind: type[_T], /) -> _T: ...
+    def __setitem__(self, kind: type[_T], made: _T, /) -> None: ...
+    def get(self, kind: type[_T], /) -> _T | None: ...
+    def setdefault(self, kind: type[_T], made: _T, /) -> _T: ...
+
+
+class CallThread(Protocol):
+    """The thread that runs the asynchronous calls of a group; see `calls.work.Worker`."""
+
+    @property
+    def busy(self) -> bool: ...
+    @property
+    def is_this_thread(self) -> bool: ...
+    def finish(self, timeout_s: float | None) -> None: ...
+    def close(self, *, wait: bool = True) -> None: ...
 
 
 class SupportsClose(Protocol):
@@ -80,14 +104,14 @@ class Group:
         self.host.note_group(name, span.gid if span else 0)
         self.lock = threading.Lock()
         """Held while a call runs: a group runs one call at a time."""
-        self.plans: dict[Any, CallPlan] = {}
+        self.plans: dict[Hashable, CallPlan] = {}
         """`calls.dispatch.planning.PlanKey` -> plan; empty once the group is broken or closed."""
-        self.shortcuts: dict[Any, Any] = {}
-        """The same plans by `ShortcutKey` or `ListKey` of `calls.dispatch.plan_cache`, for the fast paths."""
-        self.kept: dict[Any, Any] = {}
-        """Class -> what it keeps from one call to the next; empty when `plans` is."""
-        self.worker: Any = None
-        """The thread that runs asynchronous calls, once there was one; see `work`."""
+        self.shortcuts: dict[Hashable, CallPlan] = {}
+        """The same plans by `calls.dispatch.plan_cache.ShortcutKey`, for the fast path; empty when `plans` is."""
+        self.kept: KeptObjects = dict[Any, Any]()
+        """Empty when `plans` is."""
+        self.worker: CallThread | None = None
+        """Runs asynchronous calls, once there was one."""
         self.peer_shrinks_since: float | None = None
         """Since when a rank that waits here has seen a peer shrink a group that this one was made of."""
         self.heard_of: dict[int, int] = {}
@@ -249,7 +273,7 @@ class Group:
         self.lock = threading.Lock()
 
     def _stop(self) -> None:
-        self.plans, self.shortcuts, self.kept = {}, {}, {}
+        self.plans, self.shortcuts, self.kept = {}, {}, dict[Any, Any]()
         # By a proxy: a reference cycle would keep a dropped group until the next garbage collection.
         self.run = partial(Group._refuse, weakref.proxy(self))
 
@@ -287,7 +311,7 @@ class Group:
         for group in self.all_of_it:
             if group.worker is not None and group.worker.busy:
                 left_s = None if until is None else max(0.0, until - time.monotonic())
-                group.worker.submit("the end of the group", lambda: None).wait(left_s)
+                group.worker.finish(left_s)
 
     def close(self) -> None:
         """Close the group on this rank, and with the world its sub-groups: finish asynchronous calls, then release

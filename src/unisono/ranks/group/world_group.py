@@ -23,7 +23,7 @@ from ...engine.carrier import Carrier, Lost
 from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from ...hosts.span import Span
-from ..rendezvous.asked_store import AskedStore, at_store
+from ..rendezvous.asked_store import AskedStore, at_store, pause
 from ..rendezvous.meeting_member import stay_for
 from ..rendezvous.rendezvous import MeetingResult
 from ..rendezvous.rendezvous_messages import SentinelNotice, died, missing
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
     from ...hosts.far import Far
-
-_ASK_S = 0.002
 
 _LOOK_S = 0.02
 _CAUSE_S = 1.0
@@ -187,7 +185,7 @@ class _Joining:
                     waited_s = time.monotonic() - self._began
                     raise missing((first,), self._rank, waited_s, " Its host's sentinel has not come.")
                 look()
-                time.sleep(_ASK_S)
+                pause(self._began)
             return SentinelNotice.read(store.get(key), first)
 
     def _check(self, first: int) -> None:

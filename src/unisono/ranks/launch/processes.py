@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from ...base.config import Config
 from ...base.errors import InternalError
 from ...base.fd_channel import Channel, Descriptor
-from ...base.user_code import PACKAGE
 from ...engine.memory.arena import Arena
+from ...engine.process.nested import PACKAGE
 from ...engine.process.stacks import Answer, ask_for_stacks
 from .fork_client import open_world
 from .launch_messages import RankSetup, Report, SeveralHosts, Task
-from .report_collector import Collector, RankOutput, Substitutes
+from .reports import Collector, RankOutput, Substitutes
 
 if TYPE_CHECKING:
     from ...schedule import Hosts

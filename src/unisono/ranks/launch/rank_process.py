@@ -20,8 +20,8 @@ from ...base.config import Config
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ...base.fd_channel import Channel, Packet
 from ...base.records import DepartureKind
-from ...base.user_code import PACKAGE
 from ...engine.memory.arena import Arena
+from ...engine.process.nested import PACKAGE
 from ...schedule import Hosts
 from ..elastic.join_request import enter
 from ..group.current import join_run

@@ -19,9 +19,8 @@ from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized, RankFailed, WaitTimeout
 from ...base.units import hints_timeout_s
 from .launch_messages import pack
-from .outcome import outcomes, results
 from .processes import RankProcesses
-from .report_collector import RankOutput
+from .reports import RankOutput, outcomes, results
 
 if TYPE_CHECKING:
     from ...schedule import Hosts
@@ -241,12 +240,14 @@ def run_script(
     """
     if not Path(script).is_file():
         raise ArgumentError(f"{script} is not a file: give the path of a Python script")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    what = script, list(arguments), port, hosts
     options: dict[str, Any] = {"hosts": hosts, "prefix": prefix, "return_exceptions": return_exceptions}
-    return run(_as_main, ranks, what, timeout_s=timeout_s, restarts=restarts, **options)
+    with socket.socket() as reserved:
+        # While this socket is bound, the system gives its port to no process that asks for any free one. The script's
+        # rank 0 asks for this one, with SO_REUSEADDR as torch's stores do, and gets it.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        what = script, list(arguments), reserved.getsockname()[1], hosts
+        return run(_as_main, ranks, what, timeout_s=timeout_s, restarts=restarts, **options)
 
 
 def _as_main(script: str, arguments: list[str], port: int, hosts: str | None) -> None:

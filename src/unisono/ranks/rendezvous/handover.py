@@ -1,8 +1,8 @@
 """Hand the descriptor of an arena from the first rank of a host to the others.
 
 The kernel says which process is at the other end of a connection. Only processes with the identity of a rank get the
-descriptor; others are sent away without a word. Ranks are served in the order in which they come. Each rank then waits
-for the last word of the meeting: which ranks share memory.
+descriptor; connections of others are closed. Ranks are served in the order in which they come. Each rank then waits for
+the last message of the meeting: which ranks share memory.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Handover:
                     self._served.pop(number).close()
         return sorted(self.missing)
 
-    def tell(self, word: str) -> None:
-        """Tell the ranks that have the memory the last word of the meeting."""
+    def tell(self, message: str) -> None:
+        """Send the last message of the meeting to the ranks that have the memory."""
         for channel in self._served.values():
             with suppress(OSError):  # the rank has died, as the group will find
-                channel.send(word, deadline=time.monotonic() + _SEND_S)
+                channel.send(message, deadline=time.monotonic() + _SEND_S)
 
     def close(self) -> None:
-        """End the connections. A rank without the last word then knows that there is none."""
+        """End the connections. A rank without the last message then knows that none will come."""
         for channel in self._served.values():
             channel.close()
         self._served.clear()
@@ -114,9 +114,9 @@ def _raise(error: Exception) -> str:
 def fetch(
     name: str, first: int, home: Identity, rank: int, deadline: float, instead: Callable[[Exception], str] = _raise
 ) -> tuple[Arena, str]:
-    """The arena that the first rank of this host hands out at this name, and the last word of the meeting.
+    """The arena that the first rank of this host hands out at this name, and the last message of the meeting.
 
-    instead: called if the last word does not come; returns it, or raises.
+    instead: called if the last message does not come; returns it, or raises.
 
     Raises ArgumentError if another process hands the memory out, OutOfMemory if there is no room for it. Raises
     EOFError or OSError if the first rank has gone, or time is up, before this rank has the memory.

@@ -1,4 +1,4 @@
-"""The link between hosts, measured when they meet: a few words there and back, then two bursts. Some milliseconds."""
+"""The link between hosts, measured when they meet: a few bytes there and back, then two bursts. Milliseconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _KEY = "link"
 _TAG = 0
 _ASK_S = 0.002
-_WORDS = 8
+_PINGS = 8
 _BURST = 512 << 10
 """Long enough to show a link's lasting rate: the first burst fills the buffers before the link, the second counts."""
 
@@ -53,13 +53,13 @@ class _Line:
 
     def measure(self) -> Link:
         """Send, and wait each time for an answer of one byte."""
-        word_s = min(self._there_and_back(1) for _ in range(_WORDS))
+        ping_s = min(self._there_and_back(1) for _ in range(_PINGS))
         burst_s = [self._there_and_back(_BURST) for _ in range(2)][-1]
-        return Link(word_s / 2, _BURST / max(burst_s - word_s, burst_s / 100))
+        return Link(ping_s / 2, _BURST / max(burst_s - ping_s, burst_s / 100))
 
     def answer(self) -> None:
         """The other end's part."""
-        for nbytes in [1] * _WORDS + [_BURST] * 2:
+        for nbytes in [1] * _PINGS + [_BURST] * 2:
             self._receive(nbytes)
             last = self._send(1)
         last.settle()

@@ -1,4 +1,4 @@
-"""One rank in a meeting: it writes its identity, reads the others' words, and sees deaths and the meeting's end."""
+"""One rank in a meeting: it writes its identity, reads the others' messages, and sees deaths and the meeting's end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .asked_store import AskedStore, at_store, pause
 from .identity import Identity, common_settings
 from .meetings import END
 from .rendezvous_messages import (
-    MeetingVerdict,
+    MeetingMessage,
     died,
+    message_of,
     missing,
     read_identity,
     twice,
-    verdict_of,
     why_ended,
     write_identity,
 )
@@ -62,7 +62,7 @@ _SAY_S = 1.0
 """How often rank 0 looks which ranks have not come, to say so on its page."""
 _TO_DO = {
     "rank": "to come",
-    "verdict": "to say which ranks share a host",
+    "hosts": "to say which ranks share a host",
     "host": "to hand out the memory of their host",
     "proven": "to say which ranks have the memory of their host",
     END: "to say how the meeting has ended",
@@ -78,15 +78,15 @@ class MeetingMember:
     """The part that all ranks have in a meeting. The keys at the store:
 
         rank 3      each rank: its identity
-        verdict     rank 0: which ranks may share a host
+        hosts       rank 0: which ranks may share a host
         host 4      the first rank of a host: where it hands out its memory
         apart 5     a rank that did not get the memory
         proven 4    the first rank of a host: which ranks got the memory
         end         rank 0: how the meeting has ended; or the first rank that gives up: why there is no group
         told 5      a rank that knows why there is no group: it asks the store no more
 
-    A rank tells why it gives up before its process ends. A rank that sees another's end first looks for such a word. So
-    all name the rank that has failed first.
+    A rank tells why it gives up before its process ends. A rank that sees the end of another process first looks for
+    such a message. So all ranks name the rank that has failed first.
     """
 
     def __init__(
@@ -119,15 +119,15 @@ class MeetingMember:
         if (there.place, there.pid, there.ticks) != (own.place, own.pid, own.ticks):
             raise twice(self._where, self._rank, f"process {there.pid} on {there.where}")
 
-    def _tell(self, key: str, verdict: MeetingVerdict) -> None:
+    def _tell(self, key: str, message: MeetingMessage) -> None:
         with self._at_store():
-            self._store.set(key, verdict.text())
+            self._store.set(key, message.text())
 
-    def _end(self, verdict: MeetingVerdict) -> MeetingVerdict:
-        """Rank 0's last word. Raises if another rank has ended the meeting."""
+    def _end(self, message: MeetingMessage) -> MeetingMessage:
+        """Write rank 0's last message. Raises if another rank has ended the meeting."""
         with self._at_store():
-            said = self._store.set_first(END, verdict.text())
-        return self._heed(MeetingVerdict.read(said, self._size))
+            said = self._store.set_first(END, message.text())
+        return self._heed(MeetingMessage.read(said, self._size))
 
     def _give_up(self, error: BaseException) -> None:
         """Tell the others why there is no group. If this rank's process may run the store, wait until they have read
@@ -135,7 +135,7 @@ class MeetingMember:
         """
         self._tell_why(error)
         if isinstance(self._met_at, SocketStore):
-            return  # the word arrives, also when the store has gone
+            return  # the message arrives, also when the store has gone
         with suppress(UnisonoError, RuntimeError, TimeoutError):
             if self._rank and self._store.check([END]):
                 self._store.set(f"told {self._rank}", "")
@@ -150,7 +150,7 @@ class MeetingMember:
         """
         if not isinstance(error, WaitTimeout) or self._leads:
             with suppress(UnisonoError, RuntimeError, TimeoutError):  # the store has gone; this rank says so itself
-                self._store.set_first(END, verdict_of(error, self._rank).text())
+                self._store.set_first(END, message_of(error, self._rank).text())
 
     def _until_told(self) -> None:
         """Wait until all ranks that have come know why there is no group, or have gone."""
@@ -166,20 +166,20 @@ class MeetingMember:
         there = self._identities.get(rank) or read_identity(rank, self._store.get(f"rank {rank}"))
         return there.place != self._home.place or start_ticks(there.pid) == there.ticks
 
-    def _hear(self, key: str, teller: int = 0) -> MeetingVerdict:
-        """A rank's word. Raises if the word is why there is no group."""
-        return self._heed(MeetingVerdict.read(self._get(key, teller), self._size, teller))
+    def _hear(self, key: str, teller: int = 0) -> MeetingMessage:
+        """Read a rank's message. Raises if the message says why there is no group."""
+        return self._heed(MeetingMessage.read(self._get(key, teller), self._size, teller))
 
-    def _heed(self, verdict: MeetingVerdict) -> MeetingVerdict:
-        pids = {rank: self._identity(rank).pid for rank in verdict.dead[:1]}
-        if error := why_ended(verdict, self._rank, time.monotonic() - self._start, pids):
+    def _heed(self, message: MeetingMessage) -> MeetingMessage:
+        pids = {rank: self._identity(rank).pid for rank in message.dead[:1]}
+        if error := why_ended(message, self._rank, time.monotonic() - self._start, pids):
             raise error
-        return verdict
+        return message
 
     def _heed_the_end(self) -> bool:
-        """Is there a group? Raises the error of a rank's word, if the word is why there is none."""
+        """Is there a group? Raises the error in a rank's message, if the message says why there is no group."""
         if self._store.check([END]):
-            self._heed(MeetingVerdict.read(self._store.get(END), self._size))
+            self._heed(MeetingMessage.read(self._store.get(END), self._size))
             return True
         return False
 
@@ -194,12 +194,12 @@ class MeetingMember:
         """This rank's time is up, and others count on it: return how the meeting has ended. If it has not, end it and
         raise the error: else the others could form a group without this rank.
         """
-        own = MeetingVerdict(missing=(self._rank,)).text().encode()
+        own = MeetingMessage(missing=(self._rank,)).text().encode()
         with self._at_store():
             said = self._store.set_first(END, own.decode())
         if said == own:
             raise error
-        self._heed(MeetingVerdict.read(said, self._size))
+        self._heed(MeetingMessage.read(said, self._size))
         return said
 
     def _identity(self, rank: int) -> Identity:
@@ -251,9 +251,9 @@ class MeetingMember:
         return at_store(self._where, self._rank, self._start, self._look_why)
 
     def _look_why(self) -> None:
-        """Raise why the store has gone, if it is known: by a last word, which still arrives at sockets, or a death."""
+        """Raise why the store has gone, if a last message, which still arrives at sockets, or a death tells it."""
         if isinstance(self._store, SocketStore):
-            with suppress(RuntimeError):  # there is no last word
+            with suppress(RuntimeError):  # there is no last message
                 self._heed_the_end()
         self._look_at_peers()
 

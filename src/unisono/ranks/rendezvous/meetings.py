@@ -16,13 +16,13 @@ from ...base.errors import ArgumentError
 from ...engine.memory.meeting_page import waits
 from .asked_store import AskedStore, at_store, pause
 from .rendezvous_messages import (
+    MeetingMessage,
     MeetingNotice,
-    MeetingVerdict,
+    message_of,
     missing,
     other_job,
     read_identity,
     sizes_differ,
-    verdict_of,
     why_ended,
 )
 
@@ -74,7 +74,7 @@ def _begin(store: AskedStore, notice: MeetingNotice) -> MeetingNotice:
     while (said := store.replace(_NOTICE, there.decode(), mine.decode())) != mine:
         there = said
         if MeetingNotice.read(there).name == last:
-            store.set_first(f"{last}/{END}", MeetingVerdict(missing=(0,)).text())
+            store.set_first(f"{last}/{END}", MeetingMessage(missing=(0,)).text())
     return notice
 
 
@@ -104,7 +104,7 @@ def _the_notice(
             if notice.job != job:
                 raise other_job(store.where, rank, job, notice)
             if notice.size != size:
-                store.set_first(end, verdict_of(sizes_differ(rank, size, notice), rank).text())
+                store.set_first(end, message_of(sizes_differ(rank, size, notice), rank).text())
             if not store.check([end]):
                 return notice
             _hear_once(store, notice, rank, size, began)
@@ -120,7 +120,7 @@ def _hear_once(store: AskedStore, notice: MeetingNotice, rank: int, size: int, b
     """Raise the error of a meeting that has ended, if it is new to this rank, and would recur in the next meeting."""
     if notice.name != _heard.get(rank):
         _heard[rank] = notice.name
-        said = MeetingVerdict.read(store.get(f"{notice.name}/{END}"), notice.size, rank)
+        said = MeetingMessage.read(store.get(f"{notice.name}/{END}"), notice.size, rank)
         keys = [(dead, f"{notice.name}/rank {dead}") for dead in said.dead]
         pids = {dead: read_identity(dead, store.get(key)).pid for dead, key in keys if store.check([key])}
         error = why_ended(said, rank, time.monotonic() - began, pids)

@@ -30,7 +30,7 @@ from .handover import Handover, fetch
 from .identity import Identity, host_names, place, remark, way_between, why_refused
 from .meeting_member import MeetingMember
 from .meetings import END, may_come
-from .rendezvous_messages import MeetingVerdict
+from .rendezvous_messages import MeetingMessage
 from .socket_store import SocketStore
 from .stores import MeetingPlace, Store
 from .which_rank import Launch
@@ -52,7 +52,7 @@ class MeetingResult(NamedTuple):
     On one host, only arena and hosts are set.
 
     hosts: which ranks share memory.
-    store: where all ranks can leave words for each other.
+    store: where all ranks can leave messages for each other.
     identities: on the first rank of this host, of all its ranks; on other ranks at least their own.
     names: the names of the hosts.
     address: where other hosts reach this process.
@@ -128,20 +128,20 @@ class _Meeting(MeetingMember):
 
     def _take_part(self) -> MeetingResult:
         self._identities[0] = self._identity(0)
-        hosts = self._place() if self._rank == 0 else Hosts(self._hear("verdict").hosts)
+        hosts = self._place() if self._rank == 0 else Hosts(self._hear("hosts").hosts)
         first, *others = hosts.beside(self._rank)
         self._leads = self._rank == first
-        arena, verdict = self._follow(first) if self._rank > first else self._lead(others, hosts)
-        hosts = Hosts(verdict.hosts)
+        arena, message = self._follow(first) if self._rank > first else self._lead(others, hosts)
+        hosts = Hosts(message.hosts)
         if not hosts.spans or isinstance(self._met_at, SocketStore):
             return MeetingResult(arena, hosts)
         beside = {rank: one for rank, one in self._identities.items() if rank in hosts.beside(self._rank)}
-        arena.neighbours = verdict.neighbours[hosts.host_of(self._rank)]
+        arena.neighbours = message.neighbours[hosts.host_of(self._rank)]
         address = beside[self._rank].address
-        if verdict.toward and is_loopback(address):
-            address = own_address(verdict.toward)
-        secret = bytes.fromhex(verdict.secret)
-        return MeetingResult(arena, hosts, self._met_at, beside, verdict.names, address, secret)
+        if message.toward and is_loopback(address):
+            address = own_address(message.toward)
+        secret = bytes.fromhex(message.secret)
+        return MeetingResult(arena, hosts, self._met_at, beside, message.names, address, secret)
 
     def _place(self) -> Hosts:
         """Rank 0's part: gather the identities, judge them, say which ranks may share a host."""
@@ -150,22 +150,22 @@ class _Meeting(MeetingMember):
             self._refuse(why_refused(self._identities))
         hosts = place(self._identities)
         self._way_between(hosts)
-        self._tell("verdict", MeetingVerdict(hosts=hosts.members))
+        self._tell("hosts", MeetingMessage(hosts=hosts.members))
         return hosts
 
-    def _lead(self, others: Sequence[int], hosts: Hosts) -> tuple[Arena, MeetingVerdict]:
-        """The part of a host's first rank: hand the memory out, say which ranks have it, hear of the other hosts."""
+    def _lead(self, others: Sequence[int], hosts: Hosts) -> tuple[Arena, MeetingMessage]:
+        """The part of a host's first rank: hand out the memory, say which ranks have it, read other hosts' messages."""
         arena = Arena.create(self._size, self._config)
         with ExitStack() as until_told:
             try:
                 handover = self._hand_out(arena, others, until_told)
-                verdict = self._judge(hosts) if self._rank == 0 else self._report(others)
-                handover.tell(verdict.text())
+                message = self._judge(hosts) if self._rank == 0 else self._report(others)
+                handover.tell(message.text())
             except BaseException as error:
                 arena.close()
                 self._tell_why(error)  # before the others see their connections end
                 raise
-        return arena, verdict
+        return arena, message
 
     def _hand_out(self, arena: Arena, others: Sequence[int], until_told: ExitStack) -> Handover:
         name = f"unisono-{os.urandom(16).hex()}"
@@ -175,7 +175,7 @@ class _Meeting(MeetingMember):
             handover = Handover(arena.fd, listener, {rank: self._identities[rank] for rank in others})
             until_told.callback(handover.close)
             if others:
-                self._tell(f"host {self._rank}", MeetingVerdict(name=name))
+                self._tell(f"host {self._rank}", MeetingMessage(name=name))
                 waits(others, "to take the memory of their host", self._where)
                 if absent := handover.serve(self._deadline, self._look):
                     raise self._timeout(absent)
@@ -192,39 +192,39 @@ class _Meeting(MeetingMember):
         self._apart.update(refused)
         return refused
 
-    def _judge(self, hosts: Hosts) -> MeetingVerdict:
-        """Rank 0's part, when its host is complete: hear of the other hosts, and tell all ranks."""
+    def _judge(self, hosts: Hosts) -> MeetingMessage:
+        """Rank 0's part, when its host is complete: read the other hosts' messages, and tell all ranks."""
         for first, *others in hosts.members[1:]:
             self._apart.update({*others} - {*self._hear(f"proven {first}", first).proven})
         self._refuse(why_refused(self._identities, self._apart))
         hosts = place(self._identities, self._apart)
         toward = self._way_between(hosts)
         if not hosts.spans:
-            return self._end(MeetingVerdict(hosts=hosts.members))
+            return self._end(MeetingMessage(hosts=hosts.members))
         names = host_names(self._identities, hosts)
         on_machine = Counter(one.boot for one in self._identities.values())
         neighbours = tuple(on_machine[self._identities[host[0]].boot] for host in hosts.members)
         secret = os.urandom(32).hex()
-        verdict = MeetingVerdict(hosts.members, names=names, neighbours=neighbours, secret=secret, toward=toward)
-        self._end(verdict)
+        message = MeetingMessage(hosts.members, names=names, neighbours=neighbours, secret=secret, toward=toward)
+        self._end(message)
         sys.stderr.write(remark(self._identities, hosts, self._apart))
-        return verdict
+        return message
 
-    def _report(self, others: Iterable[int]) -> MeetingVerdict:
-        """Say which ranks have this host's memory; hear which ranks are on which host."""
+    def _report(self, others: Iterable[int]) -> MeetingMessage:
+        """Say which ranks have this host's memory; read which ranks are on which host."""
         proven = (self._rank, *(rank for rank in others if rank not in self._apart))
-        self._tell(f"proven {self._rank}", MeetingVerdict(proven=proven))
+        self._tell(f"proven {self._rank}", MeetingMessage(proven=proven))
         return self._hear(END)
 
-    def _follow(self, first: int) -> tuple[Arena, MeetingVerdict]:
+    def _follow(self, first: int) -> tuple[Arena, MeetingMessage]:
         """The part of all other ranks: fetch the memory from the host's first rank, or be a host of its own."""
         self._identities[first] = self._identity(first)
         name = self._hear(f"host {first}", first).name
         waits([first], "to hand out the memory of their host", self._where)
         try:
             home = self._identities[first]
-            arena, word = fetch(name, first, home, self._rank, self._deadline, partial(self._last_word, first))
-            return arena, MeetingVerdict.read(word.encode(), self._size, first)
+            arena, told = fetch(name, first, home, self._rank, self._deadline, partial(self._last_message, first))
+            return arena, MeetingMessage.read(told.encode(), self._size, first)
         except UnisonoError:
             raise
         except (ConnectionRefusedError, PermissionError):
@@ -234,13 +234,13 @@ class _Meeting(MeetingMember):
             self._check_peers([first])
             raise self._timeout([first]) from error
         arena = Arena.create(self._size, self._config)
-        self._tell(f"apart {self._rank}", MeetingVerdict(proven=(self._rank,)))
-        verdict = self._hear(END)
-        if Hosts(verdict.hosts).beside(self._rank)[0] != self._rank:
+        self._tell(f"apart {self._rank}", MeetingMessage(proven=(self._rank,)))
+        message = self._hear(END)
+        if Hosts(message.hosts).beside(self._rank)[0] != self._rank:
             raise self._timeout([self._rank])  # this rank has come a second time: its first coming counts
-        return arena, verdict
+        return arena, message
 
-    def _last_word(self, first: int, _error: Exception) -> str:
+    def _last_message(self, first: int, _error: Exception) -> str:
         """How the meeting has ended, if this host's first rank does not say so. The first rank counts on this one."""
         self._await_reason()
         self._check_peers([first])

@@ -1,9 +1,9 @@
-"""What ranks write at the store where they meet: identities, rank 0's verdict, and the places of sentinels.
+"""What ranks write at the store where they meet: identities, which ranks share a host, and the places of sentinels.
 
-Any process that reaches the store can write there. So each word is checked, and only names come from it: the kernel
+Any process that reaches the store can write there. So each message is checked, and only names come from it: the kernel
 hands the memory of a group over, between processes that it knows.
 
-If ranks do not meet, there is an error for each reason, made of its fields, and a `MeetingVerdict` at the store.
+If ranks do not meet, there is an error for each reason, made of its fields, and a `MeetingMessage` at the store.
 """
 
 import json
@@ -22,7 +22,7 @@ from ...schedule import Hosts
 from .identity import MOST_NAME, Identity
 
 _MOST_BYTES = 60 << 10
-"""The most bytes of a verdict: less than a `PlainChannel` takes in."""
+"""The most bytes of such a message: less than a `PlainChannel` takes in."""
 _MOST_TEXT, _MOST_NUMBER, _PORTS = 500, 1 << 63, 1 << 16
 _NAME = re.compile(r"unisono-[0-9a-f]{32}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
@@ -37,7 +37,7 @@ _MOST_WORDS = 4_000
 _MOVE = "Set MASTER_ADDR, to an address of rank 0's host that all hosts reach, and MASTER_PORT, for every process"
 
 
-class MeetingVerdict(NamedTuple):
+class MeetingMessage(NamedTuple):
     """What a rank tells others. One of:
 
     hosts: which ranks share a host.
@@ -72,8 +72,8 @@ class MeetingVerdict(NamedTuple):
         return json.dumps(self._asdict())
 
     @classmethod
-    def read(cls, said: bytes, size: int, teller: int = 0) -> "MeetingVerdict":
-        """The verdict for `size` ranks. Raises ArgumentError if these bytes are none."""
+    def read(cls, said: bytes, size: int, teller: int = 0) -> "MeetingMessage":
+        """The message, for `size` ranks. Raises ArgumentError if these bytes are none."""
         told = _fields(said)
         texts, lists = {"name", "reason", "full", "secret", "toward"}, {"proven", "missing", "dead"}
         if (
@@ -97,7 +97,7 @@ class MeetingVerdict(NamedTuple):
                 told[key] = tuple(told[key])
             told["hosts"] = tuple(map(tuple, told["hosts"]))
             return cls(**told)
-        raise _refusal(teller, said, "no verdict")
+        raise _refusal(teller, said, "no such message")
 
 
 class MeetingNotice(NamedTuple):
@@ -228,31 +228,31 @@ def _refusal(rank: int, said: bytes, what: str) -> ArgumentError:
     )
 
 
-def verdict_of(error: BaseException, rank: int) -> MeetingVerdict:
+def message_of(error: BaseException, rank: int) -> MeetingMessage:
     """What a rank tells the others when it ends the meeting by this error."""
     match error:
         case WaitTimeout():
-            return MeetingVerdict(missing=error.missing or (rank,))  # empty: rank 0's own store has not answered
+            return MeetingMessage(missing=error.missing or (rank,))  # empty: rank 0's own store has not answered
         case PeerGone():
-            return MeetingVerdict(dead=(error.rank,))
+            return MeetingMessage(dead=(error.rank,))
         case OutOfMemory():
-            return MeetingVerdict(full=f"rank {rank}: {error}"[:_MOST_WORDS])
+            return MeetingMessage(full=f"rank {rank}: {error}"[:_MOST_WORDS])
         case ArgumentError():
-            return MeetingVerdict(reason=str(error)[:_MOST_WORDS])
+            return MeetingMessage(reason=str(error)[:_MOST_WORDS])
     words = f"rank {rank} gave up init(): {type(error).__qualname__}: {error}"
-    return MeetingVerdict(reason=words[:_MOST_WORDS])
+    return MeetingMessage(reason=words[:_MOST_WORDS])
 
 
-def why_ended(verdict: MeetingVerdict, rank: int, waited_s: float, pid_of: dict[int, int]) -> Exception | None:
-    """The error that this rank raises if others have ended the meeting with this verdict; None: there is a group."""
-    if verdict.reason:
-        return ArgumentError(verdict.reason)
-    if verdict.full:
-        return OutOfMemory(verdict.full)
-    if verdict.missing:
-        return missing(verdict.missing, rank, waited_s)
-    if verdict.dead:
-        return died(verdict.dead[0], pid_of.get(verdict.dead[0], 0), rank)
+def why_ended(message: MeetingMessage, rank: int, waited_s: float, pid_of: dict[int, int]) -> Exception | None:
+    """The error that this rank raises if others have ended the meeting with this message; None: there is a group."""
+    if message.reason:
+        return ArgumentError(message.reason)
+    if message.full:
+        return OutOfMemory(message.full)
+    if message.missing:
+        return missing(message.missing, rank, waited_s)
+    if message.dead:
+        return died(message.dead[0], pid_of.get(message.dead[0], 0), rank)
     return None
 
 

@@ -21,13 +21,13 @@ from ...engine.memory.meeting_page import waits
 from ...engine.process.alive import start_ticks
 from .identity import Identity
 from .meetings import END
-from .rendezvous_messages import MeetingVerdict, died, missing, read_identity, twice, verdict_of
+from .rendezvous_messages import MeetingMessage, died, message_of, missing, read_identity, twice
 
 _RETRY_S = 0.005
 _ANSWER_S = 1.0
 """How long a rank that ends the meeting waits for rank 0's answer."""
 _RANK = re.compile(r"rank (0|[1-9]\d{0,3})")
-_OF_RANK_0 = ("rank 0", "verdict", "host 0", END)
+_OF_RANK_0 = ("rank 0", "hosts", "host 0", END)
 _MOST_SILENT = 128
 """Connections that may be open and have not said which rank they are. A rank says it as soon as it is connected."""
 
@@ -36,7 +36,7 @@ class SocketStore:
     """The part of torch's Store that a meeting needs, over a Unix socket named after the job.
 
     The socket ends with the processes, two jobs have two names, and the kernel says which user's processes connect. If
-    rank 0 leaves a meeting without a word, a rank connects again: it came when the meeting was over. Raises
+    rank 0 leaves a meeting without a message, a rank connects again: it came when the meeting was over. Raises
     ArgumentError if the name is taken, WaitTimeout if rank 0 does not come, PeerGone if it has died.
     """
 
@@ -116,7 +116,7 @@ class SocketStore:
         return there
 
     def _come_again(self) -> None:
-        """Connect to rank 0 again, if it lives and has left this rank without a word. Raises RuntimeError."""
+        """Connect to rank 0 again, if it lives and has left this rank without a message. Raises RuntimeError."""
         if self._own is None or len(self._values) > 1 or not self._pid:
             raise RuntimeError("rank 0 has ended the meeting")
         if start_ticks(self._pid) != self._ticks:
@@ -158,7 +158,7 @@ class SocketStore:
         elif self._values.get(pair[0], pair[1]) != pair[1]:
             there = read_identity(int(pair[0].removeprefix("rank ")), self._values[pair[0]].encode())
             error = twice(self.where, int(pair[0].removeprefix("rank ")), f"process {there.pid} on {there.where}")
-            self._send(peer, END, verdict_of(error, 0).text())
+            self._send(peer, END, message_of(error, 0).text())
             peer.close()
         else:
             for key, value in self._values.items():
@@ -168,7 +168,7 @@ class SocketStore:
         return True
 
     def _hear_end(self, peer: PlainChannel) -> bool:
-        """Is a rank still connected, and silent? Only a word why it ends the meeting may come."""
+        """Is a rank still connected, and silent? Only a message may come that says why the rank ends the meeting."""
         try:
             message = peer.poll()
             if message is None:
@@ -178,9 +178,9 @@ class SocketStore:
         pair = _pair(message.value) if message is not None else None
         if pair is not None and pair[0] == END and END not in self._values:
             with suppress(ArgumentError):
-                said = MeetingVerdict.read(pair[1].encode(), MAX_RANKS)
+                said = MeetingMessage.read(pair[1].encode(), MAX_RANKS)
                 if not (said.hosts or said.name or said.proven):
-                    self.set(*pair)  # the rank hears its own word, too, before its connection ends
+                    self.set(*pair)  # the rank gets its own message, too, before its connection ends
         peer.close()
         return False
 

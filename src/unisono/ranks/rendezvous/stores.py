@@ -158,7 +158,7 @@ def _tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bo
 
 
 def _by_mpi(launch: Launch, deadline: float) -> TorchStore:
-    """Rank 0 makes a store at a free port. It tells the others by MPI where, and a word to recognise the store."""
+    """Rank 0 makes a store at a free port. It tells the others by MPI where, and a token to recognise the store."""
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -199,7 +199,7 @@ def _recognised(addresses: list[str], port: int, own: str, launch: Launch, deadl
         causes = []
         for address in addresses:
             _, cause = try_to_reach(address, port)
-            if not cause and (store := _with_word(address, port, own, launch.size)) is not None:
+            if not cause and (store := _with_token(address, port, own, launch.size)) is not None:
                 store.set_timeout(timedelta(seconds=max(_RETRY_S, min(LONGEST_S, deadline - time.monotonic()))))
                 return store
             causes.append(cause or f"at {address} another program listens")
@@ -209,8 +209,8 @@ def _recognised(addresses: list[str], port: int, own: str, launch: Launch, deadl
         time.sleep(_RETRY_S)
 
 
-def _with_word(address: str, port: int, own: str, size: int) -> TCPStore | None:
-    """The store at an address, if it has this word."""
+def _with_token(address: str, port: int, own: str, size: int) -> TCPStore | None:
+    """The store at an address, if it has this token."""
     deadline = time.monotonic() + _ANSWER_S
     with suppress(RuntimeError, TimeoutError):
         store = _tcp_store(address, port, size, deadline, serve=False)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ...base.errors import ArgumentError
 from ..contract import ROOTED
 from ..table import Schedule
-from .declare import Alike, Declaration, declaration, table
+from .declare import Declaration, Symmetric, declaration, table
 
 RESTRICTIONS: Mapping[str, tuple[str, Callable[[int], bool]]] = {
     "commutative": ("an operation that commutes", lambda ranks: ranks > 0),
@@ -71,7 +71,7 @@ class Algorithm(NamedTuple):
     def symmetric(self, ranks: int) -> Schedule | None:
         """The table as the rows of rank 0, if every rank does the same; None otherwise. It is small for any size."""
         try:
-            schedule = self.build(Alike(ranks), 0) if self.allows(ranks) else None
+            schedule = self.build(Symmetric(ranks), 0) if self.allows(ranks) else None
         except (ArgumentError, TypeError):
             return None
         return schedule if schedule is not None and schedule.symmetric else None

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...base.errors import ArgumentError
 from ..contract import ROOTED
-from ..proofs.symmetric import trace_symmetric
+from ..proofs.large_proofs import trace_symmetric
 from ..table import Schedule, X, Y, trace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Alike(int):
+class Symmetric(int):
     """A number of ranks for which `table` makes the rows of rank 0 only, as all ranks are expected to do the same.
 
     If they do not, `table` raises ArgumentError or TypeError.
@@ -87,14 +87,14 @@ def declaration(function: Callable[..., Any], collective: str = "") -> Declarati
 def table(function: Callable[..., Any], ranks: int, root: int = 0, collective: str = "") -> Schedule:
     """The table of an algorithm for this number of ranks. Its name is the full one, such as "all_gather.ring".
 
-    ranks: `Alike(p)` makes a symmetric table, with the rows of rank 0 only.
+    ranks: `Symmetric(p)` makes a symmetric table, with the rows of rank 0 only.
     """
     note = declaration(function, collective)
     rooted = note.collective in ROOTED
     if note.rounds:
         chunks = note.chunks(ranks) if callable(note.chunks) else note.chunks
         given = root if rooted else None
-        if isinstance(ranks, Alike):
+        if isinstance(ranks, Symmetric):
             if rooted or chunks != ranks:
                 raise ArgumentError(f"{note.collective}.{note.name}: ranks do not do the same, or not on a chunk each")
             schedule = trace_symmetric(function, ranks, note.collective, result=note.result)

@@ -17,7 +17,8 @@ from ...base.errors import ArgumentError
 from ...base.linux import model as processor
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
-from ..machine.load import check_load, look_at_load
+from ..machine.checks import check_load
+from ..machine.probes import look_at_load
 from .shared.costs_over_hosts import known_hosts
 from .shared.printing import compile_first, console, date, plain_table, processors, progress
 from .shared.timed_calls import ENGINES, Compared, Trial, compare, slowest
@@ -122,17 +123,17 @@ def _table(cells: Sequence[_Cell]) -> Table:
     table.add_column("unisono is")
     for cell in cells:
         times = (format_seconds(median(one.times)) for one in cell.found)
-        table.add_row(cell.call, cell.size, *times, f"[bold]{verdict(cell.ratio)}[/]")
+        table.add_row(cell.call, cell.size, *times, f"[bold]{ratio_text(cell.ratio)}[/]")
     return table
 
 
 def _summary(cells: Sequence[_Cell]) -> str:
     best, worst = (of(cells, key=lambda cell: cell.ratio) for of in (max, min))
-    said = f"[bold]Best: {verdict(best.ratio)}, {best.call} of {best.size}."
-    return said + (f" Worst: {verdict(worst.ratio)}, {worst.call} of {worst.size}.[/]" if worst != best else "[/]")
+    said = f"[bold]Best: {ratio_text(best.ratio)}, {best.call} of {best.size}."
+    return said + (f" Worst: {ratio_text(worst.ratio)}, {worst.call} of {worst.size}.[/]" if worst != best else "[/]")
 
 
-def verdict(ratio: float) -> str:
+def ratio_text(ratio: float) -> str:
     """`17x faster than Gloo`, `1.5x slower than Gloo`, or, within 10 %, `about as fast as Gloo`."""
     more = max(ratio, 1 / ratio)
     if more < 1.1:

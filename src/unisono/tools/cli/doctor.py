@@ -1,26 +1,35 @@
-"""`unisono doctor PID`: why a job is stuck, from outside. Without a process it looks at the machine."""
+"""`unisono doctor PID`: why a job is stuck, from outside. Without a process: what is right with this machine."""
 
 from __future__ import annotations
 
+import json
+import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.columns import Columns
 from rich.panel import Panel
 from rich.text import Text
 
+from ... import __version__
 from ...base.errors import ArgumentError
-from ...observe.live.jobs import attached, meeting_ranks, the_job
-from ...observe.live.rank_stacks import Stack, stack_of
+from ...base.linux import model as processor
+from ...base.units import plural
+from ...observe.live.jobs import Stack, attached, find_jobs, meeting_ranks, stack_of, the_job
 from ...observe.live.snapshot import Diagnosis, diagnose, snapshot
 from ...observe.traces.last_calls import last_calls_text
-from .shared.printing import console
+from .shared.printing import console, date, plain_table, processors, progress
+
+if TYPE_CHECKING:
+    from ..machine.checks import Finding
 
 _APART_S = 0.3
 _MOST_STACKS, _FRAMES = 6, 8
+_COLOURS = {"problem": "bold red", "advice": "yellow", "ok": "green"}
+"""Of findings; worst first."""
 
 
 def doctor(
@@ -41,9 +50,7 @@ def doctor(
     shared memory and asks ranks for their stacks. Only the user who runs the job can do this.
     """
     if pid is None:
-        from .doctor_machine import doctor_machine
-
-        doctor_machine(ranks, as_json)
+        _doctor_machine(ranks, as_json)
         return
     if as_json:
         raise ArgumentError(f"--json is of the machine: unisono top {pid} --once --json is of a job")
@@ -79,3 +86,58 @@ def _last_calls(found: Diagnosis) -> Iterator[str]:
 def _panel(rank: int, pid: int, stack: Stack) -> Panel:
     shown = [frame.strip() for frame in stack.frames[:_FRAMES]]
     return Panel(Text("\n".join(shown)), title=f"rank {rank} (pid {pid})", expand=False)
+
+
+def _doctor_machine(ranks: int, as_json: bool) -> None:
+    """Look and print. Ends with 1 if there is a problem."""
+    from ..machine.checks import look, starts, surroundings
+    from ..machine.probes import huge_gain
+
+    ranks = ranks or max(2, processors())
+    with progress("doctor: looking at the machine"):
+        seen = look()
+        findings = starts(seen, ranks)
+        if all(one.level != "problem" for one in findings):
+            seen = seen._replace(huge_gain=huge_gain())
+    findings += surroundings(seen, ranks)
+    findings.sort(key=lambda one: [*_COLOURS].index(one.level))
+    if as_json:
+        said = {
+            "processor": processor(),
+            "unisono": __version__,
+            "date": date(),
+            "ranks": ranks,
+            "findings": [one._asdict() for one in findings],
+        }
+        typer.echo(json.dumps(said, indent=2))
+    else:
+        _print_findings(findings, ranks)
+    if findings[0].level == "problem":
+        raise typer.Exit(1)
+
+
+def _print_findings(findings: Sequence[Finding], ranks: int) -> None:
+    out = console()
+    linux = f"{platform.system()} {platform.release()}"
+    out.print(f"{processor()} · {linux} · unisono {__version__} · {date()}\n", soft_wrap=True)
+    table = plain_table()
+    table.show_header = False
+    table.padding = 0, 2, 0, 0
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    fine = [Text.assemble((f"{one.topic}: ", "dim"), one.says) for one in findings if one.level == "ok"]
+    for one in findings:
+        if one.level != "ok":
+            text = Text.assemble(one.says, (f"\n{one.reason}", "dim"), f"\n→ {one.change}")
+            table.add_row(Text(one.level, _COLOURS[one.level]), one.topic, text)
+    if table.row_count:
+        out.print(table)
+        out.print()
+    out.print(Text("ok  ", _COLOURS["ok"]).append_text(Text(" · ", "dim").join(fine)))
+    jobs = find_jobs()
+    if jobs:
+        out.print(f"\nA job runs here: unisono doctor {jobs[0].holders[0][0]} says what it does.")
+    problems, advice = (sum(one.level == level for one in findings) for level in ("problem", "advice"))
+    parts = [plural(problems, "problem")] * (problems > 0) + [f"{plural(advice, 'piece')} of advice"] * (advice > 0)
+    out.print(f"\n{' and '.join(parts) or 'Nothing to change'} for {plural(ranks, 'rank')} on this machine.")

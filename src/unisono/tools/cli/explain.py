@@ -320,7 +320,7 @@ def _costs(target: Target, costs: Costs, size: str) -> Table:
         f"{bounds.rounds} with one message at a time" if many else f"{bounds.rounds}",
     )
     for verb, field in VERBS.items() if kind != "barrier" else ():
-        who = "each rank" if field in costs.alike else "the busiest rank"
+        who = "each rank" if field in costs.equal else "the busiest rank"
         cells = [amount_text(each, field, ranks, size) for each in (costs, bounds)]
         table.add_row(f"{who} {verb}", *cells)
     return table

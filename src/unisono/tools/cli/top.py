@@ -24,8 +24,7 @@ from ...base.errors import ArgumentError
 from ...base.units import format_bytes, format_seconds, ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import parent
-from ...observe.live.jobs import attached, find_jobs, the_job
-from ...observe.live.rank_stacks import stack_of
+from ...observe.live.jobs import attached, find_jobs, stack_of, the_job
 from ...observe.live.snapshot import Culprit, Snapshot, headlines, rates, snapshot
 from .shared.printing import console, plain_table
 

@@ -15,9 +15,8 @@ from rich.text import Text
 
 from ...base.errors import ArgumentError
 from ...base.units import format_bytes, format_seconds, plural, ranks_text
-from ...observe.traces.host_clocks import HostClock, aligned
 from ...observe.traces.last_calls import last_words
-from ...observe.traces.recorded import Recorded, jobs_in, recorded
+from ...observe.traces.recorded import HostClock, Recorded, aligned, jobs_in, recorded
 from ...observe.traces.recording import export
 from ...observe.traces.rounds import RoundKind, WaitedIn, round_name, round_report
 from ...observe.traces.trace_report import TraceReport, report

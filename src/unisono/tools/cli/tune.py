@@ -21,7 +21,8 @@ from ...base.units import format_bytes, format_seconds
 from ...schedule.algorithms import CATALOGUE
 from ...schedule.choose import is_oversubscribed, one_shot_limit, one_shot_product
 from ...schedule.simulate import Timed, calibrate, trusted
-from ..machine.load import check_load, look_at_load
+from ..machine.checks import check_load
+from ..machine.probes import look_at_load
 from .shared.printing import compile_first, console, date, plain_table, processors, progress
 from .shared.timed_calls import Trial, measure, quietest
 

@@ -11,7 +11,7 @@ import resource
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import psutil
 
@@ -24,9 +24,10 @@ from ...engine.kernels import unit
 from ...engine.machine_code import writable_folder
 from ...engine.process.alive import read_word
 from ...hosts.addresses import interfaces, own_address
-from .finding import Finding, judge
-from .load import Load, check_load, look_at_load
+from .probes import Load, look_at_load
 
+_BUSY = 0.25
+"""The least number of processors used by other programs to report."""
 _MUCH_STOLEN = 0.02
 _LITTLE, _MUCH = 64 << 20, 1 << 30
 """Free bytes for each rank: below _LITTLE staging areas may not fit, and from _MUCH on they surely do."""
@@ -40,6 +41,33 @@ _ANSWERS = {
     "gloo": "UNISONO_AS=gloo: groups for CPU tensors that programs ask of Gloo are unisono's",
 }
 _CAP_SYS_PTRACE, _NOBODY = 19, 3  # of linux/capability.h; Yama's scope in which no right helps
+
+
+Level = Literal["problem", "advice", "ok"]
+
+
+class Finding(NamedTuple):
+    """The result of a check.
+
+    level: ok; advice: calls could be faster; problem: calls fail, or stop each other for long.
+    topic: what was looked at.
+    says: what was found.
+    reason: why it matters.
+    change: what to do.
+    """
+
+    level: Level
+    topic: str
+    says: str
+    reason: str = ""
+    change: str = ""
+
+
+def judge(topic: str, says: str, good: bool, reason: str, change: str, *, broken: bool = False) -> Finding:
+    """A finding: ok if good, else a problem if broken, else advice."""
+    if good:
+        return Finding("ok", topic, says)
+    return Finding("problem" if broken else "advice", topic, says, reason, change)
 
 
 class Seen(NamedTuple):
@@ -268,6 +296,16 @@ def surroundings(seen: Seen, ranks: int) -> list[Finding]:
         check_tuned(seen.tuned),
         check_address(seen.master, seen.address, seen.outside, seen.interface),
     ]
+
+
+def check_load(load: Load, usable: int, ranks: int) -> Finding:
+    """Do other programs use the ranks' processors? usable: processors."""
+    if load.busy < _BUSY:
+        return Finding("ok", "load", "other programs are quiet")
+    said, room = f"other programs use {load.busy:.1f} of {plural(usable, 'processor')}", load.busy + ranks <= usable
+    said += ", which is room enough" if room else f" (most: {load.busiest})" if load.busiest else ""
+    reason = "each call waits for the rank that has to share its processor"
+    return judge("load", said, room, reason, "end them, or leave them processors of their own (taskset)")
 
 
 def check_tuned(found: TuningResults | None) -> Finding:

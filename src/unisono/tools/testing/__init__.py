@@ -1,7 +1,6 @@
 """For users' tests: expected results of each collective, proofs of an algorithm, ranks that fail where a test says."""
 
 from .chaos import chaos
-from .check import check_algorithm, lowerings
 from .oracle import (
     all_gather,
     all_reduce,
@@ -15,7 +14,7 @@ from .oracle import (
     scan,
     scatter,
 )
-from .rehearsal import rehearse, rows_of
+from .rehearsal import check_algorithm, lowerings, rehearse, rows_of
 
 __all__ = [
     "all_gather", "all_reduce", "all_to_all", "broadcast", "chaos", "check_algorithm", "combine", "exscan", "gather",

@@ -1,12 +1,14 @@
-"""`rehearse`: all ranks of a call in one process, in turn. One of them dies or is late at a row of its program.
+"""Tests without other processes: `check_algorithm` proves an algorithm, `rehearse` runs all ranks of a call in turn.
 
-The kernel is the one that runs calls. A rank waits here until another rank has had its turn. So a test can try every
-fault at every row, in a millisecond each. A fault happens in the same way each time.
+`check_algorithm` makes the proofs that a group makes before its first call, for many group sizes at once. In `rehearse`
+one rank dies or is late at a row of its program. The kernel is the one that runs calls. A rank waits here until another
+rank has had its turn. So a test can try every fault at every row, in a millisecond each. A fault happens in the same
+way each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -18,13 +20,51 @@ import torch
 from ...base.config import Config
 from ...base.errors import AlgorithmError, ArgumentError
 from ...base.records import CallRecord, Departure, DepartureKind, GivenUp
+from ...engine.compile.compile_schedule import compile_schedule
 from ...engine.compile.plan import Blocks, Plan
 from ...engine.compile.program import DONE, STEP_BITS, Lowering, Op, PlanWord, RowWord, StateWord
+from ...engine.compile.program_proof import prove_programs
 from ...engine.host import Host
 from ...engine.memory.arena import Arena
 from ...ranks.failures.verdict import Gone, PeerView, Situation, judge
-from ...schedule import Schedule
+from ...schedule import BLOCKED, ROOTED, Proof, Schedule, prove
+from ...schedule.algorithms.catalogue import Algorithm, find
 from ...schedule.contract import contract
+
+
+def check_algorithm(
+    collective: str, algorithm: str | Algorithm | Callable[..., Any], ranks: Sequence[int] = (1, 2, 3, 4, 5, 7, 8)
+) -> list[Proof]:
+    """Prove an algorithm and its compiled programs for groups of these sizes and every root. Starts no process.
+
+    algorithm: a name of the catalogue, an Algorithm, or a generator of rounds (r, p), for collectives with a root
+    (r, p, root). Sizes that its restrictions exclude are skipped. Returns the proofs by size and root.
+
+    Raises AlgorithmError, with the row and the reason, if it breaks the contract of the collective, and ArgumentError
+    if its restrictions exclude all sizes.
+    """
+    found = find(collective, algorithm)
+    proofs = []
+    for size in ranks:
+        if not found.allows(size):
+            continue
+        for root in range(size if collective in ROOTED else 1):
+            schedule = found.schedule(size, root)
+            proofs.append(prove(schedule))
+            for lowering in lowerings(schedule):
+                prove_programs(schedule, compile_schedule(schedule, lowering), lowering)
+    if not proofs:
+        raise ArgumentError(f"{found.full_name} allows none of {', '.join(map(str, ranks))} ranks")
+    return proofs
+
+
+def lowerings(schedule: Schedule) -> Iterator[Lowering]:
+    """Every lowering that a schedule can have: staged or zero copy, and in place or not."""
+    for zero_copy in (False, True):
+        yield Lowering(zero_copy, in_place=False)
+        if schedule.collective not in BLOCKED:
+            yield Lowering(zero_copy, in_place=True)
+
 
 _NEVER = (1 << STEP_BITS) - 1
 """A step that no program has."""

@@ -71,8 +71,7 @@ class At(NamedTuple):
     place: Home
 
 
-@dataclass(frozen=True)
-class Inside:
+class Inside(NamedTuple):
     """A collective among the ranks of this host. root: the seat of its root.
 
     sizes: the elements of each block; for all_to_all, of each pair.
@@ -87,8 +86,7 @@ class Inside:
     algorithm: str | None
 
 
-@dataclass(frozen=True)
-class Leg:
+class Leg(NamedTuple):
     """Messages of this rank to ranks of other hosts, and theirs to it.
 
     number: differs among the legs of a call.
@@ -112,8 +110,7 @@ class Leg:
     results: tuple[At, ...]
 
 
-@dataclass(frozen=True)
-class Wave:
+class Wave(NamedTuple):
     """A piece of the vector on its way.
 
     given, result: how the pieces of input and output are cut.

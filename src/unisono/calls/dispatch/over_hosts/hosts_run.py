@@ -25,7 +25,8 @@ from ....hosts.messages import Exchange, MessageWait, until
 from ....hosts.span import Span
 from ....ranks.group.group import Group, keep_for_good
 from ....ranks.group.sub_groups import Making
-from .hosts_plan import PLANS, SpanPlan
+from ..planning import SpanPlanner
+from .hosts_plan import PLANS, SpanPlan, plan_span
 from .hosts_steps import WaveSteps, forget_all, steps_of
 
 _OF: WeakKeyDictionary[Any, RefusedCalls] = WeakKeyDictionary()
@@ -79,9 +80,10 @@ class Relay:
 
     @classmethod
     def serve(cls, group: Group, span: Span) -> None:
-        """Give this group over hosts a relay."""
+        """Give this group over hosts a relay, and what makes its plans."""
         if cls not in group.kept:
             group.kept[cls] = relay = cls(group, span)
+            group.kept[SpanPlanner] = SpanPlanner(plan_span)
             group.run = relay.run
 
     def run(self, address: int, inp: int, out: int, _: int) -> int:
@@ -159,9 +161,7 @@ class _SpanCall:
         for wave in steps.waves:
             yield from self._begin(wave)
         self.compares = True
-        if span.has_bad_news():  # in a very short call, no rank waits, and none would look
-            for _ in range(2):  # a rank that has gone is seen twice
-                yield WAITING | self._group.rank << 8
+        yield from self._look()  # in a very short call, no rank waits, and none would look
         for wave in steps.waves:
             yield from self._finish(wave)
         if plan.shared:
@@ -173,6 +173,10 @@ class _SpanCall:
             plan.out.copy(out, steps.result, back=True)
         self._host.skip_call()
 
+    def _look(self) -> Sequence[int]:
+        """The outcomes by which this rank looks at its peers if one has gone: a rank that has gone is seen twice."""
+        return 2 * (WAITING | self._group.rank << 8,) if self._span.must_look() else ()
+
     def _make_local(self) -> Iterator[int]:
         """Make the group of the ranks of this host. All of them have entered this call."""
         group, here = self._group, self._span.here
@@ -183,7 +187,7 @@ class _SpanCall:
             seat = making.missing()
             return None if seat is None else here[seat]
 
-        for status in until(missing, lambda *_: False, self._host.words):
+        for status in until(missing, lambda *_: False, self._host.words, self._look):
             self.details = f" It was {making.call}.{making.why}"
             yield status
         self.details, self._span.local = "", making.group(group.world)  # a group that its parent holds does not hold it
@@ -191,11 +195,11 @@ class _SpanCall:
     @cached_property
     def _message_wait(self) -> MessageWait:
         host, span = self._host, self._span
-        return MessageWait(span.carrier, host.most_spins, looks=host.processors_for_carriers, kept=span.resources)
+        return MessageWait(span, host.most_spins, looks=host.processors_for_carriers)
 
     def _until_far(self, missing: Callable[[], int | None], exchanges: Sequence[Exchange]) -> Iterator[int]:
         """Wait for messages of these exchanges."""
-        return until(missing, partial(self._message_wait.pause, exchanges), self._host.words)
+        return until(missing, partial(self._message_wait.pause, exchanges), self._host.words, self._look)
 
     def _until_here(self, missing: Callable[[], int | None], word: int) -> Iterator[int]:
         """Wait for ranks of this host. word: a word of a rank's control line: once it is at least the number of this
@@ -205,7 +209,7 @@ class _SpanCall:
         def pause(rank: int, waited_s: float, most_s: float) -> bool:
             return self._host.wait_for(rank, word, waited_s, most_s) and missing() != rank
 
-        return until(missing, pause, self._host.words)
+        return until(missing, pause, self._host.words, self._look)
 
     def _missing_here(self) -> int | None:
         """A rank of this host that has not entered this call."""

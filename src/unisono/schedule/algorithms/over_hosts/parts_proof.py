@@ -13,11 +13,10 @@ import numpy as np
 
 from ....base.errors import AlgorithmError
 from ...contract import BLOCKED, HOLDERS, Fault
-from ...proofs.fingerprint import prove_by_fingerprints
-from ...proofs.symmetric import prove_symmetric
+from ...proofs.large_proofs import prove_by_fingerprints, prove_symmetric
 from ...proofs.table_proof import Proof, prove
 from ...table import N, X
-from .whole import HierarchicalTable, Part, alike
+from .whole import HierarchicalTable, Part, symmetric_table
 
 _MOST_MOVED = 100_000
 """The table of a part is proved exactly if it moves no more chunks than this."""
@@ -57,7 +56,7 @@ def _proof(part: Part) -> Proof:
     """The proof of a part's table: exact, unless it is large, or lacks the rows inside hosts."""
     if part.apart is None and part.table.rows[:, N].sum() <= _MOST_MOVED:
         return prove(part.table)
-    one = alike(part)
+    one = symmetric_table(part)
     return prove_by_fingerprints(part.table) if one is None else prove_symmetric(one)
 
 

@@ -18,7 +18,7 @@ from ...count import Levels, levels_of
 from ...hosts import Hosts
 from ...table import DCHUNK, DST, ROUND, SCHUNK, SRC, N, Rows, Schedule, X, unwrap
 from .. import all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce, reduce_scatter, scatter
-from ..declare import Alike, table
+from ..declare import Symmetric, table
 
 _HOMES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
@@ -63,7 +63,7 @@ class Part:
     @property
     def rounds(self) -> int:
         """The number of rounds, without making the table, which is very large where all members send to all."""
-        one = alike(self) if self.apart else None
+        one = symmetric_table(self) if self.apart else None
         return self.table.rounds if one is None else one.rounds
 
     @cached_property
@@ -126,10 +126,10 @@ def width(collective: str, name: str, ranks: int) -> int:
     return table(getattr(_HOMES[collective], name), ranks).chunks
 
 
-def alike(part: Part) -> Schedule | None:
+def symmetric_table(part: Part) -> Schedule | None:
     """The table of a part as the rows of its first rank, if all ranks do the same; None otherwise."""
     try:
-        found = table(getattr(_HOMES[part.collective], part.name), Alike(len(part.members)))
+        found = table(getattr(_HOMES[part.collective], part.name), Symmetric(len(part.members)))
     except (ArgumentError, TypeError):
         return None
     return found if found.symmetric else None

@@ -111,8 +111,8 @@ def level_costs(
     if collective != "barrier":
         sides = (("leaves", found.leaves, bounds.leaves), ("enters", found.enters, bounds.enters))
         for verb, amounts, bound in sides:
-            alike = max(amounts) - min(amounts) < 1e-9
-            who = "each host" if alike else "the busiest host"
+            equal = max(amounts) - min(amounts) < 1e-9
+            who = "each host" if equal else "the busiest host"
             table.add_row(f"{verb} {who}", "-", amount(max(amounts)), amount(bound))
     if times:
         table.add_row("predicted", *map(format_seconds, times))

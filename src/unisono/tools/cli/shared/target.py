@@ -143,7 +143,7 @@ _MOST_ROWS = 500_000
 class Costs:
     """Costs of an algorithm, or lower bounds, of the busiest rank, as fractions of the vector; None if not known.
 
-    alike: which of `sent`, `received` and `added` are the same on every rank.
+    equal: which of `sent`, `received` and `added` are the same on every rank.
     bound: a formula says "at most".
     """
 
@@ -152,7 +152,7 @@ class Costs:
     received: float | None
     added: float | None
     ports: int = 1
-    alike: frozenset[str] = frozenset()
+    equal: frozenset[str] = frozenset()
     bound: bool = False
 
 
@@ -206,14 +206,14 @@ def bound_costs(collective: str, ranks: int) -> Costs:
 
 def _counted(schedule: Schedule) -> Costs:
     counts = count(schedule)
-    alike = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
+    equal = frozenset(name for name in ("sent", "received", "added") if len(set(getattr(counts, name))) == 1)
     return Costs(
         counts.rounds,
         counts.most_sent,
         counts.most_received,
         counts.most_added,
         counts.ports,
-        alike,
+        equal,
     )
 
 

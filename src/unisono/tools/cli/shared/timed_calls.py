@@ -19,6 +19,7 @@ from torch.distributed import FileStore, distributed_c10d, init_process_group  #
 
 import unisono
 
+from ....calls.dispatch.plan_cache import forget_plans
 from ....schedule import BLOCKED
 
 ENGINES = ("unisono", "Gloo")
@@ -171,8 +172,7 @@ def _take_turns(
             break
         for call, of_call in zip(calls, found, strict=True):
             group.host.config = group.host.config.having(call.trial.figures)
-            group.plans.clear()
-            group.shortcuts.clear()
+            forget_plans(group)
             begin = time.perf_counter()
             for _ in range(_WARM_UP):
                 call()

@@ -1,17 +1,20 @@
-"""`monitored_barrier`: a barrier that names the ranks that did not come, and leaves the group usable."""
+"""Calls of torch that are made of several of our calls: `monitored_barrier`, and all_reduce of sparse tensors."""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
+from typing import Any
 
 import torch
 
-from ...base.errors import PeerFailed, PeerGone, WaitTimeout
+from ...base.errors import ArgumentError, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Sighting
+from ...calls.collectives import all_gather
+from ...calls.ops import resolve
 from ...calls.p2p import recv, send
 from ...ranks.group.group import Group
-from .torch_errors import for_torch, late_phrase, waiting_phrase
+from .to_torch import for_torch, late_phrase, waiting_phrase
 
 _TAGS = 1 << 62
 """The first tag for barriers; each barrier has its own."""
@@ -59,3 +62,34 @@ def monitored_barrier(group: Group, number: int, timeout_s: float, wait_all_rank
         missing = absent.nonzero().flatten().tolist()
         late = WaitTimeout(call, time.monotonic() - began, missing, group.rank, why, seen=seen)
         raise for_torch(late, waiting_phrase(group.rank) if group.rank else late_phrase(missing, timeout_s))
+
+
+def all_reduce_sparse(tensor: torch.Tensor, op: Any, group: Group, timeout_s: float | None) -> None:
+    """Replace a sparse COO tensor, on every rank, by the sum or average of all ranks' tensors.
+
+    tensor: the same shape on every rank, any number of non-zero elements; in place, coalesced afterwards. Raises
+    ArgumentError for other layouts, ops or shapes.
+    """
+    name = resolve(op)
+    if tensor.layout is not torch.sparse_coo or name not in ("sum", "avg"):
+        raise ArgumentError(f"of sparse tensors only COO ones can be combined, with sum or avg, not {name} of this one")
+    mine = tensor.detach().coalesce()
+    _check_shapes(mine, group, timeout_s)
+    places = all_gather(None, mine.indices().t().contiguous(), group, timeout_s=timeout_s)
+    values = all_gather(None, mine.values(), group, timeout_s=timeout_s)
+    # Checks are off: these indices come from existing tensors of this shape.
+    total = torch.sparse_coo_tensor(torch.cat(places).t(), torch.cat(values), tensor.shape, check_invariants=False)
+    total = total.coalesce()
+    if name == "avg":
+        total = total / group.size
+    with torch.no_grad():
+        tensor.copy_(total)
+
+
+def _check_shapes(tensor: torch.Tensor, group: Group, timeout_s: float | None) -> None:
+    """Raise ArgumentError on every rank if their tensors have different shapes."""
+    mine = torch.tensor([tensor.sparse_dim(), *tensor.shape], device="cpu")
+    shapes = [shape.tolist() for shape in all_gather(None, mine, group, timeout_s=timeout_s)]
+    if any(shape != shapes[0] for shape in shapes):
+        told = ", ".join(f"{shape} with {sparse} sparse on rank {rank}" for rank, (sparse, *shape) in enumerate(shapes))
+        raise ArgumentError(f"sparse tensors must have one shape on all ranks, with as many sparse dimensions: {told}")

@@ -1,22 +1,19 @@
-"""Which programs use the processors."""
+"""What is measured for a moment: the load of the processors, and what huge pages would save."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import numpy as np
 import psutil
-
-from ...base.units import plural
-from .finding import Finding, judge
 
 _LOOK_S = 0.4
 _IDLE, _STEAL, _ALL = slice(3, 5), 7, 8  # the columns of psutil.cpu_times; later ones are in earlier ones, too
-_MUCH = 0.25
-"""The least number of processors used by other programs to report."""
 
 
 class Load(NamedTuple):
@@ -49,16 +46,6 @@ def shares(before: Sequence[float], after: Sequence[float]) -> tuple[float, floa
     return max(0.0, sum(spent) - sum(spent[_IDLE]) - stolen) / total, max(0.0, stolen) / total
 
 
-def check_load(load: Load, usable: int, ranks: int) -> Finding:
-    """Do other programs use the ranks' processors? usable: processors."""
-    if load.busy < _MUCH:
-        return Finding("ok", "load", "other programs are quiet")
-    said, room = f"other programs use {load.busy:.1f} of {plural(usable, 'processor')}", load.busy + ranks <= usable
-    said += ", which is room enough" if room else f" (most: {load.busiest})" if load.busiest else ""
-    reason = "each call waits for the rank that has to share its processor"
-    return judge("load", said, room, reason, "end them, or leave them processors of their own (taskset)")
-
-
 def _used() -> dict[str, float]:
     """Name and number of each other process -> the processor seconds that it has used."""
     used = {}
@@ -68,3 +55,32 @@ def _used() -> dict[str, float]:
             used[f"{one.name()}, {one.pid}"] = times.user + times.system
     used.pop(f"{psutil.Process().name()}, {os.getpid()}", None)
     return used
+
+
+_NBYTES, _COPIES = 16 << 20, 16
+_HUGE, _COLLAPSE = 2 << 20, 25  # bytes of a huge page; MADV_COLLAPSE of linux/mman.h
+
+
+def huge_gain() -> float:
+    """The share of their time that copies in shared memory save on huge pages; 0 if this system cannot try them.
+
+    Three turns of four save at least this share. So other programs that disturb some turns do not raise it.
+    """
+    try:
+        with open(os.memfd_create("unisono probe"), "wb") as file:
+            file.truncate(4 * _NBYTES + _HUGE)
+            begin = np.frombuffer(mmap.mmap(file.fileno(), 2 * _NBYTES), np.uint8).ctypes.data % _HUGE
+            # The kernel puts each map at the same distance from the border of a huge page, so place by offset.
+            huge, plain = (mmap.mmap(file.fileno(), 2 * _NBYTES, offset=begin + at) for at in (0, 2 * _NBYTES))
+            huge.madvise(_COLLAPSE)
+    except OSError:  # before Linux 6.1
+        return 0.0
+    ratios = [_copy_s(huge) / _copy_s(plain) for _ in range(1 + _COPIES)][1:]
+    return max(0.0, 1 - sorted(ratios)[3 * _COPIES // 4])
+
+
+def _copy_s(memory: mmap.mmap) -> float:
+    halves = np.frombuffer(memory, np.uint8).reshape(2, -1)
+    begin = time.perf_counter()
+    halves[1] = halves[0]
+    return time.perf_counter() - begin

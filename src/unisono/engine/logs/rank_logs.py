@@ -1,0 +1,289 @@
+"""What one rank logs for others to read: its last calls, its last messages, and the rows of its programs.
+
+Each log is a ring of entries in memory that any process may read. A writer writes the number of an entry last.
+
+Calls: one log for each group. The kernel writes it. The call of number n has entry n modulo the length, so the entries
+of all ranks are aligned by number. An entry says when the rank has entered the call and when it has left it, by the
+processor's cycle counter, and the number of the note that says what was called (`plan_registry`). Nothing else is
+written while a call runs.
+
+Messages: one log for all groups. The rank logs a message when it is done. It logs a slow one earlier: when it first
+checks whether its peers live.
+
+Rows: only a trace that asks for rounds has this log (`Host.log_rows_to`). The recording kernel writes it: when each row
+began and ended. The usual kernel knows nothing of it.
+"""
+
+import itertools
+import struct
+from enum import IntEnum
+from mmap import mmap
+from typing import NamedTuple
+
+CALLS = 256
+"""The length of a log in shared memory, a power of two."""
+
+
+class LogWord(IntEnum):
+    """The words of a call in a log. Times are in cycles of the processor's counter."""
+
+    NUMBER = 0  # of the call: written last, when the rank begins it
+    NOTE = 1  # the number of the note that says what was called; more where it ran in the background
+    ENTERED = 2
+    LEFT = 3  # not later than ENTERED: left over from an earlier call, and the rank is in this one
+    WORDS = 4
+
+
+_CALL = struct.Struct(f"<{LogWord.WORDS}q")
+
+
+def log_bytes(calls: int) -> int:
+    """The bytes of a log of this length."""
+    return calls * _CALL.size
+
+
+CALL_LOG_BYTES = log_bytes(CALLS)
+
+_BACKGROUND = 1 << 62
+
+
+class LoggedCall(NamedTuple):
+    """A call of a rank.
+
+    note: the number of the note that says what was called.
+    entered: when the rank entered the call, in cycles.
+    left: when the rank left it; 0: it is still in the call.
+    background: another thread than the caller's has made the call.
+    """
+
+    number: int
+    note: int
+    entered: int
+    left: int
+    background: bool = False
+
+    @classmethod
+    def of(cls, number: int, note: int, entered: int, left: int) -> "LoggedCall":
+        return cls(number, note & ~_BACKGROUND, entered, left if left > entered else 0, bool(note & _BACKGROUND))
+
+
+class CallLog:
+    """The log in this memory. One rank writes."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self.calls = len(memory) // _CALL.size
+
+    def read(self) -> list[LoggedCall]:
+        """The calls, oldest first. An entry that is being written just now is left out."""
+        seen = memoryview(bytes(self._memory))
+        numbers, again = self._numbers(seen), self._numbers(self._memory)
+        # The rank may overwrite the oldest entry meanwhile, and writes its number last.
+        oldest = max(0, max(numbers) - self.calls + 1)
+        whole = [at for at, number in enumerate(numbers) if number > oldest and number == again[at]]
+        return sorted(LoggedCall.of(*_CALL.unpack_from(seen, at * _CALL.size)) for at in whole)
+
+    @property
+    def newest(self) -> int:
+        """The number of the call that the rank has entered last; 0 before its first."""
+        return max(self._numbers(self._memory))
+
+    def latest_notes(self) -> set[int]:
+        """The notes of the last calls, as many as a log in shared memory has."""
+        words = self._memory.cast("B").cast("q")
+        newest = self.newest
+        first = max(0, newest - CALLS + 1)
+        return {
+            words[number % self.calls * LogWord.WORDS + LogWord.NOTE] & ~_BACKGROUND
+            for number in range(first, newest + 1)
+        }
+
+    @staticmethod
+    def _numbers(memory: memoryview) -> list[int]:
+        return memory.cast("B").cast("q")[LogWord.NUMBER :: LogWord.WORDS].tolist()
+
+    def latest(self) -> LoggedCall | None:
+        """The call that the rank has entered last; None before its first."""
+        number = self.newest
+        if not number:
+            return None
+        at = number % self.calls * _CALL.size
+        return LoggedCall.of(*_CALL.unpack(self._memory[at : at + _CALL.size]))
+
+    def enter(self, number: int, note: int, cycles: int) -> None:
+        """Note that the rank enters a call over several hosts: the kernel makes only a part of such a call."""
+        at = number % self.calls * _CALL.size
+        words = self._memory[at : at + _CALL.size].cast("q")
+        words[LogWord.NOTE], words[LogWord.ENTERED] = note, cycles
+        words[LogWord.NUMBER] = number
+
+    def mark_background(self, number: int) -> None:
+        """Note that another thread than the caller's has made this call, which has ended."""
+        at = number % self.calls * _CALL.size
+        words = self._memory[at : at + _CALL.size].cast("q")
+        if words[LogWord.NUMBER] == number:
+            words[LogWord.NOTE] |= _BACKGROUND
+
+    def leave(self, number: int, cycles: int) -> None:
+        """Note that the rank leaves a call, if it has entered it."""
+        at = number % self.calls * _CALL.size
+        words = self._memory[at : at + _CALL.size].cast("q")
+        if words[LogWord.NUMBER] == number:
+            words[LogWord.LEFT] = cycles
+
+
+MESSAGES = 256
+"""The length of the log in shared memory."""
+
+
+class MessageWord(IntEnum):
+    """The words of a message in a log. Times are monotonic nanoseconds."""
+
+    GROUP = 0  # where its memory begins in the arena
+    TAG = 1
+    ENTERED = 2
+    PEER = 3  # twice the peer's rank in the group, -1: any; plus 1 for a receive
+    NBYTES = 4
+    PLACE = 5  # 1 for the first message from this sender to this receiver, then 2, ...; 0: not known yet
+    LEFT = 6  # 0: it goes on
+    NUMBER = 7  # counts the rank's messages; written last
+
+
+_MESSAGE = struct.Struct(f"<{len(MessageWord)}q")
+_END = struct.Struct("<4q")
+_END_AT, _NUMBER_AT = 8 * MessageWord.PEER, 8 * MessageWord.NUMBER
+_NUMBER = struct.Struct("<q")
+
+
+def message_log_bytes(messages: int) -> int:
+    """The bytes of a log of this length."""
+    return messages * _MESSAGE.size
+
+
+MESSAGE_LOG_BYTES = message_log_bytes(MESSAGES)
+
+
+class LoggedMessage(NamedTuple):
+    """A message as one of its two ranks has seen it. left_ns: 0 while it goes on. Other fields: see `MessageWord`."""
+
+    number: int
+    group: int
+    is_receive: bool
+    peer: int
+    tag: int
+    nbytes: int
+    place: int
+    entered_ns: int
+    left_ns: int
+
+
+class MessageLog:
+    """The log in this memory. The threads of one rank write."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._numbers, self._usual = itertools.count(1), memory
+        self.write_to()
+
+    def write_to(self, memory: memoryview | None = None) -> None:
+        """Log here from now on; None: where it was at first."""
+        self._memory = self._usual if memory is None else memory
+        self._size = len(self._memory) // _MESSAGE.size
+
+    def write(self, group: int, tag: int, entered_ns: int, peer: int, nbytes: int, place: int, left_ns: int) -> int:
+        """Log a message, given as the words of `MessageWord`; return its number."""
+        number = next(self._numbers)
+        at = number % self._size * _MESSAGE.size
+        _MESSAGE.pack_into(self._memory, at, group, tag, entered_ns, peer, nbytes, place, left_ns, number)
+        return number
+
+    def end(self, number: int, peer: int, nbytes: int, place: int, left_ns: int) -> None:
+        """The message of this number is done, if it is still in the log."""
+        at = number % self._size * _MESSAGE.size
+        if _NUMBER.unpack_from(self._memory, at + _NUMBER_AT)[0] == number:
+            _END.pack_into(self._memory, at + _END_AT, peer, nbytes, place, left_ns)
+
+    def read(self) -> list[LoggedMessage]:
+        """The messages, oldest first. One that is being written just now is left out."""
+        seen = bytes(self._memory)
+        again = self._memory.cast("B").cast("q")[MessageWord.NUMBER :: len(MessageWord)].tolist()
+        oldest = max(0, max(again) - self._size + 1)
+        return sorted(
+            LoggedMessage(number, group, bool(peer & 1), peer >> 1, tag, nbytes, place, entered_ns, left_ns)
+            for at, (group, tag, entered_ns, peer, nbytes, place, left_ns, number) in enumerate(
+                _MESSAGE.iter_unpack(seen)
+            )
+            if number > oldest and number == again[at]
+        )
+
+
+REUSE = -1
+"""Stands for a row: before the first row of a segment, a rank waits until no rank reads its staging half any more."""
+
+
+class RowLogWord(IntEnum):
+    """The words of an entry. Times are in cycles of the processor's counter."""
+
+    NUMBER = 0  # of the call
+    SEGMENT = 1  # counted over all calls
+    ROW = 2  # its index in the program, or REUSE
+    BEGAN = 3
+    ENDED = 4  # not later than BEGAN: left over from an earlier row, and the rank is at this one
+    WORDS = 5
+
+
+def row_log_bytes(rows: int) -> int:
+    """The bytes of a log of this length."""
+    return 8 * RowLogWord.WORDS * rows
+
+
+class LoggedRow(NamedTuple):
+    """A row of the call with this number. began, ended: in cycles; ended is 0 while the rank is at this row."""
+
+    number: int
+    segment: int
+    row: int
+    began: int
+    ended: int
+
+
+class RowWriter:
+    """Logs the rows that no kernel runs, of a group over several hosts. For one thread at a time."""
+
+    def __init__(self, memory: mmap) -> None:
+        self._words = memoryview(memory).cast("q")
+        self._count, self._at = len(memory) // row_log_bytes(1), -1
+        self._last: tuple[int, ...] = ()
+
+    def write(self, row: LoggedRow) -> None:
+        """Log a row. If it is the same row as in the last call, the rank is still at it."""
+        if row[: RowLogWord.BEGAN] != self._last:
+            self._at = (self._at + 1) % self._count
+            first, self._last = RowLogWord.WORDS * self._at, row[: RowLogWord.BEGAN]
+            for word, value in enumerate(row):
+                self._words[first + word] = value
+        self._words[RowLogWord.WORDS * self._at + RowLogWord.ENDED] = row.ended
+
+
+class RowLog:
+    """The log in this memory."""
+
+    def __init__(self, memory: memoryview) -> None:
+        import numpy as np  # here: sentinels import this file, and run without numpy
+
+        self._words = np.frombuffer(memory, np.int64).reshape(-1, RowLogWord.WORDS)
+        self.rows = len(self._words)
+
+    def read(self) -> list[LoggedRow]:
+        """The rows of complete calls, in order of time. Segments are counted from 0 in each call."""
+        words = self._words[self._words[:, RowLogWord.NUMBER] > 0]
+        words = words[words[:, RowLogWord.BEGAN].argsort()]
+        found = [LoggedRow(*row) for row in words.tolist()]
+        if len(found) == self.rows:  # the ring may have gone round, and have lost rows of the first call
+            found = [row for row in found if row.number != found[0].number]
+        first: dict[int, int] = {}
+        for row in found:
+            first[row.number] = min(row.segment, first.get(row.number, row.segment))
+        return [
+            row._replace(segment=row.segment - first[row.number], ended=row.ended if row.ended >= row.began else 0)
+            for row in found
+        ]

@@ -1,0 +1,59 @@
+"""A wait for messages: it ends at once when a rank of the world has gone, and takes little of a processor."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+
+import pytest
+import torch
+
+import unisono
+from tests.support.waiting import until as until_true
+from unisono.engine.compile.program import WAITING, StateWord
+from unisono.engine.mailbox.poller import Poller
+from unisono.hosts.messages import until
+
+WAIT_S = 4.0
+
+
+def test_a_word_that_others_count_up_ends_a_wait() -> None:
+    word, ended = ctypes.c_uint64(7), list[bool]()
+    poller = Poller(1, most_spins=0, counter=ctypes.addressof(word))
+    assert poller.wait(6, 0.0, 0.0)
+    assert not poller.wait(7, 0.0, 0.0)
+    thread = threading.Thread(target=lambda: ended.append(poller.wait(7, 0.0, 60.0)))
+    thread.start()
+    until_true(lambda: bool(poller._waiting))
+    poller.wake()  # of another word
+    word.value += 1
+    thread.join()
+    assert ended == [True]
+
+
+def test_a_rank_that_waits_looks_at_once_and_then_waits_on() -> None:
+    words = memoryview(bytearray(8 * StateWord.WORDS)).cast("q")
+    words[StateWord.LOOK_UP_NS] = 3600 * 10**9
+    looks, paused, missing = [(), (WAITING, WAITING | 1 << 8), ()], list[int](), iter([5, 5, 5, None])
+
+    def pause(rank: int, *_: float) -> bool:
+        paused.append(rank)
+        return True
+
+    assert [*until(lambda: next(missing), pause, words, lambda: looks[len(paused)])] == [WAITING, WAITING | 1 << 8]
+    assert paused == [5, 5, 5]
+
+
+@pytest.mark.long
+def test_a_rank_that_waits_for_another_host_leaves_its_processor_to_others() -> None:
+    def work() -> float:
+        tensor = torch.ones(4)
+        unisono.all_reduce(tensor)
+        before = time.process_time()
+        if unisono.get_rank() == 1:
+            time.sleep(WAIT_S)
+        unisono.all_reduce(tensor)
+        return time.process_time() - before
+
+    assert unisono.run(work, 2, hosts="2x1", timeout_s=90)[0] < 0.06 * WAIT_S
