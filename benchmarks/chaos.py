@@ -21,7 +21,7 @@ import typer
 import unisono
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.tools.testing import chaos, lowerings, rehearse, rows_of
-from unisono.tools.testing.several_ranks import FAULTS
+from unisono.tools.testing.chaos import FAULTS
 
 from .busy import hogs
 from .meeting import Meeting

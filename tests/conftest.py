@@ -1,4 +1,4 @@
-"""Ranks that tests share: a world per size, and per shape of hosts, for a session. Samples of cases, and reruns."""
+"""Fixtures that tests share, such as the worlds of a session. Samples of cases, and reruns."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
-from functools import cache
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
-import unisono
 from tests.support import warm_python
 from tests.support.scripts import Scripts
 from tests.support.torch_ranks import TorchRanks
 from tests.support.ucx import why_no_ucx
+from tests.support.worlds import OnHosts, Worlds
 from unisono.base.python import no_collections
-from unisono.schedule import Hosts
+from unisono.tools.pytest_plugin.warm_worlds import worlds_of
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
@@ -150,36 +150,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def worlds() -> Iterator[Callable[[int], unisono.World]]:
-    """worlds(p): a world of p ranks, the same for everybody who asks. A run that fails takes its ranks with it only.
-
-    With UNISONO_TEST_HOSTS=2 in the environment, the ranks behave as if on two hosts, half of them on each.
-    """
-    with ExitStack() as stack:
-        made: dict[int, unisono.World] = {}
-
-        def of(size: int) -> unisono.World:
-            if size not in made:
-                several = os.environ.get("UNISONO_TEST_HOSTS") == "2" and size > 1
-                hosts = f"{size - size // 2}+{size // 2}" if several else None
-                made[size] = stack.enter_context(unisono.World(size, timeout_s=60, hosts=hosts))
-            return made[size]
-
-        yield of
+def worlds(pytestconfig: pytest.Config) -> Worlds:
+    """worlds(p): the world of p ranks that runs the tests on ranks, too. A run that fails takes its ranks with it."""
+    return partial(worlds_of(pytestconfig), timeout_s=60)
 
 
 @pytest.fixture(scope="session")
-def on_hosts() -> Iterator[Callable[[str], unisono.World]]:
-    """on_hosts("2x2"): a world of this shape, the same for everybody who asks."""
-    with ExitStack() as stack:
-        made: dict[str, unisono.World] = {}
-
-        def of(shape: str) -> unisono.World:
-            if shape not in made:
-                made[shape] = stack.enter_context(unisono.world(Hosts.parse(shape).ranks, timeout_s=RUN_S, hosts=shape))
-            return made[shape]
-
-        yield of
+def on_hosts(pytestconfig: pytest.Config) -> OnHosts:
+    """on_hosts("2x2"): the same of this shape."""
+    return partial(worlds_of(pytestconfig), timeout_s=RUN_S)
 
 
 @pytest.fixture(params=["gloo", "ucx"])
@@ -199,6 +178,6 @@ def scripts() -> Iterator[Scripts]:
 
 
 @pytest.fixture
-def ranks(worlds: Callable[[int], unisono.World], tmp_path: Path) -> TorchRanks:
+def ranks(worlds: Worlds, tmp_path: Path) -> TorchRanks:
     """ranks(p)(function): the function on p ranks of a process group of torch.distributed."""
     return TorchRanks(worlds, tmp_path)

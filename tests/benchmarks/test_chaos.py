@@ -9,7 +9,7 @@ import pytest
 from benchmarks.chaos import Trial, chaos_markdown, rehearsals, trial
 
 from unisono.schedule.algorithms import CATALOGUE
-from unisono.tools.testing.several_ranks import FAULTS
+from unisono.tools.testing.chaos import FAULTS
 
 
 @pytest.mark.long

@@ -96,7 +96,8 @@ def test_mypy_accepts_the_examples_knows_what_calls_return_and_finds_mistakes(pr
 def test_pyright_accepts_the_examples(program: Path) -> None:
     pytest.importorskip("basedpyright")
     settings = {
-        "include": [str(ROOT / "examples"), "program.py"], "extraPaths": [SOURCE], "typeCheckingMode": "standard",
+        "include": [str(ROOT / "examples"), "program.py"], "extraPaths": [SOURCE, str(ROOT / "examples" / "tested")],
+        "typeCheckingMode": "standard",
         "pythonVersion": "3.11",
     }  # fmt: skip
     (program / "pyrightconfig.json").write_text(json.dumps(settings))

@@ -12,7 +12,6 @@ import torch
 
 import unisono
 from tests.support.each import each
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError
 from unisono import autograd as ag
@@ -29,7 +28,7 @@ def everybody(*shape: int, seed: int = 0) -> list[torch.Tensor]:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("grad", [False, True])
-@on_ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, 2, 3, 4)
 def test_values(grad: bool, ranks: int) -> None:
     me, last = unisono.get_rank(), ranks - 1
     all_of = everybody(2 * ranks, 3)
@@ -57,7 +56,7 @@ def test_values(grad: bool, ranks: int) -> None:
     assert torch.equal(x, mine(2 * ranks, 3))
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_of_integers() -> None:
     x = torch.arange(4) + unisono.get_rank()
     assert torch.equal(ag.all_reduce(x), 2 * torch.arange(4) + 1)
@@ -65,7 +64,7 @@ def test_of_integers() -> None:
     assert not ag.all_gather_single(x).requires_grad
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_results_require_gradients_everywhere_or_nowhere() -> None:
     x = torch.ones(3)
     assert not ag.all_reduce(x).requires_grad
@@ -80,7 +79,7 @@ def test_results_require_gradients_everywhere_or_nowhere() -> None:
         assert unisono.init().host.call_number == before + 1
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_split_layer_has_the_gradients_of_the_whole() -> None:
     """Tensor parallelism: columns of one matrix and rows of the next on every rank."""
     me, p = unisono.get_rank(), unisono.get_world_size()
@@ -97,7 +96,7 @@ def test_a_split_layer_has_the_gradients_of_the_whole() -> None:
     torch.testing.assert_close(parts[1].grad, whole[2].grad.chunk(p)[me])
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_ties_and_zeros() -> None:
     me = unisono.get_rank()
     x = torch.tensor([1.0, 2.0, float(me)], requires_grad=True)
@@ -108,7 +107,7 @@ def test_ties_and_zeros() -> None:
     assert torch.equal(y.grad, torch.tensor([0.0, 0.0 if me else 12.0, 27.0]))
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_join_lets_ranks_without_a_use_take_part() -> None:
     x = mine(4).requires_grad_()
     results = ag.gather(x, 1)
@@ -120,7 +119,7 @@ def test_join_lets_ranks_without_a_use_take_part() -> None:
     torch.testing.assert_close(x.grad, 2 * x.detach() + 1)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_backward_in_another_order_is_noticed() -> None:
     x = mine(4).requires_grad_()
     results = [ag.all_reduce(x), ag.all_reduce(x)]
@@ -135,14 +134,14 @@ def test_backward_in_another_order_is_noticed() -> None:
     assert torch.equal(y.grad, torch.full((4,), 2.0))
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_grad_mode_must_be_the_same() -> None:
     with torch.set_grad_enabled(unisono.get_rank() == 0), pytest.raises(MismatchError, match=r"autograd\.broadcast"):
         ag.broadcast(torch.ones(3), 0)
     ag.broadcast(torch.ones(3), 0)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_what_no_call_takes() -> None:
     x = torch.ones(4)
     root = unisono.get_rank() == 0
@@ -312,7 +311,7 @@ def gradients(function: Function, inputs: Tensors, create_graph: bool = False) -
 
 @pytest.mark.sampled(most=1)
 @each("name, dtype", CASES)
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_gradients(name: str, dtype: torch.dtype) -> None:
     make, function = {**CALLS, **ORDERED}[name]
     inputs = [tensor.requires_grad_() for tensor in make(dtype)]
@@ -323,7 +322,7 @@ def test_gradients(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["all_reduce", "broadcast", "gather", "all_gather", "all_to_all", "reduce_scatter"])
-@on_ranks(2, 4)
+@pytest.mark.ranks(2, 4)
 def test_inputs_that_require_gradients_on_one_rank(name: str, ranks: int) -> None:
     """The others take part, and get none."""
     make, function = CALLS[name]
@@ -356,7 +355,7 @@ def test_gradients_of_gradients(worlds: Worlds, name: str, ranks: int) -> None:
 
 
 @each("name, dtype", CASES)
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_torch_agrees_where_one_rank_is_all(name: str, dtype: torch.dtype) -> None:
     make, function = {**CALLS, **ORDERED}[name]
     inputs = [tensor.requires_grad_() for tensor in make(dtype)]

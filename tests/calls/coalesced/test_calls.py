@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from unisono.calls.coalesced import (
     all_gather_coalesced,
     all_reduce_coalesced,
@@ -55,7 +54,7 @@ def same(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
         assert torch.equal(one, other), f"tensor {k}"
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_all_reduce() -> None:
     for op in ("sum", "avg", "max", torch.distributed.ReduceOp.MIN):
         for _ in range(3):  # the first call looks at the tensors, the others know them
@@ -71,7 +70,7 @@ def test_all_reduce() -> None:
 
 
 @pytest.mark.parametrize("make", [unisono.premul_sum, torch.distributed._make_nccl_premul_sum])
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_inputs_times_factors(make: Callable[[float], Any], ranks: int) -> None:
     """Factors of ranks differ, and those of calls; torch's ops are equal whatever their factors are."""
     rank = unisono.get_rank()
@@ -92,7 +91,7 @@ def test_inputs_times_factors(make: Callable[[float], Any], ranks: int) -> None:
             assert torch.equal(output, alone)
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_broadcast(ranks: int) -> None:
     for src in (0, ranks - 1, 0):
         tensors, singly = mixed(), mixed()
@@ -102,7 +101,7 @@ def test_broadcast(ranks: int) -> None:
         same(tensors, singly)
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_the_source_of_a_broadcast_is_only_read() -> None:
     if unisono.get_rank() == 1:
         tensors = [torch.arange(3.0).expand(4, 3), torch.tensor([1 + 2j, 3 - 1j]).conj()]
@@ -112,7 +111,7 @@ def test_the_source_of_a_broadcast_is_only_read() -> None:
     same(tensors, [torch.arange(3.0).repeat(4, 1), torch.tensor([1 - 2j, 3 + 1j])])
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_all_gather(ranks: int) -> None:
     for _ in range(2):
         inputs = mixed()
@@ -125,7 +124,7 @@ def test_all_gather(ranks: int) -> None:
         same(outputs, singly)
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_reduce_scatter(ranks: int) -> None:
     for op in ("sum", "avg"):
         outputs = mixed()
@@ -137,7 +136,7 @@ def test_reduce_scatter(ranks: int) -> None:
         same(outputs, singly)
 
 
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_a_part_may_be_its_own_block_of_the_whole(ranks: int) -> None:
     me = unisono.get_rank()
     wholes = [filled((ranks, n), torch.float32, n) for n in (5, 3000)]
@@ -153,7 +152,7 @@ def test_a_part_may_be_its_own_block_of_the_whole(ranks: int) -> None:
     same([whole[me] for whole in wholes], expected)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_more_than_one_pass() -> None:
     tensors, singly = ([filled((n,), torch.float32, n) for n in (1_500_001, 3, 900_000)] for _ in range(2))
     before = unisono.init().host.call_number
@@ -173,7 +172,7 @@ def test_more_than_one_pass() -> None:
     same(results, [2 * output.view(2, -1)[unisono.get_rank()] for output in expected])
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_in_the_background_and_in_order() -> None:
     tensors, singly = mixed(), mixed()
     first = unisono.all_reduce(tensors[0], async_op=True)
@@ -190,7 +189,7 @@ def test_in_the_background_and_in_order() -> None:
     same(tensors, singly)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_nothing() -> None:
     all_reduce_coalesced([])
     all_reduce_coalesced([torch.empty(0), torch.empty(0, 5)], "max")
@@ -198,7 +197,7 @@ def test_nothing() -> None:
     broadcast_coalesced((tensor for tensor in ()), 0)
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_named_algorithms_and_iterators() -> None:
     model = torch.nn.Linear(30, 40)
     for parameter in model.parameters():
@@ -208,7 +207,7 @@ def test_named_algorithms_and_iterators() -> None:
     assert all((parameter == 3 * 6.0).all() for parameter in model.parameters())
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_many_lists_are_told_apart() -> None:
     """More lists than a group remembers, of the same lengths, in the same memory."""
     memory = torch.empty(64)
@@ -221,7 +220,7 @@ def test_many_lists_are_told_apart() -> None:
             assert torch.equal(memory, expected)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_tensor_that_changes_its_looks_is_seen() -> None:
     storage = torch.arange(12.0) + unisono.get_rank()
     tensor, other = storage[:6], torch.ones(5)
@@ -241,7 +240,7 @@ def test_a_tensor_that_changes_its_looks_is_seen() -> None:
         assert torch.equal(tensor, expected)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_without_the_guards_of_torch() -> None:
     from unisono.calls.coalesced import make_coalesced
 
@@ -259,7 +258,7 @@ def test_without_the_guards_of_torch() -> None:
         make_coalesced.guards = guards
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_dropped_group_goes_without_the_garbage_collector() -> None:
     gc.disable()
     for async_op in (False, True):

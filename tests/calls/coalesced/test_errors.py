@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from unisono import ArgumentError, DTypeError, MismatchError, make_op
 from unisono.calls.coalesced import (
     all_gather_coalesced,
@@ -46,7 +45,7 @@ DIFFERENT: dict[str, list[torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_other_tensors_on_one_rank(what: str) -> None:
     tensors = DIFFERENT[what] if unisono.get_rank() == 2 else ones(2, 3, 4)
     before = [tensor.clone() for tensor in tensors]
@@ -59,7 +58,7 @@ def test_other_tensors_on_one_rank(what: str) -> None:
     assert all((tensor == 3).all() for tensor in again)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_sizes_far_down_a_long_list() -> None:
     counts = [5] * 100
     counts[70 + unisono.get_rank()] = 6
@@ -67,7 +66,7 @@ def test_sizes_far_down_a_long_list() -> None:
         broadcast_coalesced(ones(*counts), 0)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_the_plain_call_is_another_one() -> None:
     call = [lambda: all_reduce_coalesced(ones(10)), lambda: unisono.all_reduce(torch.ones(10))]
     with pytest.raises(MismatchError):
@@ -125,7 +124,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_what_no_call_takes(what: str) -> None:
     """One rank's mistake is known to the others, too."""
     all_reduce_coalesced(ones(2, 3))
@@ -142,7 +141,7 @@ def test_what_no_call_takes(what: str) -> None:
     assert (again[0] == 2).all()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_columns_of_one_tensor_are_apart() -> None:
     table = torch.arange(12.0).view(4, 3)
     all_reduce_coalesced(list(table.unbind(1)))

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from unisono import ArgumentError
 from unisono.base.config import Config
 from unisono.calls.coalesced import flatten_
 
 
-@on_ranks(1, 2, 3)
+@pytest.mark.ranks(1, 2, 3)
 def test_a_call_on_the_flat_tensor_is_one_on_all(ranks: int) -> None:
     me, group = unisono.get_rank(), unisono.init()
     leaf = torch.nn.Parameter(torch.arange(6.0).view(2, 3) + me)
@@ -52,7 +51,7 @@ def test_full_memory_means_staging(full: list[int]) -> None:
         world.run(work)
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_nothing_and_what_cannot_be_moved() -> None:
     assert flatten_([]) == []
     x = torch.ones(4, 5)

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from unisono.base.errors import ArgumentError
 from unisono.calls.dispatch import step
 
@@ -72,7 +71,7 @@ ELEMENTS = 300_000
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("async_op", [False, True])
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_only_the_first_call_is_planned(shared: bool, async_op: bool) -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
@@ -95,7 +94,7 @@ def test_only_the_first_call_is_planned(shared: bool, async_op: bool) -> None:
     assert planned == [2, 0, 0]
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_other_overlaps_are_refused_after_it() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     whole = torch.arange(float(size * ELEMENTS))
@@ -111,7 +110,7 @@ def test_other_overlaps_are_refused_after_it() -> None:
             unisono.reduce_scatter_single(part, whole)
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_calls_where_new_tensors_have_no_memory() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     last, right, left = size - 1, (me + 1) % size, (me - 1) % size

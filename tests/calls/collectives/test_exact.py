@@ -16,7 +16,6 @@ import torch
 import unisono
 from tests.support.matrix import ALIASED, FORMS, MOVED, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
-from tests.support.on_ranks import on_ranks
 from tests.support.reducers_driver import NUMERIC
 from tests.support.worlds import Worlds
 from unisono import testing as oracle
@@ -39,7 +38,7 @@ def usual(form: str, n: int, **more: Any) -> Case:
 
 @pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("form", FORMS)
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_every_algorithm_and_form(form: str) -> None:
     calls = 0
     for root, n, name in product(roots(form), (0, 1, 7, 1000), [None, *algorithms(form)]):
@@ -51,7 +50,7 @@ def test_every_algorithm_and_form(form: str) -> None:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("form", WHOLE)
-@on_ranks(2, 3, 5)
+@pytest.mark.ranks(2, 3, 5)
 def test_every_algorithm_on_large_tensors(form: str, ranks: int) -> None:
     for name, shared in product([None, *algorithms(form)], BOTH):
         check(usual(form, 100_003, shared=shared, root=ranks - 1, seed=int(shared)), name)
@@ -77,7 +76,7 @@ def test_every_algorithm_in_many_small_segments(short_segments: unisono.World, f
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("form", WHOLE)
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_several_mebibytes(form: str) -> None:
     for shared in BOTH:
         check(usual(form, 1_000_003, shared=shared, root=1))
@@ -87,7 +86,7 @@ def test_several_mebibytes(form: str) -> None:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("form", REDUCING)
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_every_dtype_and_op(form: str, ranks: int) -> None:
     for dtype, op, n in product(COMMON, NUMERIC, (1, 7, 2003)):
         for shared in BOTH if op in ops(form, dtype) else ():
@@ -96,7 +95,7 @@ def test_every_dtype_and_op(form: str, ranks: int) -> None:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("op", ["avg", "product", "min", "max"])
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_every_op_with_every_algorithm(op: str) -> None:
     for form in REDUCING:
         for name in algorithms(form) if op in ops(form, "float32") else ():
@@ -105,7 +104,7 @@ def test_every_op_with_every_algorithm(op: str) -> None:
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_data_of_any_dtype_can_be_moved() -> None:
     kinds = ((1, False), (1000, True)), ((7, True), (1000, False))
     for form in FORMS.keys() - {*REDUCING}:
@@ -116,14 +115,14 @@ def test_data_of_any_dtype_can_be_moved() -> None:
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("layout", ["offset", "strided", "transposed"])
-@on_ranks(1, 2, 3)
+@pytest.mark.ranks(1, 2, 3)
 def test_views_of_larger_tensors(layout: str, ranks: int) -> None:
     for form, dtype in product(FORMS, ("float32", "uint8", "bfloat16")):
         for n, shared in product((0, 1, 10, 1002, 20_006), BOTH):
             check(Case(form, dtype, ops(form, dtype)[0], n, layout, shared=shared, root=ranks - 1))
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_repeated_calls_take_other_tensors_of_the_same_size() -> None:
     """The plan of a call is kept for the next one; the tensors' addresses, contents and layouts must not be."""
     for form, seed, layout in product(WHOLE, range(6), ("contiguous", "offset", "strided")):
@@ -131,7 +130,7 @@ def test_repeated_calls_take_other_tensors_of_the_same_size() -> None:
 
 
 @pytest.mark.parametrize("form", ["all_reduce", "all_gather_single", "broadcast"])
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_an_algorithm_of_ones_own(form: str) -> None:
     def everybody_to_everybody(r, p):
         yield [send(q, r, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
@@ -153,7 +152,7 @@ def test_an_algorithm_of_ones_own(form: str) -> None:
         check(usual(form, n, shared=shared, seed=seed), functions[form])
 
 
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_barrier_holds_everybody_until_the_last_has_come() -> None:
     group = unisono.init()
     arrived = group.empty(1, dtype=torch.int64).zero_()
@@ -183,7 +182,7 @@ def test_shapes_may_differ_where_counts_do_not(worlds: Worlds) -> None:
     assert worlds(3).run(reshaped) == [want] * 3
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_conjugate_negative_and_expanded_views_are_read_as_what_they_mean() -> None:
     rank = unisono.init().rank
     number = torch.tensor([1 + 2j, 3 - 4j]) * (rank + 1)
@@ -204,7 +203,7 @@ def test_conjugate_negative_and_expanded_views_are_read_as_what_they_mean() -> N
         assert gathered[2:4].tolist() == [2 - 4j, 6 + 8j]
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_tensors_moved_to_shared_memory_stay_what_they_are() -> None:
     group = unisono.init()
     layer = torch.nn.Linear(100, 50)
@@ -257,7 +256,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@on_ranks(2, 3, 5)
+@pytest.mark.ranks(2, 3, 5)
 def test_bits_depend_on_the_numbers_only(dtype: torch.dtype) -> None:
     group = unisono.init()
     data = [numbers(rank, dtype) for rank in range(group.size)]
@@ -275,7 +274,7 @@ def test_bits_depend_on_the_numbers_only(dtype: torch.dtype) -> None:
 
 @pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_every_reducing_collective_gives_these_bits(dtype: torch.dtype) -> None:
     group = unisono.init()
     data = [numbers(rank, dtype) for rank in range(group.size)]
@@ -306,7 +305,7 @@ def test_other_orders_would_show(worlds: Worlds) -> None:
     assert torch.allclose(results[0], want, rtol=1e-5, atol=1e-3)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_special_values_pass_like_any_other() -> None:
     rank = unisono.init().rank
     values = [[float("inf"), 1.0, 65_504.0, -0.0, float("nan")], [-float("inf"), float("inf"), 65_504.0, -0.0, 1.0]]

@@ -12,11 +12,10 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from unisono.calls.dispatch.background import patience_ns
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_a_call_that_needs_nobody_is_over_when_it_returns() -> None:
     tensor = torch.arange(5.0)
     unisono.all_reduce(tensor)
@@ -33,7 +32,7 @@ def test_a_call_that_needs_nobody_is_over_when_it_returns() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3_000_000])
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_late_peer_blocks_no_caller(count: int) -> None:
     me, flag = unisono.get_rank(), torch.zeros(1)
     tensor = torch.full((count,), 1.0 + me)
@@ -52,7 +51,7 @@ def test_a_late_peer_blocks_no_caller(count: int) -> None:
     assert [tensor[0].item(), tensor[-1].item(), *later.tolist()] == [3.0] * 5
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_two_groups_in_opposite_order() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     groups = [unisono.new_group(range(size)) for _ in range(2)]
@@ -69,7 +68,7 @@ def test_two_groups_in_opposite_order() -> None:
     assert [tensor.sum().item() for tensor in tensors] == [4.0, 8.0]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_call_like_an_earlier_one_is_not_planned_again() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     group = unisono.new_group(range(size))  # the world's may ask for sizes, after other tests
@@ -99,7 +98,7 @@ def test_a_call_like_an_earlier_one_is_not_planned_again() -> None:
     ]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_errors_come_with_wait() -> None:
     me = unisono.get_rank()
     tensors = torch.full((3,), 1.0 + me), torch.full((4,), 2.0 + me)
@@ -118,7 +117,7 @@ def test_errors_come_with_wait() -> None:
     unisono.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_sizes_that_differ_only_now() -> None:
     """On the sender, the call looks like an earlier one; the receiver knows that sizes differ."""
     me, size = unisono.get_rank(), unisono.get_world_size()

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def unplanned() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("async_op", [False, True])
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_every_form(async_op: bool, ranks: int) -> None:
     me = unisono.get_rank()
     group = unisono.new_group(range(ranks))  # the world's may ask for rankss, after other tests
@@ -73,7 +72,7 @@ def test_every_form(async_op: bool, ranks: int) -> None:
     assert got == expected
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_tensor_with_new_memory_is_written_there() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     group = unisono.new_group(range(size))
@@ -88,7 +87,7 @@ def test_a_tensor_with_new_memory_is_written_there() -> None:
     assert old.tolist() == [2.0] * 3
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_what_is_unlike_the_earlier_call_is_checked() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     mine, whole = torch.full((2,), 1.0 + me), torch.zeros(2 * size)
@@ -109,7 +108,7 @@ def test_what_is_unlike_the_earlier_call_is_checked() -> None:
         assert [tensor.tolist() for tensor in got] == [[1.0 + rank] * 2 for rank in range(size)]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_list_may_change_while_its_call_waits() -> None:
     me, flag = unisono.get_rank(), torch.zeros(1)
     outputs, mine = [torch.zeros(3) for _ in range(2)], torch.full((3,), 1.0 + me)

@@ -16,7 +16,6 @@ import pytest
 import unisono
 from tests.support.matrix import Case, ops
 from tests.support.matrix_driver import begin
-from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono.calls.dispatch.plan_cache import forget_plans
@@ -71,7 +70,7 @@ def test_right_values_and_few_disagreements(
     assert worlds(ranks).run(work) == [[2, 17, 30]] * ranks
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_once_all_ranks_share_again_nothing_is_staged() -> None:
     group, seen = unisono.init(), []
     group.kept.pop(StagedCalls, None)
@@ -99,7 +98,7 @@ def test_the_order_of_foreground_and_background_calls_does_not_matter(worlds: Wo
     assert numbers == numbers[:1] * 3
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_list_on_one_rank_and_one_tensor_on_another() -> None:
     for _ in range(3):
         assert not start("reduce_scatter" if unisono.get_rank() else "reduce_scatter_single", True)()

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 
 
@@ -29,14 +28,14 @@ def test_split_sizes_may_be_arrays(worlds: Worlds) -> None:
     assert worlds(2).run(work) == [[0, 1, 10, 11], [2, 3, 12, 13]]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_columns_that_only_interleave_are_apart() -> None:
     matrix = torch.zeros(3, 2)
     unisono.all_gather([matrix[:, 0], matrix[:, 1]], matrix[:, unisono.get_rank()] + unisono.get_rank() + 1)
     assert matrix.tolist() == [[1, 2]] * 3
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_scale_is_looked_at_in_every_call() -> None:
     def quantized(scale: float) -> torch.Tensor:
         return torch.quantize_per_tensor(torch.ones(4), scale, 0, torch.quint8)
@@ -54,7 +53,7 @@ def test_a_scale_is_looked_at_in_every_call() -> None:
     unisono.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_lists_may_change_while_an_asynchronous_call_runs() -> None:
     me, p, n = unisono.get_rank(), unisono.get_world_size(), 1_000_000
     blocks = [f(n) for _ in range(p)]
@@ -77,7 +76,7 @@ def test_lists_may_change_while_an_asynchronous_call_runs() -> None:
     pending.wait()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_times_may_be_timedeltas() -> None:
     for _ in range(3):  # also on the fast path
         unisono.all_reduce(f(), timeout_s=timedelta(seconds=20))

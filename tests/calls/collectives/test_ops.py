@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono.base.errors import AlgorithmError
 from unisono.schedule import prove
@@ -33,7 +32,7 @@ def fold(function: Callable[[Any, Any], Any], ranks: int, count: int = 7) -> tor
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks(1, 2, 3, 5)
+@pytest.mark.ranks(1, 2, 3, 5)
 def test_an_op_of_ones_own_is_folded_from_the_left_everywhere() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     for op in (
@@ -63,7 +62,7 @@ def test_an_op_of_ones_own_is_folded_from_the_left_everywhere() -> None:
             assert torch.equal(tensor, fold(affine, me, count) if me else values(0, count))
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_function_of_whole_tensors_may_be_a_matrix_product() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     product = unisono.make_op(torch.matmul, elementwise=False, name="matmul")
@@ -113,7 +112,7 @@ def test_algorithms_that_leave_rank_order_are_refused_to_ops_that_do_not_commute
     assert refused >= 3
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_an_op_that_is_not_associative_is_made_in_one_pass_or_refused() -> None:
     op = unisono.make_op(affine, commutative=True, associative=False)
     with pytest.raises(unisono.ArgumentError, match="declared not to be associative"):
@@ -121,7 +120,7 @@ def test_an_op_that_is_not_associative_is_made_in_one_pass_or_refused() -> None:
     unisono.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_sum_of_inputs_times_factors() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     want = sum((values(q) * (q + 0.5) for q in range(p)), torch.zeros(7))
@@ -143,7 +142,7 @@ def test_a_sum_of_inputs_times_factors() -> None:
     unisono.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_torchs_ops_are_ours() -> None:
     results = []
     for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, unisono.ReduceOp.MAX):
@@ -159,7 +158,7 @@ def test_torchs_ops_are_ours() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("algorithm", [None, "linear", "hillis_steele", "direct"])
-@on_ranks(1, 2, 4, 5)
+@pytest.mark.ranks(1, 2, 4, 5)
 def test_scans(algorithm: str | None) -> None:
     me = unisono.get_rank()
     for count in (0, 1, 9, 200_000):
@@ -180,7 +179,7 @@ def test_scans(algorithm: str | None) -> None:
     unisono.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_many_refusals_in_a_row_leave_the_ranks_together() -> None:
     me = unisono.get_rank()
     for turn in range(200):
@@ -200,7 +199,7 @@ def test_many_refusals_in_a_row_leave_the_ranks_together() -> None:
     assert tensor.item() == 3.0
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_quantized_tensors_move_with_their_scale() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
 
@@ -217,7 +216,7 @@ def test_quantized_tensors_move_with_their_scale() -> None:
         unisono.broadcast(quantized(me, 0.25 if me == 1 else 0.5), 0)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_dtypes_that_torch_cannot_even_copy_move() -> None:
     me = unisono.get_rank()
     for name in ("bits8", "bits16", "int4", "uint1", "float4_e2m1fn_x2", "float8_e8m0fnu", "complex32"):

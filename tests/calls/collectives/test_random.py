@@ -13,7 +13,6 @@ import unisono
 from tests.conftest import examples
 from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, roots, start
-from tests.support.on_ranks import on_ranks
 from tests.support.reducers_driver import INTEGERS, NUMERIC
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
@@ -99,7 +98,7 @@ def test_the_environment_reaches_the_ranks(monkeypatch: pytest.MonkeyPatch) -> N
         world.run(sequence, 500, examples(200))
 
 
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_background_and_foreground_keep_their_order(ranks: int) -> None:
     tensor = torch.ones(5000)
     works = []
@@ -115,7 +114,7 @@ def test_background_and_foreground_keep_their_order(ranks: int) -> None:
     assert tensor[0].item() == float(ranks**4)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_callbacks_may_call_and_ask_while_more_is_queued() -> None:
     first, second, third = torch.ones(50_000), torch.ones(50_000), torch.ones(5)
     work = unisono.all_reduce(first, async_op=True)

@@ -12,7 +12,6 @@ import torch
 import unisono
 from tests.support.matrix import FORMS, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 
 
@@ -44,7 +43,7 @@ def of_any_size(form: str, blocks: str, n: int, seed: int, **more: Any) -> Case:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("blocks", ["uneven", "unknown"])
-@on_ranks(1, 2, 3, 5)
+@pytest.mark.ranks(1, 2, 3, 5)
 def test_blocks_of_any_sizes(blocks: str) -> None:
     for seed, async_op, form in product(range(6), (False, True), UNEVEN):
         if blocks in FORMS[form]:
@@ -52,7 +51,7 @@ def test_blocks_of_any_sizes(blocks: str) -> None:
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_blocks_longer_than_a_segment() -> None:
     for seed, form in product(range(2), UNEVEN):
         check(of_any_size(form, "uneven", 300_000, seed))
@@ -60,14 +59,14 @@ def test_blocks_longer_than_a_segment() -> None:
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks(3, 4)
+@pytest.mark.ranks(3, 4)
 def test_every_algorithm_takes_blocks_of_any_sizes() -> None:
     for form in UNEVEN:
         for name, seed in product(algorithms(form), (1, 2)):
             check(of_any_size(form, "uneven", 9, seed), name)
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_ranks_may_know_different_things() -> None:
     """One gives the sizes, another has equal ones by chance, a third knows none; even and uneven calls take turns."""
     me, p = unisono.get_rank(), unisono.get_world_size()
@@ -85,7 +84,7 @@ def test_ranks_may_know_different_things() -> None:
         assert torch.equal(whole, torch.cat([block(q, turn, 4) for q in range(p)]))
 
 
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_whole_tensors_on_one_rank_and_lists_on_another() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     mine, whole = block(me, 0, 3), torch.zeros(p, 3)
@@ -97,14 +96,14 @@ def test_whole_tensors_on_one_rank_and_lists_on_another() -> None:
     assert me == 0 or torch.equal(strided, got)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_split_sizes_that_do_not_add_up_are_refused() -> None:
     p = unisono.get_world_size()
     with pytest.raises(unisono.ArgumentError, match=r"output_split_sizes: .* sum up to"):
         unisono.all_to_all_single(torch.zeros(p + 1, 2), torch.zeros(p, 2), [1] * p, [1] * p)
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_shapes_and_dtypes_come_with_tensors_of_unknown_size() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     gathered = unisono.all_gather(None, torch.full((me + 1, 2), me, dtype=torch.int16))

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 
 
 def made() -> dict[str, Callable[[], tuple[list[torch.Tensor], list[torch.Tensor], Any]]]:
@@ -60,7 +59,7 @@ def made() -> dict[str, Callable[[], tuple[list[torch.Tensor], list[torch.Tensor
 
 
 @pytest.mark.parametrize("held", [True, False])
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_versions_of_what_is_written(held: bool) -> None:
     unisono.all_gather(None, torch.ones(unisono.get_rank()))  # from here on it asks for the sizes of blocks
     for name, make in made().items():
@@ -91,7 +90,7 @@ def aliases() -> dict[str, Callable[[torch.Tensor], tuple[bool, torch.Tensor]]]:
 
 
 @pytest.mark.parametrize("leaf", [True, False])
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_views_made_before_a_call_stay_usable(leaf: bool) -> None:
     me = unisono.get_rank()
     calls: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -124,7 +123,7 @@ def test_views_made_before_a_call_stay_usable(leaf: bool) -> None:
                 assert flat.requires_grad
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_leaf_may_be_written_while_grad_mode_is_on() -> None:
     for make in (lambda leaf: leaf, lambda leaf: leaf.view(-1)):
         leaf = torch.full((4,), float(unisono.get_rank()), requires_grad=True)
@@ -135,7 +134,7 @@ def test_a_leaf_may_be_written_while_grad_mode_is_on() -> None:
         assert leaf.tolist() == [1] * 4
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_backward_through_what_a_call_has_overwritten() -> None:
     for _ in range(2):
         weight, data = torch.ones(3, requires_grad=True), torch.ones(3)

@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_work_tells_how_far_its_call_is() -> None:
     me = unisono.get_rank()
     tensor = torch.ones(5)
@@ -42,7 +41,7 @@ def test_a_work_tells_how_far_its_call_is() -> None:
     assert tensor.tolist() == [2.0] * 5
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_wait_that_runs_out_of_time_names_who_is_missing() -> None:
     group = unisono.new_group([0, 2])
     if not group:
@@ -68,7 +67,7 @@ def test_a_wait_that_runs_out_of_time_names_who_is_missing() -> None:
     assert tensor[0].item() == 4.0
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_what_went_wrong_is_raised_by_wait_and_told_by_exception() -> None:
     tensor = torch.ones(3 + unisono.get_rank())
     pending = unisono.all_reduce(tensor, async_op=True)
@@ -80,7 +79,7 @@ def test_what_went_wrong_is_raised_by_wait_and_told_by_exception() -> None:
     unisono.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_forgotten_work_is_done_all_the_same_and_keeps_nothing() -> None:
     tensor, other = torch.ones(70_000), torch.ones(70_000)
     threads = threading.active_count()
@@ -110,7 +109,7 @@ def test_a_process_ends_with_works_that_nobody_waits_for() -> None:
     assert not ended.stderr
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_callback_may_wait_for_calls_of_the_same_group() -> None:
     first, second, third = torch.ones(3), torch.ones(3), torch.ones(3)
     release = torch.zeros(1)

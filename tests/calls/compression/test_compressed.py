@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import OnHosts
 from unisono.calls.compression.division import BLOCK, ROUNDINGS
 
@@ -41,7 +40,7 @@ def test_all_ranks_have_the_same_bits_close_to_the_exact_ones(on_hosts: OnHosts,
     assert all(other == first for other in others)
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_tensors_of_any_layout_and_calls_in_the_background() -> None:
     me = unisono.get_rank()
     compression = unisono.Compression("int8")
@@ -58,7 +57,7 @@ def test_tensors_of_any_layout_and_calls_in_the_background() -> None:
     assert (works[2][0] == 6).all()  # so few that they are not rounded
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_sums_inside_a_host_are_exact() -> None:
     """Each rank's values need 20 bits, those of a host 7: rounded on their own, they would not be right."""
     me = unisono.get_rank()
@@ -110,7 +109,7 @@ def test_bytes_between_hosts(on_hosts: OnHosts, shape: str) -> None:
 
 
 @pytest.mark.parametrize("wire", ["bf16", "int8"])
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_what_is_rounded_away_comes_later(wire: str) -> None:
     """The sum of many calls is as wrong as one call's; without error feedback, errors add up."""
     me, size, count, turns = unisono.get_rank(), unisono.get_world_size(), 6000, 20
@@ -129,7 +128,7 @@ def test_what_is_rounded_away_comes_later(wire: str) -> None:
     assert lost == pytest.approx(20)
 
 
-@on_ranks("2x1")
+@pytest.mark.ranks(hosts="2x1")
 def test_errors_belong_to_a_name() -> None:
     compression = unisono.Compression("int8")
 
@@ -149,7 +148,7 @@ def test_errors_belong_to_a_name() -> None:
     assert torch.equal(reduced("a"), first)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_on_one_host_nothing_is_rounded() -> None:
     compression = unisono.Compression("int8")
     tensor, same = of_rank(unisono.get_rank(), 6000), of_rank(unisono.get_rank(), 6000)

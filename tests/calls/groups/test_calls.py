@@ -13,7 +13,6 @@ import torch
 import unisono
 from tests.support.matrix import FORMS, Case, ops
 from tests.support.matrix_driver import begin
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono.calls.groups import new_group, split
 
@@ -38,7 +37,7 @@ def make(group: unisono.Group, form: str, given: list[Any]) -> Any:
 
 
 @pytest.mark.sampled(most=2)
-@on_ranks(2, 3, 5, 7)
+@pytest.mark.ranks(2, 3, 5, 7)
 def test_disjoint_groups_at_once(ranks: int) -> None:
     rank = unisono.get_rank()
     group = split(int(rank > ranks // 2), -rank)
@@ -46,7 +45,7 @@ def test_disjoint_groups_at_once(ranks: int) -> None:
         check_all_collectives(group, count, shared=bool(seed % 2), seed=seed)
 
 
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_rows_and_columns_of_a_grid() -> None:
     row_number, column_number = divmod(unisono.get_rank(), 2)
     row, column = split(row_number), split(column_number)
@@ -59,7 +58,7 @@ def test_rows_and_columns_of_a_grid() -> None:
     assert total[0].item() == 6.0
 
 
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_shared_tensors_are_zero_copy_in_sub_groups() -> None:
     """Whatever group they were made for; so no byte of them is seen in the staging area."""
     rank = unisono.get_rank()
@@ -81,7 +80,7 @@ def staging_in_use(group: unisono.Group) -> bool:
     return bool(staging[: arena.stage_stride].any())
 
 
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_two_groups_from_two_threads() -> None:
     """The threads' calls interleave differently on every rank; each group keeps its own order."""
     rank = unisono.get_rank()

@@ -11,7 +11,6 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
-from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono.base.config import Config
@@ -53,7 +52,7 @@ def test_different_ranks_are_a_mismatch_that_names_them(worlds: Worlds) -> None:
     assert "rank 2  new_group([0, 1]) " in text
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_long_lists_are_compared_to_their_end() -> None:
     """Where the words are longer than what ranks tell each other, the rest counts, too."""
     import unisono.calls.groups as module
@@ -88,7 +87,7 @@ def test_a_refusal_on_one_rank_is_told_to_all(worlds: Worlds) -> None:
             assert rank == 1 or f"rank 1  {call}, refused there: " in said
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_split_and_new_group_do_not_mix() -> None:
     with pytest.raises(MismatchError, match=r"new_group\(\[0, 1, 2\]\)"):
         split(0) if unisono.get_rank() == 0 else new_group()
@@ -193,7 +192,7 @@ def test_a_late_rank_breaks_its_group_only(worlds: Worlds) -> None:
     assert said_1.startswith("rank 1 (world rank 2) gave up all_reduce(float32[4], sum) #1 of group 'pair'")
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_rank_that_leaves_right_after_a_call_has_done_its_part() -> None:
     """Rank 1 makes its call and leaves just while rank 0, which has waited for it, looks whether it is still there."""
     group = new_group()
@@ -218,7 +217,7 @@ def test_a_rank_that_leaves_right_after_a_call_has_done_its_part() -> None:
     assert tensor[0].item() == 3.0
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_closed_group_says_so() -> None:
     group = new_group(name="mine")
     destroy_group(group)

@@ -19,7 +19,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
 from unisono.calls.coalesced.make_coalesced import _Memory
@@ -44,7 +43,7 @@ def members_by_call(group: unisono.Group) -> list[int]:
     return table.tolist()
 
 
-@on_ranks(2, 5)
+@pytest.mark.ranks(2, 5)
 def test_split_by_parity(ranks: int) -> None:
     rank = unisono.get_rank()
     group, expected = split(rank % 2), list(range(rank % 2, ranks, 2))
@@ -100,7 +99,7 @@ def test_groups_of_groups(worlds: Worlds) -> None:
     assert worlds(7).run(nested) == [(first if rank > 2 else second, ends.get(rank)) for rank in range(7)]
 
 
-@on_ranks(5)
+@pytest.mark.ranks(5)
 def test_ranks_have_two_numbers() -> None:
     group = split(unisono.get_rank() % 2, -unisono.get_rank())
     members = [3, 1] if unisono.get_rank() % 2 else [4, 2, 0]
@@ -135,7 +134,7 @@ def test_names_and_times(worlds: Worlds) -> None:
     ]  # fmt: skip
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_wrong_arguments() -> None:
     """The same on all ranks: each raises its own, and the world goes on."""
     for ranks, kind, words in (
@@ -183,7 +182,7 @@ def gathers(group: unisono.Group, count: int, algorithm: Any) -> None:
     assert table.tolist() == [rank * 1000.0 + k for rank in range(group.size) for k in range(count)]
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_programs() -> None:
     """Tables that are made for one call each have programs of their own."""
     group = unisono.new_group()
@@ -198,7 +197,7 @@ def test_programs() -> None:
         assert len(group.host._programs) <= 4
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_steps_of_lists_with_ever_new_timeouts() -> None:
     group = unisono.new_group()
     for k in range(100):
@@ -209,7 +208,7 @@ def test_steps_of_lists_with_ever_new_timeouts() -> None:
     assert max(len(layout.steps) for layouts in memory.layouts.values() for layout in layouts) <= 16
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_calls_with_tensors_in_shared_memory_on_some_ranks_only() -> None:
     group = unisono.new_group()
     with limit("unisono.calls.dispatch.retry_rules", "_MOST_KINDS", 3):
@@ -259,7 +258,7 @@ def every_call(group: unisono.Group) -> list[Callable[[], object]]:
     ]
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_calls_of_a_group_on_a_rank_outside_raise() -> None:
     group = new_group([0, 2], name="pair")
     nothing = split(None)
@@ -272,7 +271,7 @@ def test_calls_of_a_group_on_a_rank_outside_raise() -> None:
     unisono.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_what_it_knows() -> None:
     group = new_group([0, 2])
     assert bool(group) is (unisono.get_rank() != 1)

@@ -13,7 +13,6 @@ import torch
 
 import unisono
 from tests.conftest import examples
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono.calls.groups import destroy_group, new_group, split
 
@@ -60,7 +59,7 @@ def resident() -> int:
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks(2, 3)
+@pytest.mark.ranks(2, 3)
 def test_two_hundred_at_once() -> None:
     before, open_before = memory(), census()
     groups = [new_group() for _ in range(200)]
@@ -108,7 +107,7 @@ def test_hundreds_one_after_the_other(worlds: Worlds, way: str) -> None:
     worlds(3).run(hundreds, examples(800 if way == "closed" else 400))
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_groups_with_calls_in_the_background_end_with_their_thread() -> None:
     """Closed or dropped, while their last call still runs or afterwards."""
     before = census()
@@ -158,7 +157,7 @@ def test_a_group_that_is_left_serves_those_who_stay(worlds: Worlds) -> None:
         worlds(3).run(leave, first)
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_what_others_may_reach_lives_until_all_have_left() -> None:
     """A progress engine has rings in its rank's heap, which peers read after their sender has left."""
 

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from unisono import ArgumentError, DTypeError, MismatchError
 from unisono.calls.models import average_gradients, average_parameters, broadcast_module, broadcast_state_dict
 
@@ -45,7 +44,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_broadcast_module(ranks: int) -> None:
     for src in {0, ranks - 1}:
         model = Model(unisono.get_rank())
@@ -57,14 +56,14 @@ def test_broadcast_module(ranks: int) -> None:
         assert model.frozen.grad_fn is None
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_broadcast_state_dict(ranks: int) -> None:
     model = Model(unisono.get_rank())
     broadcast_state_dict(model.state_dict(), ranks - 1)  # shows the shared weight under both its names
     assert equal(values(model), values(Model(ranks - 1)))
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_average_parameters(ranks: int) -> None:
     model = Model(unisono.get_rank())
     before = values(model)
@@ -76,7 +75,7 @@ def test_average_parameters(ranks: int) -> None:
         assert torch.equal(buffer, before[name])
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_average_gradients_is_the_gradient_of_the_mean_loss(ranks: int) -> None:
     inputs = [torch.randn(7, 3, generator=torch.Generator().manual_seed(rank)) for rank in range(ranks)]
     alone, together = Model(5), Model(5)
@@ -91,7 +90,7 @@ def test_average_gradients_is_the_gradient_of_the_mean_loss(ranks: int) -> None:
             torch.testing.assert_close(one.grad, other.grad)
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_gradient_on_some_ranks_only() -> None:
     model = nn.ModuleList([nn.Linear(2, 2, bias=False) for _ in range(4)])
     rank = unisono.get_rank()
@@ -102,7 +101,7 @@ def test_a_gradient_on_some_ranks_only() -> None:
     assert model[3].weight.grad is None
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_sparse_gradients_are_refused_everywhere() -> None:
     model = nn.Embedding(5, 2, sparse=True)
     if unisono.get_rank() == 1:
@@ -112,7 +111,7 @@ def test_sparse_gradients_are_refused_everywhere() -> None:
     broadcast_module(model)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_nothing_to_do() -> None:
     for module in (nn.ReLU(), nn.Linear(2, 2)):
         average_gradients(module)
@@ -151,7 +150,7 @@ ODD: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_models_that_differ(what: str) -> None:
     usual, odd, message = ODD[what]
     model = odd() if unisono.get_rank() == 2 else usual()
@@ -163,7 +162,7 @@ def test_models_that_differ(what: str) -> None:
     unisono.barrier()
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_gradients_of_models_that_differ() -> None:
     for widths in ((4, 4), (5,)):
         model = layers(*widths) if unisono.get_rank() == 2 else layers(4)
@@ -173,7 +172,7 @@ def test_gradients_of_models_that_differ() -> None:
             average_gradients(model)
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_what_is_no_model() -> None:
     refused: list[tuple[Callable[[], None], type[Exception], str]] = [
         (lambda: broadcast_module([1]), DTypeError, "model: expected a torch.nn.Module"),

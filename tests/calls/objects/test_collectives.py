@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError, PeerFailed
 from unisono.calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
@@ -49,7 +48,7 @@ def check(value: Any, rank: int, extra: int = 0) -> None:
 
 
 @pytest.mark.parametrize("extra", [0, 1_000_000], ids=["small", "4 MB"])
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_all_gather_object(extra: int) -> None:
     group = unisono.init()
     places: list[Any] = [None] * group.size
@@ -60,7 +59,7 @@ def test_all_gather_object(extra: int) -> None:
         check(value, rank, extra)
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_gather_object() -> None:
     group = unisono.init()
     for root in range(group.size):
@@ -70,7 +69,7 @@ def test_gather_object() -> None:
             check(value, rank)
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_broadcast_object_list() -> None:
     group = unisono.init()
     for root in range(group.size):
@@ -88,7 +87,7 @@ def test_broadcast_object_list() -> None:
     assert not empty
 
 
-@on_ranks(*SIZES)
+@pytest.mark.ranks(*SIZES)
 def test_scatter_object_list() -> None:
     group = unisono.init()
     for root in range(group.size):

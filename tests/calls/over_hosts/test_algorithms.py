@@ -23,7 +23,6 @@ import unisono
 from tests.conftest import NIGHTLY, RUN_S, commit
 from tests.support.matrix import ALIASED, FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
-from tests.support.on_ranks import on_ranks
 from tests.support.ports import free_port
 from tests.support.worlds import OnHosts
 from unisono.base.errors import AlgorithmError, ArgumentError, MismatchError
@@ -144,7 +143,7 @@ def numbers(rank: int, count: int, place: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks("2x2", "3+1")
+@pytest.mark.ranks(hosts=["2x2", "3+1"])
 def test_blocks_of_several_sizes_go_by_every_algorithm_or_are_refused() -> None:
     size, refused = unisono.get_world_size(), {}
     for some in CATALOGUE.values():
@@ -189,7 +188,7 @@ def _by_the_neighbour(r: Rows, p: int) -> Iterator[Transfer]:
         yield send(r, (r + step) % p, (r + step) % p, to=r, dbuf=Y)
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_a_table_that_cannot_take_blocks_of_several_sizes_is_not_dropped() -> None:
     me = unisono.get_rank()
 
@@ -219,7 +218,7 @@ def _by_another_chunk(r: Rows, p: int, root: int) -> Iterator[Transfer]:
         yield send(root, (root + rank) % p, 0, n=2)
 
 
-@on_ranks(4, "2x2")
+@pytest.mark.ranks(4, hosts="2x2")
 def test_a_table_that_changes_the_places_of_chunks_is_refused_as_on_one_host() -> None:
     with pytest.raises(AlgorithmError, match=r"chunk 0 goes to 1|moves chunks to places of others"):
         unisono.broadcast(torch.zeros(7), 0, algorithm=_by_another_chunk)

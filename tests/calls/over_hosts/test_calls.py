@@ -20,7 +20,6 @@ import torch
 import unisono
 from tests.support.matrix import FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import check
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import OnHosts
 from unisono.base.config import Config
 from unisono.schedule import ROOTED
@@ -38,7 +37,7 @@ def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks("2x2", "3+1", "2x1", "2x2:round_robin")
+@pytest.mark.ranks(hosts=["2x2", "3+1", "2x1", "2x2:round_robin"])
 def test_every_call() -> None:
     for form, dtype in product(FORMS, ("float32", "int64", "bfloat16")):
         for op, n in product(("sum", "max") if form in REDUCING else ("-",), (1, 7, MANY)):
@@ -47,7 +46,7 @@ def test_every_call() -> None:
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks("2x2:round_robin", "3+1")
+@pytest.mark.ranks(hosts=["2x2:round_robin", "3+1"])
 def test_in_rank_order() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     whole = everybody(100, torch.int64)
@@ -61,7 +60,7 @@ def test_in_rank_order() -> None:
 
 
 @pytest.mark.sampled(most=1)
-@on_ranks("2x2", "3+1")
+@pytest.mark.ranks(hosts=["2x2", "3+1"])
 def test_blocks_of_several_sizes_and_of_unknown_ones() -> None:
     for form, seed in product(FORMS, range(2)):
         for blocks in FORMS[form][1:]:
@@ -69,7 +68,7 @@ def test_blocks_of_several_sizes_and_of_unknown_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ["ring", "naive", "two_shot"])
-@on_ranks("3+1")
+@pytest.mark.ranks(hosts="3+1")
 def test_an_algorithm_that_the_call_names(name: str) -> None:
     whole = everybody(1000)
     tensor = whole[unisono.get_rank()].clone()
@@ -79,7 +78,7 @@ def test_an_algorithm_that_the_call_names(name: str) -> None:
     assert torch.allclose(tensor, whole.mean(0))
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_in_the_background_in_one_call_and_as_objects() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     total = size * (size - 1) / 2
@@ -123,7 +122,7 @@ def test_groups_inside_a_host_and_over_hosts(on_hosts: OnHosts, shape: str) -> N
     assert results[3][3][1] == results[1][3][1] == 1010.0
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_groups_of_the_same_ranks_begin_on_each_rank_in_an_order_of_its_own() -> None:
     """Each has memory of its own on each host, which its ranks make within its first call."""
     me = unisono.get_rank()
@@ -136,7 +135,7 @@ def test_groups_of_the_same_ranks_begin_on_each_rank_in_an_order_of_its_own() ->
     assert [tensor[7].item() for tensor in tensors] == [1111.0 * (k + 1) for k in range(16)]
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing() -> None:
     me, said = unisono.get_rank(), []
     tensor = torch.full((4 + (me == 3),), float(me))
@@ -154,7 +153,7 @@ def test_a_mismatch_names_ranks_of_all_hosts_and_touches_nothing() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors, and of half complex ones
-@on_ranks("3+1")
+@pytest.mark.ranks(hosts="3+1")
 def test_dtypes_and_layouts() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     for dtype in (torch.bool, torch.uint16, torch.float16, torch.complex64, torch.float8_e4m3fn, torch.int8):
@@ -203,7 +202,7 @@ def test_each_call_over_hosts_has_its_debug_line() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_quantized_tensors_of_two_scales_are_two_calls() -> None:
     me, values = unisono.get_rank(), torch.arange(6.0) + unisono.get_rank()
     group = unisono.new_group([0, 2])  # a rank of each host

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.records import Departure, DepartureKind
@@ -237,7 +236,7 @@ def test_the_rank_behind_one_that_waits_itself_is_named_on_another_host(on_hosts
     assert "for rank 3" in said
 
 
-@on_ranks("2x1")
+@pytest.mark.ranks(hosts="2x1")
 def test_messages_of_a_rank_that_has_left_after_the_call_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host is told at once that it has left, and what it sent before may take longer."""
     group, looks, advance, look_as_always = unisono.new_group(), 0, Exchange.advance, Watch.look

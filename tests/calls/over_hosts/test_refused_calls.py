@@ -19,7 +19,6 @@ import torch
 
 import unisono
 from tests.support.in_process_carrier import InProcessCarrier, Wires
-from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from unisono.calls.dispatch.over_hosts.hosts_run import RefusedCalls
 from unisono.engine.compile.program import DONE, WAITING
@@ -104,7 +103,7 @@ def use(group: unisono.Group) -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_a_group_goes_without_the_garbage_collector(closed: bool) -> None:
     gc.collect()
     gc.disable()

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import OnHosts
 from unisono.calls.dispatch.over_hosts import hosts_steps
 from unisono.engine.mailbox.poller import Poller
@@ -33,7 +32,7 @@ def total(size: int, n: int, turn: int) -> torch.Tensor:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("n", [SHORT, LONG])
-@on_ranks(*SHAPES)
+@pytest.mark.ranks(hosts=SHAPES)
 def test_the_same_tensors_and_others(n: int) -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     tensors = [torch.empty(n, dtype=torch.float64) for _ in range(3)]
@@ -54,7 +53,7 @@ def test_the_same_tensors_and_others(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [SHORT, LONG])
-@on_ranks(*SHAPES)
+@pytest.mark.ranks(hosts=SHAPES)
 def test_the_memory_of_tensors_is_not_kept(n: int) -> None:
     seen = []
     for _ in range(4):
@@ -65,7 +64,7 @@ def test_the_memory_of_tensors_is_not_kept(n: int) -> None:
     assert [one() is None for one in seen] == [True] * 4
 
 
-@on_ranks(*SHAPES)
+@pytest.mark.ranks(hosts=SHAPES)
 def test_what_is_kept_has_a_limit() -> None:
     limits = hosts_steps._KEPT, hosts_steps._KEPT_BYTES
     hosts_steps._KEPT, hosts_steps._KEPT_BYTES = 7, 2 << 20
@@ -82,7 +81,7 @@ def test_what_is_kept_has_a_limit() -> None:
     assert sum(steps.nbytes for steps in kept) <= 2 << 20
 
 
-@on_ranks(*SHAPES)
+@pytest.mark.ranks(hosts=SHAPES)
 def test_a_short_call_that_is_refused_leaves_its_tensors_as_they_were() -> None:
     me = unisono.get_rank()
     tensor = given(me, SHORT, 0)
@@ -93,7 +92,7 @@ def test_a_short_call_that_is_refused_leaves_its_tensors_as_they_were() -> None:
     assert tensor.equal(total(unisono.get_world_size(), SHORT, 0))
 
 
-@on_ranks(*SHAPES)
+@pytest.mark.ranks(hosts=SHAPES)
 def test_ranks_may_keep_the_steps_of_different_calls() -> None:
     me, kept = unisono.get_rank(), hosts_steps._KEPT
     hosts_steps._KEPT = 2 if me == 0 else kept
@@ -107,7 +106,7 @@ def test_ranks_may_keep_the_steps_of_different_calls() -> None:
         hosts_steps._KEPT = kept
 
 
-@on_ranks(*SHAPES)
+@pytest.mark.ranks(hosts=SHAPES)
 def test_what_is_left_of_calls_that_were_refused_is_no_part_of_later_ones() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     for turn in range(12):

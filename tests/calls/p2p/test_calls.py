@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.values import values
 from unisono import p2p
 from unisono.base.errors import MessageMismatch
@@ -19,7 +18,7 @@ from unisono.calls.p2p import Transfer
 
 
 @pytest.mark.sampled(most=4)
-@on_ranks(1, 2, 3, 5, 7)
+@pytest.mark.ranks(1, 2, 3, 5, 7)
 def test_a_ring_of_blocking_calls() -> None:
     """Everybody sends first, to the right, and receives from the left."""
     me, size = unisono.get_rank(), unisono.get_world_size()
@@ -31,7 +30,7 @@ def test_a_ring_of_blocking_calls() -> None:
         assert torch.equal(tensor, values(count, left + k))
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_messages_of_one_tag_keep_their_order_and_tags_may_be_asked_for_in_any() -> None:
     sizes = (3, 100_000, 0, 40_000)
     if unisono.get_rank() == 0:
@@ -45,7 +44,7 @@ def test_messages_of_one_tag_keep_their_order_and_tags_may_be_asked_for_in_any()
             assert torch.equal(tensor, values(count, 10 * k + tag)), (tag, k)
 
 
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_any_source_takes_what_was_sent_first(hosts: int) -> None:
     """Between hosts, what arrives first: of what was sent before anybody listened, nobody knows the order."""
     me, order = unisono.get_rank(), (2, 3, 1, 2)
@@ -63,7 +62,7 @@ def test_any_source_takes_what_was_sent_first(hosts: int) -> None:
         assert [work.result().tolist() for work in got] == sent
 
 
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_any_source_while_all_send() -> None:
     me, size, rounds = unisono.get_rank(), unisono.get_world_size(), 20
     if me:
@@ -81,7 +80,7 @@ def test_any_source_while_all_send() -> None:
 
 
 @pytest.mark.sampled
-@on_ranks(2, 4)
+@pytest.mark.ranks(2, 4)
 def test_a_ring_of_asynchronous_calls() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     left, right = (me - 1) % size, (me + 1) % size
@@ -100,7 +99,7 @@ def test_a_ring_of_asynchronous_calls() -> None:
         assert torch.equal(target, values(count, left))
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_batch() -> None:
     """Everything with everybody, of different lengths, and the receives in another order than the sends."""
     me, size = unisono.get_rank(), unisono.get_world_size()
@@ -116,7 +115,7 @@ def test_a_batch() -> None:
     assert p2p.batch_isend_irecv([]) == []
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_sendrecv() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
     for count in (1, 200_000):
@@ -128,7 +127,7 @@ def test_sendrecv() -> None:
             p2p.sendrecv(target, me, target, me)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_every_layout_on_both_sides() -> None:
     me = unisono.get_rank()
     plain = torch.complex(values(60, 1), values(60, 2)).view(6, 10)
@@ -162,7 +161,7 @@ def test_every_layout_on_both_sides() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["uint3", "int8", "float8_e5m2", "float4_e2m1fn_x2"])
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_layouts_of_dtypes_that_torch_hardly_knows(dtype: str) -> None:
     kind = getattr(torch, dtype)
     data = torch.arange(60, dtype=torch.uint8)
@@ -175,7 +174,7 @@ def test_layouts_of_dtypes_that_torch_hardly_knows(dtype: str) -> None:
         assert (wide[:, 1::2] == 77).all()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_shared_tensors() -> None:
     me = unisono.get_rank()
     mine = unisono.empty(100_000).copy_(values(100_000, me))
@@ -186,7 +185,7 @@ def test_shared_tensors() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("count", [6, 600_000])
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_message_that_does_not_fit(count: int) -> None:
     if unisono.get_rank() == 0:
         for _ in range(3):
@@ -239,7 +238,7 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
 }
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_wrong_arguments_move_nothing() -> None:
     me, tensor = unisono.get_rank(), torch.ones(5)
     for name, (call, kind, words) in WRONG.items():
@@ -255,7 +254,7 @@ def test_wrong_arguments_move_nothing() -> None:
     assert tensor.tolist() == [1.0 - me] * 5
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_long_message_goes_on_while_nobody_waits_for_it() -> None:
     tensor = values(2_000_000, 1)
     if unisono.get_rank() == 0:
@@ -267,7 +266,7 @@ def test_a_long_message_goes_on_while_nobody_waits_for_it() -> None:
         unisono.barrier()
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_futures_and_polling() -> None:
     me = unisono.get_rank()
     work = p2p.irecv(torch.empty(4), 1 - me)
@@ -283,7 +282,7 @@ def test_futures_and_polling() -> None:
     assert future.wait() == 4.0 * (1 - me)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_two_threads() -> None:
     """Each with tags of its own, in both directions, blocking and not."""
     me = unisono.get_rank()
@@ -313,7 +312,7 @@ def test_two_threads() -> None:
     assert errors == []
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_between_collectives() -> None:
     """Messages have no place in the order of collectives: one may begin before a collective and end after it."""
     me, size = unisono.get_rank(), unisono.get_world_size()

@@ -14,7 +14,6 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S, die, note, notes
-from tests.support.on_ranks import on_ranks
 from tests.support.waiting import once_waiting, until
 from tests.support.worlds import NewWorld
 from unisono import PeerFailed, PeerGone, RankFailed, WaitTimeout, p2p
@@ -207,7 +206,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
     assert notes(tmp_path)[0]["got"] == [0.0, 1.0, 2.0]
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_who_waits_for_any_rank_waits_for_the_last_that_may_send() -> None:
     """Ranks that have returned have sent what they had to send."""
     me = unisono.get_rank()
@@ -224,7 +223,7 @@ def test_who_waits_for_any_rank_waits_for_the_last_that_may_send() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_late_peer(name: str) -> None:
     me, group = unisono.get_rank(), unisono.init()
     unisono.barrier()
@@ -254,7 +253,7 @@ def go_on(name: str) -> None:
     assert word.item() == 6.0 - me
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead() -> None:
     if unisono.get_rank() == 1:
         p2p.send(torch.ones(2), 0, tag=8)
@@ -270,7 +269,7 @@ def test_a_call_may_have_a_time_of_its_own_and_hears_what_came_instead() -> None
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("nbytes", [8, 8 * LONG])
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(nbytes: int) -> None:
     """A receive leaves the message to the next; a send that has begun ends in the background; a Work goes on."""
     me, count = unisono.get_rank(), nbytes // 8
@@ -303,7 +302,7 @@ def test_what_ran_out_of_time_is_neither_lost_nor_in_the_way(nbytes: int) -> Non
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_ctrl_c_ends_a_wait_and_the_group_goes_on(name: str) -> None:
     unisono.barrier()
     if unisono.get_rank() == 0:
@@ -316,7 +315,7 @@ def test_ctrl_c_ends_a_wait_and_the_group_goes_on(name: str) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["irecv", "isend"])
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_ctrl_c_cancels_an_asynchronous_call(kind: str) -> None:
     """As it does with one that is not: a message goes to the next receive; a send that has begun goes on."""
     me = unisono.get_rank()

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.values import values
 from tests.support.waiting import until
 from tests.support.worlds import OnHosts
@@ -30,7 +29,7 @@ from unisono.engine.mailbox.far_ends import FarSendChannel
 LONG = 3_000_000
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_long_messages_between_all_at_once() -> None:
     """Everybody sends to everybody before anybody receives; then to a rank of the other host, in blocking calls."""
     me, size = unisono.get_rank(), unisono.get_world_size()
@@ -45,7 +44,7 @@ def test_long_messages_between_all_at_once() -> None:
     assert torch.equal(p2p.recv(None, across, tag=1), values(LONG + across, 10 * across))
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_who_waits_for_another_rank_takes_in_what_it_is_sent() -> None:
     """Rank 3 waits for rank 1, which waits for rank 0, which waits until its long message to rank 3 has gone."""
     me, word = unisono.get_rank(), torch.zeros(1)
@@ -97,7 +96,7 @@ def test_a_storm(on_hosts: OnHosts, seed: int) -> None:
     on_hosts("2x2").run(storm, seed)
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_objects_and_dtypes() -> None:
     me = unisono.get_rank()
     other = (me + 2) % 4
@@ -114,7 +113,7 @@ def test_objects_and_dtypes() -> None:
             assert torch.equal(target.view(torch.uint8), values(count, other).to(dtype).view(torch.uint8))
 
 
-@on_ranks("2x2")
+@pytest.mark.ranks(hosts="2x2")
 def test_sub_groups_across_hosts() -> None:
     me = unisono.get_rank()
     for k in range(3):  # the same ranks, again: no group hears the one before

@@ -18,7 +18,6 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S
-from tests.support.on_ranks import on_ranks
 from tests.support.waiting import until
 from tests.support.worlds import NewWorld, Worlds
 from unisono import PeerGone, WaitTimeout, p2p
@@ -96,7 +95,7 @@ def test_calls_of_all_kinds_leave_nothing_open(worlds: Worlds) -> None:
     worlds(2).run(many)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_forked_child_leaves_the_messages_to_its_parent() -> None:
     other = 1 - unisono.get_rank()
     work = p2p.irecv(None, other, tag=1)
@@ -128,7 +127,7 @@ def test_a_forked_child_leaves_the_messages_to_its_parent() -> None:
     assert work.result().tolist() == [1.0 - other] * 2
 
 
-@on_ranks(5)
+@pytest.mark.ranks(5)
 def test_a_message_stays_in_its_group() -> None:
     me = unisono.get_rank()
     groups = [unisono.init(), new_group([4, 1, 3]), new_group([3, 4])]
@@ -141,7 +140,7 @@ def test_a_message_stays_in_its_group() -> None:
         assert got.tolist() == [groups.index(group), group.world_ranks[left]]
 
 
-@on_ranks(3)
+@pytest.mark.ranks(3)
 def test_errors_name_the_ranks_of_the_world_beside() -> None:
     group = new_group([1, 2])
     if not group:
@@ -165,7 +164,7 @@ def test_errors_name_the_ranks_of_the_world_beside() -> None:
         p2p.recv(None, 0, group)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_dropped_group_goes_without_the_garbage_collector() -> None:
     gc.disable()
     for count in (1, 300_000):

@@ -17,14 +17,13 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import on_ranks, on_torch_ranks
 from tests.support.values import values
 from tests.support.worlds import NewWorld, Worlds
 from unisono import WaitTimeout, p2p
 from unisono.base.config import Config
 
 
-@on_ranks(1, 3)
+@pytest.mark.ranks(1, 3)
 def test_objects_go_round_beside_tensors_with_the_same_tags() -> None:
     me, p = unisono.get_rank(), unisono.get_world_size()
     to, by = (me + 1) % p, (me - 1) % p
@@ -44,7 +43,7 @@ def test_objects_go_round_beside_tensors_with_the_same_tags() -> None:
     assert got[1] == (1, "two", None)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_what_is_refused() -> None:
     me = unisono.get_rank()
     with pytest.raises(unisono.DTypeError, match="Fraction"):
@@ -64,7 +63,7 @@ def test_what_is_refused() -> None:
         unisono.recv_object_list(got, 1 - me)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_to_oneself() -> None:
     me = unisono.get_rank()
     for count in (0, 3, 1_000_000):
@@ -151,7 +150,7 @@ def test_a_wait_for_oneself_is_told(new_world: NewWorld) -> None:
         world.run(alone)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_wait_for_oneself_tells_what_was_sent_with_other_tags() -> None:
     me = unisono.get_rank()
     p2p.isend(values(3, me), me, tag=31).wait()
@@ -180,7 +179,7 @@ def test_another_thread_ends_a_wait_for_oneself(new_world: NewWorld) -> None:
             assert len(said) == 1
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_torch_waits_for_any_source_in_a_group_of_one() -> None:
     mine = [dist.new_group([rank], timeout=timedelta(seconds=WAITS_S)) for rank in range(2)][dist.get_rank()]
     with pytest.raises(WaitTimeout, match="Only this rank itself can send"):

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.integrations.torch.test_as_gloo_refused import said
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 from unisono.base.errors import ArgumentError, MismatchError, WaitTimeout
 
@@ -291,7 +290,7 @@ def test_each_way_is_said_once(ranks: TorchRanks) -> None:
     ]
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_groups_by_our_own_name_go_on_refusing() -> None:
     for call in (
         lambda: dist.group.WORLD.allreduce([torch.ones(2)] * 2),

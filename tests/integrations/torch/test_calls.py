@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 SIZES = [1, 3]
@@ -29,7 +28,7 @@ def same(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert torch.equal(got, expected), (got, expected)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_call_in_flight_is_waited_for_by_its_tensor() -> None:
     from torch.distributed import _functional_collectives as functional
 
@@ -218,7 +217,7 @@ def test_messages(ranks: TorchRanks, size: int) -> None:
     ranks(size)(work)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_future_has_the_tensors_or_raises() -> None:
     tensor = mine()
     future = dist.all_reduce(tensor, async_op=True).get_future()
@@ -230,7 +229,7 @@ def test_a_future_has_the_tensors_or_raises() -> None:
     dist.all_reduce(tensor)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_callback_may_wait_for_a_call_of_its_own() -> None:
     again, lock = torch.ones(3), []
 

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -130,7 +129,7 @@ def test_a_checkpoint_is_loaded_by_another_number_of_ranks(ranks: TorchRanks, tm
     ranks(2)(load, ranks(3)(save)[0])
 
 
-@on_torch_ranks(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_what_a_wrapped_model_has_learnt() -> None:
     from torch.distributed import fsdp
     from torch.distributed.checkpoint import state_dict as states

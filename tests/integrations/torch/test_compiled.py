@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 Function = Callable[[torch.Tensor], Any]
@@ -58,7 +57,7 @@ def in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 @pytest.mark.sampled
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("function", [functional, in_place], ids=["functional", "in place"])
-@on_torch_ranks(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_calls(function: Function, backend: str) -> None:
     run = compiled(function, backend)
     for turn in range(2):
@@ -92,7 +91,7 @@ def test_gradients_through_calls(ranks: TorchRanks, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@on_torch_ranks(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_a_sharded_model(backend: str) -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -116,7 +115,7 @@ def test_a_sharded_model(backend: str) -> None:
         assert torch.allclose(one.full_tensor(), other, atol=1e-6)
 
 
-@on_torch_ranks(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_tensors_in_pieces() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 MINUTE = timedelta(minutes=1)
@@ -120,7 +119,7 @@ def test_the_value_of_a_future_has_the_lists_of_the_call(ranks: TorchRanks) -> N
     assert ranks(2)(work) == ranks(2, "gloo")(work)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_messages_by_torch_s_names() -> None:
     group, tensor = dist.group.WORLD, mine()
     if dist.get_rank():
@@ -130,7 +129,7 @@ def test_messages_by_torch_s_names() -> None:
     assert torch.equal(tensor, torch.arange(4.0) + 100)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_calls_are_counted() -> None:
     group: Any = dist.group.WORLD
     group._set_sequence_number_for_group()
@@ -150,7 +149,7 @@ def test_calls_are_counted() -> None:
         (lambda group: group.allreduce(mine(), op=1, opts=dist.AllreduceOptions()), "unexpected keyword argument 'op'"),
     ],
 )
-@on_torch_ranks(1)
+@pytest.mark.ranks(1, backend="unisono")
 def test_arguments_that_a_method_does_not_take(make: Callable[[Any], Any], says: str) -> None:
     with pytest.raises(TypeError, match=says):
         make(dist.group.WORLD)

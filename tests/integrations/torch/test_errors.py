@@ -16,11 +16,10 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_errors_are_ours_and_torchs() -> None:
     tensor = torch.ones(3 + dist.get_rank())
     for kind in (dist.DistBackendError, unisono.MismatchError, RuntimeError):
@@ -49,7 +48,7 @@ def coalesced(count: int) -> None:
     ],
     ids=["all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_coalesced", "all_gather_coalesced", "manager"],
 )  # fmt: skip
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_the_line_is_the_user_s_through_torch_s_wrappers(call: Callable[[int], object]) -> None:
     host = dist.group.WORLD.group.host
     call(3)
@@ -61,7 +60,7 @@ def test_the_line_is_the_user_s_through_torch_s_wrappers(call: Callable[[int], o
     assert caught.value.calls[dist.get_rank()].where.split(":")[0] == __file__
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_tensors_without_elements_of_their_own() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._functional_collectives import all_reduce
@@ -81,7 +80,7 @@ def test_tensors_without_elements_of_their_own() -> None:
     assert promised.sum().item() == 12.0
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_time_is_limited() -> None:
     store = dist.distributed_c10d._get_default_store()
     group = dist.new_group(timeout=timedelta(seconds=0.3))
@@ -118,7 +117,7 @@ def test_a_dead_rank_is_named(ranks: TorchRanks) -> None:
         ranks(2)(work)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_an_aborted_group_ends_calls() -> None:
     group = dist.new_group()
     if dist.get_rank() == 1:
@@ -157,7 +156,7 @@ def test_a_profiler_sees_calls(ranks: TorchRanks, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(("shape", "sparse"), [((9, 4), 1), ((5, 4), 2), ((5, 6), 1), ((5,), 1)])
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_sparse_tensors_of_other_shapes(shape: tuple[int, ...], sparse: int) -> None:
     tensor = torch.ones(shape).to_sparse(sparse) if dist.get_rank() else torch.ones(5, 4).to_sparse(1)
     before = tensor.to_dense()
@@ -166,7 +165,7 @@ def test_sparse_tensors_of_other_shapes(shape: tuple[int, ...], sparse: int) -> 
     assert torch.equal(tensor.to_dense(), before)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_sparse_tensor_among_several_is_refused_on_all_ranks() -> None:
     pair = [torch.ones(2), torch.ones(2)]
     if dist.get_rank() == 0:
@@ -175,7 +174,7 @@ def test_a_sparse_tensor_among_several_is_refused_on_all_ranks() -> None:
         dist.all_reduce_coalesced(pair)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_lists_that_are_too_short() -> None:
     group: Any = dist.group.WORLD
     rows = [[torch.zeros(2)], [torch.zeros(2)]]

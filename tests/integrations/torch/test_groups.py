@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 from tests.support.worlds import Worlds
 from unisono.engine.memory.arena import ENTRIES
@@ -32,7 +31,7 @@ def test_names(ranks: TorchRanks) -> None:
     assert ranks(2, "UNISONO")(work)[1][0] == "unisono"
 
 
-@on_torch_ranks(4)
+@pytest.mark.ranks(4, backend="unisono")
 def test_sub_groups() -> None:
     me = dist.get_rank()
     for members in ([0, 2], [1, 2, 3], [3]):
@@ -48,13 +47,13 @@ def test_sub_groups() -> None:
     dist.barrier()
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_barrier_where_new_tensors_have_no_memory() -> None:
     with torch.device("meta"):
         dist.monitored_barrier(timeout=timedelta(seconds=30))
 
 
-@on_torch_ranks(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_who_holds_a_group_does_not_hold_up_its_end() -> None:
     from unisono.integrations.torch import join_group
 
@@ -68,7 +67,7 @@ def test_who_holds_a_group_does_not_hold_up_its_end() -> None:
 
 
 @pytest.mark.long
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_many_sub_groups_leave_nothing_behind() -> None:
     world = dist.distributed_c10d._world
 
@@ -104,7 +103,7 @@ def test_many_sub_groups_leave_nothing_behind() -> None:
     assert more["groups"] == 0, more
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_gloo_beside_it() -> None:
     group = dist.new_group(backend="gloo")
     for where in (None, group):
@@ -203,7 +202,7 @@ def test_a_monitored_barrier_may_stop_at_the_first(ranks: TorchRanks) -> None:
     assert ranks(3)(work)[0] == (1,)
 
 
-@on_torch_ranks(4)
+@pytest.mark.ranks(4, backend="unisono")
 def test_meshes() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -219,7 +218,7 @@ def test_meshes() -> None:
         assert torch.equal(shards.redistribute(mesh, layout).full_tensor(), whole)
 
 
-@on_torch_ranks(1)
+@pytest.mark.ranks(1, backend="unisono")
 def test_the_options_of_a_group() -> None:
     group: Any = dist.new_group(timeout=timedelta(seconds=7))
     assert group.options._timeout == timedelta(seconds=7)

@@ -8,19 +8,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.support.on_ranks import on_torch_ranks
-
 pytestmark = pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the limits are those of torch 2.13")
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_groups_are_made_not_split_or_shrunk() -> None:
     with pytest.raises(RuntimeError, match="not safe to split"):
         dist.split_group(None, [[0, 1]])
     dist.barrier()
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_timeout_is_set_by_the_group_itself() -> None:
     world = dist.group.WORLD
     with pytest.warns(UserWarning, match="only supported for either nccl or gloo"):

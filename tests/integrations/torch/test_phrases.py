@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 SHORT = timedelta(seconds=0.3)
@@ -41,7 +40,7 @@ def together(key: str) -> None:
     store.wait([f"{key} all"])
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_time_out() -> None:
     group, tensor = dist.new_group(timeout=SHORT), torch.ones(3)
     calls: list[Callable[[], Any]] = [
@@ -78,7 +77,7 @@ def test_ranks_that_miss_a_monitored_barrier(ranks: TorchRanks, wait_all_ranks: 
         assert WAITING.format(rank) in said[rank]
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_monitored_barrier_without_time() -> None:
     if dist.get_rank() == 0:
         with pytest.raises(RuntimeError, match="Rank 0 timed out in monitoredBarrier after 0 ms"):
@@ -86,7 +85,7 @@ def test_a_monitored_barrier_without_time() -> None:
     together("over")
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_rank_0_misses_a_monitored_barrier() -> None:
     if dist.get_rank():
         from unisono.integrations.torch import composed_calls
@@ -103,7 +102,7 @@ def rooted(options: Any, root: int) -> Any:
 
 
 @pytest.mark.parametrize("root", [-1, 2])
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_wrong_root(root: int) -> None:
     group: Any = dist.group.WORLD
     x = torch.ones(3)
@@ -119,7 +118,7 @@ def test_a_wrong_root(root: int) -> None:
         dist.barrier()
 
 
-@on_torch_ranks(1)
+@pytest.mark.ranks(1, backend="unisono")
 def test_empty_lists() -> None:
     group: Any = dist.group.WORLD
     for call in (group.allreduce, group.allreduce_coalesced, group.broadcast, group.reduce):
@@ -127,7 +126,7 @@ def test_empty_lists() -> None:
             call([])
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_with_detail_a_call_is_checked_before_it_returns() -> None:
     group: Any = dist.group.WORLD
     tensor, wrong = torch.ones(3), torch.ones(3 + dist.get_rank())
@@ -160,7 +159,7 @@ def test_with_detail_a_late_rank_is_named_as_by_a_monitored_barrier(ranks: Torch
     assert WAITING.format(2) in said[2]
 
 
-@on_torch_ranks(1)
+@pytest.mark.ranks(1, backend="unisono")
 def test_errors_can_be_pickled() -> None:
     from unisono.integrations.torch.to_torch import for_torch
 

@@ -9,8 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import on_torch_ranks
-
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
 STAGES, WIDTH = 4, 8
@@ -56,7 +54,7 @@ def check(schedule: Any, parts: dict[int, nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])
-@on_torch_ranks(4)
+@pytest.mark.ranks(4, backend="unisono")
 def test_a_stage_on_each_rank(name: str) -> None:
     from torch.distributed import pipelining
 
@@ -67,7 +65,7 @@ def test_a_stage_on_each_rank(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ScheduleInterleaved1F1B", "ScheduleLoopedBFS", "ScheduleInterleavedZeroBubble"])
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_two_stages_on_each_rank(name: str) -> None:
     from torch.distributed import pipelining
 
@@ -79,7 +77,7 @@ def test_two_stages_on_each_rank(name: str) -> None:
     check(getattr(pipelining, name)(stages, n_microbatches=4, loss_fn=nn.functional.mse_loss), parts)
 
 
-@on_torch_ranks(4)
+@pytest.mark.ranks(4, backend="unisono")
 def test_stages_that_are_replicated() -> None:
     """Two pipelines of two ranks each, on other examples, whose gradients are averaged."""
     from torch.distributed import pipelining

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import nn
 
 import unisono
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import until
 from unisono.base.config import Config
@@ -96,7 +95,7 @@ def test_buckets_lie_in_shared_memory(ranks: TorchRanks, options: dict[str, Any]
     assert ranks(2)(work, True) == ranks(2, "gloo")(work, False)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_their_calls_are_zero_copy() -> None:
     whole = layers()
     wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, broadcast_buffers=False)

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -68,7 +67,7 @@ def test_a_transformer_layer_in_pieces(ranks: TorchRanks, size: int, sequence: b
     ranks(size)(work)
 
 
-@on_torch_ranks(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_cross_entropy_of_a_vocabulary_in_pieces() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -89,7 +88,7 @@ def test_cross_entropy_of_a_vocabulary_in_pieces() -> None:
     assert torch.allclose(pieces.grad.full_tensor(), logits.grad, atol=1e-7)
 
 
-@on_torch_ranks(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_layouts_of_a_tensor() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -116,7 +115,7 @@ def test_layouts_of_a_tensor() -> None:
     assert torch.equal(unasked.to_local(), parts[0][me] * (me + 1))
 
 
-@on_torch_ranks(4)
+@pytest.mark.ranks(4, backend="unisono")
 def test_layouts_of_a_tensor_on_a_mesh() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -134,7 +133,7 @@ def test_layouts_of_a_tensor_on_a_mesh() -> None:
     assert torch.equal(columns.full_tensor(), torch.cat([parts[0] * 101, parts[1] * 1010], 1))
 
 
-@on_torch_ranks(3)
+@pytest.mark.ranks(3, backend="unisono")
 def test_gradients_of_layouts() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor

@@ -11,8 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import on_torch_ranks
-
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
 
@@ -42,7 +40,7 @@ def train(wrapped: nn.Module, bare: nn.Module, steps: int = 3) -> torch.Tensor:
     ],
     ids=str,
 )
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_data_parallel_training_gives_what_gloo_gives(options: dict[str, Any]) -> None:
     results = []
     for group in (None, dist.new_group(backend="gloo")):
@@ -51,7 +49,7 @@ def test_data_parallel_training_gives_what_gloo_gives(options: dict[str, Any]) -
     assert torch.equal(*results)  # of two summands there is one order
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_an_error_within_backward_reaches_the_user() -> None:
     wrapped = nn.parallel.DistributedDataParallel(model())
     wrapped(torch.randn(2, 16)).sum().backward()
@@ -65,7 +63,7 @@ def test_an_error_within_backward_reaches_the_user() -> None:
         dist.all_reduce(torch.ones(1))
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_sharded_training(tmp_path: Path) -> None:
     from torch.distributed import checkpoint
     from torch.distributed.fsdp import fully_shard
@@ -92,7 +90,7 @@ def test_sharded_training(tmp_path: Path) -> None:
     checkpoint.async_save(bare.state_dict(), checkpoint_id=str(tmp_path / "later")).result()
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_functional_collectives() -> None:
     from torch.distributed import _functional_collectives as functional
 
@@ -111,7 +109,7 @@ def test_functional_collectives() -> None:
         assert one.tolist() == [3.0]
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_compiled_code() -> None:
     def step(tensor: torch.Tensor) -> torch.Tensor:
         doubled = tensor * 2

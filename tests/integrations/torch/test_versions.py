@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoBackend
 
@@ -45,7 +44,7 @@ def test_gather_into_one_tensor(ranks: TorchRanks, size: int, shape: tuple[int, 
 
 
 @pytest.mark.parametrize("words", ["the same dtype and 6 elements", "contiguous"])
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_tensor_that_cannot_take_what_is_gathered(words: str) -> None:
     output = torch.empty(3, 2).t() if words == "contiguous" else torch.empty(5)
     kind = unisono.MismatchError if dist.get_rank() else unisono.ArgumentError
@@ -56,7 +55,7 @@ def test_a_tensor_that_cannot_take_what_is_gathered(words: str) -> None:
     dist.barrier()  # the group is as good as before
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_any_backend_for_another_device() -> None:
     import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake" where torch itself has not
     group = dist.new_group(backend="cpu:unisono,cuda:fake")
@@ -104,7 +103,7 @@ def test_a_gather_into_a_tensor_that_is_there(ranks: TorchRanks) -> None:
         ranks(size)(work)
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_compiled_exchange() -> None:
     def exchange(mine: torch.Tensor, other: int) -> torch.Tensor:
         theirs = torch.zeros(3)
@@ -120,7 +119,7 @@ def test_a_compiled_exchange() -> None:
 
 
 @with_a_backend
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_what_a_group_does_not_do_it_says() -> None:
     world: Any = dist.group.WORLD
     assert not dist.distributed_c10d._supports_reconfigure(world)
@@ -130,7 +129,7 @@ def test_what_a_group_does_not_do_it_says() -> None:
 
 
 @with_a_backend
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_a_backend_ends_with_its_group() -> None:
     def living() -> int:
         gc.collect()
@@ -147,7 +146,7 @@ def test_a_backend_ends_with_its_group() -> None:
 @pytest.mark.skipif(
     not hasattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS"), reason="torch 2.15 was the first to record calls"
 )
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_the_calls_of_another_backend_are_recorded() -> None:
     torch_c10d = dist.distributed_c10d
     recorders = torch_c10d._FR_SELF_RECORDING_BACKENDS

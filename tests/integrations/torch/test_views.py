@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import on_torch_ranks
 from tests.support.torch_ranks import TorchRanks
 
 
@@ -85,7 +84,7 @@ def test_a_model_s_parameters_are_sent_between_forward_passes(ranks: TorchRanks)
     assert len(ours[0]) == 2
 
 
-@on_torch_ranks(2)
+@pytest.mark.ranks(2, backend="unisono")
 def test_backward_through_what_a_call_has_overwritten() -> None:
     weight = torch.ones(4, requires_grad=True)
     for name in calls(torch.ones(4)):

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import on_ranks
 from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
@@ -138,7 +137,7 @@ def test_calls_in_another_order(worlds: Worlds, ranks: int) -> None:
     assert all("all_reduce" in said and "broadcast" in said for said in results[0])
 
 
-@on_ranks(4)
+@pytest.mark.ranks(4)
 def test_three_ways_to_differ() -> None:
     with pytest.raises(MismatchError) as caught:
         unisono.all_reduce(tensor(), ["sum", "max", "min", "max"][unisono.init().rank])
@@ -181,7 +180,7 @@ def test_a_rank_that_comes_when_the_others_have_gone_on(worlds: Worlds, count: i
     assert results[2][0] == (1,)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_what_follows_in_the_background_goes_on() -> None:
     rank = unisono.init().rank
     tensors = [tensor() for _ in range(4)]
@@ -215,7 +214,7 @@ def test_knobs_that_change_programs_are_part_of_the_agreement() -> None:
         assert world.run(different) == ["(1,)"] * 3
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_sizes_whose_short_checksums_are_equal_are_told_apart() -> None:
     """With these numbers of elements the calls' words have the same CRC-32 in its lower 31 bits."""
     mine = tensor(46266 if unisono.get_rank() else 102490)

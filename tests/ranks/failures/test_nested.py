@@ -16,7 +16,6 @@ import torch
 import unisono
 from tests.support.each import each
 from tests.support.faults import DEADLINE_S
-from tests.support.on_ranks import on_ranks
 from tests.support.waiting import once_waiting, until
 from unisono import NestedCall, p2p
 from unisono.calls.dispatch import checking
@@ -88,7 +87,7 @@ def line(function: Any) -> str:
 
 @each("inner", CALLS)
 @pytest.mark.parametrize("outer", [name for name in CALLS if name != "a new work"])
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_a_collective_within_a_collective(outer: str, inner: str) -> None:
     """Where the outer call holds the group, which it does on this thread."""
     for _ in range(2):  # then some are known to the fast paths
@@ -102,7 +101,7 @@ def test_a_collective_within_a_collective(outer: str, inner: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["a signal", "garbage"])
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_garbage_interrupts_like_a_signal(how: str) -> None:
     with within(unisono.init(), "run", CALLS["all_reduce"], how) as raised:
         CALLS["all_reduce"]()
@@ -110,7 +109,7 @@ def test_garbage_interrupts_like_a_signal(how: str) -> None:
     assert isinstance(raised[0], RuntimeError)
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_on_the_thread_of_asynchronous_calls() -> None:
     tensor = torch.ones(9)
     with within(unisono.init(), "run", CALLS["all_reduce"], "garbage") as raised:
@@ -118,7 +117,7 @@ def test_on_the_thread_of_asynchronous_calls() -> None:
     assert isinstance(raised[0], NestedCall)
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_within_a_refusal() -> None:
     group = unisono.init()
     if group.rank == 0:
@@ -132,7 +131,7 @@ def test_within_a_refusal() -> None:
     unisono.barrier()
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_an_asynchronous_call_is_made_afterwards() -> None:
     first, second, works = torch.full((4,), 2.0), torch.full((4,), 3.0), []
     group = unisono.init()
@@ -145,7 +144,7 @@ def test_an_asynchronous_call_is_made_afterwards() -> None:
     assert group.host.call_number == number + 2
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_calls_of_another_group_and_messages_work() -> None:
     other = unisono.new_group()
     unisono.all_reduce(torch.ones(4), group=other)
@@ -160,7 +159,7 @@ def test_calls_of_another_group_and_messages_work() -> None:
     assert raised == [None]
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_a_message_within_a_step_of_messages() -> None:
     group = unisono.init()
     inner: list[Call] = [
@@ -182,7 +181,7 @@ def test_a_message_within_a_step_of_messages() -> None:
     p2p.recv(None, 0)
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_an_allocation_within_an_allocation() -> None:
     with within(unisono.init().host.arena, "reserve_heap", lambda: unisono.empty(1 << 20)) as raised:
         unisono.empty(1 << 20).fill_(1.0)
@@ -261,7 +260,7 @@ def test_an_error_that_a_handler_lets_pass_ends_the_group(tmp_path: Path) -> Non
     assert other.startswith("NestedCall: ")
 
 
-@on_ranks(1)
+@pytest.mark.ranks(1)
 def test_a_timer_that_makes_calls_all_the_time() -> None:
     """Wherever the signal comes, the handler's call is made or raises."""
     counts = {"made": 0, "nested": 0}

@@ -15,7 +15,6 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, SOON_S
-from tests.support.on_ranks import on_ranks
 from tests.support.waiting import frames, once, until
 from unisono import PeerFailed, p2p
 from unisono.calls.work import _Latch
@@ -245,7 +244,7 @@ def test_tensors_of_a_call_that_fails_again_and_again_are_held_once() -> None:
         assert later == [first] * 2
 
 
-@on_ranks(2)
+@pytest.mark.ranks(2)
 def test_a_closed_group_has_nothing_to_abort() -> None:
     group = unisono.new_group()
     assert isinstance(group, unisono.Group)

@@ -16,51 +16,12 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S
-from unisono import AlgorithmError, ArgumentError, RankFailed, WaitTimeout
+from unisono import AlgorithmError, ArgumentError
 from unisono import testing as oracle
 from unisono.engine.compile.program import DONE, Lowering
 from unisono.schedule.algorithms import CATALOGUE
-from unisono.tools.testing import chaos, lowerings, ranks, rehearse, rows_of
+from unisono.tools.testing import chaos, lowerings, rehearse, rows_of
 from unisono.tools.testing.rehearsal import _Rehearsal
-
-
-@ranks(1, 2, 3)
-def test_a_function_runs_on_every_rank_of_every_size(tmp_path: Path) -> None:
-    tensor = torch.tensor([1.0])
-    unisono.all_reduce(tensor)
-    assert tensor.item() == unisono.get_world_size()
-    (tmp_path / f"{unisono.get_world_size()} {unisono.get_rank()}").touch(exist_ok=False)
-
-
-def test_all_sizes_run_in_order(tmp_path: Path) -> None:
-    test_a_function_runs_on_every_rank_of_every_size(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1 0", "2 0", "2 1", "3 0", "3 1", "3 2"]
-
-
-def test_what_fails_on_one_rank_fails() -> None:
-    @ranks(1, 3)
-    def wrong_on_the_last() -> None:
-        assert unisono.get_rank() < 2, "no third rank"
-
-    with pytest.raises(RankFailed, match="no third rank") as caught:
-        wrong_on_the_last()
-    assert caught.value.rank == 2
-
-
-def test_what_hangs_ends() -> None:
-    @ranks(2, timeout_s=0.5)
-    def never_ends() -> None:
-        while unisono.get_rank() == 1:
-            pass
-
-    with pytest.raises(WaitTimeout, match="never_ends"):
-        never_ends()
-
-
-@pytest.mark.parametrize("sizes", [(), (0,), (2, -1)])
-def test_sizes_are_sensible(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(ArgumentError, match="at least 1"):
-        ranks(*sizes)
 
 
 def test_the_oracle_by_hand() -> None:

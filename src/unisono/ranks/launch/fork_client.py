@@ -21,9 +21,12 @@ _ANSWER_S = 30.0
 _LEAVE_S = 5.0
 """A fork server leaves as soon as its parent's socket ends; one that does not is killed."""
 
+_ALSO = ("pytest",)
+"""What ranks need, too, if it is loaded here when the fork server starts."""
+
 _BOOT = (
-    "import sys; fd, parent, *path = sys.argv[1:]; sys.path[:] = path; "
-    f"from {__package__}.fork_server import main; main(int(fd), int(parent))"
+    "import sys; fd, parent, also, *path = sys.argv[1:]; sys.path[:] = path; "
+    f"from {__package__}.fork_server import main; main(int(fd), int(parent), also.split())"
 )
 
 
@@ -31,10 +34,10 @@ class _ForkClient:
     def __init__(self) -> None:
         self._channel, theirs = PlainChannel.pair()
         with theirs:
-            fd = theirs.fileno()
+            fd, also = theirs.fileno(), " ".join(name for name in _ALSO if name in sys.modules)
             # A session of its own: Ctrl-C reaches the parent only, which then stops the ranks in order.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(fd), str(os.getpid()), *sys.path],
+                [sys.executable, "-c", _BOOT, str(fd), str(os.getpid()), also, *sys.path],
                 pass_fds=[fd],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import importlib
 import os
 import selectors
 import signal
@@ -27,6 +28,7 @@ import sys
 import threading
 import traceback
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -42,8 +44,11 @@ _MOST_TEXT = 8_000
 """Characters of a traceback that the parent gets: the end of the traceback. They fit into a plain message."""
 
 
-def main(fd: int, parent_pid: int) -> None:
-    """Serve the parent at the other end of this socket; in each forked rank, run that rank's loop instead."""
+def main(fd: int, parent_pid: int, also: Sequence[str] = ()) -> None:
+    """Serve the parent at the other end of this socket; in each forked rank, run that rank's loop instead.
+
+    also: modules to load that ranks will need.
+    """
     parent = PlainChannel(socket.socket(fileno=fd))
     parent_watch = os.pidfd_open(parent_pid)
     # Until the server listens, it ends with the parent's thread that waits for it.
@@ -57,6 +62,8 @@ def main(fd: int, parent_pid: int) -> None:
 
             for name in unisono.__all__:
                 getattr(unisono, name)  # loads the module that has it, so no rank has to
+            for name in also:
+                importlib.import_module(name)
             len(unisono.CATALOGUE)  # loads the files of all algorithms
             interpreter()
             warm_up()

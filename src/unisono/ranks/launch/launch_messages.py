@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 STARTED = "started"
 """Rank to parent, once per run: the user's function is loaded and begins now."""
 
+RAISED_AT_NS = "_unisono_raised_at_ns"
+"""An attribute of an exception: when it was raised, if its rank has since ended what other ranks needed."""
+
 
 @dataclass(frozen=True)
 class SeveralHosts:

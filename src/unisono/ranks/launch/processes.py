@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from ...base.config import Config
 from ...base.errors import InternalError
 from ...base.fd_channel import Channel, Descriptor
 from ...engine.memory.arena import Arena
+from ...engine.process.nested import PACKAGE
 from ...engine.process.stacks import Answer, ask_for_stacks
 from .fork_client import open_world
 from .launch_messages import RankSetup, Report, SeveralHosts, Task
@@ -200,7 +202,13 @@ class RankProcesses:
 
 
 def _text(threads: Sequence[Sequence[str]]) -> str:
-    """The stacks without the frames below the user's function."""
-    ours = (f'  File "{Path(__file__).parent}{os.sep}', '  File "<string>"')
-    outside = [[line for line in thread if not line.startswith(ours)] for thread in threads]
-    return "  in another thread\n".join("".join(f"{line}\n" for line in thread) for thread in outside)
+    """The stacks, their inner frames first, down to the user's function."""
+    launch, package = (f'  File "{Path(__file__).parent}{os.sep}', '  File "<string>"'), f'  File "{PACKAGE}'
+    told = []
+    for thread in threads:
+        outer = list(reversed(thread))
+        start = next((place for place, line in enumerate(outer) if line.startswith(launch)), 0)
+        users = list(dropwhile(lambda line: line.startswith((package, *launch)), outer[start:])) or outer
+        lines = [line for line in reversed(users) if not line.startswith(launch)]
+        told.append("".join(f"{line}\n" for line in lines))
+    return "  in another thread\n".join(told)

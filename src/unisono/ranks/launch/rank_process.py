@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from itertools import dropwhile
 from typing import NoReturn
 
 import numpy as np
@@ -28,7 +29,7 @@ from ..group.group import Group
 from ..group.world_group import world_group
 from ..rendezvous.identity import HOST_ID
 from ..rendezvous.rendezvous import MeetingResult, met_in_run
-from .launch_messages import STARTED, RankSetup, Report, Task, pack, unpack
+from .launch_messages import RAISED_AT_NS, STARTED, RankSetup, Report, Task, pack, unpack
 
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -94,7 +95,7 @@ class _Rank:
         except BaseException as error:  # noqa: BLE001  SystemExit, too: the parent raises it again, the rank lives on
             if os.getpid() != process:
                 _end_child(error)
-            at_ns = time.monotonic_ns()
+            at_ns = getattr(error, RAISED_AT_NS, time.monotonic_ns())
             how = "raised " + "".join(traceback.format_exception_only(error)).strip()
             self._say_gone(DepartureKind.RAISED, how.splitlines()[0])
             kind = "waited" if isinstance(error, PeerGone | PeerFailed | WaitTimeout) else "raised"
@@ -186,12 +187,13 @@ def _pack_error(error: BaseException) -> tuple[str, bytes]:
 
 
 def _account(error: BaseException) -> traceback.TracebackException:
-    """The traceback without this room's frames, and for an error of this package without all its frames."""
+    """The traceback from the user's function on, and for an error of this package without all the package's frames."""
     account = traceback.TracebackException.from_exception(error)
     hidden = PACKAGE if isinstance(error, UnisonoError) and not isinstance(error, InternalError) else _ROOM
     link: traceback.TracebackException | None = account
     while link is not None:
-        frames = [frame for frame in link.stack if not frame.filename.startswith(hidden)]
+        inside = list(dropwhile(lambda frame: frame.filename.startswith(PACKAGE), link.stack)) or link.stack
+        frames = [frame for frame in inside if not frame.filename.startswith(hidden)]
         link.stack = traceback.StackSummary.from_list(frames)
         link = link.__cause__ or link.__context__
     return account

@@ -90,7 +90,7 @@ class World:
     The next run then starts on new ranks.
 
     ranks, hosts: as in `run`.
-    timeout_s, prefix, return_exceptions and restarts: for each run, as in `run`.
+    timeout_s, prefix, return_exceptions and restarts: for each run, as in `run`. timeout_s may be set between runs.
     """
 
     @hints_timeout_s
@@ -123,7 +123,7 @@ class World:
         if restarts and hosts is not None:
             raise ArgumentError("restarts and hosts: a world on several hosts cannot grow; give one of them")
         self.size, self._restarts = ranks, restarts
-        self._timeout_s, self._config, self._return_exceptions = timeout_s, config, return_exceptions
+        self.timeout_s, self._config, self._return_exceptions = timeout_s, config, return_exceptions
         self._owner = os.getpid()
         if prefix:
             self._outputs = [
@@ -176,12 +176,12 @@ class World:
                 reports = self._processes.run(
                     payload,
                     self._outputs,
-                    self._timeout_s,
+                    self.timeout_s,
                     survive=self._return_exceptions,
                     restarts=self._restarts,
                 )
                 collect = outcomes if self._return_exceptions else results
-                values = collect(reports, f"run({name})", time.monotonic() - start, self._timeout_s)
+                values = collect(reports, f"run({name})", time.monotonic() - start, self.timeout_s)
             except BaseException as error:
                 if self._processes is not None:
                     self._processes.kill()

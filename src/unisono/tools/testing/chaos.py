@@ -1,22 +1,18 @@
-"""Tests on several processes: `ranks` runs a test on each rank, `chaos` lets one rank fail at a place of a call.
+"""`chaos`: let one rank fail at a chosen place of a chosen call, in tests of programs that should survive it.
 
-In `chaos` the kernel runs as ever. To stop a rank within a call, it gets a copy of its program that stops at a row.
-Then the fault happens, and the rank goes on with its own program.
+The kernel runs as ever. To stop a rank within a call, it gets a copy of its program that stops at a row. Then the fault
+happens, and the rank goes on with its own program.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
-
-import unisono
 
 from ...base.errors import ArgumentError, MismatchError
 from ...base.records import CallRecord
@@ -25,33 +21,6 @@ from ...engine.compile.program import WAITING, StateWord
 from ...ranks.group.group import Group
 from ...ranks.group.initialize import group_or_default
 from .rehearsal import stop_at_row
-
-
-def ranks(*sizes: int, timeout_s: float = 60.0) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Run a test function on every rank of a new group, for each of these group sizes in turn.
-
-        @ranks(2, 3, 7)
-        def test_sum():
-            tensor = torch.full((10,), float(unisono.get_rank()))
-            unisono.all_reduce(tensor)
-            assert tensor[0] == sum(range(unisono.get_world_size()))
-
-    Arguments, such as pytest's fixtures, are copied to every rank. Raises RankFailed, with the rank's traceback, if a
-    rank raises, and WaitTimeout, with the stacks of the ranks, if one size takes longer than timeout_s seconds.
-    """
-    if not sizes or min(sizes) < 1:
-        raise ArgumentError(f"ranks{sizes}: give one or more sizes of groups, each at least 1")
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def on_all_sizes(*args: Any, **kwargs: Any) -> None:
-            for size in sizes:
-                unisono.run(function, ranks=size, args=args, kwargs=kwargs, timeout_s=timeout_s)
-
-        return on_all_sizes
-
-    return decorate
-
 
 _BRIEF_NS = 1000
 

@@ -1,0 +1,68 @@
+"""The plug-in for pytest: tests that run on every rank of a world.
+
+    @pytest.mark.ranks(2, 4)
+    def test_sum():
+        tensor = torch.ones(3)
+        unisono.all_reduce(tensor)
+        assert tensor[0] == unisono.get_world_size()
+
+pytest loads this module in all its sessions. So it imports nothing that pytest has not imported: what runs the tests is
+in the modules beside it. `warm_worlds` is in pytest's process, `rank_body` on the ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import pytest
+
+_MARKS = (
+    'ranks(*numbers, hosts="2x2", backend="gloo", timeout_s=None): run the test on every rank of a world, once for '
+    "each of these numbers of ranks and shapes of hosts. backend: make torch.distributed's default group of it first.",
+    'chaos(rank, call, number=1, row=None, kind="kill", duration_s=1.0): let this rank fail in its call of this '
+    "number, at a row of the call's table; see unisono.testing.chaos.",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.getgroup("ranks", "tests on ranks").addoption(
+        "--ranks-timeout",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="how long a test with @pytest.mark.ranks may run (5); then each rank's stack is shown, and the ranks end",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the marks."""
+    for mark in _MARKS:
+        config.addinivalue_line("markers", mark)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a case of each world."""
+    if mark := metafunc.definition.get_closest_marker("ranks"):
+        from .warm_worlds import shapes
+
+        if "ranks" not in metafunc.fixturenames:
+            metafunc.fixturenames.append("ranks")
+        metafunc.parametrize("ranks", shapes(mark))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let a test with the mark run on ranks. Its fixtures stay as they are: in this process."""
+    if isinstance(item, pytest.Function) and item.get_closest_marker("ranks"):
+        from .warm_worlds import run_test
+
+        item.runtest = partial(run_test, item)  # type: ignore[method-assign]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the ranks."""
+    if f"{__name__}.warm_worlds" in sys.modules:
+        from .warm_worlds import worlds_of
+
+        worlds_of(session.config).close()

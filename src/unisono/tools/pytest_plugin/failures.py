@@ -1,0 +1,60 @@
+"""What a test says that has failed on its ranks."""
+
+from __future__ import annotations
+
+import re
+from unittest import SkipTest
+
+import pytest
+
+from ...base.errors import RankFailed, WaitTimeout
+from ...base.units import ranks_text
+from .rank_body import wait_for_the_others
+
+_NO_DEBUGGER = (
+    "\n\n--pdb: the debugger opens in pytest's process, after the ranks have ended: it cannot show their frames. The "
+    "stacks above can; `unisono.run(test, ranks=1)` or a test on one rank can be debugged line by line."
+)
+
+
+def failure(item: pytest.Function, error: RankFailed | WaitTimeout, size: int) -> BaseException:
+    """What the test raises in pytest's process: what its ranks, so many, say, and no frame of this process."""
+    cause = error.__cause__
+    if isinstance(cause, SkipTest):
+        return pytest.skip.Exception(str(cause))
+    if isinstance(cause, pytest.xfail.Exception):
+        return cause
+    text = _failed(error) if isinstance(error, RankFailed) else _late(item, error, size)
+    return pytest.fail.Exception(text + _NO_DEBUGGER * bool(item.config.getoption("usepdb", False)), pytrace=False)
+
+
+def _failed(error: RankFailed) -> str:
+    cause, who = error.__cause__, f"rank {error.rank} "
+    first = str(cause).partition("\n")[0]
+    head = first if first.startswith(who) else f"{who}raised {type(cause).__name__}: {first}"
+    return f"{head}\n\n{error}"
+
+
+def _late(item: pytest.Function, error: WaitTimeout, size: int) -> str:
+    """First a line for each rank, then the stacks."""
+    lines = [f"{item.name} has not ended after {error.waited_s:g} s; see where its ranks were"]
+    stacks = re.split(r"\nrank (\d+) was here:\n", error.details)
+    for rank, stack in zip(stacks[1::2], stacks[2::2], strict=True):
+        lines.append(f"  rank {rank}: {_place(stack, str(item.path))}")
+    if others := sorted(set(range(size)) - set(error.missing)):
+        lines.append(f"  {ranks_text(others)}: returned")
+    move = "\nLook at what a rank waits for, or give the test longer: --ranks-timeout, or timeout_s= in its mark."
+    return "\n".join(lines) + error.details + move
+
+
+def _place(stack: str, file: str) -> str:
+    """The line of the test's file, and what it calls."""
+    call = ""
+    for path, line, function in re.findall(r'File "(.*)", line (\d+) in (.*)', stack):
+        if path == file:
+            return f"{path.rpartition('/')[2]}:{line} in {function}" + (f", in a call of {call}" if call else "")
+        if function == wait_for_the_others.__name__:
+            return "it has returned, and waits for the others"
+        if not path.endswith("c10d_logger.py"):  # around torch's calls
+            call = function
+    return "its stack shows no line of the test"

@@ -1,0 +1,210 @@
+"""The worlds of a session of pytest, and how a test runs on one of them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from inspect import unwrap
+from types import ModuleType
+from typing import Any
+from uuid import uuid4
+
+import cloudpickle
+import pytest
+
+import unisono
+
+from ...base.errors import ArgumentError, RankFailed, WaitTimeout
+from ...ranks.launch.launch_messages import pack
+from .failures import failure
+from .rank_body import Surroundings, run_body
+
+Shape = int | str
+"""A number of ranks, or a shape of hosts, such as "2x2"."""
+
+
+class WarmWorlds:
+    """The worlds of a session: one for each shape. Their ranks stay from test to test, and say who prints a line."""
+
+    def __init__(self) -> None:
+        self._made: dict[Shape, unisono.World] = {}
+
+    def __call__(self, shape: Shape, timeout_s: float | None) -> unisono.World:
+        """The world of this shape; a run on it may take so long from now on."""
+        if shape not in self._made:
+            self._made[shape] = _new_world(shape)
+        self._made[shape].timeout_s = timeout_s
+        return self._made[shape]
+
+    def close(self) -> None:
+        """End all ranks."""
+        while self._made:
+            self._made.popitem()[1].close()
+
+
+def _new_world(shape: Shape, **options: Any) -> unisono.World:
+    hosts = {"hosts": shape} if isinstance(shape, str) else {"ranks": shape}
+    return unisono.world(**hosts, prefix=True, **options)
+
+
+_KEY = pytest.StashKey[WarmWorlds]()
+
+
+def worlds_of(config: pytest.Config) -> WarmWorlds:
+    """The worlds of this session."""
+    return config.stash.setdefault(_KEY, WarmWorlds())
+
+
+def shapes(mark: pytest.Mark) -> list[Shape]:
+    """The cases of a test with this mark. Fails if the mark is wrong."""
+    hosts = mark.kwargs.get("hosts", ())
+    found = [*mark.args, *([hosts] if isinstance(hosts, str) else hosts)]
+    strange = mark.kwargs.keys() - {"hosts", "backend", "timeout_s"}
+    if strange or not found or not all(isinstance(number, int) and number > 0 for number in mark.args):
+        words = ", ".join([*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())])
+        pytest.fail(
+            f'ranks({words}): give numbers of ranks, as in ranks(2, 4), or hosts="2x2", or both; '
+            "and, if you like, backend= and timeout_s=",
+            pytrace=False,
+        )
+    return found
+
+
+def run_test(item: pytest.Function) -> None:
+    """Run a test on the ranks of its world, in place of `item.runtest`."""
+    mark, chaos = item.get_closest_marker("ranks"), item.get_closest_marker("chaos")
+    assert mark is not None  # noqa: S101  it is why this runs
+    shape: Any = item.callspec.params["ranks"] if hasattr(item, "callspec") else _only_shape(mark)
+    timeout_s = mark.kwargs.get("timeout_s", item.config.getoption("ranks_timeout")) or None
+    body, given, patches = _parts(item)
+    backend, meeting = mark.kwargs.get("backend"), f"{tempfile.gettempdir()}/ranks-{uuid4().hex}"
+    fault = None if chaos is None else _fault(backend, *chaos.args, **chaos.kwargs)
+    around = Surroundings(item.module.__name__, dict(os.environ), os.getcwd(), patches, backend, meeting, fault)
+    world = worlds_of(item.config)(shape, timeout_s)
+    wrong: BaseException | None = None
+    try:
+        with _by_value(item.module):
+            if fault is not None and fault.keys() & {"kill", "exit"}:
+                _run_without(fault, shape, timeout_s, around, body, given)
+            else:
+                world.run(run_body, around, body, given)
+                _say_if_ended(item, world)
+    except (RankFailed, WaitTimeout) as error:
+        wrong = failure(item, error, world.size)
+        _say_if_ended(item, world)
+    except ArgumentError as error:
+        with _by_value(item.module):
+            wrong = _unsendable(item, given) or error
+    finally:
+        with suppress(OSError):
+            os.unlink(meeting)
+    if wrong is not None:
+        raise wrong
+
+
+def _say_if_ended(item: pytest.Function, world: unisono.World) -> None:
+    if world.state == "new":
+        text = "The ranks of this test have ended with it. The next test gets new ones.\n"
+        item.add_report_section("call", "ranks", text)
+
+
+def _only_shape(mark: pytest.Mark) -> Shape:
+    """Of a method of a unittest.TestCase, which has no cases."""
+    first, *others = shapes(mark)
+    if others:
+        pytest.fail("a method of a unittest.TestCase runs on one world: give one number of ranks", pytrace=False)
+    return first
+
+
+def _parts(item: pytest.Function) -> tuple[Callable[..., object], dict[str, Any], tuple[str, ...]]:
+    """What the ranks call, with which arguments, and the names of the arguments that ranks make themselves."""
+    if item.cls is not None and issubclass(item.cls, unittest.TestCase):
+        return item.cls, {"methodName": item.name}, ()
+    given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}  # noqa: SLF001  as pytest's own plug-ins
+    patches = tuple(name for name, value in given.items() if isinstance(value, pytest.MonkeyPatch))
+    for name in patches:
+        del given[name]
+    for name, value in given.items():
+        if type(value).__module__.startswith("_pytest."):
+            raise _no_fixture(name, f"a {type(value).__name__} works in pytest's process only")
+    return item.obj, given, patches
+
+
+def _fault(
+    backend: str | None, rank: int, call: str, number: int = 1, row: int | None = None, kind: str = "kill",
+    duration_s: float = 1.0,
+) -> dict[str, Any]:  # fmt: skip
+    """The arguments for `testing.chaos`."""
+    if backend is not None:
+        pytest.fail(
+            "chaos happens in calls of unisono's own functions: give the mark `ranks` no backend", pytrace=False
+        )
+    at = (call, number) if row is None else (call, number, "row", row)
+    return {kind: rank, "at": at, "duration_s": duration_s}
+
+
+def _run_without(
+    fault: dict[str, Any],
+    shape: Shape,
+    timeout_s: float | None,
+    *sent: *tuple[Surroundings, Callable[..., object], Any],
+) -> None:
+    """Run a body on a world of which one rank ends: the others decide."""
+    (dying,) = (fault[kind] for kind in ("kill", "exit") if kind in fault)
+    with _new_world(shape, timeout_s=timeout_s, return_exceptions=True) as world:
+        outcomes: list[Any] = world.run(run_body, *sent)
+    failed = {rank: one for rank, one in enumerate(outcomes) if isinstance(one, RankFailed)}
+    died = dying in failed and isinstance(failed[dying].__cause__, ChildProcessError)
+    if died:
+        del failed[dying]
+    if failed:
+        first, *others = failed.values()
+        told = RankFailed(first.rank, first.traceback, {other.rank: other.traceback for other in others})
+        raise told from first.__cause__
+    if not died:
+        pytest.fail(f"rank {dying} has not been ended: it makes no such call as {fault['at']}", pytrace=False)
+
+
+@contextmanager
+def _by_value(module: ModuleType) -> Iterator[None]:
+    """Send the test's module to the ranks as it is here: with the asserts that pytest has rewritten."""
+    if module.__name__ in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _unsendable(item: pytest.Function, given: dict[str, Any]) -> BaseException | None:
+    """Which fixture, or which name of the module, the ranks cannot get."""
+    for name, value in given.items():
+        if why := _why_not(value):
+            return _no_fixture(name, f"it cannot be pickled ({why})")
+    code = getattr(unwrap(item.function), "__code__", None)
+    for name in code.co_names if code else ():
+        if name in vars(item.module) and (why := _why_not(vars(item.module)[name])):
+            text = f"{name} of {item.module.__name__} cannot be sent to the ranks ({why}). Make it in the test."
+            return pytest.fail.Exception(text, pytrace=False)
+    return None
+
+
+def _why_not(value: object) -> str:
+    try:
+        pack(value)
+    except Exception as error:  # noqa: BLE001  whatever its own pickling raises
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _no_fixture(name: str, why: str) -> BaseException:
+    text = (
+        f"the fixture {name} cannot be sent to the ranks: {why}. Let it return plain data or tensors, of which the "
+        "test makes what it needs; or name it in usefixtures or in a fixture: there it stays in pytest's process."
+    )
+    return pytest.fail.Exception(text, pytrace=False)

@@ -1,0 +1,23 @@
+"""Sessions of pytest that tests look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import unisono.tools.pytest_plugin.warm_worlds  # noqa: F401  so inner sessions share the process that forks ranks
+
+RanksSession = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def ranks_session(pytester: pytest.Pytester) -> RanksSession:
+    """ranks_session(*options, name=text, ...): a session of pytest on files of these names, in this process."""
+
+    def run(*options: str, **files: str) -> pytest.RunResult:
+        if files:
+            pytester.makepyfile(**files)
+        return pytester.runpytest_inprocess("-p", "unisono.tools.pytest_plugin", "-p", "no:instafail", *options)
+
+    return run

@@ -1,0 +1,310 @@
+"""What tests on ranks can do, and what is said of each that fails: one session of pytest runs all of them."""
+
+from __future__ import annotations
+
+import re
+
+from tests.tools.pytest_plugin.conftest import RanksSession
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import ctypes, dataclasses, os, pickle, sys, threading, types, unittest
+
+import pytest
+import torch
+import unisono
+from torch import distributed as dist
+
+LOCK = threading.Lock()
+
+
+class Odd(Exception):
+    def __init__(self, number, why):
+        self.lock = threading.Lock()
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+@pytest.fixture
+def lock():
+    return LOCK
+
+
+@pytest.fixture
+def three(monkeypatch, tmp_path, lock):
+    monkeypatch.setenv("SAID_BY_A_FIXTURE", "yes")
+    monkeypatch.chdir(tmp_path)
+    return torch.tensor([3.0])
+
+
+@pytest.mark.parametrize("word", ["one", "two"])
+@pytest.mark.ranks(1, 2, hosts="2x1")
+def test_cases(ranks, word, tmp_path):
+    assert unisono.get_world_size() == (2 if ranks == "2x1" else ranks)
+    (tmp_path / f"{word}{unisono.get_rank()}").touch()
+    unisono.barrier()
+    assert {path.name for path in tmp_path.iterdir()} == {f"{word}{rank}" for rank in range(unisono.get_world_size())}
+
+
+@pytest.mark.ranks(2)
+def test_fixtures(three, monkeypatch, tmp_path):
+    assert three == 3
+    assert os.environ["SAID_BY_A_FIXTURE"] == "yes"
+    assert os.getcwd() == str(tmp_path)
+    monkeypatch.setattr(os, "is_patched", True, raising=False)
+
+
+@pytest.mark.ranks(2)
+def test_nothing_stays():
+    assert not hasattr(os, "is_patched")
+    assert "SAID_BY_A_FIXTURE" not in os.environ
+
+
+@pytest.mark.ranks(2)
+def test_classes_of_the_module():
+    everybody = [None] * 2
+    unisono.all_gather_object(everybody, Point(unisono.get_rank()), pickle=True)
+    assert everybody == [Point(0), Point(1)]
+
+
+@pytest.mark.ranks(2)
+class TestMethods:
+    def test_a_method(self, ranks):
+        assert unisono.get_world_size() == ranks
+
+
+@pytest.mark.ranks(3)
+class TestUnit(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.ready = 5
+
+    def setUp(self):
+        self.rank = unisono.get_rank()
+
+    def test_passes(self):
+        self.assertEqual((self.ready, self.rank), (5, unisono.get_rank()))
+
+    def test_fails(self):
+        self.assertTrue(self.rank != 1, self.rank)
+
+
+class Coverage:
+    def __init__(self, path):
+        self.path = path
+
+    def current(self):
+        return self
+
+    def save(self):
+        self.path.touch()
+        del sys.modules["coverage"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return tmp_path_factory.mktemp("saved")
+
+
+@pytest.mark.ranks(2)
+def test_is_measured(saved):
+    sys.modules["coverage"] = types.SimpleNamespace(Coverage=Coverage(saved / f"{unisono.get_rank()}"))
+
+
+@pytest.mark.ranks(2)
+def test_what_was_measured_is_saved(saved):
+    assert {path.name for path in saved.iterdir()} == {"0", "1"}
+
+
+@pytest.mark.ranks(2)
+def test_skipped():
+    pytest.skip("not today")
+
+
+@pytest.mark.ranks(2)
+def test_expected():
+    pytest.xfail("known")
+
+
+@pytest.mark.ranks(2)
+def test_differ():
+    values = [10 * unisono.get_rank()]
+    print("rank prints", values)
+    assert values == [1, 2]
+
+
+@pytest.mark.ranks(2, timeout_s=0.5)
+def test_hangs_in_c():
+    unisono.barrier()
+    if unisono.get_rank() == 1:
+        ctypes.PyDLL(None).usleep(100_000_000)  # it holds the interpreter
+    unisono.barrier()
+
+
+@pytest.mark.ranks(2)
+def test_exits():
+    if unisono.get_rank() == 1:
+        os._exit(3)
+    unisono.barrier()
+
+
+@pytest.mark.ranks(2)
+def test_after_a_crash():
+    unisono.barrier()
+
+
+@pytest.mark.ranks(2)
+def test_cannot_be_pickled():
+    raise Odd(7, "because")
+
+
+@pytest.mark.ranks(2)
+def test_breaks_its_world():
+    unisono.shutdown()
+
+
+@pytest.mark.ranks(2)
+def test_capsys(capsys):
+    pass
+
+
+@pytest.mark.ranks(2)
+def test_lock(lock):
+    pass
+
+
+@pytest.mark.ranks(2)
+def test_global():
+    LOCK.acquire()
+
+
+@pytest.mark.ranks(2)
+def test_prints_much():
+    if unisono.get_rank() == 1:
+        print("x" * 10_000_000)
+
+
+@pytest.mark.ranks(3, backend="gloo")
+def test_gloo():
+    tensor = torch.tensor([dist.get_rank()])
+    dist.all_reduce(tensor)
+    assert tensor == 3
+
+
+@pytest.mark.ranks(3, backend="gloo")
+def test_gloo_fails():
+    if dist.get_rank() == 1:
+        raise ValueError("only here")
+    dist.barrier()
+
+
+@pytest.mark.ranks(2, backend="gloo", timeout_s=0.5)
+def test_gloo_hangs():
+    if dist.get_rank() == 1:
+        return
+    dist.barrier()
+
+
+@pytest.mark.ranks(hosts="2x1", backend="unisono")
+def test_our_backend():
+    tensor = torch.tensor([dist.get_rank()])
+    dist.all_reduce(tensor)
+    assert tensor == 1
+
+
+@pytest.mark.chaos(rank=1, call="all_reduce", row=0, kind="kill")
+@pytest.mark.ranks(3)
+def test_survivors():
+    with pytest.raises(unisono.PeerGone):
+        unisono.all_reduce(torch.ones(3))
+
+
+@pytest.mark.chaos(rank=1, call="all_reduce", number=2, kind="refuse")
+@pytest.mark.ranks(2)
+def test_refused():
+    unisono.all_reduce(torch.ones(3))
+    with pytest.raises(unisono.ArgumentError if unisono.get_rank() == 1 else unisono.MismatchError):
+        unisono.all_reduce(torch.ones(3))
+
+
+@pytest.mark.chaos(rank=1, call="all_gather", kind="exit")
+@pytest.mark.ranks(2)
+def test_no_such_call():
+    unisono.all_reduce(torch.ones(3))
+
+
+@pytest.mark.chaos(rank=1, call="all_reduce")
+@pytest.mark.ranks(3)
+def test_not_ready_for_a_death():
+    unisono.all_reduce(torch.ones(3))
+
+
+@pytest.mark.chaos(rank=1, call="all_reduce")
+@pytest.mark.ranks(3, backend="gloo")
+def test_no_chaos_in_gloo():
+    pass
+"""
+
+GOOD = (
+    "cases[1-one] cases[2-one] cases[2x1-one] cases[1-two] cases[2-two] cases[2x1-two] fixtures[2] nothing_stays[2] "
+    "classes_of_the_module[2] a_method[2] is_measured[2] what_was_measured_is_saved[2] passes after_a_crash[2] "
+    "breaks_its_world[2] prints_much[2] gloo[3] our_backend[2x1] survivors[3] refused[2]"
+)
+
+SAID = {
+    "fails": r"rank 1 raised AssertionError: False is not true : 1\n(.|\n)*in test_fails",
+    "differ[2]": r"rank (\d) raised AssertionError: assert \[\d+\] == \[1, 2\]\n(.|\n)*"
+    r"and rank (?!\1)\d raised AssertionError: assert \[\d+\] == \[1, 2\](.|\n)*"
+    r"\[rank (\d)\] rank prints \[\d+\]\n\[rank (?!\3)\d\] rank prints \[\d+\]",
+    "hangs_in_c[2]": r"test_hangs_in_c\[2\] has not ended after 0.5 s(.|\n)*"
+    r"  rank 0: test_many.py:\d+ in test_hangs_in_c, in a call of barrier\n"
+    r"  rank 1: test_many.py:\d+ in test_hangs_in_c\n(.|\n)*"
+    r"rank 1 was here:\n  File .*test_many.py\", line \d+ in test_hangs_in_c\n",
+    "exits[2]": r"rank 1 failed:\nprocess \d+ exited with code 3\n(.|\n)*The ranks of this test have ended with it",
+    "cannot_be_pickled[2]": r"rank \d raised test_many.Odd: \(7, 'because'\)\n(.|\n)*in test_cannot_be_pickled",
+    "capsys[2]": "the fixture capsys cannot be sent to the ranks: a CaptureFixture works in pytest's process only",
+    "lock[2]": r"the fixture lock cannot be sent to the ranks: it cannot be pickled \(cannot pickle '_thread.lock'",
+    "global[2]": r"LOCK of test_many cannot be sent to the ranks .* Make it in the test",
+    "gloo_fails[3]": r"rank 1 raised ValueError: only here\n(.|\n)*and rank 0 raised RuntimeError.*\n"
+    r".*and rank 2 raised",
+    "gloo_hangs[2]": r"  rank 0: test_many.py:\d+ in test_gloo_hangs, in a call of barrier\n"
+    r"  rank 1: it has returned, and waits for the others\n",
+    "no_such_call[2]": r"rank 1 has not been ended: it makes no such call as \('all_gather', 1\)",
+    "not_ready_for_a_death[3]": r"rank 0 (.|\n)*PeerGone: rank 1 (.|\n)*rank 2 failed after it",
+    "no_chaos_in_gloo[3]": "chaos happens in calls of unisono",
+}
+"""Test that fails -> what is said of it."""
+
+
+def test_each_outcome(ranks_session: RanksSession) -> None:
+    done = ranks_session("-vv", "-rA", test_many=TESTS)
+    printed = done.stdout.str()
+    results = re.findall(r"^(PASSED|FAILED|SKIPPED|XFAIL) .*?(?:::test_([^ \n]*)|: not today)", printed, re.MULTILINE)
+    assert {name for kind, name in results if kind == "PASSED"} == set(GOOD.split())
+    assert {name for kind, name in results if kind == "FAILED"} == set(SAID)
+    assert sorted(kind for kind, _ in results if kind not in ("PASSED", "FAILED")) == ["SKIPPED", "XFAIL"]
+    parts = re.split(r"^_+ (?:\w+\.)?test_([^ ]+) _+$", printed, flags=re.MULTILINE)
+    told = dict(zip(parts[1::2], parts[2::2], strict=True))
+    for name, said in SAID.items():
+        assert re.search(said, told[name]), f"{name}: {told[name]}"
+        assert "warm_worlds.py" not in told[name], name
+        assert "rank_body.py" not in told[name] or "waits for the others" in told[name], name
+    assert "The ranks of this test have ended with it." in told["breaks_its_world[2]"]
+
+
+def test_wrong_marks(ranks_session: RanksSession) -> None:
+    test = "import pytest, unittest\n@pytest.mark.ranks({})\ndef test(): pass"
+    wrong = ('"2x2"', "0", "", "4, size=3")
+    files = {f"test_{number}": test.format(mark) for number, mark in enumerate(wrong)}
+    case = (
+        "import pytest, unittest\n@pytest.mark.ranks(2, 3)\nclass Test(unittest.TestCase):\n  def test_it(self): pass"
+    )
+    done = ranks_session("--continue-on-collection-errors", **files, test_case=case)
+    done.assert_outcomes(errors=len(wrong), failed=1)
+    printed = done.stdout.str()
+    assert not [mark for mark in wrong if f"ranks({mark}): give numbers of ranks".replace('"', "'") not in printed]
+    assert "a method of a unittest.TestCase runs on one world" in printed

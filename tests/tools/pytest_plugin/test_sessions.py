@@ -1,0 +1,107 @@
+"""Sessions of pytest with tests on ranks: those that end early, that share their work, and those without such tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import until
+from tests.tools.pytest_plugin.conftest import RanksSession
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = ("-p", "unisono.tools.pytest_plugin", "-p", "no:cacheprovider")
+
+TESTS = """
+import os
+import pytest
+import unisono
+
+
+@pytest.mark.ranks(1, 2)
+def test_fails():
+    assert unisono.get_rank() == os.getenv("RIGHT")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("number", range(4))
+def test_passes(number):
+    unisono.barrier()
+"""
+
+
+def test_the_first_failure_ends_the_session_and_the_last_failures_can_be_run_again(ranks_session: RanksSession) -> None:
+    ranks_session("-x", test_it=TESTS).assert_outcomes(failed=1)
+    ranks_session(test_it=TESTS).assert_outcomes(failed=2, passed=4)
+    ranks_session("--lf").assert_outcomes(failed=2)
+
+
+@pytest.mark.long  # this suite itself is run by two processes
+def test_several_processes_share_the_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=TESTS)
+    done = pytester.runpytest_subprocess(*PLUGIN, "-n", "4")
+    done.assert_outcomes(failed=2, passed=4)
+    assert "rank 1 raised AssertionError: assert 1 == None" in done.stdout.str()
+
+
+INTERRUPTED = """
+import os, signal, time
+from pathlib import Path
+import pytest
+import unisono
+
+
+@pytest.fixture
+def parent():
+    return os.getpid()
+
+
+@pytest.mark.ranks(2)
+def test_waits(parent):
+    Path(f"rank{unisono.get_rank()}").write_text(f"{os.getpid()}")
+    unisono.barrier()
+    if unisono.get_rank() == 0:
+        os.kill(parent, signal.SIGINT)
+    time.sleep(100)
+"""
+
+
+def test_an_interrupt_ends_pytest_and_the_ranks(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=INTERRUPTED)
+    done = pytester.runpytest_subprocess(*PLUGIN, "--ranks-timeout", "60")
+    assert done.ret == pytest.ExitCode.INTERRUPTED
+    assert "KeyboardInterrupt" in done.stdout.str()
+    pids = [int((pytester.path / f"rank{rank}").read_text()) for rank in range(2)]
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_the_debugger_says_what_it_can_do(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=TESTS)
+    done = pytester.run(sys.executable, "-m", "pytest", *PLUGIN, "--pdb", "-x", stdin=b"quit\n")
+    assert "--pdb: the debugger opens in pytest's process" in done.stdout.str()
+    assert "(Pdb)" in done.stdout.str()
+
+
+@pytest.mark.cold
+def test_a_session_without_such_tests_loads_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(): pass")
+    code = (
+        f"import pytest, sys; print(+pytest.main([{str(PLUGIN)[1:-1]}]));"
+        "print(sorted(name for name in sys.modules if name.startswith(('unisono', 'torch', 'numpy'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = ["unisono", "unisono.base", "unisono.base.release", "unisono.tools", "unisono.tools.pytest_plugin"]
+    assert done.stdout.splitlines()[-2:] == ["0", str(loaded)]
+
+
+def test_pytest_finds_the_plug_in() -> None:
+    """By the name of its module: so a session may name it, too, without loading it twice."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    name = PLUGIN[1]
+    assert project["entry-points"]["pytest11"] == {name: name}
