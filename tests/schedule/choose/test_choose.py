@@ -17,7 +17,8 @@ from unisono.base.link import Link
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
 from unisono.schedule.choose import choose, is_oversubscribed, one_shot_limit
-from unisono.schedule.choose.over_hosts import choose_spanning, time_between, time_inside
+from unisono.schedule.choose.over_hosts import choose_spanning, messages_at_once, time_between, time_inside
+from unisono.schedule.contract import ROOTED
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
@@ -80,6 +81,32 @@ def test_the_slower_the_link_the_fewer_bytes_on_it() -> None:
     assert cores == ["recursive_doubling", "circulant"]
 
 
+@each("hosts", ["3x1", "4x1"])
+def test_between_few_hosts_long_messages_take_the_fewest_rounds_and_short_ones_the_fewest_messages(hosts: str) -> None:
+    """All of these put as few bytes on the link as there can be; each round of long messages has to wake the rank."""
+    assert choice("all_reduce", 16 << 20, hosts).core == "two_shot"
+    assert choice("all_gather", 16 << 20, hosts).core == choice("reduce_scatter", 16 << 20, hosts).core == "direct"
+    assert choice("all_reduce", 8, hosts).core == "recursive_doubling"
+
+
+def test_between_many_hosts_no_rank_sends_to_all_at_once() -> None:
+    for nbytes in SIZES[1:]:
+        assert choice("all_reduce", nbytes, "16x1").core != "two_shot"
+        assert choice("all_gather", nbytes, "16x1").core == choice("reduce_scatter", nbytes, "16x8").core == "circulant"
+
+
+@each("collective", CORES)
+@each("hosts", ["4x1", "4x2"])
+def test_a_rank_sends_as_many_messages_at_once_as_its_table_has_in_a_round(collective: str, hosts: str) -> None:
+    if collective in ROOTED:
+        return  # their roots send more than other ranks
+    for core in CORES[collective]:
+        if core == "pairwise":
+            continue  # some of its rounds are inside a host for some ranks only
+        levels = spanning(collective, Hosts.parse(hosts), core=core).levels()
+        assert messages_at_once(collective, core, Hosts.parse(hosts)) * levels.between == levels.messages
+
+
 def test_a_slow_link_makes_more_segments_of_more_bytes() -> None:
     cuts = [choice("broadcast", 1 << power, "4x2", "1Gbit,100us").segments or 1 for power in range(10, 28)]
     assert cuts == sorted(cuts)
@@ -99,14 +126,16 @@ def test_there_is_a_table_for_every_choice_and_its_time_is_that_of_the_counts(
             continue  # the busiest host depends on where the root is
         levels, rails = call.levels(), found.rails or 1
         most = 0 if collective == "barrier" else levels.most * nbytes
-        assert found.between_s == pytest.approx(time_between(levels.between, most, rails, Link.parse(link)))
+        at_once = messages_at_once(collective, found.core, call.hosts)
+        priced = time_between(levels.between, most, rails, Link.parse(link), at_once)
+        assert found.between_s == pytest.approx(priced)
         assert found.inside_s == time_inside(collective, nbytes, call.hosts, rails)
 
 
 def test_the_reason_names_the_link_and_what_else_there_is() -> None:
     why = choice("all_reduce", 64 << 20, "4x8", "1Gbit,100us").why
     assert why.startswith("over 1 Gbit/s, 100 µs (as set) circulant on 8 rails takes about 8")
-    assert "ms, circulant on 1 rail 9" in why
+    assert "ms, two_shot on 8 rails 8" in why
     assert "(the default)" in choice("all_reduce", 8, "2x2").why
 
 

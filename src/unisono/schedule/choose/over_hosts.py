@@ -1,9 +1,10 @@
 """Choose how a call goes between hosts: how many rails, and which algorithm among the hosts, and say why.
 
 A round between hosts takes the link's latency, and the bytes of the busiest host at the link's rate. Each further rail
-is one more message for the host. A rank sends, combines and copies at the rate of a processor. So calls of few bytes
-take one rail and the fewest rounds. Calls of many bytes take all rails, which share the work, and put the fewest bytes
-on the link.
+is one more message for the host. A rank that sends to all other hosts in one round sends and takes its messages one
+after the other. Long messages have to wake the rank that waits for them. A rank sends, combines and copies at the rate
+of a processor. So calls of few bytes take one rail and the fewest messages. Calls of many bytes take all rails, which
+share the work, and put the fewest bytes on the link; between few hosts they take the fewest rounds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ from ..hosts import Hosts
 
 _MESSAGE_S = 40e-6
 """What one more message in a round costs a host; Gloo takes 35 to 50 microseconds."""
+
+_WAKE_S = 100e-6
+"""What a round takes in which a rank sleeps: a thread waits for the message, and wakes the rank. The link's latency is
+that of a word for which a rank looks. No round takes longer to wake a rank than its bytes are under way.
+"""
+
+_TO_ALL = "direct", "two_shot"
+"""The algorithms in which a rank sends to all other hosts in each round."""
 
 _RANK_BYTES_PER_S = 5e9
 """The rate at which a rank combines or copies within its host, and sends."""
@@ -111,26 +120,50 @@ def why_priced_only(algorithm: Algorithm) -> str:
     return f"over hosts, every rank combines for {algorithm.collective} in rank order what it has gathered"
 
 
-def time_between(rounds: int, nbytes: float, rails: int, link: Link) -> float:
-    """Seconds for rounds between hosts in which the busiest host sends or receives `nbytes`."""
-    return sum(_parts_between(rounds, nbytes, rails, link))
+def messages_at_once(collective: str, core: str | None, hosts: Hosts) -> int:
+    """The number of messages that a rank sends to other hosts in a round."""
+    if core not in _TO_ALL:
+        return 1
+    if collective == "all_to_all":
+        return max(1, hosts.ranks - min(map(len, hosts.members)))
+    return max(1, len(hosts.members) - 1)
 
 
-def derive_between(rounds: int, nbytes: float, rails: int, link: Link, like: str) -> str:
+def time_between(rounds: int, nbytes: float, rails: int, link: Link, at_once: int = 1) -> float:
+    """Seconds for rounds between hosts in which the busiest host sends or receives `nbytes`.
+
+    at_once: the number of messages that a rank sends in a round.
+    """
+    return sum(_parts_between(rounds, nbytes, rails, link, at_once))
+
+
+def derive_between(rounds: int, nbytes: float, rails: int, link: Link, like: str, at_once: int = 1) -> str:
     """The sum of `time_between` in words. like: the size as the user gave it; see `format_bytes`."""
-    each = format_seconds(link.latency_s)
-    if rails > 1:
-        each = f"({each} + {plural(rails - 1, 'further message')} × {format_seconds(_MESSAGE_S)})"
-    parts = [f"{plural(rounds, 'round')} × {each}"]
+    each = [format_seconds(link.latency_s)]
+    if further := _further(rails, at_once):
+        each.append(f"{plural(further, 'further message')} × {format_seconds(_MESSAGE_S)}")
+    if nbytes:
+        each.append(f"{format_seconds(_wake_s(rounds, nbytes, link))} to wake a rank")
+    a_round = f"({' + '.join(each)})" if each[1:] else each[0]
+    parts = [f"{plural(rounds, 'round')} × {a_round}"]
     if nbytes:
         whole, mine = format_bytes(nbytes, like), format_bytes(nbytes / rails, like)
         parts += [f"{whole} at {rate_text(link.bytes_per_s)}", f"{mine} of a rank at {rate_text(_RANK_BYTES_PER_S)}"]
-    return _sum_text(parts, [*_parts_between(rounds, nbytes, rails, link)][: len(parts)])
+    return _sum_text(parts, [*_parts_between(rounds, nbytes, rails, link, at_once)][: len(parts)])
 
 
-def _parts_between(rounds: int, nbytes: float, rails: int, link: Link) -> tuple[float, float, float]:
-    each = link.latency_s + (rails - 1) * _MESSAGE_S
+def _parts_between(rounds: int, nbytes: float, rails: int, link: Link, at_once: int = 1) -> tuple[float, float, float]:
+    each = link.latency_s + _further(rails, at_once) * _MESSAGE_S + _wake_s(rounds, nbytes, link)
     return rounds * each, nbytes / link.bytes_per_s, nbytes / rails / _RANK_BYTES_PER_S
+
+
+def _further(rails: int, at_once: int) -> int:
+    """How many `_MESSAGE_S` a round takes. Each further message of one rank counts twice: the rank also takes one."""
+    return rails - 1 + 2 * rails * (at_once - 1)
+
+
+def _wake_s(rounds: int, nbytes: float, link: Link) -> float:
+    return min(_WAKE_S, nbytes / max(1, rounds) / link.bytes_per_s)
 
 
 def derive_inside(collective: str, nbytes: float, hosts: Hosts, rails: int, like: str) -> str:
@@ -177,7 +210,8 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
 
     def form(rails: int | None, core: str, rounds: int, amount: float, segments: int | None = None) -> SpanningChoice:
         inside = time_inside(collective, nbytes, hosts, rails or 1)
-        between = time_between(rounds, amount * nbytes, rails or 1, link) if n > 1 else 0.0
+        at_once = messages_at_once(collective, core, hosts)
+        between = time_between(rounds, amount * nbytes, rails or 1, link, at_once) if n > 1 else 0.0
         pieces = _pieces(between) if inside or (segments or 1) == 1 else 1  # segments are pieces already
         return SpanningChoice(rails, core, "", segments, pieces, inside, between)
 
@@ -185,12 +219,14 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
         if collective == "all_reduce":
             yield form(rails, "recursive_doubling", floor + 2 * folded, floor + folded)
             yield form(rails, "circulant", 2 * lg, 2 * (n - 1) / n)
+            yield form(rails, "two_shot", 2, 2 * (n - 1) / n)
         elif collective in ("broadcast", "reduce"):
             yield form(rails, "binomial", lg, lg)
             cut = _segments(lg, nbytes, rails, link)
             yield form(rails, "circulant", cut - 1 + lg, (cut - 1 + lg) / cut, cut)
         elif collective in ("all_gather", "reduce_scatter"):
             yield form(rails, "circulant", lg, amount)
+            yield form(rails, "direct", 1, amount)
         elif rails == 1:
             core = {"scatter": "linear", "gather": "linear", "all_to_all": "direct", "barrier": "dissemination"}
             yield form(None, core[collective], 1 if collective == "all_to_all" else lg, amount)
@@ -198,7 +234,7 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
 
 def _segments(lg: int, nbytes: int, rails: int, link: Link) -> int:
     """Into how many segments a broadcast in lg - 1 + segments rounds is best cut; a power of two, so tables are few."""
-    each = time_between(1, 0, rails, link) * link.bytes_per_s
+    each = (time_between(1, 0, rails, link) + _WAKE_S) * link.bytes_per_s
     best = isqrt(int(max(lg - 1, 0) * nbytes / each))
     return 1 << min(max(best, 1), _MOST_SEGMENTS).bit_length() - 1
 

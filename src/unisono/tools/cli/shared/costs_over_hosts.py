@@ -16,7 +16,14 @@ from ....base.units import format_bytes, format_seconds, parse_bytes, plural
 from ....schedule import Hosts, Levels, Proof, host_bounds, prove
 from ....schedule.algorithms import find
 from ....schedule.algorithms.over_hosts import CORES, HierarchicalTable, Part, prove_by_parts
-from ....schedule.choose.over_hosts import choose_spanning, derive_between, derive_inside, time_between, time_inside
+from ....schedule.choose.over_hosts import (
+    choose_spanning,
+    derive_between,
+    derive_inside,
+    messages_at_once,
+    time_between,
+    time_inside,
+)
 from ....schedule.draw.text import share
 from .printing import plain_table
 from .target import MOST_EXACT, Facts, check_collective
@@ -38,6 +45,11 @@ class OverHosts:
     why: str
     link: Link
     priced_only: str = ""
+
+    @property
+    def at_once(self) -> int:
+        """The number of messages that a rank sends to other hosts in a round."""
+        return messages_at_once(self.call.collective, self.call.across[0].name, self.call.hosts)
 
 
 def known_hosts(hosts: str, ranks: int | None, default: int = 4) -> tuple[Hosts | None, int]:
@@ -123,7 +135,7 @@ def times_of(found: OverHosts, levels: Levels, nbytes: int) -> tuple[float, floa
     """Seconds inside hosts and between them."""
     call = found.call
     moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
-    between = time_between(levels.between, moved, found.rails, found.link)
+    between = time_between(levels.between, moved, found.rails, found.link, found.at_once)
     return time_inside(call.collective, nbytes, call.hosts, found.rails), between
 
 
@@ -134,7 +146,7 @@ def derived_rows(found: OverHosts, levels: Levels, size: str) -> Iterator[tuple[
     if inside:
         yield "inside", derive_inside(call.collective, nbytes, call.hosts, found.rails, size)
     moved = 0.0 if call.collective == "barrier" else levels.most * nbytes
-    yield "between", derive_between(levels.between, moved, found.rails, found.link, size)
+    yield "between", derive_between(levels.between, moved, found.rails, found.link, size, found.at_once)
 
 
 def part_rows(call: HierarchicalTable, proofs: Sequence[Proof]) -> Iterator[tuple[str, str]]:
