@@ -1,7 +1,7 @@
 """How long tests on four ranks take: with the plug-in for pytest, over unisono and over Gloo, and in other ways.
 
-    python -m benchmarks.rank_tests                 100 tests with the plug-in, 10 in other ways
-    python -m benchmarks.rank_tests 100 100         100 tests in each way: a quarter of an hour
+    python -m benchmarks.rank_tests                 100 tests where processes stay from test to test, 10 elsewhere
+    python -m benchmarks.rank_tests 100 100         100 tests in each way: half an hour
 
 Each test sums one tensor. Each way is a session of pytest of its own: the seconds are those of the whole command, also
 what it takes to start.
@@ -48,6 +48,26 @@ for number in range({tests}):
     setattr(TestSum, f"test_sum_{{number}}", body)
 """
 
+_CONTINUOUS = """
+import torch, torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcContinuousTest
+
+class TestSum(MultiProcContinuousTest):
+    world_size = 4
+
+    @classmethod
+    def backend_str(cls):
+        return "gloo"
+
+def body(self):
+    tensor = torch.tensor([self.rank])
+    dist.all_reduce(tensor)
+    assert tensor == 6
+
+for number in range({tests}):
+    setattr(TestSum, f"test_sum_{{number}}", body)
+"""
+
 _SPAWN = """
 import pytest, torch, torch.distributed as dist, torch.multiprocessing as mp
 
@@ -63,12 +83,15 @@ def test_sum(number, tmp_path):
     mp.spawn(body, (tmp_path / "meeting",), nprocs=4)
 """
 
+_ANEW = "processes for each test"
+"""How the names of the ways end that start four processes for each test."""
 _DIST = "torch.distributed"
 WAYS = {
     "the plug-in, unisono's calls": _PLUGIN.replace("{module}", "unisono").replace("{backend}", ""),
     "the plug-in, Gloo": _PLUGIN.replace("{module}", _DIST).replace("{backend}", ', backend="gloo"'),
-    "torch's MultiProcessTestCase, Gloo": _MULTI_PROCESS,
-    "mp.spawn, Gloo": _SPAWN,
+    "MultiProcContinuousTest, Gloo": _CONTINUOUS,
+    f"MultiProcessTestCase, Gloo, {_ANEW}": _MULTI_PROCESS,
+    f"mp.spawn, Gloo, {_ANEW}": _SPAWN,
 }
 
 
@@ -85,12 +108,12 @@ def seconds(text: str, tests: int) -> float:
     return took
 
 
-def main(with_plugin: int = 100, otherwise: int = 10) -> None:
+def main(warm: int = 100, anew: int = 10) -> None:
     """Print a line for each way."""
     for name, text in WAYS.items():
-        tests = with_plugin if name.startswith("the plug-in") else otherwise
+        tests = anew if name.endswith(_ANEW) else warm
         took = seconds(text, tests)
-        print(f"{name:36} {tests:4} tests {took:7.1f} s {took / tests * 1e3:8.0f} ms a test", flush=True)
+        print(f"{name:48} {tests:4} tests {took:7.1f} s {took / tests * 1e3:8.0f} ms a test", flush=True)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Far:
         """Why the sentinel has ended, in its own words."""
         self._looked_at = self._silent_s = 0.0
         self._pinged = self._ended = self._gave_up = False
-        """The sentinel was asked for a word; has hung up; has been silent for too long."""
+        """The sentinel was asked for a sign of life; has closed the connection; has been silent for too long."""
         self.closed = False
 
     def register(self, gid: int, start: int, members: Sequence[int]) -> None:
@@ -106,7 +106,7 @@ class Far:
             return ticket
 
     def answered(self, ticket: int) -> bool:
-        """Have all hosts that live answered a question asked after this ticket was? True without a sentinel."""
+        """Have all living hosts answered the question of this ticket, or a later one? True if the sentinel is lost."""
         with self._lock:
             self._take_in()
             waits = ticket in self._asked.values() or ticket in self._next.values()

@@ -44,7 +44,10 @@ class SpanningCall(Protocol):
         """Make the call as far as it goes without a long wait; return an outcome, see `engine.compile.program`."""
 
     def drop(self, *, refused: bool) -> None:
-        """Leave the call as it is, for good. refused: the group goes on. Raises OutOfMemory if it cannot."""
+        """Leave the call as it is, for good. refused: the group goes on.
+
+        Raises OutOfMemory if too little memory is left to go on.
+        """
 
 
 class Span:
@@ -117,7 +120,7 @@ class Span:
         self.far.wake(self.gid)
 
     def forget(self) -> None:
-        """Get no more news. Takes no lock."""
+        """Get no more news of the group from the sentinel."""
         self.far.forget(self.gid)
 
     def is_free(self) -> bool:

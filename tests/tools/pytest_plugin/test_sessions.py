@@ -79,6 +79,29 @@ def test_an_interrupt_ends_pytest_and_the_ranks(pytester: pytest.Pytester) -> No
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
+COLLECTS = """
+from pathlib import Path
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop():
+    result = yield
+    pids = [path.read_text() for path in Path().glob("pid*")]
+    assert len(pids) == 2
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    return result
+"""
+
+
+def test_the_ranks_have_ended_when_other_plugins_collect_their_files(ranks_session: RanksSession) -> None:
+    """As pytest-cov does: what ranks write at their end must be there."""
+    body = "Path(f'pid{unisono.get_rank()}').write_text(str(os.getpid()))"
+    header = "import os, pytest, unisono\nfrom pathlib import Path\n"
+    done = ranks_session(test_it=f"{header}@pytest.mark.ranks(2)\ndef test(): {body}", conftest=COLLECTS)
+    assert done.ret == 0, done.stderr.str()
+
+
 def test_the_debugger_says_what_it_can_do(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=TESTS)
     done = pytester.run(sys.executable, "-m", "pytest", *PLUGIN, "--pdb", "-x", stdin=b"quit\n")

@@ -34,7 +34,7 @@ else:  # a call that is not held up does not need it
     attend = LateModule("...ranks.failures.attend", __package__)
 
 _BRIEF_NS = 30_000
-"""About the cost of a change of threads and back."""
+"""About the cost of a change to the worker's thread and back."""
 _BYTES_PER_NS = 4
 """About the bytes that a call moves per nanosecond."""
 _INLINE_BYTES = 1 << 20

@@ -1,7 +1,7 @@
 """Calls on blocks with sizes that may differ, or may be unknown on some ranks.
 
-If its blocks have one size, a rank makes the plain call. The ranks may then disagree about sizes, before anything
-moves; or a rank knows that sizes differ or are missing. Then an all_gather tells all ranks all sizes: what each rank
+A rank whose blocks have one size makes the plain call. If the ranks disagree about sizes at the gate, before anything
+moves, or a rank knows that its sizes differ or are missing, an all_gather tells all ranks all sizes: what each rank
 gives to and takes from every other. Every rank raises the same error, or the call runs with a size for each block. The
 next calls of this collective exchange sizes at once, until their blocks have had one size for a while.
 

@@ -27,7 +27,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroupGloo  # also where another answers to its name in torch.distributed
+from torch._C._distributed_c10d import (
+    ProcessGroupGloo,
+)  # the class itself: in torch.distributed, `answer_to` may put another one in its place
 from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
 
 from ...base.errors import InternalError

@@ -34,7 +34,7 @@ class Settling:
     """Messages that a thread waits for.
 
     over: they are settled.
-    error: why one of them never will be.
+    error: why one of them will never be settled.
     then: called when they are settled.
     at_end: called when the thread waits for them no more.
     """
@@ -103,7 +103,7 @@ _IDLE: list[CarrierWaiter] = []
 
 
 def settle_apart(handles: Sequence[Handle], at_end: Callable[[], object]) -> Settling:
-    """Let an idle thread wait for these messages. at_end: called when they are settled, or never will be.
+    """Let an idle thread wait for these messages. at_end: called when they are settled, or one of them never will be.
 
     If they never are, the thread waits for ever, and another thread does the next waits.
     """
@@ -120,8 +120,8 @@ def settle_apart(handles: Sequence[Handle], at_end: Callable[[], object]) -> Set
 
 
 class SentMessages:
-    """Lets sent messages of a carrier without a thread go on, when the rank that has sent them makes no call. A thread
-    waits for one of them at a time, and with it moves them all.
+    """Moves the sent messages of a carrier that has no thread, while the sender makes no call. A thread waits for one
+    message at a time: this wait moves all of them.
     """
 
     def __init__(self, carrier: Carrier) -> None:

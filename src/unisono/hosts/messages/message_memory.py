@@ -15,7 +15,7 @@ from .persistent_receives import ReceiveBuffer
 
 _LINE = 64
 _CLASSES = 8
-"""Sizes between a power of two and the next one: so calls of ever new sizes use idle buffers again."""
+"""How many sizes of buffers lie between two powers of two: few, so calls of ever new sizes use idle buffers again."""
 
 LARGE_BYTES = 256 << 10
 """Messages from this size on travel without a copy where they can."""
@@ -93,10 +93,10 @@ class Wire(NamedTuple):
 
     payloads: the tensors that are sent or received, in order.
     word: its last integer. It differs from `missing` once the message is there.
-    watched: the addresses of both.
+    watched: the addresses of `word` and of `missing`.
     pieces: where the bytes of each of its places are.
     straight: the pieces are the places themselves.
-    packing: otherwise, the copies before it is sent.
+    packing: the copies that are made before it is sent, if it is not straight.
     marked: the word is no part of the data; the sender sets it.
     short: it is one payload, with its word.
     receive_buffer: where it arrives, if this is always the same memory.
@@ -179,7 +179,7 @@ class Memory:
         return self._packed([*cuts, *word], whole, spans, ends, leaves, marked=marked)
 
     def actions(self, writings: Sequence[Writing], wires: Mapping[int, Wire]) -> list[Action]:
-        """The actions of consecutive writes of one round. wires: messages, by the numbers of their messages."""
+        """The actions of consecutive writes of one round. wires: number of a message -> the message in memory."""
         writes = [self._steps(writing, wires) for writing in writings]
         actions: list[Action] = []
         for _, some in groupby(writes, key=len):  # neighbours with the same number of steps may become one

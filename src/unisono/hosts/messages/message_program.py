@@ -36,7 +36,7 @@ class ChunkPlace(NamedTuple):
 
 
 def memory_of(schedule: Schedule, slot: Slot) -> Slot:
-    """The slot that stands for the memory of this one: two slots with the same may be one memory.
+    """The slot that stands for this slot's memory. Two slots that have the same one may be the same memory.
 
     In a call in place, a chunk of the result (buffer Y) is the same memory as the chunk of the input (buffer X). This
     is also so if a rank's own block is a part of the larger tensor. An all_to_all is never in place.

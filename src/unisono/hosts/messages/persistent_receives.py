@@ -131,7 +131,7 @@ _OF: WeakKeyDictionary[Any, ReceiveBuffers] = WeakKeyDictionary()
 
 
 class PersistentReceive(NamedTuple):
-    """How short messages arrive in receives that may stand.
+    """How short messages arrive in receives that may be persistent.
 
     tag: round -> the tag of the message from one rank to another. It is the same in all calls of a kind; only one such
     call is made at a time.

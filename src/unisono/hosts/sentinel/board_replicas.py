@@ -1,9 +1,9 @@
 """Copies of control lines and boards of a group's members on other hosts: asked for, or pushed.
 
-A rank asks with a ticket. The ticket comes back once every living host has answered a question that was sent later. A
-rank's urgent news is pushed, and sent again until it is acknowledged: then the other host has copied the page, or keeps
-it for ranks that do not use the group yet. Before that, no ticket of the group comes back. So a rank decides nothing
-together with others by news that would be lost with this host.
+A rank asks with a ticket. The ticket comes back once every living host has answered a question that was sent after the
+rank had asked. A rank's urgent news is pushed, and sent again until it is acknowledged: then the other host has copied
+the page, or keeps it for ranks that do not use the group yet. Until then no ticket of the group comes back. So no rank
+bases a decision of several ranks on news that would be lost if this host died.
 
 Datagrams get lost and overtake each other, so an answer does not build on earlier ones: it has whole pages. A host that
 has forgotten a group keeps its last pages for such answers.

@@ -33,8 +33,8 @@ class Liveness:
         self._missed_s = silent_s / 2
         """A host is missed after a silence of this length: then this host asks all others."""
         self._doubt_s = silent_s / 2
-        """How much longer a host may be silent if others hear it, and would rather lose this host: perhaps only the
-        link between the two is broken.
+        """How much longer a host may be silent if others still hear it: perhaps only the link to it is broken. Of the
+        two hosts the one with the higher number is lost then, see `_patience`.
         """
         self._lately_s = 2.4 * self.beat_s
         """The age up to which a word counts as lately. Twice this is less than silent_s - beat_s: so a host that no
@@ -45,9 +45,9 @@ class Liveness:
         self.living = list(range(hosts))
         self.told: Collection[int] = ()
         self._until: dict[int, float] = {}
-        """Host that this one listens to -> when it has been silent for too long."""
+        """Host that this one listens to -> the time from which on it has been silent for too long."""
         self._asked_until: dict[int, float] = {}
-        """The same for each other host, while one is missed."""
+        """The same for all other hosts, while this host misses one."""
         self._heard: dict[int, float] = {}
         self._heard_by: dict[int, dict[int, float]] = {}
         """Host -> the hosts that have said that they hear it, and until when their word counts."""
@@ -114,8 +114,8 @@ class Liveness:
     def _patience(self, host: int) -> float:
         """When a host has been silent for too long.
 
-        If others hear both, only the link between the two is broken, and one of them has to go: the one with the higher
-        number. It waits until it is told.
+        If other hosts hear both this host and the silent one, only the link between the two is broken, and one of the
+        two is lost: the one with the higher number. If it is this host, it waits longer, until another host tells it.
         """
         until = self._until[host]
         heard_by = any(when > until for by, when in self._heard_by.get(host, {}).items() if by in self.living)

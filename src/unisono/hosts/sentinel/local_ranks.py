@@ -18,7 +18,7 @@ from ...engine.process.alive import start_ticks
 from .state_machine import Asked, Closed, Event, Forgot, Pinged, Registered, Woke
 
 CREDENTIALS = struct.Struct("3i")
-"""Process, user and group, from the kernel."""
+"""The numbers of a peer's process, user and group, as the kernel gives them."""
 MOST_BYTES_LOCAL = 1 << 17
 _AT_ONCE = 64
 _MOST_NUMBER = 1 << 64

@@ -1,4 +1,4 @@
-"""The process: sockets, descriptors and a clock around the state machine. It watches the processes of its ranks."""
+"""The sentinel's process: sockets and a clock around the state machine. It watches the processes of its ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Watching:
     def __init__(self, ranks: Mapping[int, tuple[int, int]], regions: Regions) -> None:
         self._ranks, self._regions = dict(ranks), regions
         self._pidfds = {rank: watch_process(pid, ticks) for rank, (pid, ticks) in ranks.items()}
-        """None: the process has ended."""
+        """Rank -> the descriptor of its process; None: the process has ended."""
         self._poller = select.poll()
         for fd in self.descriptors:
             self._poller.register(fd, select.POLLIN)
@@ -63,7 +63,7 @@ class Watching:
 
     @property
     def impatient(self) -> bool:
-        """Does this wait for a parent's word?"""
+        """Has a process ended, and its parent has not yet written how?"""
         return any(rank in self._until for rank in self._pidfds)
 
 

@@ -48,8 +48,8 @@ class Sentinel:
     ) -> Sentinel:
         """Start the sentinel of host number `me`; it waits to be introduced.
 
-        It ends when the last rank's process has ended or closed its `Far`, or if this process ends before it has
-        introduced it. Raises InternalError if it does not start.
+        The sentinel ends when the last rank's process has ended or closed its `Far`, and if this process ends before it
+        has called `introduce`. Raises InternalError if the sentinel does not start.
 
         ranks: rank of this host -> its process and start time (`engine.process.alive.start_ticks`).
         address: the address of this host for other hosts; the sentinel listens there only.

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 _LONGEST_S = 2 * BEAT_S
 """The longest time between two steps. If it was longer, this process was stopped, and the others are not to blame."""
 _HEARSAY_S = BEAT_S
-"""How long this waits after another host has reported a lost host, before it tells the ranks. Several hosts find the
-hosts behind a cut link; only when all are known, it shows which side is smaller.
+"""How long a sentinel waits, after another host has reported a lost host, before it tells its ranks. The hosts behind a
+cut link are found by several hosts. Only when all of them are known can a sentinel tell which side is the smaller one.
 """
 _SETTLED_S = 5.0
 """Lost hosts no longer count for the majority this long after the ranks were told."""
 _TELL_S, _LEAVE_S = 1.0, 2.0
-"""A sentinel without ranks goes on, for at most the time that hosts may be silent and this: until its last facts have
-arrived, by which the others judge its ranks from then on; and until its goodbye has.
+"""A sentinel whose ranks have all left goes on until the other hosts have its last facts, by which they judge its ranks
+from then on. Then it says goodbye, and ends when the goodbye has arrived. It waits at most `silent_s` + _TELL_S for the
+facts, and at most `silent_s` + _LEAVE_S in all.
 """
 
 
@@ -70,7 +71,7 @@ class Asked(NamedTuple):
 
 
 class Woke(NamedTuple):
-    """A rank of this host has news on its board of this group, or on its boards, that all hosts shall know."""
+    """A rank of this host has news for all hosts, on its board of this group; None: on any of its boards."""
 
     rank: int
     gid: int | None = None
@@ -306,7 +307,7 @@ class SentinelState:
             self._lose(host, f"is on {where}, which has been {self._silent}")
 
     def _lose(self, host: int, words: str) -> None:
-        """Ranks of this host send nothing more."""
+        """That host is lost, or this host is cut off from it: its ranks count as gone. words: how they have gone."""
         for rank in set(self._hosts[host]) - self._gossip.subjects(FactKind.GONE):
             self._depart(rank, DepartureKind.DIED, words)
         self._copies.drop_host(host, self._now)

@@ -2,9 +2,9 @@
 
     tag | version, sender, receiver, counter, digest, kind | body
 
-The tag is an HMAC of all other bytes. A sentinel checks it before it looks at anything else. Each datagram to a host
-has a number of its own, so a copy that an attacker sends again does not count. Sizes are bounded. A datagram in a wrong
-form is dropped as a whole.
+The tag authenticates the datagram: it is an HMAC of all other bytes. A sentinel checks it before it looks at anything
+else. Each datagram to a host has a number of its own, so a copy that an attacker sends again does not count. Sizes are
+bounded. A datagram in a wrong form is dropped as a whole.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FACT, _PAGE, _PAGES, _QUERY, _ACK = map(struct.Struct, ("<BIBH", "<IQH", "<QQ",
 IMAGE_BYTES = LINE + BOARD_BYTES
 """The bytes of a member's control line and board."""
 MOST_BYTES = 60_000
-"""The most bytes of a datagram: UDP's limit."""
+"""The most bytes of a datagram; UDP allows a few thousand more."""
 _USUAL_BYTES = 1200
-"""The most bytes of a datagram, if its parts fit into several: most networks do not cut such datagrams."""
+"""The most bytes of a datagram with several parts: most networks do not fragment datagrams of this size."""
 _MOST_WORDS = 300
 _WINDOW = 1024
-"""Datagrams that may overtake each other."""
+"""How many datagrams may overtake each other."""
 
 
 class FactKind(IntEnum):
@@ -43,7 +43,7 @@ class FactKind(IntEnum):
 
 
 class Fact(NamedTuple):
-    """A fact that stays true. subject: a rank, or the number of a host. how, words: of a rank's `Departure`."""
+    """A fact that stays true. subject: a rank, or the number of a host. how, words: a rank's `Departure`."""
 
     kind: FactKind
     subject: int
@@ -84,7 +84,7 @@ class MemberPage(NamedTuple):
 class Heartbeat(NamedTuple):
     """The sender lives, and knows the facts of the datagram's digest.
 
-    asks: the receiver shall answer with the same.
+    asks: the receiver shall answer with a heartbeat.
     hears: hosts that the sender has heard lately, as bits.
     """
 
@@ -99,7 +99,7 @@ class News(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Asks for the pages of this group's members on the receiver's host. request: comes back with the answer."""
+    """Asks for the pages of this group's members on the receiver's host. request: a number that the answer repeats."""
 
     gid: int
     request: int

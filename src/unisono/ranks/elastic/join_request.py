@@ -154,7 +154,7 @@ def _follow(channel: PlainChannel, config: Config, deadline: float) -> Group | N
         offer = Offer.read(message.value, arena, channel)
         host = arena.board(offer.host)
         with suppress(EOFError, OSError):
-            # From here on, not the limit counts, but the word of the rank that listens, or its end.
+            # From here on the limit does not count: the listening rank tells the outcome, or its end does.
             channel.send("here", deadline=time.monotonic() + OUTCOME_S)
             channel.receive(time.monotonic() + OUTCOME_S)
         if host.growth(offer.number) != offer.start:

@@ -54,7 +54,7 @@ If the known calls could be made again in another way, it waits for all other ra
 _SEE_S = 0.5
 """How long a rank waits to see for itself why a peer gave up. News from another host takes some milliseconds."""
 _STALE_S = 2.0
-"""If a host does not answer for so long, a rank looks without the answer: its own time may be up."""
+"""If a host does not answer within this time, a rank looks without the answer: the rank's own time may be up."""
 _ARRIVES_S = 10.0
 """How long messages may take, from a rank that has left after this call."""
 _CAUSE_S = 2.5

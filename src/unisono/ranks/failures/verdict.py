@@ -55,7 +55,7 @@ class Disagree:
 
 @dataclass(frozen=True)
 class Gone:
-    """This peer has gone, and the call needs it. sure: also if all its words and messages are still to come."""
+    """This peer has gone, and the call needs it. sure: words and messages of the peer under way cannot change this."""
 
     rank: int
     how: Departure
@@ -64,7 +64,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Failed:
-    """This peer gave the call up. unseen: because of a rank that this rank sees neither gone nor giving up."""
+    """This peer gave the call up. unseen: it blames a rank that, as far as this rank sees, has not gone or given up."""
 
     rank: int
     reason: str

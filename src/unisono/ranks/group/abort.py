@@ -13,7 +13,9 @@ from ...engine.memory.board import Topic
 from .group import Group
 
 _OWN_S = 0.5
-"""How long another thread of this rank, in the group that others shrink, may take to hear why they do so."""
+"""Another thread of this rank may be in a call of the group that a peer shrinks. It has this long to raise the cause,
+before this thread raises that the peer shrinks the group.
+"""
 
 
 def aborted(group: Group) -> tuple[Group, int, str] | None:
@@ -47,7 +49,7 @@ def check_abort(group: Group, call: Callable[[], str]) -> None:
 
 
 def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
-    """Raise PeerFailed if a peer shrinks a group that this one was made of: it waits there for this rank, not here."""
+    """Raise PeerFailed if a peer shrinks a group that this one was made of: there the peer waits for this rank."""
     found: tuple[int, Group] | None = None
     above = group.made_of
     while above is not None and found is None:

@@ -129,7 +129,7 @@ class RankProcesses:
             for arena in {id(arena): arena for arena in self._arenas}.values():
                 arena.board(rank).begin_run(self._runs)  # clears the rank's return from the last run
         path = [os.path.abspath(entry) for entry in sys.path]
-        # Lines without a time of change are in no file.
+        # Source lines without a modification time come from no file.
         sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         task = Task(path, sources)
         start_deadline = time.monotonic() + START_S

@@ -303,7 +303,7 @@ def _blame(reports: Reports, failed: list[Report], stuck: Mapping[int, str]) -> 
 
 
 def _cause(reports: Reports, first: Report, waiting: Mapping[int, str]) -> BaseException:
-    """The first exception itself; if there is none, the best account of the failure."""
+    """The exception of the first failed rank; without one, the PeerGone of a rank that waited for it, or a stand-in."""
     if cause := _exception(reports[first.rank][1]):
         return cause
     for rank in waiting:

@@ -65,8 +65,9 @@ def enter_meeting(
 def _begin(store: AskedStore, notice: MeetingNotice) -> MeetingNotice:
     """Begin a meeting.
 
-    A store that did not answer in time may not have heard how rank 0's last meeting ended: so this rank tells it now.
-    Or the store only now hears how that meeting began: so a notice replaces no other notice than the one read.
+    If the store did not answer in time, it may not know that rank 0's last meeting has ended: so rank 0 tells it now.
+    The notice of that meeting may also reach the store only now: so the new notice replaces only the notice that this
+    rank has read.
     """
     last = _heard.get(0)
     _heard[0] = notice.name

@@ -60,7 +60,7 @@ class MeetingPlace:
             self.close()
             self._at_socket = SocketStore(launch.job, launch.rank, deadline - time.monotonic())
             return self._at_socket
-        # Imported late: torch.distributed takes a second, which only launched ranks pay.
+        # Imported late: torch.distributed takes a second, and ranks that meet at a socket do not need it.
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         if self.kept is None:

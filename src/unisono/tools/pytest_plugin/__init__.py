@@ -13,6 +13,7 @@ in the modules beside it. `warm_worlds` is in pytest's process, `rank_body` on t
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
 from functools import partial
 
 import pytest
@@ -60,9 +61,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.runtest = partial(run_test, item)  # type: ignore[method-assign]
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End the ranks."""
-    if f"{__name__}.warm_worlds" in sys.modules:
-        from .warm_worlds import worlds_of
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """End the ranks after the last test, before other plug-ins such as pytest-cov collect what processes have left."""
+    try:
+        return (yield)
+    finally:
+        if f"{__name__}.warm_worlds" in sys.modules:
+            from .warm_worlds import worlds_of
 
-        worlds_of(session.config).close()
+            worlds_of(session.config).close()

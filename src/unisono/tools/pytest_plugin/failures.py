@@ -18,7 +18,7 @@ _NO_DEBUGGER = (
 
 
 def failure(item: pytest.Function, error: RankFailed | WaitTimeout, size: int) -> BaseException:
-    """What the test raises in pytest's process: what its ranks, so many, say, and no frame of this process."""
+    """The exception of the test in pytest's process: with the reports of its ranks, without frames of this process."""
     cause = error.__cause__
     if isinstance(cause, SkipTest):
         return pytest.skip.Exception(str(cause))

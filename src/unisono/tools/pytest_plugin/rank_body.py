@@ -26,7 +26,7 @@ class Surroundings:
     """What a rank has to prepare for a body.
 
     module: the name of the test's module.
-    environ, folder: those of pytest's process, which fixtures may have changed.
+    environ, folder: the environment and folder of pytest's process, which fixtures may have changed.
     patches: the arguments that are a MonkeyPatch.
     backend, meeting: of the default group of torch.distributed, if the test wants one, and where its ranks meet.
     chaos: the arguments for `testing.chaos`.

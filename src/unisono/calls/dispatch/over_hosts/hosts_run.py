@@ -35,8 +35,8 @@ _NUMBER, _ACROSS = int(LineWord.NUMBER), int(LineWord.ACROSS)
 
 
 class RefusedCalls:
-    """All refused calls of a carrier. The carrier keeps the memory of their messages. This keeps the user's tensors
-    that it sends from. All this memory is free when the carrier is dropped.
+    """All refused calls of a carrier. The carrier keeps the memory of their messages. This object keeps the user's
+    tensors that the carrier may still send from. All this memory is free when the carrier is dropped.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class _SpanCall:
         self._host.skip_call()
 
     def _look(self) -> Sequence[int]:
-        """The outcomes by which this rank looks at its peers if one has gone: a rank that has gone is seen twice."""
+        """Outcomes by which `attend` looks at the peers if one has gone: two, because it raises at its second look."""
         return 2 * (WAITING | self._group.rank << 8,) if self._span.must_look() else ()
 
     def _make_local(self) -> Iterator[int]:
